@@ -1,0 +1,292 @@
+"""The command line: `keras-transformer <command>`.
+
+Thin: each command checks its words, calls the package, and prints. TensorFlow is imported only
+inside the commands that need it, so that `--help` answers at once.
+"""
+
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    help="Sequence-to-sequence Transformers in Keras: train, translate, evaluate, export.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a trained run.", show_default=False)]
+DataOption = Annotated[Path, typer.Option(help="Folder that the recipe's files are relative to.")]
+
+
+def example(*lines):
+    """The epilogue of a command's help."""
+    return "**Example**\n\n" + "\n\n".join(f"`{line}`" for line in lines)
+
+
+@app.command(epilog=example("keras-transformer train multi30k_en_de --data ~/multi30k"))
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a packaged one.")],
+    data: DataOption = Path("."),
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: runs/<recipe>]")
+    ] = None,
+):
+    """Train a model by a recipe; go on where an interrupted run stopped."""
+    with clear_errors():
+        from keras_transformer.recipe import Recipe
+
+        parsed = Recipe.load(recipe)
+        run = run or Path("runs") / Path(recipe).stem
+        import_tensorflow()
+        from keras_transformer.training.trainer import Trainer
+
+        trainer = Trainer(parsed, data, run)
+        if trainer.finished:
+            console.print(f"{run} is trained already: see {trainer.run.report_file}.")
+            return
+        try:
+            report = trainer.train(say=console.print)
+        except KeyboardInterrupt:
+            console.print(
+                "\nStopped. The same command goes on from the last whole epoch:\n"
+                f"keras-transformer train {recipe} --data {data} --run {run}"
+            )
+            raise typer.Exit(130) from None
+    for name, value in report.items():
+        console.print(f"{name:>20}  {value}")
+    console.print(f"Next: keras-transformer evaluate {run} --data {data}")
+
+
+@app.command(epilog=example("keras-transformer translate runs/multi30k_en_de < english.txt"))
+def translate(
+    run: RunArgument,
+    batch_sentences: Annotated[int, typer.Option(help="Sentences decoded together.", min=1)] = 64,
+):
+    """Translate lines from standard input to standard output, one for one."""
+    with clear_errors():
+        from keras_transformer.data.corpus import decode_lines
+
+        lines = list(decode_lines(sys.stdin.buffer, "standard input"))
+        translator = load_translator(run)
+        out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+        for line in with_progress(translator, lines, batch_sentences):
+            # One line for one line, whatever the model makes up.
+            out.write(line.replace("\r", " ").replace("\n", " ") + "\n")
+        out.flush()
+        out.detach()
+
+
+@app.command(
+    epilog=example(
+        "keras-transformer evaluate runs/multi30k_en_de --data ~/multi30k --tokenized",
+        "keras-transformer evaluate runs/mine --source new.en --reference new.de",
+    )
+)
+def evaluate(
+    run: RunArgument,
+    data: DataOption = Path("."),
+    source: Annotated[
+        str | None, typer.Option(help="Lines to translate. [default: the recipe's test split]")
+    ] = None,
+    reference: Annotated[str | None, typer.Option(help="Their reference translations.")] = None,
+    tokenized: Annotated[
+        bool, typer.Option("--tokenized", help="BLEU on the tokens between white space.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
+    samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
+):
+    """Translate a test set and score it: BLEU and chrF with their signatures, exact match."""
+    with clear_errors():
+        from keras_transformer import evaluation
+
+        pairs = list(test_pairs(run, data, source, reference))
+        sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        translator = load_translator(run)
+        translations = with_progress(translator, sources, batch_sentences=64)
+        bleu = evaluation.bleu(translations, references, tokenized=tokenized)
+        chrf = evaluation.chrf(translations, references)
+        match = evaluation.exact_match(translations, references)
+        if output is not None:
+            output.write_text("".join(line + "\n" for line in translations), "utf-8")
+        if source is None:
+            from keras_transformer.run_folder import RunFolder
+
+            RunFolder(run).add_to_report(
+                exact_match=match,
+                bleu=round(bleu.value, 3),
+                bleu_signature=bleu.signature,
+                chrf=round(chrf.value, 3),
+                chrf_signature=chrf.signature,
+            )
+    for index in range(min(samples, len(pairs))):
+        print(f"source       {sources[index]}")
+        print(f"translation  {translations[index]}")
+        print(f"reference    {references[index]}\n")
+    print(bleu)
+    print(chrf)
+    print(f"exact match {match:.4f} of {len(pairs):,} lines")
+
+
+@app.command(epilog=example("keras-transformer export runs/multi30k_en_de served/"))
+def export(
+    run: RunArgument,
+    directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
+):
+    """Write a SavedModel that takes raw strings and returns translations."""
+    with clear_errors():
+        translator = load_translator(run)
+        from keras_transformer.export.saved_model import export_saved_model
+
+        print(export_saved_model(translator, directory))
+
+
+@app.command(epilog=example('keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."'))
+def plot(
+    run: RunArgument,
+    data: DataOption = Path("."),
+    text: Annotated[
+        str | None, typer.Option(help="What to translate. [default: first line of the test split]")
+    ] = None,
+):
+    """Draw attention.png, curves.png and positions.png into the run's folder."""
+    with clear_errors():
+        if text is None:
+            text = next(iter(test_pairs(run, data)))[0]
+        translator = load_translator(run)
+        from keras_transformer import plotting
+        from keras_transformer.run_folder import RunFolder
+
+        attention = translator.attention(text)
+        source, target = attention.source_tokens, attention.target_tokens
+        given, scores = attention.decoder_tokens, attention.scores
+        encode_positions = translator.model.encoder.embedding.encode_positions
+        figures = {
+            "attention": plotting.plot_attention(scores["encoder_decoder"], target, source, text),
+            "attention_encoder": plotting.plot_attention(scores["encoder"], source, source, text),
+            "attention_decoder": plotting.plot_attention(scores["decoder"], target, given, text),
+            "curves": plotting.plot_history(RunFolder(run).history_file),
+            "positions": plotting.plot_positional_encoding(encode_positions(list(range(64)))),
+        }
+        for name, figure in figures.items():
+            path = run / f"{name}.png"
+            figure.savefig(path, dpi=120)
+            print(path)
+
+
+@app.command(
+    epilog=example("keras-transformer vocabulary train.en train.de --size 8000 --output joint.model")
+)
+def vocabulary(
+    files: Annotated[list[str], typer.Argument(help="Text files or globs, plain or .gz.")],
+    output: Annotated[Path, typer.Option(help="Tokenizer file to write.")],
+    size: Annotated[int, typer.Option(help="Number of tokens.", min=8)] = 8000,
+    model_type: Annotated[str, typer.Option(help="bpe or unigram.")] = "bpe",
+    normalization: Annotated[str, typer.Option(help="nfkc or identity.")] = "nfkc",
+    character_coverage: Annotated[float, typer.Option(help="Rarer characters are bytes.")] = 1.0,
+):
+    """Learn a subword vocabulary from text; give both sides' files for a joint one."""
+    with clear_errors():
+        import_tensorflow()
+        from keras_transformer.data.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer.train(
+            files,
+            size,
+            output,
+            model_type=model_type,
+            normalization=normalization,
+            character_coverage=character_coverage,
+        )
+    print(f"{output}: {tokenizer.vocabulary_size:,} tokens")
+
+
+@app.command(epilog=example("keras-transformer recipe number_names > my.yaml"))
+def recipe(
+    name: Annotated[str | None, typer.Argument(help="Name of a packaged recipe.")] = None,
+):
+    """Print a packaged recipe, or the names of all."""
+    with clear_errors():
+        from keras_transformer.recipe import packaged_recipes, recipe_text
+
+        print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
+
+
+@contextlib.contextmanager
+def clear_errors():
+    """Ends the program with one line and exit code 2 on what the user can mend."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
+            raise
+        message = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.filename is not None:
+            message = f"{error.strerror}: {error.filename}"
+        console.print(f"Error: {message}", markup=False)
+        raise typer.Exit(2) from None
+
+
+def import_tensorflow():
+    """Imports TensorFlow without the lines it writes to standard error."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 2)
+    try:
+        import tensorflow  # noqa: F401
+
+        with contextlib.suppress(ImportError):
+            import tensorflow_text  # noqa: F401
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def load_translator(run):
+    """Returns the translator of a run; a wrong path is told before TensorFlow is imported."""
+    from keras_transformer.run_folder import RunFolder
+
+    RunFolder.existing(run)
+    import_tensorflow()
+    from keras_transformer.decoding.translator import load_run
+
+    return load_run(run)
+
+
+def test_pairs(run, data, source=None, reference=None):
+    """The sentence pairs to evaluate: those of two files, or of the run's recipe."""
+    from keras_transformer.data.corpus import read_parallel
+    from keras_transformer.run_folder import RunFolder
+
+    if (source is None) != (reference is None):
+        raise ValueError(
+            "`--source` and `--reference` go together. "
+            f"Received: --source {source}, --reference {reference}"
+        )
+    if source is not None:
+        return read_parallel(source, reference)
+    settings = RunFolder.existing(run).recipe().data
+    if settings.test is None:
+        raise ValueError("The run's recipe has no test split; give `--source` and `--reference`.")
+    return settings.pairs("test", data)
+
+
+def with_progress(translator, lines, batch_sentences):
+    """Translates with a progress bar, if someone is watching."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(lines))
+        return translator(
+            lines, batch_sentences, on_progress=lambda done: progress.advance(task, done)
+        )

@@ -1,0 +1,318 @@
+"""From pairs of strings to batches for `fit`: tokenised once, bucketed by length, padded.
+
+Third station of the data flow: token ids -> (inputs, labels, sample_weight). The order of an epoch
+is a pure function of the lengths, the seed and the epoch. Paper section 5.1 (batching by length).
+"""
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+LINES_AT_ONCE = 8192
+READ_AHEAD = 2  # batches made while the model trains
+# A bucket holds the pairs whose longer side is within a twentieth of the longest among them.
+BUCKET_WIDTH = 0.05
+# Tokens of noise in the (source - target) length by which a bucket is dealt to its batches. Both
+# figures trade padding against how often the same pairs meet again in the next epoch.
+DIFFERENCE_NOISE = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetReport:
+    """What became of a corpus on its way into batches; `print` it.
+
+    Attributes:
+        pairs_read: int. Sentence pairs seen.
+        pairs_kept: int. Sentence pairs in the dataset, each once an epoch.
+        dropped: dict of reason -> number of pairs, for `"empty"`, `"too long"`, `"length ratio"`.
+        batches_per_epoch: int. The same in every epoch.
+        source_tokens: int. Real tokens an epoch on the encoder's side, END included.
+        target_tokens: int. Labels an epoch, END included: what a loss per token divides by.
+        source_slots: int. The encoder's token slots, padding included, in the first epoch.
+        target_slots: int. The decoder's.
+    """
+
+    pairs_read: int
+    pairs_kept: int
+    dropped: dict
+    batches_per_epoch: int
+    source_tokens: int
+    target_tokens: int
+    source_slots: int
+    target_slots: int
+
+    @property
+    def source_efficiency(self):
+        """Fraction of the encoder's token slots that hold real tokens."""
+        return self.source_tokens / self.source_slots
+
+    @property
+    def target_efficiency(self):
+        """Fraction of the decoder's token slots that hold real tokens."""
+        return self.target_tokens / self.target_slots
+
+    @property
+    def efficiency(self):
+        """Fraction of all token slots that hold real tokens; the rest is padding."""
+        tokens = self.source_tokens + self.target_tokens
+        return tokens / (self.source_slots + self.target_slots)
+
+    def __str__(self):
+        return (
+            f"{self.pairs_kept:,} of {self.pairs_read:,} pairs kept "
+            f"(dropped: {_describe(self.dropped)})\n"
+            f"{self.batches_per_epoch:,} batches an epoch, {self.source_tokens:,} source and "
+            f"{self.target_tokens:,} target tokens\n"
+            f"{self.efficiency:.1%} of the token slots are real tokens "
+            f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%})"
+        )
+
+
+def make_dataset(
+    pairs,
+    tokenizer,
+    target_tokenizer=None,
+    *,
+    batch_tokens=None,
+    batch_sentences=None,
+    max_length=256,
+    max_length_ratio=9.0,
+    shuffle=True,
+    seed=0,
+    first_epoch=0,
+):
+    """Makes the dataset that `fit` and `evaluate` take from sentence pairs.
+
+    The corpus is tokenised once and kept as integers. An element is a batch
+    `(inputs, labels, sample_weight)` of sentences of similar length:
+
+    - `inputs["encoder_token_ids"]`: int32 `(B, S)`, source and END;
+    - `inputs["decoder_token_ids"]`: int32 `(B, T)`, START and target;
+    - `labels`: int32 `(B, T)`, target and END;
+    - `sample_weight`: float32 `(B, T)`, 1 at labels and 0 at padding.
+
+    An iteration is an epoch and holds every kept pair once. Epochs differ in the members and the
+    order of their batches, not in their number, which the dataset knows. The epoch counts up
+    when the last batch is taken: an iteration that is broken off is begun again by the next
+    (read-ahead by a distribution strategy counts as taking).
+
+    Args:
+        pairs: iterable of `(source, target)` strings, such as `read_parallel(...)`. For a progress
+            bar, wrap it: `rich.progress.track(pairs, total=...)`.
+        tokenizer: `Tokenizer` of the source, and of the target if there is no other.
+        target_tokenizer: `Tokenizer` of the target. Optional.
+        batch_tokens: int. Most token slots of a batch on either side, START or END and
+            padding included: sentences times longest sentence.
+        batch_sentences: int. Instead: sentences of a batch.
+        max_length: int. Pairs with more tokens than this on one side, END included, are dropped,
+            and so are those that exceed `batch_tokens` alone. `None`: no other limit.
+        max_length_ratio: float. Pairs are dropped if one side has more than so many times the
+            tokens of the other, END included. `None` keeps them.
+        shuffle: bool. `False`: one fixed order, for evaluation.
+        seed: int. The order of epoch n depends on the lengths, `seed` and n, and nothing else.
+        first_epoch: int. The epoch of the first iteration, to resume training.
+
+    Returns:
+        `tf.data.Dataset` and `DatasetReport`.
+
+    Raises:
+        ValueError: if not exactly one of `batch_tokens` and `batch_sentences` is given, or no
+            pair is kept (the message says why).
+    """
+    target_tokenizer = target_tokenizer or tokenizer
+    _check_batch_size(batch_tokens, batch_sentences)
+    source, target = _tokenize(pairs, tokenizer, target_tokenizer)
+    lengths = np.stack([source.lengths, target.lengths], axis=1)
+    max_length = min(max_length or np.inf, batch_tokens or np.inf)
+    reasons = _reasons_to_drop(lengths, max_length, max_length_ratio)
+    kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
+    dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
+    if not kept.size:
+        raise ValueError(
+            f"`pairs` must hold a pair to keep. Received: {len(lengths)} pairs "
+            f"(dropped: {_describe(dropped)})"
+        )
+    plan = functools.partial(
+        plan_batches,
+        lengths[kept],
+        batch_tokens=batch_tokens,
+        batch_sentences=batch_sentences,
+        shuffle=shuffle,
+        seed=seed,
+    )
+    batches = plan(epoch=first_epoch)
+    slots = sum(len(rows) * lengths[kept][rows].max(axis=0) for rows in batches)
+    source_tokens, target_tokens = lengths[kept].sum(axis=0).tolist()
+    source_slots, target_slots = slots.tolist()
+    report = DatasetReport(
+        pairs_read=len(lengths),
+        pairs_kept=len(kept),
+        dropped=dropped,
+        batches_per_epoch=len(batches),
+        source_tokens=source_tokens,
+        target_tokens=target_tokens,
+        source_slots=source_slots,
+        target_slots=target_slots,
+    )
+    stream = _BatchStream(source, target, kept, plan, len(batches), first_epoch)
+    return stream.dataset(tokenizer, target_tokenizer), report
+
+
+def plan_batches(
+    lengths, *, batch_tokens=None, batch_sentences=None, shuffle=True, seed=0, epoch=0
+):
+    """Decides which sentence pairs make up which batch: a pure function.
+
+    Walks from the longest pair to the shortest, in buckets. A bucket is as many full
+    batches as pairs within a twentieth of its longest fill, at least one; its pairs are dealt to
+    its batches by (source - target) length with noise, so that neither side is padded much.
+    What is drawn at random moves pairs within a bucket only, so the number of batches depends
+    on `lengths` and the batch size alone.
+
+    Args:
+        lengths: int array `(N, 2)`, tokens of source and target, START or END included.
+        batch_tokens: int. Most sentences times longest side of a batch.
+        batch_sentences: int. Instead: sentences of a batch.
+        shuffle: bool. `False`: the same batches in every epoch, longest first.
+        seed: int. With `epoch`, seeds what is random.
+        epoch: int.
+
+    Returns:
+        list of int arrays: the rows of each batch, every row of `lengths` in exactly one.
+
+    Raises:
+        ValueError: if not exactly one batch size is given, or a row is over it alone.
+    """
+    _check_batch_size(batch_tokens, batch_sentences)
+    rng = np.random.default_rng([seed, epoch])
+    longest = lengths.max(axis=1)
+    if batch_tokens and longest.max(initial=0) > batch_tokens:
+        raise ValueError(
+            "`batch_tokens` must be at least the largest of `lengths`. "
+            f"Received: batch_tokens={batch_tokens}, largest length {longest.max()}"
+        )
+    difference = lengths[:, 0] - lengths[:, 1].astype(float)
+    order = np.arange(len(lengths))
+    if shuffle:
+        order = rng.permutation(order)
+        difference += rng.normal(scale=DIFFERENCE_NOISE, size=len(lengths))
+    order = order[np.argsort(-longest[order], kind="stable")]
+    descending = -longest[order]
+    batches = []
+    start = 0
+    while start < len(order):
+        width = -descending[start]
+        size = batch_sentences or batch_tokens // width
+        similar = np.searchsorted(descending, -(1 - BUCKET_WIDTH) * width) - start
+        bucket = order[start : start + size * max(1, similar // size)]
+        start += len(bucket)
+        bucket = bucket[np.argsort(difference[bucket], kind="stable")]
+        batches += np.array_split(bucket, -(-len(bucket) // size))
+    return [batches[index] for index in rng.permutation(len(batches))] if shuffle else batches
+
+
+class _TokenRows:
+    """Rows of token ids of unequal length, end to end in one array: `values[offsets[n] :]`."""
+
+    def __init__(self, values, lengths):
+        self.values, self.lengths = values, lengths
+        self.offsets = np.cumsum(lengths) - lengths
+
+    def padded(self, rows, pad_token_id):
+        """`(B, L)` token ids of some rows, and where they are real."""
+        lengths = self.lengths[rows]
+        columns = np.arange(lengths.max())
+        is_token = columns < lengths[:, None]
+        positions = self.offsets[rows][:, None] + columns
+        return np.where(is_token, self.values.take(positions, mode="clip"), pad_token_id), is_token
+
+
+class _BatchStream:
+    """Batches of one epoch after the other, and the count of epochs."""
+
+    def __init__(self, source, target, kept, plan, num_batches, epoch):
+        self.source, self.target, self.kept = source, target, kept
+        self.plan, self.num_batches, self.epoch = plan, num_batches, epoch
+
+    def dataset(self, tokenizer, target_tokenizer):
+        token_ids = tf.TensorSpec((None, None), tf.int32)
+        inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids}
+        batches = tf.data.Dataset.from_generator(
+            lambda: self._batches(tokenizer, target_tokenizer),
+            output_signature=(inputs, token_ids, tf.TensorSpec((None, None), tf.float32)),
+        )
+        # Counted behind `prefetch`, where what is counted has been asked for. Keras begins
+        # iterations that it never asks for a batch.
+        counts = tf.data.Dataset.from_generator(
+            self._counts, output_signature=tf.TensorSpec((), tf.int64)
+        )
+        dataset = tf.data.Dataset.zip(batches.prefetch(READ_AHEAD), counts)
+        dataset = dataset.map(lambda batch, count: batch)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        dataset = dataset.with_options(options)
+        return dataset.apply(tf.data.experimental.assert_cardinality(self.num_batches))
+
+    def _batches(self, tokenizer, target_tokenizer):
+        for rows in self.plan(epoch=self.epoch):
+            encoder_token_ids, _ = self.source.padded(self.kept[rows], tokenizer.pad_token_id)
+            labels, is_label = self.target.padded(self.kept[rows], target_tokenizer.pad_token_id)
+            # a b END -> START a b: the labels moved by one, and as many.
+            start = np.full((len(rows), 1), target_tokenizer.start_token_id, np.int32)
+            decoder_token_ids = np.concatenate([start, labels[:, :-1]], axis=1)
+            decoder_token_ids[~is_label] = target_tokenizer.pad_token_id
+            inputs = {
+                "encoder_token_ids": encoder_token_ids,
+                "decoder_token_ids": decoder_token_ids,
+            }
+            yield inputs, labels, is_label.astype(np.float32)
+
+    def _counts(self):
+        yield from range(self.num_batches - 1)
+        self.epoch += 1
+        yield self.num_batches - 1
+
+
+def _tokenize(pairs, tokenizer, target_tokenizer):
+    """Token ids of both sides with END, as `_TokenRows`."""
+    sides = (tokenizer, []), (target_tokenizer, [])
+    pairs = iter(pairs)
+    while chunk := list(itertools.islice(pairs, LINES_AT_ONCE)):
+        if any(len(pair) != 2 or isinstance(pair, str) for pair in chunk):
+            raise ValueError(f"`pairs` must be (source, target) pairs. Received: {chunk[0]!r}")
+        for (side_tokenizer, ragged), lines in zip(sides, zip(*chunk, strict=True), strict=True):
+            ragged.append(side_tokenizer.tokenize(list(lines), add_end=True))
+    return [
+        _TokenRows(
+            np.concatenate([np.zeros(0, np.int32), *(rows.flat_values for rows in ragged)]),
+            np.concatenate([np.zeros(0, np.int64), *(rows.row_lengths() for rows in ragged)]),
+        )
+        for _, ragged in sides
+    ]
+
+
+def _reasons_to_drop(lengths, max_length, max_length_ratio):
+    """Where each reason holds; a pair counts under the first one."""
+    shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
+    is_empty = shorter <= 1  # nothing but END
+    is_too_long = ~is_empty & (longer > max_length)
+    is_out_of_ratio = ~is_empty & ~is_too_long
+    is_out_of_ratio &= longer > (max_length_ratio or np.inf) * shorter
+    return {"empty": is_empty, "too long": is_too_long, "length ratio": is_out_of_ratio}
+
+
+def _describe(dropped):
+    return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
+
+
+def _check_batch_size(batch_tokens, batch_sentences):
+    sizes = [size for size in (batch_tokens, batch_sentences) if size is not None]
+    if len(sizes) != 1 or sizes[0] < 1:
+        raise ValueError(
+            "Exactly one of `batch_tokens` and `batch_sentences` must be given, a positive "
+            f"integer. Received: batch_tokens={batch_tokens}, batch_sentences={batch_sentences}"
+        )

@@ -1,0 +1,1 @@
+"""From logits to translations: search, and strings in, strings out."""

@@ -1,0 +1,1 @@
+"""A trained translator for places where this package is not installed."""

@@ -1,0 +1,28 @@
+"""The Transformer's layers: plain Keras 3, on TensorFlow, JAX and PyTorch.
+
+Each can be used alone in a foreign Keras model. Paper, section 3.
+"""
+
+from keras_transformer.layers.attention import additive_attention, scaled_dot_product_attention
+from keras_transformer.layers.decoder_block import DecoderBlock
+from keras_transformer.layers.encoder_block import EncoderBlock
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
+from keras_transformer.layers.residual import Residual
+
+__all__ = [
+    "DecoderBlock",
+    "EncoderBlock",
+    "FeedForward",
+    "MultiHeadAttention",
+    "PositionalEmbedding",
+    "Residual",
+    "additive_attention",
+    "causal_mask",
+    "combine_masks",
+    "padding_mask",
+    "scaled_dot_product_attention",
+    "sinusoidal_encoding",
+]

@@ -1,0 +1,97 @@
+"""The two attention functions that the paper's section 3.2.1 compares.
+
+Both turn queries, keys and values that are already projected and split into heads into one
+output per query, and both return the scores they used.
+"""
+
+import keras
+from keras import ops
+
+# Far below any similarity, yet finite: a row that may attend to nothing must not become NaN.
+MASKED_SIMILARITY = -1e9
+
+
+def scaled_dot_product_attention(
+    query, key, value, attention_mask=None, scaled=True, dropout=None
+):
+    """Mixes `value` by the dot products of `query` and `key`.
+
+    `softmax(query @ key^T / sqrt(K)) @ value`. Letters: B batch, N heads, T target length, S
+    source length, K key width, V value width.
+
+    Args:
+        query: float tensor `(B, N, T, K)`.
+        key: float tensor `(B, N, S, K)`.
+        value: float tensor `(B, N, S, V)`.
+        attention_mask: bool tensor broadcastable to `(B, N, T, S)`, `True` = may attend. Optional.
+        scaled: bool. `False` leaves out the division by `sqrt(K)`: for large `K` the dot products
+            then grow (their variance is `K`) and push the softmax to where its gradient vanishes.
+        dropout: callable applied to the scores before they weigh the values. Optional.
+
+    Returns:
+        float tensor `(B, N, T, V)` in the dtype of `value`, and the scores before dropout, float32
+        `(B, N, T, S)`. Rows that may attend to nothing are 0 in both.
+
+    Example:
+
+    >>> one_head = np.eye(2, dtype="float32")[None, None]
+    >>> outputs, scores = scaled_dot_product_attention(one_head, one_head, one_head)
+    >>> tuple(outputs.shape), tuple(scores.shape)
+    ((1, 1, 2, 2), (1, 1, 2, 2))
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1, equation (1).
+    """
+    if scaled:
+        # Scaling the queries is the same as scaling the products, and touches fewer numbers.
+        query = query * (query.shape[-1] ** -0.5)
+    # (B, N, T, K), (B, N, S, K) -> (B, N, T, S)
+    similarity = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    return _mix(similarity, value, attention_mask, dropout)
+
+
+def additive_attention(query, key, value, score_vector, attention_mask=None, dropout=None):
+    """Mixes `value` by a one-layer network of `query` and `key`.
+
+    `softmax(score_vector . tanh(query + key)) @ value`. Needs memory for `(B, N, T, S, K)`.
+
+    Args:
+        query: float tensor `(B, N, T, K)`.
+        key: float tensor `(B, N, S, K)`.
+        value: float tensor `(B, N, S, V)`.
+        score_vector: float tensor `(K,)`, or one that broadcasts to `(B, N, T, S, K)`.
+        attention_mask: bool tensor broadcastable to `(B, N, T, S)`, `True` = may attend. Optional.
+        dropout: callable applied to the scores before they weigh the values. Optional.
+
+    Returns:
+        As `scaled_dot_product_attention`.
+
+    Example:
+
+    >>> one_head = np.eye(2, dtype="float32")[None, None]
+    >>> outputs, scores = additive_attention(one_head, one_head, one_head, np.ones(2, "float32"))
+    >>> tuple(outputs.shape), tuple(scores.shape)
+    ((1, 1, 2, 2), (1, 1, 2, 2))
+
+    Reference:
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2; compared in
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
+    """
+    # (B, N, T, 1, K) + (B, N, 1, S, K) -> (B, N, T, S, K) -> (B, N, T, S)
+    hidden = ops.tanh(ops.expand_dims(query, 3) + ops.expand_dims(key, 2))
+    similarity = ops.sum(hidden * score_vector, axis=-1)
+    return _mix(similarity, value, attention_mask, dropout)
+
+
+def _mix(similarity, value, attention_mask, dropout):
+    """Softmax over what may be attended, then the weighted sum of the values."""
+    similarity = ops.cast(similarity, "float32")
+    if attention_mask is None:
+        scores = keras.activations.softmax(similarity, axis=-1)
+    else:
+        scores = keras.activations.softmax(ops.where(attention_mask, similarity, MASKED_SIMILARITY), axis=-1)
+        # Exact zeros, also on rows that may attend to nothing.
+        scores = scores * ops.cast(attention_mask, "float32")
+    weights = scores if dropout is None else dropout(scores)
+    # (B, N, T, S), (B, N, S, V) -> (B, N, T, V)
+    return ops.matmul(ops.cast(weights, value.dtype), value), scores

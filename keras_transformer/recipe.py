@@ -1,0 +1,255 @@
+"""Recipes: everything a run is made of, as one YAML file.
+
+Pure Python, so that a mistake in a recipe is told before TensorFlow is imported.
+"""
+
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from keras_transformer.config import TransformerConfig
+from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data.number_names import number_names
+from keras_transformer.settings import Settings
+
+PRESETS = ("tiny", "base", "big")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Settings):
+    """Where the sentence pairs come from.
+
+    A split is a pair `[source, target]` of paths or globs, plain or `.gz`, relative to the data
+    folder; or a list of one, a TSV file; or `{number_names: train | held_out, size: N}`, the
+    embedded corpus.
+
+    Args:
+        train: the split to learn from.
+        validation: the split to measure the loss on after each epoch. Optional.
+        test: the split that `evaluate` translates. Optional.
+        max_length: int, in tokens with the end token. Longer training pairs are dropped. Defaults
+            to `256`.
+        max_length_ratio: float. Training pairs whose sides differ more are dropped. Defaults to
+            `9.0`.
+    """
+
+    train: list | dict
+    validation: list | dict | None = None
+    test: list | dict | None = None
+    max_length: int = 256
+    max_length_ratio: float = 9.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("train", "validation", "test"):
+            self._check_split(name, getattr(self, name))
+        if self.max_length < 2:
+            self._reject("max_length", "at least 2")
+        if self.max_length_ratio < 1:
+            self._reject("max_length_ratio", "at least 1")
+
+    def pairs(self, name, folder):
+        """Returns the sentence pairs of a split.
+
+        Args:
+            name: `"train"`, `"validation"` or `"test"`.
+            folder: path that the split's files are relative to.
+
+        Returns:
+            iterable of `(source, target)` strings, which can be iterated more than once.
+        """
+        split = getattr(self, name)
+        if isinstance(split, dict):
+            return number_names(split["number_names"], split["size"], split.get("seed", 0))
+        return read_parallel(*(str(Path(folder) / path) for path in split))
+
+    def _check_split(self, name, split):
+        if isinstance(split, list):
+            if len(split) not in (1, 2) or not all(isinstance(path, str) for path in split):
+                self._reject(name, "[source, target] or [one.tsv]")
+        elif isinstance(split, dict):
+            if (
+                set(split) - {"seed"} != {"number_names", "size"}
+                or split["number_names"] not in ("train", "held_out")
+                or not all(isinstance(split.get(key, 0), int) for key in ("size", "seed"))
+            ):
+                self._reject(name, "{number_names: train or held_out, size: N}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularySettings(Settings):
+    """The subwords to learn from the training split.
+
+    Args:
+        size: int. Number of tokens, special ones and bytes included. Defaults to `8000`.
+        joint: bool. One vocabulary for both sides. Defaults to `True`.
+        model_type: `"unigram"` or `"bpe"`. Defaults to `"bpe"`, as in the paper.
+        normalization: `"nfkc"` or `"identity"`. Defaults to `"nfkc"`.
+        character_coverage: float. Rarer characters are spelt in bytes. Defaults to `1.0`.
+        files: list of `.model` files learned before, relative to the data folder: one, or two if
+            not joint, source first. Nothing is learned then. Optional.
+    """
+
+    size: int = 8000
+    joint: bool = True
+    model_type: str = "bpe"
+    normalization: str = "nfkc"
+    character_coverage: float = 1.0
+    files: list | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.size < 8:
+            self._reject("size", "at least 8")
+        if self.model_type not in ("unigram", "bpe"):
+            self._reject("model_type", '"unigram" or "bpe"')
+        if self.normalization not in ("nfkc", "identity"):
+            self._reject("normalization", '"nfkc" or "identity"')
+        if not 0 < self.character_coverage <= 1:
+            self._reject("character_coverage", "more than 0 and at most 1")
+        if self.files is not None and len(self.files) != (1 if self.joint else 2):
+            self._reject("files", "one file, or two if not joint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(Settings):
+    """How the model is trained.
+
+    Args:
+        batch_tokens: int. Most token slots of a batch on either side. Defaults to `4096`.
+        epochs: int. Most passes over the training split. Defaults to `20`.
+        learning_rate: float. The rate at the end of the warm-up; `null` for the paper's, which
+            follows from width and warm-up. Defaults to `null`.
+        warmup_steps: int, in updates. Defaults to `4000`.
+        label_smoothing: float in [0, 1). Defaults to `0.1`.
+        clip_norm: float. Largest norm of the whole gradient; `null` for none, the paper's. Defaults
+            to `null`.
+        patience: int, in epochs. Stop when the validation loss has not fallen for so long; `null`
+            to train all epochs. Defaults to `null`.
+        precision: a Keras dtype policy, such as `"mixed_bfloat16"`. Defaults to `"float32"`.
+        seed: int. Of weights, dropout and the order of the data. Defaults to `1`.
+    """
+
+    batch_tokens: int = 4096
+    epochs: int = 20
+    learning_rate: float | None = None
+    warmup_steps: int = 4000
+    label_smoothing: float = 0.1
+    clip_norm: float | None = None
+    patience: int | None = None
+    precision: str = "float32"
+    seed: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("batch_tokens", "epochs", "warmup_steps", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                self._reject(name, "at least 1")
+        for name in ("learning_rate", "clip_norm"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                self._reject(name, "positive")
+        if not 0 <= self.label_smoothing < 1:
+            self._reject("label_smoothing", "at least 0 and less than 1")
+        if self.precision not in ("float32", "mixed_bfloat16"):
+            self._reject("precision", '"float32" or "mixed_bfloat16"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Settings):
+    """Data, vocabulary, model and training of one run.
+
+    Args:
+        data: mapping, see `DataSettings`.
+        vocabulary: mapping, see `VocabularySettings`.
+        model: mapping: `preset` (`tiny`, `base` or `big`; defaults to `base`) and any field of
+            `TransformerConfig`, except the vocabulary sizes, which follow from the vocabulary.
+        training: mapping, see `TrainingSettings`.
+
+    Example:
+
+    >>> recipe = Recipe.load("number_names")
+    >>> recipe.training.label_smoothing
+    0.1
+    """
+
+    data: DataSettings
+    vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
+    model: dict = field(default_factory=dict)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("vocabulary_size", "source_vocabulary_size"):
+            if name in self.model:
+                raise ValueError(
+                    f"`{name}` follows from the vocabulary that is learned; set `size` of "
+                    f"`vocabulary`. Received: {name}={self.model[name]!r}"
+                )
+        sizes = [self.vocabulary.size] * (1 if self.vocabulary.joint else 2)
+        self.model_config(*sizes)  # tells of mistakes before the vocabulary is learned
+
+    @classmethod
+    def from_dict(cls, values):
+        sections = {
+            "data": DataSettings,
+            "vocabulary": VocabularySettings,
+            "training": TrainingSettings,
+        }
+        if isinstance(values, dict):
+            values = {
+                key: sections[key].from_dict(value) if key in sections else value
+                for key, value in values.items()
+            }
+        return super().from_dict(values)
+
+    @classmethod
+    def load(cls, name):
+        """Returns the recipe in a file, or the packaged one of that name."""
+        return cls.from_yaml(recipe_text(name))
+
+    def model_config(self, vocabulary_size, source_vocabulary_size=None):
+        """Returns the `TransformerConfig` for vocabularies of these sizes."""
+        overrides = dict(self.model)
+        preset = overrides.pop("preset", "base")
+        if preset not in PRESETS:
+            raise ValueError(
+                f"`preset` must be one of {', '.join(PRESETS)}. Received: preset={preset!r}"
+            )
+        sizes = getattr(TransformerConfig, preset)(8).to_dict()
+        # Derived from other fields unless they are given.
+        for name in ("source_vocabulary_size", "key_dim", "value_dim"):
+            del sizes[name]
+        sizes |= overrides
+        sizes["vocabulary_size"] = vocabulary_size
+        sizes["source_vocabulary_size"] = source_vocabulary_size
+        return TransformerConfig.from_dict(sizes)
+
+
+def packaged_recipes():
+    """Returns the names of the recipes that come with the package."""
+    folder = files("keras_transformer") / "recipes"
+    return sorted(path.name.removesuffix(".yaml") for path in folder.iterdir())
+
+
+def recipe_text(name):
+    """Returns the text of a recipe file, or of the packaged recipe of that name.
+
+    Args:
+        name: path of a YAML file, or one of `packaged_recipes()`.
+
+    Returns:
+        str.
+
+    Raises:
+        FileNotFoundError: if there is neither.
+    """
+    if name in packaged_recipes():
+        return (files("keras_transformer") / "recipes" / f"{name}.yaml").read_text("utf-8")
+    if not Path(name).is_file():
+        raise FileNotFoundError(
+            f"There is no recipe {name!r}: neither a file nor one of the packaged recipes "
+            f"{', '.join(packaged_recipes())}."
+        )
+    return Path(name).read_text("utf-8")

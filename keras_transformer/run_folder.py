@@ -1,0 +1,63 @@
+"""A run is a folder: what was asked for, what was learned, and what came of it.
+
+Everything that a later command needs of a run is found here by name. Pure Python.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from keras_transformer.recipe import Recipe
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        path: path of the folder.
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.recipe_file = self.path / "config.yaml"
+        self.model_file = self.path / "model.keras"
+        self.history_file = self.path / "history.csv"
+        self.report_file = self.path / "report.json"
+        self.backup = self.path / "backup"
+        self.logs = self.path / "logs"
+
+    @classmethod
+    def existing(cls, path):
+        """Returns the folder of a run that has a model; else a `FileNotFoundError`."""
+        run = cls(path)
+        if not run.model_file.is_file():
+            raise FileNotFoundError(
+                f"There is no trained model in {str(run.path)!r}. Train one with "
+                "`keras-transformer train`."
+            )
+        return run
+
+    def recipe(self):
+        """Returns the `Recipe` that the run was, or is being, trained by."""
+        return Recipe.from_yaml(self.recipe_file.read_text("utf-8"))
+
+    def tokenizer_files(self, joint):
+        """Returns the paths of the tokenizers: of source and target, or of both in one."""
+        names = ["tokenizer.model"] if joint else ["source.model", "target.model"]
+        return [self.path / name for name in names]
+
+    def add_to_report(self, **entries):
+        """Writes entries into `report.json`, beside those that are there, and returns all."""
+        report = {}
+        if self.report_file.is_file():
+            report = json.loads(self.report_file.read_text("utf-8"))
+        report |= entries
+        write_text(self.report_file, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        return report
+
+
+def write_text(path, text):
+    """Writes a file that appears whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, "utf-8")
+    os.replace(partial, path)

@@ -1,0 +1,1 @@
+"""What turns a model and a dataset into a trained run."""

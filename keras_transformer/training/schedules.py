@@ -1,0 +1,96 @@
+"""The paper's learning rate and optimizer.
+
+Paper, section 5.3.
+"""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up, then decay with the inverse square root of the step.
+
+    `scale * D^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`, where step counts updates from 1.
+
+    Args:
+        hidden_dim: int. The model's width `D`.
+        warmup_steps: int, in updates. The rate peaks at this step. Defaults to `4000`.
+        scale: float. Factor on the paper's rate. Defaults to `1.0`.
+
+    Call arguments:
+        step: int or int tensor: updates already made, as Keras's optimizers count (from 0).
+
+    Returns:
+        float32 scalar, the learning rate of the next update.
+
+    Departures from the paper: none; `scale` is 1 there.
+
+    Example:
+
+    >>> schedule = keras_transformer.WarmupSchedule(hidden_dim=512)
+    >>> f"{float(schedule(3999)):.2e}"
+    '6.99e-04'
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3, equation (3).
+    """
+
+    def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0):
+        super().__init__()
+        for name, value in (("hidden_dim", hidden_dim), ("warmup_steps", warmup_steps)):
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+        self.hidden_dim = hidden_dim
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+
+    @classmethod
+    def from_peak(cls, hidden_dim, peak, warmup_steps):
+        """Returns the schedule whose highest rate, at `warmup_steps`, is `peak`."""
+        return cls(hidden_dim, warmup_steps, scale=peak * (hidden_dim * warmup_steps) ** 0.5)
+
+    def __call__(self, step):
+        # Keras counts updates from 0, the paper from 1.
+        step = ops.cast(step, "float32") + 1.0
+        rate = ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
+        return self.scale * self.hidden_dim**-0.5 * rate
+
+    def get_config(self):
+        return {
+            "hidden_dim": self.hidden_dim,
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
+        }
+
+
+def paper_optimizer(config, warmup_steps=4000, scale=1.0, **kwargs):
+    """Returns Adam as the paper sets it, on the paper's schedule.
+
+    Args:
+        config: `TransformerConfig`, for its `hidden_dim`.
+        warmup_steps: int, in updates. Defaults to `4000`.
+        scale: float. Factor on the paper's learning rate. Defaults to `1.0`.
+        **kwargs: further arguments of `keras.optimizers.Adam`, which override the paper's
+            `beta_1=0.9`, `beta_2=0.98`, `epsilon=1e-9`.
+
+    Returns:
+        `keras.optimizers.Adam`.
+
+    Example:
+
+    >>> config = keras_transformer.TransformerConfig.base(vocabulary_size=37_000)
+    >>> optimizer = keras_transformer.paper_optimizer(config)
+    >>> optimizer.beta_2, optimizer.epsilon
+    (0.98, 1e-09)
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3.
+    """
+    paper = {
+        "learning_rate": WarmupSchedule(config.hidden_dim, warmup_steps, scale),
+        "beta_1": 0.9,
+        "beta_2": 0.98,
+        "epsilon": 1e-9,
+    }
+    return keras.optimizers.Adam(**paper | kwargs)

@@ -1,0 +1,141 @@
+"""Inputs and small machinery shared by the tests of layers and models.
+
+Weights off their initial values, padded token ids, arrays out of tensors, code in a fresh process. Backend-agnostic.
+"""
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer import Transformer, TransformerConfig
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def to_numpy(tensors):
+    """The same structure with float32 (or bool, or int) NumPy arrays for tensors."""
+
+    def convert(x):
+        is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype))
+        x = ops.copy(x)  # a tensor, also of a variable
+        return np.array(ops.convert_to_numpy(ops.cast(x, "float32") if is_float else x))
+
+    return keras.tree.map_structure(convert, tensors)
+
+
+def randomize(layer, seed=0):
+    """Gives every weight a random value, biases and norms too, so that no zero or one hides an error."""
+    rng = np.random.default_rng(seed)
+    for variable in layer.trainable_variables:
+        is_vector = variable.path.endswith(("bias", "beta", "gamma"))
+        scale = 0.1 if is_vector else np.prod(variable.shape) ** -0.25  # (D, D): D^-0.5
+        center = float(variable.path.endswith("gamma"))
+        variable.assign(center + scale * rng.standard_normal(variable.shape))
+    return layer
+
+
+def weights_below(layer):
+    """{path below the layer: variable}, so that weights are found by name."""
+    return {v.path.removeprefix(f"{layer.path}/"): v for v in layer.trainable_variables}
+
+
+def copy_weights(source, target, translation):
+    """Copies by path; `translation` maps pieces of source paths to their counterparts."""
+    targets = weights_below(target)
+    for path, variable in weights_below(source).items():
+        for old, new in translation.items():
+            path = path.replace(old, new)
+        counterpart = targets.pop(path)
+        # Equal but for the shape: (D, N * K) and (D, N, K).
+        counterpart.assign(to_numpy(variable).reshape(counterpart.shape))
+    if targets:
+        raise ValueError(f"Weights without a counterpart: {sorted(targets)}")
+
+
+def padded_ids(lengths, vocabulary_size, seed=0, width=None):
+    """int32 (B, T): random tokens that are no special token, then padding 0."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(4, vocabulary_size, (len(lengths), width or max(lengths)))
+    return np.where(np.arange(ids.shape[1]) < np.array(lengths)[:, None], ids, 0).astype("int32")
+
+
+def seeded_call(layer, *args, **kwargs):
+    """Calls with the same random bits every time."""
+    keras.utils.set_random_seed(0)
+    states = [(v, to_numpy(v)) for v in layer.non_trainable_variables]
+    outputs = layer(*args, **kwargs)
+    for variable, value in states:
+        variable.assign(value)
+    return outputs
+
+
+def token_chunks(lengths):
+    """[3, 1] -> (0, 3), (3, 4)."""
+    ends = np.cumsum(lengths).tolist()
+    return zip([0, *ends], ends, strict=False)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def largest(x):
+    return np.abs(x).max()
+
+
+def assert_close(actual, expected, tolerance):
+    """Largest difference at most `tolerance` times the largest expected magnitude."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape
+    assert largest(actual - expected) <= tolerance * largest(expected)
+
+
+def run_fresh(code, **environment):
+    """Runs Python code in a new process on the same backend and returns what it printed."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": keras.backend.backend()}
+    finished = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**variables, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+COMPARE = """
+inputs = dict(np.load("{folder}/inputs.npz"))
+expected = inputs.pop("expected")
+outputs = keras.ops.convert_to_numpy(model(inputs))
+print(abs(outputs - expected).max() / abs(expected).max(), model.count_params())
+"""
+
+
+def assert_same_in_a_fresh_process(model, inputs, load, folder):
+    """`load` is code that makes `model`; "{folder}" in it stands for `folder`."""
+    np.savez(folder / "inputs.npz", **inputs, expected=to_numpy(model(inputs)))
+    code = f"import keras\nimport numpy as np\n{load}\n{COMPARE}"
+    difference, parameters = run_fresh(code.replace("{folder}", str(folder))).split()[-2:]
+    assert float(difference) <= 1e-6
+    assert int(parameters) == model.count_params()
+
+
+def new_transformer(vocabulary_size=50, dtype=None, **overrides):
+    """A small Transformer of 2+2 layers with random weights."""
+    sizes = {"num_encoder_layers": 2, "num_decoder_layers": 2, "hidden_dim": 32}
+    config = TransformerConfig.tiny(vocabulary_size, **{**sizes, **overrides})
+    return randomize(Transformer(config, dtype=dtype))
+
+
+# Building takes a second: tests that change no weight share their models.
+transformer = functools.cache(new_transformer)
+
+
+def token_inputs(source, target):
+    return {"encoder_token_ids": source, "decoder_token_ids": target}

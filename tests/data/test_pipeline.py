@@ -1,0 +1,286 @@
+"""Batches hold every pair once, within the budget, in an order that seed and epoch decide."""
+
+import collections
+import os
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data.number_names import number_names
+from keras_transformer.data.pipeline import make_dataset, plan_batches
+from keras_transformer.data.tokenizer import Tokenizer
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DATA = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
+PAD, START, END = 0, 1, 2
+PAIRS = number_names(size=600)
+# Pairs by the reason to drop them, where 80 tokens and 9 times as many are too much.
+UNFIT = {
+    "empty": [("", "nichts"), ("nothing", " \t"), ("", "")],
+    "too long": [("one " * 50, "eins " * 50)],
+    "length ratio": [("one", "eins zwei drei vier fünf " * 3), ("one " * 60, "eins")],
+}
+
+lengths_of_pairs = arrays(
+    np.int64, st.tuples(st.integers(1, 200), st.just(2)), elements=st.integers(2, 60)
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    lines = (line for pair in PAIRS for line in pair)
+    return Tokenizer.train(lines, 340, tmp_path_factory.mktemp("tokenizer") / "joint.model")
+
+
+@pytest.fixture(scope="module")
+def source_tokenizer(tmp_path_factory):
+    lines = (source for source, _ in PAIRS)
+    return Tokenizer.train(lines, 310, tmp_path_factory.mktemp("tokenizer") / "source.model")
+
+
+def rows_of(dataset):
+    """The pairs of one iteration, without padding, in order: tuples of source and target ids."""
+    return [
+        (tuple(source[source != PAD].tolist()), tuple(target[target != PAD].tolist()))
+        for inputs, labels, _ in dataset.as_numpy_iterator()
+        for source, target in zip(inputs["encoder_token_ids"], labels, strict=True)
+    ]
+
+
+def assert_same_batches(batches, others):
+    assert len(batches) == len(others)
+    for batch, other in zip(batches, others, strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, batch, other)
+
+
+@settings(max_examples=200)
+@given(
+    lengths=lengths_of_pairs,
+    batch_tokens=st.integers(60, 1000),
+    seed=st.integers(0, 9),
+    shuffle=st.booleans(),
+)
+def test_plan_holds_every_row_once_within_the_budget(lengths, batch_tokens, seed, shuffle):
+    counts = set()
+    for epoch in range(3):
+        batches = plan_batches(
+            lengths, batch_tokens=batch_tokens, shuffle=shuffle, seed=seed, epoch=epoch
+        )
+        assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+        assert all(len(rows) * lengths[rows].max() <= batch_tokens for rows in batches)
+        counts.add(len(batches))
+    assert len(counts) == 1
+
+
+@settings(max_examples=100)
+@given(lengths=lengths_of_pairs, batch_sentences=st.integers(1, 50))
+def test_plan_by_sentences_makes_the_fewest_batches(lengths, batch_sentences):
+    batches = plan_batches(lengths, batch_sentences=batch_sentences)
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    assert max(map(len, batches)) <= batch_sentences
+    assert len(batches) == -(-len(lengths) // batch_sentences)
+
+
+def random_lengths(num_pairs=3000):
+    return np.random.default_rng(0).integers(2, 40, (num_pairs, 2))
+
+
+def members(batches):
+    return {frozenset(rows.tolist()) for rows in batches}
+
+
+def test_plan_is_a_function_of_seed_and_epoch():
+    lengths = random_lengths()
+    plans = {
+        (seed, epoch): plan_batches(lengths, batch_tokens=2000, seed=seed, epoch=epoch)
+        for seed in (0, 1)
+        for epoch in (0, 1)
+    }
+    again = plan_batches(lengths, batch_tokens=2000, seed=1, epoch=1)
+    assert_same_batches(again, plans.pop((1, 1)))
+    for plan in plans.values():
+        # Other members, and not only another order.
+        assert len(members(plan) & members(again)) < len(again) / 4
+
+
+def test_plan_without_shuffling_is_the_same_in_every_epoch_longest_first():
+    lengths = random_lengths()
+    plans = [
+        plan_batches(lengths, batch_tokens=2000, shuffle=False, seed=seed, epoch=seed)
+        for seed in (0, 1)
+    ]
+    assert_same_batches(*plans)
+    assert lengths[plans[0][0]].max() == lengths.max()
+
+
+def test_plan_with_a_row_over_the_budget_raises():
+    lengths = np.array([[5, 9], [3, 3]])
+    assert members(plan_batches(lengths, batch_tokens=9)) == {frozenset([0]), frozenset([1])}
+    with pytest.raises(ValueError, match="batch_tokens=8, largest length 9"):
+        plan_batches(lengths, batch_tokens=8)
+
+
+def test_plan_draws_lengths_in_no_order():
+    longest = [
+        random_lengths()[rows].max() for rows in plan_batches(random_lengths(), batch_tokens=800)
+    ]
+    assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
+
+
+def test_elements_are_teacher_forced_and_weighed(tokenizer):
+    dataset, _ = make_dataset(PAIRS, tokenizer, batch_tokens=700)
+    for inputs, labels, sample_weight in dataset:
+        source, decoder = inputs["encoder_token_ids"].numpy(), inputs["decoder_token_ids"].numpy()
+        labels, sample_weight = labels.numpy(), sample_weight.numpy()
+        assert {source.dtype, decoder.dtype, labels.dtype} == {np.dtype("int32")}
+        assert sample_weight.dtype == np.float32
+        np.testing.assert_array_equal(sample_weight, labels != PAD)
+        for row in range(len(labels)):
+            target = labels[row][labels[row] != PAD]
+            assert target[-1] == END
+            assert END not in target[:-1]
+            expected = np.concatenate([[START], target[:-1]])
+            np.testing.assert_array_equal(decoder[row][: len(target)], expected)
+            assert not decoder[row][len(target) :].any()
+            assert not labels[row][len(target) :].any()
+        # No column is all padding, and the budget holds.
+        assert source[:, -1].any()
+        assert labels[:, -1].any()
+        assert max(source.size, labels.size) <= 700
+
+
+@pytest.mark.parametrize("size", [{"batch_tokens": 700}, {"batch_sentences": 32}], ids=str)
+def test_an_epoch_holds_every_pair_once(tokenizer, source_tokenizer, size):
+    dataset, report = make_dataset(PAIRS, source_tokenizer, tokenizer, **size)
+    expected = [
+        (
+            (*source_tokenizer.tokenize(source).numpy().tolist(), END),
+            (*tokenizer.tokenize(target).numpy().tolist(), END),
+        )
+        for source, target in PAIRS
+    ]
+    for _ in range(2):
+        assert collections.Counter(rows_of(dataset)) == collections.Counter(expected)
+    assert report.pairs_kept == report.pairs_read == len(PAIRS)
+
+
+def test_each_iteration_is_the_next_epoch(tokenizer):
+    options = {"batch_tokens": 700, "seed": 5}
+    dataset, _ = make_dataset(PAIRS, tokenizer, **options)
+    epochs = [rows_of(dataset) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    again, _ = make_dataset(PAIRS, tokenizer, **options)
+    assert rows_of(again) == epochs[0]
+    resumed, _ = make_dataset(PAIRS, tokenizer, **options, first_epoch=2)
+    assert rows_of(resumed) == epochs[2]
+
+
+def test_iterations_that_are_broken_off_do_not_count(tokenizer):
+    dataset, report = make_dataset(PAIRS, tokenizer, batch_tokens=5000)
+    assert report.batches_per_epoch > 1
+    firsts = [next(dataset.as_numpy_iterator()) for _ in range(2)]
+    assert_same_batches(firsts[:1], firsts[1:])
+    assert_same_batches(firsts[:1], list(dataset.as_numpy_iterator())[:1])
+
+
+def toy_model(vocabulary_size):
+    inputs = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("encoder_token_ids", "decoder_token_ids")
+    }
+    embedding = keras.layers.Embedding(vocabulary_size, 4)
+    context = keras.ops.mean(embedding(inputs["encoder_token_ids"]), axis=1, keepdims=True)
+    hidden = context + embedding(inputs["decoder_token_ids"])
+    model = keras.Model(inputs, keras.layers.Dense(vocabulary_size)(hidden))
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_fit_takes_one_epoch_after_the_other(tokenizer):
+    dataset, report = make_dataset(PAIRS, tokenizer, batch_tokens=3000)
+    steps = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: steps.append(step))
+    toy_model(tokenizer.vocabulary_size).fit(dataset, epochs=3, callbacks=[count], verbose=0)
+    assert steps == 3 * list(range(report.batches_per_epoch))
+    fourth, _ = make_dataset(PAIRS, tokenizer, batch_tokens=3000, first_epoch=3)
+    assert rows_of(dataset) == rows_of(fourth)
+
+
+def test_dataset_knows_its_number_of_batches(tokenizer):
+    dataset, report = make_dataset(PAIRS, tokenizer, batch_tokens=700)
+    assert dataset.cardinality().numpy() == report.batches_per_epoch == len(list(dataset))
+
+
+def test_evaluation_order_is_fixed(tokenizer):
+    dataset, _ = make_dataset(PAIRS, tokenizer, batch_tokens=700, shuffle=False)
+    assert rows_of(dataset) == rows_of(dataset)
+
+
+def test_what_is_dropped_is_counted_by_reason(tokenizer):
+    pairs = PAIRS[:100] + [pair for unfit in UNFIT.values() for pair in unfit]
+    dataset, report = make_dataset(
+        pairs, tokenizer, batch_tokens=700, max_length=80, max_length_ratio=9
+    )
+    assert report.dropped == {reason: len(unfit) for reason, unfit in UNFIT.items()}
+    assert (report.pairs_read, report.pairs_kept) == (len(pairs), 100)
+    assert len(rows_of(dataset)) == 100
+    for reason, unfit in UNFIT.items():
+        assert f"{reason} {len(unfit)}" in str(report)
+
+
+def test_pair_over_the_budget_of_tokens_is_too_long(tokenizer):
+    (length,) = {len(tokenizer.tokenize(line, add_end=True)) for line in ("one " * 20,)}
+    pairs = [("one " * 20, "eins"), ("two", "zwei")]
+    for batch_tokens, expected in [(length - 1, 1), (length, 0)]:
+        _, report = make_dataset(
+            pairs, tokenizer, batch_tokens=batch_tokens, max_length=None, max_length_ratio=None
+        )
+        assert report.dropped["too long"] == expected
+
+
+def test_report_counts_tokens_and_slots(tokenizer):
+    dataset, report = make_dataset(PAIRS, tokenizer, batch_tokens=700)
+    batches = list(dataset.as_numpy_iterator())
+    sources = [inputs["encoder_token_ids"] for inputs, _, _ in batches]
+    labels = [labels for _, labels, _ in batches]
+    assert report.source_tokens == sum(np.sum(source != PAD) for source in sources)
+    assert report.target_tokens == sum(np.sum(label != PAD) for label in labels)
+    assert report.source_efficiency == report.source_tokens / sum(map(np.size, sources))
+    assert report.target_efficiency == report.target_tokens / sum(map(np.size, labels))
+    tokens = report.source_tokens + report.target_tokens
+    assert report.efficiency == tokens / sum(map(np.size, sources + labels))
+    assert f"{report.efficiency:.1%}" in str(report)
+
+
+def test_nine_tenths_of_the_slots_of_multi30k_are_real_tokens(tmp_path):
+    files = [DATA / "multi30k" / f"train.lc.norm.tok.{side}.gz" for side in ("en", "de")]
+    if not all(map(os.path.exists, files)):
+        pytest.skip(f"no Multi30k in {DATA}; set KERAS_TRANSFORMER_DATA")
+    tokenizer = Tokenizer.train(files, 8000, tmp_path / "joint.model")
+    _, report = make_dataset(read_parallel(*files), tokenizer, batch_tokens=8192)
+    assert report.pairs_kept == report.pairs_read == 29_000
+    assert report.efficiency >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("pairs", "arguments", "named"),
+    [
+        (PAIRS, {}, "batch_tokens=None, batch_sentences=None"),
+        (PAIRS, {"batch_tokens": 9, "batch_sentences": 9}, "batch_tokens=9, batch_sentences=9"),
+        (PAIRS, {"batch_tokens": 0}, "batch_tokens=0"),
+        ([], {"batch_tokens": 700}, "`pairs` must hold a pair.*0 pairs"),
+        (UNFIT["empty"], {"batch_tokens": 700}, r"3 pairs \(dropped: empty 3, too long 0"),
+        (["ab"], {"batch_tokens": 700}, "`pairs` must be .* pairs. Received: 'ab'"),
+    ],
+)
+def test_bad_arguments_are_named(tokenizer, pairs, arguments, named):
+    with pytest.raises(ValueError, match=named):
+        make_dataset(pairs, tokenizer, **arguments)

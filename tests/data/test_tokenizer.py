@@ -1,0 +1,337 @@
+"""The tokenizer loses nothing but what its rule says, in every mode and after every round trip."""
+
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data.corpus import CorpusError
+from keras_transformer.data.tokenizer import Tokenizer
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WORDS = "the a cat dog sat ran on under mat tree . , ! Größe naïve 3,5 it's".split()
+SPECIAL_TEXTS = ["<s>", "</s>", "<pad>", "<unk>", "<0x41>", "<s><s>", "a<pad>b"]
+# White space of all kinds, controls, joiners, marks, noncharacters, edges of the planes.
+AWKWARD = [
+    *range(0x21),
+    *(0x7F, 0x85, 0xA0, 0xAD, 0x1680, 0x2028, 0x2029, 0x202F, 0x200B, 0x200D, 0x3000, 0xFEFF),
+    *(0x301, 0x308, 0x323, 0x1100, 0x1161, 0x11A8, 0xAC00, 0xFB01, 0xFDFA, 0x1D15E, 0x2F800),
+    *(0x2047, 0x2581, 0x2585, 0xD7FF, 0xE000, 0xFFFD, 0xFFFE, 0xFFFF, 0x1F600, 0x1F3FD, 0x10FFFF),
+]
+
+
+def text_lines(num_lines):
+    rng = random.Random(0)
+    return [" ".join(rng.choices(WORDS, k=rng.randrange(3, 12))) for _ in range(num_lines)]
+
+
+def random_unicode(num_lines):
+    """Lines of characters of all planes that Python's Unicode knows, and of the awkward ones."""
+    rng = random.Random(0)
+
+    def character():
+        kind = rng.random()
+        if kind < 0.3:
+            return chr(rng.choice(AWKWARD))
+        if kind < 0.5:
+            return rng.choice(" etaoin.<>")
+        if kind < 0.6:
+            return chr(rng.randrange(0x300, 0x370))
+        return chr(rng.randrange(rng.choice([0x250, 0x3000, 0x20000, 0x110000])))
+
+    # What Python's Unicode does not assign in planes 0 to 2 may be composed in a later one.
+    def is_known(char):
+        category = unicodedata.category(char)
+        return category != "Cs" and (category != "Cn" or ord(char) >= 0x30000)
+
+    def line():
+        return "".join(filter(is_known, (character() for _ in range(rng.randrange(25)))))
+
+    return [line() for _ in range(num_lines)]
+
+
+def normalized(text, normalization):
+    """The rules of `Tokenizer`, restated with Python's Unicode."""
+    if normalization == "identity":
+        return text.replace("\u2581", " ")
+    return " ".join(unicodedata.normalize("NFKC", text).replace("\u2581", " ").split())
+
+
+def strings(tensor):
+    return [value.decode() for value in tensor.numpy()]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("unigram", "nfkc"), ("bpe", "nfkc"), ("unigram", "identity"), ("bpe", "identity")],
+    ids="-".join,
+)
+def tokenizer(request, tmp_path_factory):
+    model_type, normalization = request.param
+    path = tmp_path_factory.mktemp("tokenizer") / "vocabulary.model"
+    lines = text_lines(500) + SPECIAL_TEXTS * 20
+    return Tokenizer.train(
+        iter(lines), 295, path, model_type=model_type, normalization=normalization
+    )
+
+
+def test_detokenize_gives_back_the_normalized_text_of_10000_unicode_lines(tokenizer):
+    lines = random_unicode(10_000)
+    expected = [normalized(line, tokenizer.normalization) for line in lines]
+    assert strings(tokenizer.detokenize(tokenizer.tokenize(lines))) == expected
+    assert strings(tokenizer.normalize(lines)) == expected
+
+
+def test_normalize_is_idempotent_and_changes_no_tokens(tokenizer):
+    lines = random_unicode(1000)
+    once = tokenizer.normalize(lines)
+    assert strings(tokenizer.normalize(once)) == strings(once)
+    assert tokenizer.tokenize(once).to_list() == tokenizer.tokenize(lines).to_list()
+
+
+@settings(max_examples=200)
+@given(line=st.text(alphabet=st.sampled_from(" \t\n\u2581\u3000\u0301\x00aé<s>")))
+def test_white_space_is_kept_or_joined_as_the_rule_says(tokenizer, line):
+    (result,) = strings(tokenizer.detokenize(tokenizer.tokenize([line])))
+    assert result == normalized(line, tokenizer.normalization)
+
+
+def test_invalid_utf8_reads_as_the_replacement_character(tokenizer):
+    assert strings(tokenizer.normalize([b"a\xffb"])) == ["a\ufffdb"]
+
+
+def test_texts_of_special_tokens_stay_text(tokenizer):
+    token_ids = tokenizer.tokenize(SPECIAL_TEXTS)
+    special = {
+        tokenizer.pad_token_id,
+        tokenizer.start_token_id,
+        tokenizer.end_token_id,
+        tokenizer.unk_token_id,
+    }
+    assert special == {0, 1, 2, 3}
+    assert not special & set(token_ids.flat_values.numpy().tolist())
+    assert strings(tokenizer.detokenize(token_ids)) == SPECIAL_TEXTS
+
+
+def test_no_text_has_unknown_tokens(tokenizer):
+    token_ids = tokenizer.tokenize(random_unicode(1000))
+    assert tokenizer.unk_token_id not in token_ids.flat_values.numpy()
+
+
+def test_a_word_has_the_same_tokens_at_the_start_of_a_line_and_within(tokenizer):
+    first, both = tokenizer.tokenize("cat").numpy(), tokenizer.tokenize("cat cat").numpy()
+    np.testing.assert_array_equal(both, np.concatenate([first, first]))
+
+
+def assert_same(eager, graph):
+    assert type(eager) is type(graph)
+    assert eager.dtype == graph.dtype
+    if isinstance(eager, tf.RaggedTensor):
+        assert eager.row_splits.dtype == graph.row_splits.dtype
+        assert eager.to_list() == graph.to_list()
+    else:
+        np.testing.assert_array_equal(eager, graph)
+
+
+@pytest.mark.parametrize("text", [["the cat", "", "Größe"], "the cat", "", []], ids=repr)
+def test_eager_and_graph_give_the_same_values_and_types(tokenizer, text):
+    text = tf.constant(text, tf.string)
+    for add_start, add_end in [(False, False), (True, False), (False, True), (True, True)]:
+
+        def tokenize(text, add_start=add_start, add_end=add_end):
+            return tokenizer.tokenize(text, add_start=add_start, add_end=add_end)
+
+        token_ids = tokenize(text)
+        assert isinstance(token_ids, tf.RaggedTensor) == (text.shape.rank == 1)
+        assert token_ids.dtype == tf.int32
+        assert_same(token_ids, tf.function(tokenize)(text))
+    for method in (tokenizer.detokenize, tokenizer.tokens):
+        assert_same(method(token_ids), tf.function(method)(token_ids))
+    assert_same(tokenizer.normalize(text), tf.function(tokenizer.normalize)(text))
+
+
+def test_start_and_end_stand_around_every_row(tokenizer):
+    text = ["the cat", ""]
+    bare = tokenizer.tokenize(text).to_list()
+    framed = tokenizer.tokenize(text, add_start=True, add_end=True).to_list()
+    assert framed == [[1, *row, 2] for row in bare]
+    assert tokenizer.tokenize("the cat", add_start=True, add_end=True).numpy().tolist() == framed[0]
+
+
+def test_detokenize_leaves_out_special_tokens_ragged_or_padded(tokenizer):
+    text = ["the cat", "", "a dog ran"]
+    ragged = tokenizer.tokenize(text, add_start=True, add_end=True)
+    for token_ids in (ragged, ragged.to_tensor(), ragged.to_list(), tf.cast(ragged, tf.int64)):
+        assert strings(tokenizer.detokenize(token_ids)) == text
+    assert tokenizer.detokenize(ragged[2]).numpy() == b"a dog ran"
+
+
+def test_tokens_spell_the_text(tokenizer):
+    token_ids = tokenizer.tokenize("the cat", add_start=True, add_end=True)
+    start, *pieces, end = strings(tokenizer.tokens(token_ids))
+    assert (start, end) == ("<s>", "</s>")
+    assert "".join(pieces) == "▁the▁cat"
+    assert tokenizer.tokens([[0, 3], [2]]).to_list() == [[b"<pad>", b"<unk>"], [b"</s>"]]
+
+
+def test_model_survives_file_and_bytes(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "new" / "copy.model")
+    assert os.listdir(tmp_path / "new") == ["copy.model"]
+    lines = random_unicode(100)
+    for copy in (Tokenizer(tmp_path / "new" / "copy.model"), Tokenizer(tokenizer.model_bytes)):
+        assert copy.tokenize(lines).to_list() == tokenizer.tokenize(lines).to_list()
+        assert copy.normalization == tokenizer.normalization
+        assert copy.vocabulary_size == tokenizer.vocabulary_size
+
+
+def run_python(code, *arguments, **environment):
+    """Runs code in a fresh process and returns its output and its errors."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        **environment,
+    }
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout, result.stderr
+
+
+class RoundTrip(tf.Module):
+    """What an exported translator does with its tokenizer."""
+
+    def __init__(self, tokenizer):
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def __call__(self, text):
+        return self.tokenizer.detokenize(self.tokenizer.tokenize(text, add_end=True))
+
+
+def test_file_and_saved_model_are_the_same_in_a_fresh_process(tokenizer, tmp_path):
+    text = ["Größe \N{CAT FACE}", "  the \u2581 cat ", ""]
+    tokenizer.save(tmp_path / "vocabulary.model")
+    tf.saved_model.save(RoundTrip(tokenizer), str(tmp_path / "saved"))
+    code = f"""
+import sys
+import tensorflow as tf, tensorflow_text
+round_trip = tf.saved_model.load({str(tmp_path / "saved")!r})
+print([line.decode() for line in round_trip({text!r}).numpy()])
+print(any(name.startswith("keras_transformer") for name in sys.modules))
+from keras_transformer import Tokenizer
+tokenizer = Tokenizer({str(tmp_path / "vocabulary.model")!r})
+print(tokenizer.tokenize({text!r}).to_list())
+"""
+    output, errors = run_python(code)
+    expected = [
+        [normalized(line, tokenizer.normalization) for line in text],
+        False,
+        tokenizer.tokenize(text).to_list(),
+    ]
+    assert output.splitlines() == [str(line) for line in expected]
+    assert "normalizer" not in errors  # SentencePiece has nothing to say
+
+
+def test_training_is_deterministic_and_says_nothing(tmp_path, capfd):
+    models = [
+        Tokenizer.train(iter(text_lines(300)), 300, tmp_path / "m", max_lines=200).model_bytes
+        for _ in range(2)
+    ]
+    assert models[0] == models[1]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_training_reads_files_globs_and_lines_alike(tmp_path):
+    lines = text_lines(200)
+    for name, part in {"a.txt": lines[:120], "b.txt": lines[120:]}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in part))
+    sources = [
+        iter(lines),
+        str(tmp_path / "*.txt"),
+        [tmp_path / "a.txt", tmp_path / "b.txt"],
+        (line for line in [*lines, "", " \t "]),
+    ]
+    models = {Tokenizer.train(source, 290, tmp_path / "m").model_bytes for source in sources}
+    assert len(models) == 1
+
+
+def test_lines_with_tabs_are_learned_from(tmp_path):
+    lines = ["ab\tcd", "cd\tab"] * 50
+    tokenizer = Tokenizer.train(iter(lines), 266, tmp_path / "m")
+    assert tokenizer.tokenize("ab cd").shape[0] < len("ab cd")
+
+
+def test_vocabulary_larger_than_the_text_gives_is_lowered_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="vocabulary_size=8000"):
+        tokenizer = Tokenizer.train(iter(["some text"]), 8000, tmp_path / "m")
+    assert 260 < tokenizer.vocabulary_size < 8000
+    assert Tokenizer(tmp_path / "m").vocabulary_size == tokenizer.vocabulary_size
+
+
+def broken_corpus():
+    yield "good"
+    raise CorpusError("file, line 2: wrong")
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "error", "named"),
+    [
+        (iter(["abc"]), {"vocabulary_size": 262}, ValueError, "`vocabulary_size` must be at least"),
+        (iter(["", " "]), {}, ValueError, "`files` must hold a line of text"),
+        (iter([("a", "b")]), {}, ValueError, "`files` must give lines"),
+        (["one line", "another"], {}, FileNotFoundError, r"one line.*iter\(lines\)"),
+        ("missing.txt", {}, FileNotFoundError, "missing.txt"),
+        (broken_corpus(), {}, CorpusError, "file, line 2: wrong$"),
+        (iter(["abc"]), {"model_type": "word"}, ValueError, "`model_type`.*'word'"),
+        (iter(["abc"]), {"normalization": "nfd"}, ValueError, "`normalization`.*'nfd'"),
+    ],
+)
+def test_bad_training_input_is_named_and_leaves_no_file(tmp_path, files, arguments, error, named):
+    arguments = {"vocabulary_size": 300, **arguments}
+    with pytest.raises(error, match=named):
+        Tokenizer.train(files, path=tmp_path / "m", **arguments)
+    assert not os.listdir(tmp_path)
+
+
+def foreign_model():
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text_lines(50)), model_writer=model, vocab_size=40, minloglevel=2
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize("model", [b"", b"not a model", foreign_model], ids=["", "text", "foreign"])
+def test_bytes_that_are_no_model_of_ours_raise(model):
+    with pytest.raises(ValueError, match="`model` must be a SentencePiece model"):
+        Tokenizer(model() if callable(model) else model)
+
+
+def test_missing_model_file_raises(tmp_path):
+    with pytest.raises(FileNotFoundError, match="`model` must be an existing file.*none.model"):
+        Tokenizer(tmp_path / "none.model")
+
+
+def test_text_of_the_wrong_shape_raises(tokenizer):
+    with pytest.raises(ValueError, match=r"`text` must be a string or a list.*\(1, 2\)"):
+        tokenizer.tokenize([["a", "b"]])
+
+
+def test_without_tensorflow_text_only_the_use_raises(tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    with pytest.raises(ImportError, match="needs tensorflow-text"):
+        Tokenizer(tokenizer.model_bytes)

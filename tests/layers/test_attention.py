@@ -1,0 +1,114 @@
+"""The two attention functions, against NumPy, Keras and what softmax promises."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.layers import additive_attention, scaled_dot_product_attention
+from tests.builders import assert_close, normal, to_numpy
+from tests.paper_reference import attention
+
+B, N, T, S, K, V = 2, 3, 4, 5, 6, 7
+MASK = np.random.default_rng(9).random((B, 1, T, S)) < 0.6
+MASK[0, 0, 1] = False  # a query that may attend to nothing
+VISIBLE_ROWS = np.broadcast_to(MASK.any(axis=-1), (B, N, T))
+
+query, key, value = normal(B, N, T, K, seed=1), normal(B, N, S, K, seed=2), normal(B, N, S, V, seed=3)
+
+
+def additive(query, key, value, **kwargs):
+    return additive_attention(query, key, value, score_vector=normal(K, seed=4), **kwargs)
+
+
+FUNCTIONS = pytest.mark.parametrize("function", [scaled_dot_product_attention, additive])
+
+
+def expected_outputs(query_scale=1.0):
+    """Equation (1) for each sentence and head on its own; zeros where nothing is visible."""
+    outputs, scores = np.zeros((B, N, T, V)), np.zeros((B, N, T, S))
+    for b, n, t in np.argwhere(VISIBLE_ROWS):
+        q = query[b, n, t : t + 1].astype("float64") * query_scale
+        row = attention(q, key[b, n], value[b, n], MASK[b, 0, t])
+        outputs[b, n, t], scores[b, n, t] = row[0][0], row[1][0]
+    return outputs, scores
+
+
+def test_scaled_attention_equals_the_equation():
+    actual = scaled_dot_product_attention(query, key, value, attention_mask=MASK)
+    for ours, papers in zip(to_numpy(actual), expected_outputs(), strict=True):
+        assert_close(ours, papers, 1e-6)
+
+
+def test_unscaled_attention_leaves_out_the_division():
+    actual = scaled_dot_product_attention(query, key, value, attention_mask=MASK, scaled=False)
+    expected = expected_outputs(query_scale=np.sqrt(K))  # undoes the paper's division
+    for ours, papers in zip(to_numpy(actual), expected, strict=True):
+        assert_close(ours, papers, 1e-6)
+
+
+def test_additive_attention_equals_keras():
+    layer = keras.layers.AdditiveAttention()
+    layer.build([(B, T, K), (B, S, V), (B, S, K)])
+    layer.scale.assign(normal(K, seed=4))
+    outputs, scores = to_numpy(additive(query, key, value))
+    for n in range(N):  # Keras's layer has one head
+        expected = layer([query[:, n], value[:, n], key[:, n]], return_attention_scores=True)
+        for ours, theirs in zip((outputs[:, n], scores[:, n]), to_numpy(expected), strict=True):
+            assert_close(ours, theirs, 1e-6)
+
+
+def test_additive_attention_masks_as_keras():
+    padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    layer = keras.layers.AdditiveAttention()
+    layer.build([(B, T, K), (B, S, V), (B, S, K)])
+    layer.scale.assign(normal(K, seed=4))
+    outputs, _ = additive(query, key, value, attention_mask=padding[:, None, None])
+    expected = layer([query[:, 0], value[:, 0], key[:, 0]], mask=[None, padding])
+    assert_close(to_numpy(outputs)[:, 0], to_numpy(expected), 1e-6)
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("magnitude", [1.0, 100.0])
+def test_scores_sum_to_one_and_vanish_where_masked(function, magnitude):
+    _, scores = function(magnitude * query, key, value, attention_mask=MASK)
+    scores = to_numpy(scores)
+    np.testing.assert_allclose(scores.sum(axis=-1)[VISIBLE_ROWS], 1, atol=1e-6)
+    np.testing.assert_array_equal(scores[~np.broadcast_to(MASK, scores.shape)], 0)
+
+
+@FUNCTIONS
+def test_fully_masked_rows_are_zero_also_with_dropout(function):
+    keep_none, keep_all = (lambda scores: scores * 0.0), (lambda scores: scores * 2.0)
+    for dropout in (None, keep_none, keep_all):
+        outputs, scores = to_numpy(function(query, key, value, attention_mask=MASK, dropout=dropout))
+        np.testing.assert_array_equal(outputs[~VISIBLE_ROWS], 0)
+        np.testing.assert_array_equal(scores[~VISIBLE_ROWS], 0)
+
+
+@FUNCTIONS
+def test_scores_are_those_before_dropout_while_outputs_use_those_after(function):
+    outputs, scores = to_numpy(function(query, key, value))
+    doubled, same = to_numpy(function(query, key, value, dropout=lambda scores: scores * 2.0))
+    np.testing.assert_array_equal(same, scores)
+    assert_close(doubled, 2 * outputs, 1e-6)
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_scores_are_float32_in_half_precision(function, dtype):
+    outputs, scores = function(*(keras.ops.cast(x, dtype) for x in (query, key, value)))
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+    assert keras.backend.standardize_dtype(scores.dtype) == "float32"
+    np.testing.assert_allclose(to_numpy(scores).sum(axis=-1), 1, atol=1e-6)
+
+
+@FUNCTIONS
+def test_content_behind_the_mask_changes_nothing(function):
+    mask = np.ones((1, 1, T, S), bool)
+    mask[..., -2:] = False
+    other_key, other_value = key.copy(), value.copy()
+    other_key[:, :, -2:], other_value[:, :, -2:] = 1e3, -1e3
+    expected = to_numpy(function(query, key, value, attention_mask=mask))
+    actual = to_numpy(function(query, other_key, other_value, attention_mask=mask))
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -1,0 +1,220 @@
+"""EncoderBlock and DecoderBlock against KerasHub's, and what both promise."""
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+
+from keras_transformer.layers import DecoderBlock, EncoderBlock
+from tests.builders import (
+    assert_close,
+    copy_weights,
+    normal,
+    randomize,
+    seeded_call,
+    to_numpy,
+    token_chunks,
+)
+from tests.layer_checks import check_layer
+
+B, T, S, D, N = 2, 6, 5, 8, 2
+SIZES = {"num_heads": N, "key_dim": D // N, "intermediate_dim": 16, "layer_norm_epsilon": 1e-5}
+NORMS = pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
+
+target, source = normal(B, T, D, seed=1), normal(B, S, D, seed=2)
+source_padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+target_padding = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)
+
+
+def encoder_block(**config):
+    block = EncoderBlock(**SIZES | config)
+    block(source)
+    return randomize(block)
+
+
+def decoder_block(**config):
+    block = DecoderBlock(**SIZES | config)
+    block(target, source)
+    return randomize(block)
+
+
+def peer_config(normalize_first):
+    shared = {"intermediate_dim": 16, "num_heads": N, "layer_norm_epsilon": 1e-5}
+    return {**shared, "normalize_first": normalize_first}
+
+
+HUB_NAMES = {
+    "/output/": "/attention_output/",
+    "feed_forward/attention_output": "feedforward_output_dense",
+    "feed_forward/intermediate": "feedforward_intermediate_dense",
+    "feed_forward_residual/": "feedforward_",
+    "attention_residual/": "attention_",
+}
+
+
+@NORMS
+def test_encoder_block_equals_keras_hub(normalize_first):
+    block = encoder_block(normalize_first=normalize_first)
+    peer = keras_hub.layers.TransformerEncoder(**peer_config(normalize_first))
+    peer(source)
+    copy_weights(block, peer, {**HUB_NAMES, "self_attention/": "self_attention_layer/"})
+    ours = block(source, attention_mask=source_padding[:, None], return_attention_scores=True)
+    theirs = peer(source, padding_mask=source_padding, return_attention_scores=True)
+    for actual, expected in zip(to_numpy(ours), to_numpy(theirs), strict=True):
+        assert_close(actual, expected, 1e-6)
+
+
+@NORMS
+def test_decoder_block_equals_keras_hub(normalize_first):
+    block = decoder_block(normalize_first=normalize_first)
+    peer = keras_hub.layers.TransformerDecoder(**peer_config(normalize_first))
+    peer(target, source)
+    copy_weights(block, peer, {**HUB_NAMES, "encoder_attention": "cross_attention"})
+    ours = block(
+        target,
+        source,
+        attention_mask=target_padding[:, None],
+        encoder_attention_mask=source_padding[:, None],
+    )
+    theirs = peer(
+        target,
+        source,
+        decoder_padding_mask=target_padding,
+        encoder_padding_mask=source_padding,
+    )
+    assert_close(to_numpy(ours), to_numpy(theirs), 1e-6)
+
+
+@NORMS
+def test_blocks_return_scores_that_sum_to_one(normalize_first):
+    encoder = encoder_block(normalize_first=normalize_first)
+    decoder = decoder_block(normalize_first=normalize_first)
+    masks = {"return_attention_scores": True}
+    _, own = encoder(source, attention_mask=source_padding[:, None], **masks)
+    _, both = decoder(target, source, encoder_attention_mask=source_padding[:, None], **masks)
+    shapes = {(B, N, S, S): own, (B, N, T, T): both["self"], (B, N, T, S): both["encoder"]}
+    for shape, scores in shapes.items():
+        scores = to_numpy(scores)
+        assert scores.shape == shape
+        np.testing.assert_allclose(scores.sum(axis=-1), 1, atol=1e-6)
+    np.testing.assert_array_equal(to_numpy(own)[0, :, :, ~source_padding[0]], 0)
+    np.testing.assert_array_equal(to_numpy(both["encoder"])[0, :, :, ~source_padding[0]], 0)
+    np.testing.assert_array_equal(to_numpy(both["self"])[..., ~np.tri(T, dtype=bool)], 0)
+
+
+@NORMS
+def test_asking_for_scores_changes_no_output(normalize_first):
+    encoder = encoder_block(normalize_first=normalize_first)
+    decoder = decoder_block(normalize_first=normalize_first)
+    for block, inputs in ((encoder, [source]), (decoder, [target, source])):
+        with_scores = block(*inputs, return_attention_scores=True)[0]
+        np.testing.assert_array_equal(to_numpy(with_scores), to_numpy(block(*inputs)))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("with_scores", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_decoder_block_never_sees_the_future(dropout, training, with_scores, cached):
+    block = decoder_block(
+        dropout=dropout, attention_dropout=dropout, activation_dropout=dropout
+    )
+
+    def outputs(x):
+        call = {"return_attention_scores": with_scores, "training": training}
+        if cached:
+            call["cache"] = block.init_cache(source)
+        result = seeded_call(block, x, source, **call)
+        return to_numpy(result[0] if isinstance(result, tuple) else result)
+
+    before = outputs(target)
+    for t in range(T - 1):
+        changed = target.copy()
+        changed[:, t + 1 :] += normal(B, T - t - 1, D, seed=t)
+        after = outputs(changed)
+        np.testing.assert_array_equal(after[:, : t + 1], before[:, : t + 1])
+        assert (after[:, t + 1 :] != before[:, t + 1 :]).any()
+
+
+@NORMS
+@pytest.mark.parametrize("lengths", [[1] * T, [3, 1, 2], [T]], ids=str)
+def test_cached_steps_of_the_decoder_block_equal_the_full_pass(normalize_first, lengths):
+    block = decoder_block(normalize_first=normalize_first, value_dim=3)
+    masks = {"encoder_attention_mask": source_padding[:, None], "return_attention_scores": True}
+    full, full_scores = to_numpy(block(target, source, **masks))
+    cache = block.init_cache(source)
+    for start, end in token_chunks(lengths):
+        outputs, scores, cache = block(target[:, start:end], cache=cache, **masks)
+        scores = to_numpy(scores)
+        assert_close(to_numpy(outputs), full[:, start:end], 1e-6)
+        assert_close(scores["self"], full_scores["self"][:, :, start:end, :end], 1e-6)
+        assert_close(scores["encoder"], full_scores["encoder"][:, :, start:end], 1e-6)
+    shapes = keras.tree.map_structure(lambda x: tuple(x.shape), cache)
+    assert shapes["self"] == {"key": (B, N, T, D // N), "value": (B, N, T, 3)}
+    assert shapes["encoder"] == {"key": (B, N, S, D // N), "value": (B, N, S, 3)}
+
+
+@NORMS
+def test_content_under_padding_changes_no_visible_output(normalize_first):
+    encoder = encoder_block(normalize_first=normalize_first)
+    decoder = decoder_block(normalize_first=normalize_first)
+    mask = source_padding[:, None]
+    other = np.where(source_padding[..., None], source, 100.0).astype("float32")
+    encoded, other_encoded = (to_numpy(encoder(x, attention_mask=mask)) for x in (source, other))
+    np.testing.assert_array_equal(other_encoded[source_padding], encoded[source_padding])
+    decoded, other_decoded = (
+        to_numpy(decoder(target, x, encoder_attention_mask=mask)) for x in (source, other)
+    )
+    np.testing.assert_array_equal(other_decoded, decoded)
+
+
+@NORMS
+def test_more_padding_changes_no_visible_output(normalize_first):
+    block = encoder_block(normalize_first=normalize_first)
+    expected = to_numpy(block(source))
+    for amount in (1, 7):
+        wide = np.concatenate([source, normal(B, amount, D)], axis=1)
+        visible = np.arange(S + amount)[None, None] < S
+        assert_close(to_numpy(block(wide, attention_mask=visible))[:, :S], expected, 1e-6)
+
+
+@NORMS
+def test_encoder_block_follows_the_recipe(normalize_first, tmp_path):
+    config = {**SIZES, "value_dim": 3, "normalize_first": normalize_first, "activation": "gelu"}
+    mask = np.broadcast_to(source_padding[:, None], (B, S, S)).copy()
+    check_layer(
+        EncoderBlock,
+        {**config, "dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1},
+        {"inputs": source, "attention_mask": mask},
+        tmp_path,
+        call={"return_attention_scores": True},
+        no_gradient=["key/bias"],
+    )
+
+
+@NORMS
+def test_decoder_block_follows_the_recipe(normalize_first, tmp_path):
+    config = {**SIZES, "value_dim": 3, "normalize_first": normalize_first, "use_bias": False}
+    check_layer(
+        DecoderBlock,
+        {**config, "dropout": 0.2},
+        {"inputs": target, "encoder_output": source},
+        tmp_path,
+        call={"return_attention_scores": True},
+    )
+
+
+@pytest.mark.parametrize("make", [encoder_block, decoder_block])
+@pytest.mark.parametrize("field", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_dropout_acts_only_in_training(make, field):
+    quiet = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    inputs = [source] if make is encoder_block else [target, source]
+    block, still = make(**{**quiet, field: 0.5}), make(**quiet)
+    expected = to_numpy(still(*inputs))
+    np.testing.assert_array_equal(to_numpy(block(*inputs, training=False)), expected)
+    assert not np.allclose(to_numpy(block(*inputs, training=True)), expected)
+
+
+def test_decoder_block_without_source_is_named():
+    with pytest.raises(ValueError, match="`encoder_output`.*Received: encoder_output=None"):
+        decoder_block()(target)

@@ -1,0 +1,55 @@
+"""FeedForward against the paper's equation (2)."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.layers import FeedForward
+from tests.builders import assert_close, normal, randomize, to_numpy, weights_below
+from tests.layer_checks import check_layer
+from tests.paper_reference import feed_forward
+
+x = normal(2, 5, 8)
+
+
+def built(**config):
+    layer = FeedForward(intermediate_dim=32, **config)
+    layer.build(x.shape)
+    return randomize(layer)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_layer_equals_the_equation(use_bias):
+    layer = built(use_bias=use_bias)
+    weights = to_numpy(weights_below(layer))
+    assert len(weights) == (4 if use_bias else 2)
+    assert_close(to_numpy(layer(x)), feed_forward(weights, x.astype("float64")), 1e-6)
+
+
+def test_layer_treats_every_position_alike():
+    layer = built()
+    alone = np.concatenate([to_numpy(layer(x[:, t : t + 1])) for t in range(5)], axis=1)
+    assert_close(alone, to_numpy(layer(x)), 1e-6)
+
+
+def test_activation_is_used_in_between():
+    layer = built(activation="gelu")
+    hidden = keras.activations.gelu(keras.ops.matmul(x, layer.intermediate.kernel) + layer.intermediate.bias)
+    expected = keras.ops.matmul(hidden, layer.output_dense.kernel) + layer.output_dense.bias
+    assert_close(to_numpy(layer(x)), to_numpy(expected), 1e-6)
+
+
+def test_dropout_acts_only_in_training():
+    still, dropped = built(), built(dropout=0.5)
+    np.testing.assert_array_equal(to_numpy(dropped(x, training=False)), to_numpy(still(x)))
+    assert not np.allclose(to_numpy(dropped(x, training=True)), to_numpy(still(x)))
+
+
+def test_layer_follows_the_recipe(tmp_path):
+    config = {"intermediate_dim": 32, "dropout": 0.1, "activation": "gelu"}
+    check_layer(FeedForward, config, {"inputs": x}, tmp_path)
+
+
+def test_width_that_is_not_positive_is_named():
+    with pytest.raises(ValueError, match="`intermediate_dim` must .*Received: intermediate_dim=0"):
+        FeedForward(intermediate_dim=0)

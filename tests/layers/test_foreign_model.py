@@ -1,0 +1,69 @@
+"""Our layers in a Keras author's own functional model: implicit masks, fit, save, load."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import layers
+from tests.builders import (
+    assert_close,
+    assert_same_in_a_fresh_process,
+    normal,
+    padded_ids,
+    randomize,
+    to_numpy,
+)
+
+V = 50
+SIZES = {"num_heads": 2, "key_dim": 8, "intermediate_dim": 32}
+source, target = padded_ids([4, 4], V, seed=1), padded_ids([5, 5], V, seed=2)
+
+
+def embedded(name):
+    token_ids = keras.Input((None,), dtype="int32", name=name)
+    return token_ids, keras.layers.Embedding(V, 16, mask_zero=True)(token_ids)
+
+
+def tagger():
+    token_ids, x = embedded("token_ids")
+    x = layers.EncoderBlock(**SIZES)(x)
+    x = layers.MultiHeadAttention(num_heads=2, key_dim=4)(query=x, value=x)
+    return randomize(keras.Model({"token_ids": token_ids}, keras.layers.Dense(3)(x)))
+
+
+def two_towers(normalize_first):
+    (source_ids, x), (target_ids, y) = embedded("source"), embedded("target")
+    x = layers.EncoderBlock(**SIZES, normalize_first=normalize_first)(x)
+    x = layers.FeedForward(intermediate_dim=16)(x)
+    y = layers.DecoderBlock(**SIZES, normalize_first=normalize_first)(y, x)
+    return randomize(keras.Model({"source": source_ids, "target": target_ids}, y))
+
+
+def test_encoder_layers_honour_the_implicit_mask():
+    model = tagger()
+    wider = np.pad(source, [(0, 0), (0, 3)])
+    expected = to_numpy(model({"token_ids": source}))
+    assert_close(to_numpy(model({"token_ids": wider}))[:, :4], expected, 1e-6)
+
+
+@pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_decoder_block_honours_the_implicit_masks_of_both_sides(normalize_first, compiled):
+    model = two_towers(normalize_first)
+    call = model.predict_on_batch if compiled else model
+    expected = to_numpy(model({"source": source, "target": target}))
+    padded = {"source": np.pad(source, [(0, 0), (0, 3)]), "target": np.pad(target, [(0, 0), (2, 0)])}
+    # Padding on the left of the target: only the mask hides it, not causality.
+    assert_close(to_numpy(call(padded))[:, 2:], expected, 1e-6)
+
+
+def test_model_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
+    model = tagger()
+    model.compile(optimizer="adam", loss="mse")
+    inputs = {"token_ids": padded_ids([4, 2], V)}
+    before = to_numpy(model(inputs))
+    model.fit(inputs, normal(2, 4, 3), verbose=0)
+    assert not np.allclose(to_numpy(model(inputs)), before)
+    model.save(tmp_path / "foreign.keras")
+    load = 'import keras_transformer.layers\nmodel = keras.saving.load_model("{folder}/foreign.keras")'
+    assert_same_in_a_fresh_process(model, inputs, load, tmp_path)

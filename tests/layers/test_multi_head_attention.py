@@ -1,0 +1,190 @@
+"""MultiHeadAttention against Keras's, and its cache against the full pass."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.layers import MultiHeadAttention
+from tests.builders import (
+    assert_close,
+    copy_weights,
+    normal,
+    randomize,
+    seeded_call,
+    to_numpy,
+    token_chunks,
+)
+from tests.layer_checks import check_layer
+
+B, T, S, D, N, K = 2, 6, 5, 8, 2, 3
+SIZES = {"num_heads": N, "key_dim": K}
+KERAS_NAMES = {"output/": "attention_output/"}
+
+query, value, key = normal(B, T, D, seed=1), normal(B, S, 7, seed=2), normal(B, S, 9, seed=3)
+mask = np.random.default_rng(4).random((B, T, S)) < 0.5
+mask[:, :, 0] = True  # Keras's layer answers with uniform attention where nothing is visible
+
+
+def attention_layer(inputs, **config):
+    layer = MultiHeadAttention(**SIZES, **config)
+    layer(**inputs)
+    return randomize(layer)
+
+
+@pytest.mark.parametrize(
+    "inputs, call",
+    [
+        ({"query": query, "value": query}, {}),
+        ({"query": query, "value": query}, {"use_causal_mask": True}),
+        ({"query": query, "value": value}, {"attention_mask": mask}),
+        ({"query": query, "value": value}, {"attention_mask": mask[:, :1]}),
+        ({"query": query, "value": value, "key": key}, {"attention_mask": mask}),
+        ({"query": query, "value": query}, {"use_causal_mask": True, "attention_mask": np.eye(T) > 0}),
+    ],
+    ids=["self", "causal", "masked", "masked for all queries", "own key", "causal and masked"],
+)
+@pytest.mark.parametrize(
+    "config, keras_config",
+    [
+        ({}, {}),
+        ({"value_dim": 4, "output_dim": 5}, {"value_dim": 4, "output_shape": 5}),
+        ({"use_bias": False}, {"use_bias": False}),
+    ],
+    ids=["default", "value_dim and output_dim", "no bias"],
+)
+def test_layer_equals_keras_with_the_same_weights(inputs, call, config, keras_config):
+    if "attention_mask" in call and call["attention_mask"].ndim == 2:
+        call = {**call, "attention_mask": np.broadcast_to(call["attention_mask"], (B, T, T))}
+    layer = attention_layer(inputs, **config)
+    peer = keras.layers.MultiHeadAttention(**SIZES, **keras_config)
+    peer(**inputs)
+    copy_weights(layer, peer, KERAS_NAMES)
+    ours = layer(**inputs, **call, return_attention_scores=True)
+    theirs = peer(**inputs, **call, return_attention_scores=True)
+    for actual, expected in zip(to_numpy(ours), to_numpy(theirs), strict=True):
+        assert_close(actual, expected, 1e-6)
+
+
+def test_causal_mask_is_the_explicit_one():
+    layer = attention_layer({"query": query, "value": query})
+    expected = layer(query=query, value=query, attention_mask=np.tri(T, dtype=bool)[None])
+    actual = layer(query=query, value=query, use_causal_mask=True)
+    np.testing.assert_array_equal(to_numpy(actual), to_numpy(expected))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("training", [False, True])
+def test_scores_sum_to_one_and_hidden_rows_are_zero(dropout, training):
+    blind = mask.copy()
+    blind[0, 2] = False
+    inputs = {"query": query, "value": value}
+    layer = attention_layer(inputs, dropout=dropout)
+    outputs, scores = layer(
+        **inputs, attention_mask=blind, return_attention_scores=True, training=training
+    )
+    outputs, scores = to_numpy((outputs, scores))
+    sums = np.broadcast_to(blind.any(axis=-1)[:, None], (B, N, T)).astype("float32")
+    np.testing.assert_allclose(scores.sum(axis=-1), sums, atol=1e-6)
+    np.testing.assert_array_equal(scores[~np.broadcast_to(blind[:, None], scores.shape)], 0)
+    np.testing.assert_array_equal(outputs[0, 2], to_numpy(layer.output_dense.bias))
+
+
+def test_returned_scores_are_those_before_dropout():
+    inputs = {"query": query, "value": value}
+    layer = attention_layer(inputs, dropout=0.5)
+    still, still_scores = to_numpy(layer(**inputs, return_attention_scores=True, training=False))
+    wild, wild_scores = to_numpy(layer(**inputs, return_attention_scores=True, training=True))
+    np.testing.assert_array_equal(wild_scores, still_scores)
+    assert not np.allclose(wild, still)
+
+
+def test_dropout_keeps_outputs_right_on_average():
+    inputs = {"query": np.repeat(query[:1, :1], 4000, axis=0), "value": np.repeat(value[:1], 4000, axis=0)}
+    layer = attention_layer(inputs, dropout=0.3)
+    still, wild = (to_numpy(layer(**inputs, training=t))[:, 0] for t in (False, True))
+    deviation = (wild - still).mean(axis=0) / (wild.std(axis=0) / np.sqrt(len(wild)))
+    assert np.abs(deviation).max() < 5  # standard errors
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("with_scores", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_future_never_leaks(dropout, training, with_scores, cached):
+    layer = attention_layer({"query": query, "value": query}, dropout=dropout)
+
+    def outputs(x):
+        cache = {"cache": layer.init_cache(B)} if cached else {}
+        call = {"use_causal_mask": True, "return_attention_scores": with_scores, "training": training}
+        result = seeded_call(layer, query=x, value=x, **call, **cache)
+        return to_numpy(result[0] if isinstance(result, tuple) else result)
+
+    before = outputs(query)
+    for t in range(T - 1):
+        changed = query.copy()
+        changed[:, t + 1 :] += 1.0
+        np.testing.assert_array_equal(outputs(changed)[:, : t + 1], before[:, : t + 1])
+
+
+@pytest.mark.parametrize("lengths", [[1] * T, [3, 1, 2], [T]])
+def test_cached_steps_equal_the_full_pass(lengths):
+    layer = attention_layer({"query": query, "value": query}, value_dim=4)
+    full, full_scores = to_numpy(
+        layer(query=query, value=query, use_causal_mask=True, return_attention_scores=True)
+    )
+    cache = layer.init_cache(B)
+    for start, end in token_chunks(lengths):
+        x = query[:, start:end]
+        outputs, scores, cache = layer(
+            query=x, value=x, use_causal_mask=True, return_attention_scores=True, cache=cache
+        )
+        assert_close(to_numpy(outputs), full[:, start:end], 1e-6)
+        assert_close(to_numpy(scores), full_scores[:, :, start:end, :end], 1e-6)
+    assert tuple(cache["key"].shape) == (B, N, T, K)
+    assert tuple(cache["value"].shape) == (B, N, T, 4)
+
+
+def test_projected_keys_and_values_serve_every_query():
+    inputs = {"query": query, "value": value, "key": key}
+    layer = attention_layer(inputs)
+    expected = to_numpy(layer(**inputs, attention_mask=mask))
+    cache = layer.make_cache(value, key)
+    for t in range(T):
+        outputs, cache = layer(
+            query=query[:, t : t + 1], cache=cache, attention_mask=mask[:, t : t + 1]
+        )
+        assert_close(to_numpy(outputs)[:, 0], expected[:, t], 1e-6)
+    assert tuple(cache["key"].shape) == (B, N, S, K)
+
+
+def test_content_behind_the_mask_changes_nothing():
+    inputs = {"query": query, "value": value}
+    layer = attention_layer(inputs)
+    visible = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], bool)
+    other = np.where(visible[..., None], value, 1e3).astype("float32")
+    expected = layer(**inputs, attention_mask=visible[:, None])
+    actual = layer(query=query, value=other, attention_mask=visible[:, None])
+    np.testing.assert_array_equal(to_numpy(actual), to_numpy(expected))
+
+
+def test_layer_follows_the_recipe(tmp_path):
+    check_layer(
+        MultiHeadAttention,
+        {**SIZES, "value_dim": 4, "output_dim": 5, "dropout": 0.2, "name": "attention"},
+        {"query": query, "value": value, "attention_mask": mask},
+        tmp_path,
+        call={"return_attention_scores": True},
+        no_gradient=["key/bias"],  # softmax is invariant to shifts
+    )
+
+
+@pytest.mark.parametrize("argument", ["num_heads", "key_dim", "value_dim"])
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_width_that_is_not_positive_is_named(argument, wrong):
+    with pytest.raises(ValueError, match=f"`{argument}` must .*Received: {argument}={wrong}"):
+        MultiHeadAttention(**{**SIZES, argument: wrong})
+
+
+def test_missing_value_is_named():
+    with pytest.raises(ValueError, match="`value`.*Received: value=None"):
+        attention_layer({"query": query, "value": value})(query=query)

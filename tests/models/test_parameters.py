@@ -1,0 +1,139 @@
+"""How many parameters there are, and how they are drawn, against the paper's arithmetic."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import Transformer, TransformerConfig
+from tests.builders import to_numpy
+
+V = 1000
+
+
+@functools.cache
+def count(size="base", vocabulary_size=V, **overrides):
+    config = getattr(TransformerConfig, size)(vocabulary_size, **overrides)
+    return Transformer(config).count_params()
+
+
+def test_base_has_the_papers_parameters():
+    assert count(vocabulary_size=37_000) == 63_082_496
+
+
+def test_big_has_the_papers_parameters():
+    assert count("big", vocabulary_size=37_000) == 214_245_376
+
+
+D, F, N = 512, 2048, 6
+ATTENTION_BLOCKS = 3 * N  # one in every encoder block, two in every decoder block
+FEED_FORWARD = 2 * D * F + F + D
+ATTENTION = 4 * (D**2 + D)
+LAYER = 3 * ATTENTION + 2 * FEED_FORWARD + 5 * 2 * D  # an encoder and a decoder block
+
+
+@pytest.mark.parametrize(
+    "change, difference, millions",
+    [
+        # Queries and keys of 8 heads lose 48 (or 32) columns, each with its bias.
+        ({"key_dim": 16}, -ATTENTION_BLOCKS * 2 * 8 * 48 * (D + 1), -7.1),
+        ({"key_dim": 32}, -ATTENTION_BLOCKS * 2 * 8 * 32 * (D + 1), -4.7),
+        ({"num_encoder_layers": 2, "num_decoder_layers": 2}, -4 * LAYER, -29.4),
+        ({"num_encoder_layers": 8, "num_decoder_layers": 8}, 2 * LAYER, 14.7),
+        ({"intermediate_dim": 1024}, -2 * N * 1024 * (2 * D + 1), -12.6),
+        ({"intermediate_dim": 4096}, 2 * N * 2048 * (2 * D + 1), 25.2),
+    ],
+    ids=lambda x: str(x) if isinstance(x, dict) else "",
+)
+def test_rows_of_table_3_differ_from_base_as_in_the_paper(change, difference, millions):
+    assert count(**change) - count() == difference
+    assert round(difference / 1e6, 1) == millions
+
+
+TINY_D = 128
+
+
+@pytest.mark.parametrize(
+    "change, difference",
+    [
+        ({"normalize_first": True}, 4 * TINY_D),  # a final norm of each stack
+        ({"tie_embeddings": "decoder"}, V * TINY_D),
+        ({"tie_embeddings": "none"}, 2 * V * TINY_D),
+        ({"tie_embeddings": "none", "source_vocabulary_size": 300}, (V + 300) * TINY_D),
+        ({"positions": "learned", "max_sequence_length": 64}, 64 * TINY_D),
+        (
+            {"positions": "learned", "max_sequence_length": 64, "tie_embeddings": "decoder"},
+            (V + 2 * 64) * TINY_D,
+        ),
+        # 4 + 2 * 4 attentions of four projections, 8 feed-forward networks of two.
+        ({"use_bias": False}, -12 * 4 * TINY_D - 8 * (256 + TINY_D)),
+    ],
+    ids=lambda x: str(x) if isinstance(x, dict) else "",
+)
+def test_options_of_tiny_cost_what_they_add(change, difference):
+    assert count("tiny", **change) - count("tiny") == difference
+
+
+@pytest.fixture(scope="module")
+def initial_weights():
+    keras.utils.set_random_seed(0)
+    config = TransformerConfig.tiny(
+        V,
+        key_dim=24,
+        value_dim=40,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        tie_embeddings="none",
+    )
+    return {v.path: to_numpy(v) for v in Transformer(config).trainable_variables}
+
+
+# Columns and rows of the paper's matrices: 4 heads of key_dim 24 and value_dim 40.
+FANS = {
+    "attention/query/kernel": (TINY_D, 4 * 24),
+    "attention/key/kernel": (TINY_D, 4 * 24),
+    "attention/value/kernel": (TINY_D, 4 * 40),
+    "attention/output/kernel": (4 * 40, TINY_D),
+    "feed_forward/intermediate/kernel": (TINY_D, 256),
+    "feed_forward/output/kernel": (256, TINY_D),
+    "output_projection/kernel": (TINY_D, V),
+}
+
+
+@pytest.mark.parametrize("name", FANS)
+def test_kernels_are_glorot_uniform_of_the_papers_matrices(name, initial_weights):
+    limit = (6 / sum(FANS[name])) ** 0.5
+    kernels = [w for path, w in initial_weights.items() if path.endswith(name)]
+    assert kernels
+    for kernel in kernels:
+        assert kernel.size == np.prod(FANS[name])
+        assert 0.99 * limit < np.abs(kernel).max() <= limit
+        # The variance of a uniform distribution's square is 4/45 limit^4.
+        error = limit**2 * (4 / 45 / kernel.size) ** 0.5
+        assert abs((kernel**2).mean() - limit**2 / 3) < 5 * error
+
+
+def test_embeddings_are_normal_with_deviation_root_of_width(initial_weights):
+    tables = [w for path, w in initial_weights.items() if path.endswith("embeddings")]
+    assert len(tables) == 2
+    for table in tables:
+        relative_deviation = table.std() * TINY_D**0.5
+        assert abs(relative_deviation - 1) < 5 * (2 * table.size) ** -0.5
+        assert np.abs(table).max() > 3 * TINY_D**-0.5  # a normal distribution has tails
+
+
+def test_biases_are_zero_and_norms_neutral(initial_weights):
+    for path, weight in initial_weights.items():
+        if path.endswith(("bias", "beta")):
+            np.testing.assert_array_equal(weight, 0)
+        if path.endswith("gamma"):
+            np.testing.assert_array_equal(weight, 1)
+
+
+def test_equal_kernels_are_drawn_independently(initial_weights):
+    kernels = [w for path, w in initial_weights.items() if path.endswith(("query/kernel", "key/kernel"))]
+    for i, first in enumerate(kernels):
+        for second in kernels[:i]:
+            correlation = np.corrcoef(first.ravel(), second.ravel())[0, 1]
+            assert abs(correlation) < 5 * first.size**-0.5

@@ -1,0 +1,113 @@
+"""Models outlive their process: `.keras`, `.weights.h5`, config."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer
+from keras_transformer import Transformer
+from tests.builders import (
+    assert_close,
+    assert_same_in_a_fresh_process,
+    new_transformer,
+    padded_ids,
+    randomize,
+    to_numpy,
+    token_inputs,
+    transformer,
+)
+
+V = 50
+inputs = token_inputs(padded_ids([6, 3], V, seed=1), padded_ids([5, 4], V, seed=2))
+labels = padded_ids([5, 4], V, seed=3)
+VARIANT = {"normalize_first": True, "tie_embeddings": "none", "source_vocabulary_size": 60}
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with a trained model, its weights and what it answers."""
+    folder = tmp_path_factory.mktemp("saved")
+    model = new_transformer(**VARIANT)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=loss)
+    model.train_on_batch(inputs, labels)
+    model.save(folder / "model.keras")
+    model.save_weights(folder / "model.weights.h5")
+    (folder / "config.yaml").write_text(model.config.to_yaml())
+    return folder, model
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        """
+import keras_transformer
+model = keras_transformer.load_model("{folder}/model.keras")
+""",
+        """
+from keras_transformer import Transformer
+model = keras.saving.load_model("{folder}/model.keras")
+""",
+        """
+from keras_transformer import Transformer, TransformerConfig
+config = TransformerConfig.from_yaml(open("{folder}/config.yaml").read())
+model = Transformer(config)
+model.load_weights("{folder}/model.weights.h5")
+""",
+    ],
+    ids=["keras_transformer.load_model", "keras.saving.load_model", "load_weights"],
+)
+def test_model_answers_the_same_in_a_fresh_process(saved, load):
+    folder, model = saved
+    assert_same_in_a_fresh_process(model, inputs, load, folder)
+
+
+def test_loaded_model_is_whole(saved):
+    folder, model = saved
+    loaded = keras_transformer.load_model(folder / "model.keras")
+    assert type(loaded) is Transformer
+    assert loaded.config == model.config
+    assert int(loaded.optimizer.iterations) == 1
+    for ours, theirs in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
+    assert_close(
+        *(to_numpy(m.attention_scores(inputs)["decoder"][1]) for m in (loaded, model)), 1e-6
+    )
+    cache = loaded.init_cache(inputs["encoder_token_ids"])
+    logits, _ = loaded.decode_step(inputs["decoder_token_ids"], cache, 0)
+    assert_close(to_numpy(logits), to_numpy(model(inputs)), 1e-6)
+
+
+def test_loaded_model_keeps_its_dtype_policy(tmp_path):
+    model = transformer(dtype="mixed_bfloat16")
+    model.save(tmp_path / "half.keras")
+    loaded = keras_transformer.load_model(tmp_path / "half.keras")
+    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
+    assert keras.backend.standardize_dtype(loaded.encode(inputs["encoder_token_ids"]).dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("variant", [{}, VARIANT], ids=["tied", "untied"])
+def test_config_makes_the_same_model(variant):
+    model = transformer(**variant, dtype="mixed_bfloat16")
+    stored = json.loads(json.dumps(model.get_config()))
+    twin = randomize(Transformer.from_config(stored))
+    assert twin.config == model.config
+    assert twin.name == model.name
+    assert [v.path for v in twin.trainable_variables] == [v.path for v in model.trainable_variables]
+    np.testing.assert_array_equal(to_numpy(twin(inputs)), to_numpy(model(inputs)))
+    assert keras.models.model_from_json(model.to_json()).config == model.config
+
+
+def test_tied_matrix_stays_tied_after_loading(tmp_path):
+    model = transformer()
+    model.save(tmp_path / "tied.keras")
+    loaded = keras_transformer.load_model(tmp_path / "tied.keras")
+    assert loaded.encoder.embedding is loaded.decoder.embedding
+    loaded.encoder.embedding.embeddings.assign(np.zeros_like(to_numpy(loaded.encoder.embedding.embeddings)))
+    np.testing.assert_array_equal(to_numpy(loaded(inputs)), 0)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere.keras"):
+        keras_transformer.load_model(tmp_path / "nowhere.keras")

@@ -1,0 +1,177 @@
+"""The model's promises: names, shapes, masks, precision, gradients, first loss."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import Transformer, TransformerConfig
+from tests.builders import (
+    assert_close,
+    new_transformer,
+    padded_ids,
+    seeded_call,
+    to_numpy,
+    token_inputs,
+    transformer,
+)
+from tests.layer_checks import EPSILON, HALF_PRECISION
+
+V = 50
+source, target = padded_ids([6, 3], V, seed=1), padded_ids([5, 5], V, seed=2)
+inputs = token_inputs(source, target)
+NORMS = pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
+
+
+def test_inputs_and_output_have_names_and_shapes():
+    model = transformer()
+    assert {k: (v.shape, v.dtype) for k, v in model.input.items()} == {
+        "encoder_token_ids": ((None, None), "int32"),
+        "decoder_token_ids": ((None, None), "int32"),
+    }
+    assert model.output_names == ["logits"]
+    assert (model.output.shape, model.output.dtype) == ((None, None, V), "float32")
+    assert tuple(model(inputs).shape) == (2, 5, V)
+    assert tuple(model.encode(source).shape) == (2, 6, 32)
+
+
+def test_summary_names_the_parts():
+    lines = []
+    transformer().summary(print_fn=lambda line, **_: lines.append(line))
+    summary = "\n".join(lines)
+    for part in ("encoder_token_ids", "decoder_token_ids", "encoder ", "decoder ", "logits"):
+        assert f" {part}" in summary
+    assert f"Total params: {transformer().count_params():,}" in summary
+    assert "_1" not in summary  # no counted-up names: the same in every process
+
+
+def test_two_models_have_the_same_paths():
+    paths = [[v.path for v in new_transformer().variables] for _ in range(2)]
+    assert paths[0] == paths[1]
+    assert len(set(paths[0])) == len(paths[0])
+
+
+@NORMS
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_future_never_leaks(normalize_first, dropout, training):
+    rates = {"dropout": dropout, "attention_dropout": dropout, "activation_dropout": dropout}
+    model = transformer(normalize_first=normalize_first, **rates)
+    before = to_numpy(seeded_call(model, inputs, training=training))
+    for t in range(target.shape[1] - 1):
+        changed = target.copy()
+        changed[:, t + 1 :] = 4 + (changed[:, t + 1 :] + 1) % (V - 4)
+        after = to_numpy(seeded_call(model, token_inputs(source, changed), training=training))
+        np.testing.assert_array_equal(after[:, : t + 1], before[:, : t + 1])
+        assert (after[:, t + 1] != before[:, t + 1]).any()
+
+
+@NORMS
+@pytest.mark.parametrize("amount", [1, 4, 33])
+def test_more_padding_changes_no_logits(normalize_first, amount):
+    model = transformer(normalize_first=normalize_first)
+    expected = to_numpy(model(inputs))
+    wider = [np.pad(ids, [(0, 0), (0, amount)]) for ids in (source, target)]
+    actual = to_numpy(model(token_inputs(*wider)))
+    assert_close(actual[:, : target.shape[1]], expected, 1e-6)
+
+
+def test_another_pad_token_is_as_neutral():
+    model = transformer(pad_token_id=3, unk_token_id=0)
+    expected = to_numpy(model(token_inputs(source[:, :2], target)))
+    padded = np.pad(source[:, :2], [(0, 0), (0, 3)], constant_values=3)
+    assert_close(to_numpy(model(token_inputs(padded, target))), expected, 1e-6)
+    zeros = np.pad(source[:, :2], [(0, 0), (0, 3)])
+    assert not np.allclose(to_numpy(model(token_inputs(zeros, target))), expected)
+
+
+def test_sentences_of_a_batch_do_not_touch():
+    model = transformer()
+    together = to_numpy(model(inputs))
+    for b, length in enumerate([6, 3]):
+        alone = model(token_inputs(source[b : b + 1, :length], target[b : b + 1]))
+        assert_close(to_numpy(alone)[0], together[b], 1e-6)
+
+
+def test_sentence_of_padding_alone_attends_to_nothing():
+    model = transformer()
+    empty = token_inputs(np.zeros_like(source), target)
+    assert np.isfinite(to_numpy(model(empty))).all()
+    scores = to_numpy(model.attention_scores(empty))
+    for kind in ("encoder", "encoder_decoder"):
+        np.testing.assert_array_equal(np.stack(scores[kind]), 0)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_asking_for_scores_changes_no_state(training):
+    model = transformer(attention_dropout=0.5)
+    expected = to_numpy(model.attention_scores(inputs))
+    model(inputs, training=training)
+    keras.tree.map_structure(
+        np.testing.assert_array_equal, to_numpy(model.attention_scores(inputs)), expected
+    )
+
+
+@pytest.mark.parametrize("policy", HALF_PRECISION)
+def test_logits_and_scores_are_float32_in_half_precision(policy):
+    expected = to_numpy(transformer()(inputs))
+    model = transformer(dtype=policy)
+    logits, scores = model(inputs), model.attention_scores(inputs)
+    float32_outputs = [logits, *keras.tree.flatten(scores)]
+    assert {keras.backend.standardize_dtype(x.dtype) for x in float32_outputs} == {"float32"}
+    hidden = model.encode(source)
+    assert keras.backend.standardize_dtype(hidden.dtype) == HALF_PRECISION[policy]
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+    for block_scores in to_numpy(keras.tree.flatten(scores)):
+        np.testing.assert_allclose(block_scores.sum(axis=-1), 1, atol=1e-6)
+    # A dozen sub-layers, each of which rounds its output a few times.
+    assert_close(to_numpy(logits), expected, 16 * EPSILON[HALF_PRECISION[policy]])
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
+def test_every_weight_gets_a_gradient(tie_embeddings):
+    """One step of gradient descent at rate 1 moves each weight by its gradient."""
+    model = new_transformer(tie_embeddings=tie_embeddings)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(1.0), loss=loss)
+    before = {v.path: to_numpy(v) for v in model.trainable_variables}
+    model.train_on_batch(inputs, target)
+    for variable in model.trainable_variables:
+        gradient = before[variable.path] - to_numpy(variable)
+        assert np.isfinite(gradient).all()
+        # Softmax is invariant to the shift that a key bias makes.
+        assert variable.path.endswith("key/bias") or gradient.any(), variable.path
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+@NORMS
+def test_first_loss_is_that_of_a_guess(tie_embeddings, normalize_first):
+    keras.utils.set_random_seed(0)
+    config = TransformerConfig.tiny(
+        1000, tie_embeddings=tie_embeddings, normalize_first=normalize_first
+    )
+    source, target = padded_ids([20] * 8, 1000, seed=1), padded_ids([21] * 8, 1000, seed=2)
+    logits = Transformer(config)(token_inputs(source, target[:, :-1]))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(target[:, 1:], logits)
+    assert abs(float(loss) - math.log(1000)) < 1
+
+
+def test_model_learns_to_copy():
+    keras.utils.set_random_seed(0)
+    config = TransformerConfig.tiny(
+        12, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=32, dropout=0.0
+    )
+    model = Transformer(config)
+    words = padded_ids([4] * 256, 12)
+    pairs = token_inputs(words, np.pad(words[:, :-1], [(0, 0), (1, 0)], constant_values=1))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.Adam(3e-3), loss=loss, metrics=["accuracy"])
+    history = model.fit(pairs, words, batch_size=32, epochs=15, verbose=0)
+    assert history.history["accuracy"][-1] > 0.95
+
+
+@pytest.mark.parametrize("wrong", ["tiny", TransformerConfig.tiny(9).to_dict()], ids=["str", "dict"])
+def test_config_of_another_type_is_named(wrong):
+    with pytest.raises((TypeError, ValueError), match="`config` must .*Received: config="):
+        Transformer(wrong)

@@ -1,0 +1,166 @@
+"""TransformerConfig: round trips, and errors that name the field."""
+
+import dataclasses
+import re
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_transformer import TransformerConfig
+
+RATE = st.floats(0, 1, exclude_max=True)
+SIZE = st.integers(1, 64)
+
+
+@st.composite
+def configs(draw):
+    special_ids = draw(st.permutations(range(6)))[:4]
+    vocabulary_size = draw(st.integers(6, 1000))
+    tie_embeddings = draw(st.sampled_from(["all", "decoder", "none"]))
+    positions = draw(st.sampled_from(["sinusoidal", "learned"]))
+    num_heads = draw(SIZE)
+    joint = tie_embeddings == "all"
+    return TransformerConfig(
+        vocabulary_size=vocabulary_size,
+        source_vocabulary_size=None if joint else draw(st.integers(6, 1000)),
+        num_encoder_layers=draw(SIZE),
+        num_decoder_layers=draw(SIZE),
+        hidden_dim=2 * num_heads * draw(SIZE),
+        intermediate_dim=draw(SIZE),
+        num_heads=num_heads,
+        key_dim=draw(st.none() | SIZE),
+        value_dim=draw(st.none() | SIZE),
+        dropout=draw(RATE),
+        attention_dropout=draw(RATE),
+        activation_dropout=draw(RATE),
+        activation=draw(st.sampled_from(["relu", "gelu", "silu"])),
+        normalize_first=draw(st.booleans()),
+        layer_norm_epsilon=draw(st.floats(1e-12, 1e-2)),
+        use_bias=draw(st.booleans()),
+        positions=positions,
+        max_sequence_length=draw(SIZE if positions == "learned" else st.none() | SIZE),
+        tie_embeddings=tie_embeddings,
+        **dict(
+            zip(
+                ("pad_token_id", "start_token_id", "end_token_id", "unk_token_id"),
+                special_ids,
+                strict=True,
+            )
+        ),
+    )
+
+
+@given(configs())
+def test_config_survives_yaml_and_dict(config):
+    assert TransformerConfig.from_yaml(config.to_yaml()) == config
+    assert TransformerConfig.from_dict(config.to_dict()) == config
+    assert yaml.safe_load(config.to_yaml()) == config.to_dict()
+
+
+def test_config_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TransformerConfig.tiny(100).dropout = 0.5
+
+
+@pytest.mark.parametrize(
+    "size, layers, hidden_dim, intermediate_dim, num_heads, dropout",
+    [("tiny", 4, 128, 256, 4, 0.3), ("base", 6, 512, 2048, 8, 0.1), ("big", 6, 1024, 4096, 16, 0.3)],
+)
+def test_named_sizes_are_the_papers(size, layers, hidden_dim, intermediate_dim, num_heads, dropout):
+    config = getattr(TransformerConfig, size)(vocabulary_size=100)
+    assert (config.num_encoder_layers, config.num_decoder_layers) == (layers, layers)
+    assert (config.hidden_dim, config.intermediate_dim) == (hidden_dim, intermediate_dim)
+    assert (config.num_heads, config.dropout) == (num_heads, dropout)
+    assert config.key_dim == config.value_dim == hidden_dim // num_heads
+    assert (config.attention_dropout, config.activation_dropout) == (0.0, 0.0)
+    assert (config.positions, config.tie_embeddings) == ("sinusoidal", "all")
+    assert not config.normalize_first
+
+
+def test_overrides_win_over_the_named_size():
+    config = TransformerConfig.big(100, dropout=0.2, key_dim=16)
+    assert (config.dropout, config.key_dim, config.value_dim) == (0.2, 16, 64)
+
+
+@pytest.mark.parametrize(
+    "field, wrong",
+    [
+        *[(field, 0) for field in ("vocabulary_size", "num_encoder_layers", "num_decoder_layers")],
+        *[(field, -1) for field in ("hidden_dim", "intermediate_dim", "num_heads", "key_dim")],
+        ("source_vocabulary_size", 0),
+        ("value_dim", 0),
+        ("hidden_dim", 12.5),
+        ("vocabulary_size", "100"),
+        ("vocabulary_size", True),
+        ("num_heads", None),
+        *[(field, 1.0) for field in ("dropout", "attention_dropout", "activation_dropout")],
+        *[(field, -0.1) for field in ("dropout", "attention_dropout", "activation_dropout")],
+        ("dropout", float("nan")),
+        ("dropout", "0.1"),
+        ("dropout", None),
+        ("layer_norm_epsilon", 0.0),
+        ("layer_norm_epsilon", float("inf")),
+        ("activation", 3),
+        ("normalize_first", "yes"),
+        ("use_bias", 1),
+        ("positions", "rotary"),
+        ("tie_embeddings", "encoder"),
+        ("tie_embeddings", True),
+        ("max_sequence_length", 0),
+        ("max_sequence_length", -5),
+        ("pad_token_id", -1),
+        ("end_token_id", 100),
+        ("unk_token_id", 2.0),
+    ],
+)
+def test_wrong_field_is_named_in_one_line(field, wrong):
+    with pytest.raises(ValueError) as caught:
+        TransformerConfig(**{"vocabulary_size": 100, field: wrong})
+    message = str(caught.value)
+    assert f"`{field}` must" in message
+    assert f"Received: {field}={wrong!r}" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"num_heads": 3, "hidden_dim": 8}, "`num_heads` must divide `hidden_dim`.*num_heads=3, hidden_dim=8"),
+        ({"positions": "learned"}, "`max_sequence_length` must.*max_sequence_length=None"),
+        ({"hidden_dim": 7, "num_heads": 1}, "`hidden_dim` must be even.*hidden_dim=7"),
+        ({"source_vocabulary_size": 90}, "`tie_embeddings.*vocabulary_size=100, source_vocabulary_size=90"),
+        ({"end_token_id": 0}, "different.*pad_token_id=0, .*end_token_id=0"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerConfig(vocabulary_size=100, **fields)
+
+
+def test_heads_need_not_divide_the_width_where_both_widths_are_given():
+    config = TransformerConfig(vocabulary_size=100, num_heads=3, hidden_dim=8, key_dim=2, value_dim=5)
+    assert (config.key_dim, config.value_dim) == (2, 5)
+
+
+def test_width_may_be_odd_where_positions_are_learned():
+    learned = {"positions": "learned", "max_sequence_length": 9}
+    assert TransformerConfig(vocabulary_size=100, num_heads=1, hidden_dim=7, **learned).hidden_dim == 7
+
+
+def test_unknown_key_is_named():
+    with pytest.raises(ValueError, match="'num_layers'"):
+        TransformerConfig.from_dict({"vocabulary_size": 100, "num_layers": 6})
+
+
+def test_missing_vocabulary_size_is_named():
+    with pytest.raises(ValueError, match="vocabulary_size"):
+        TransformerConfig.from_yaml("num_heads: 8")
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n- 2", "base", "hidden_dim: [1"])
+def test_yaml_that_is_no_mapping_is_a_readable_error(text):
+    with pytest.raises(ValueError, match="YAML|mapping") as caught:
+        TransformerConfig.from_yaml(text)
+    assert re.fullmatch(r"[^\n]+", str(caught.value))

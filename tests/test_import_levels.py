@@ -1,0 +1,87 @@
+"""The shape of the house: who imports whom, how long files and functions are."""
+
+import ast
+import pathlib
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {p: ".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in FILES}
+
+# From the lowest level to the highest: a file imports only from rows above its own.
+LEVELS = """
+settings
+config
+recipe
+layers.masks layers.attention layers.dropout layers.positional_embedding data.corpus data.number_names
+    training.token_weights training.schedules evaluation plotting
+layers.feed_forward layers.residual layers.multi_head_attention data.tokenizer data.pipeline
+    training.losses training.metrics training.distribution training.fused_loss decoding.processors
+layers.block training.exact_step training.checkpoints decoding.greedy_search decoding.beam_search
+layers.encoder_block layers.decoder_block decoding.sampling
+layers
+models.stack
+models.encoder models.decoder
+models.transformer
+decoding.translator
+export.saved_model export.ctranslate2 training.callbacks
+training.trainer training.doctor
+cli
+"""
+
+
+def levels():
+    rows = LEVELS.replace("\n    ", " ").strip().splitlines()
+    return {module: level for level, row in enumerate(rows) for module in row.split()}
+
+
+def imports(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "."  # a relative import has no level here
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.stem != "__init__"], ids=MODULES.get)
+def test_file_imports_only_from_lower_levels(path):
+    level = levels()
+    assert MODULES[path] in level, "a new file needs a level in design section 2 and here"
+    for name in imports(ast.parse(path.read_text())):
+        name = name.removeprefix("keras_transformer.")
+        if name in level:
+            assert level[name] < level[MODULES[path]], f"{MODULES[path]} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=MODULES.get)
+def test_layers_and_models_are_plain_keras(path):
+    roots = {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
+    if MODULES[path].startswith(("layers", "models")) and MODULES[path] != "layers.dropout":
+        assert not roots & {"tensorflow", "tensorflow_text", "jax", "torch"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=MODULES.get)
+def test_files_and_functions_stay_short(path):
+    tree = ast.parse(path.read_text())
+    assert length(tree) <= 300
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.Assert)], "raise an error instead"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            is_layer = MODULES[path].startswith("layers")
+            if not (node.name == "__init__" and is_layer):  # its arguments are the layer's config
+                assert length(node) <= 50, node.name
+                assert node.name != "__init__" or len(node.args.args) <= 11, "more than 10 arguments"
+
+
+def length(node):
+    """Lines of code, docstrings not counted."""
+    first, last = (1, 1) if isinstance(node, ast.Module) else (node.lineno, node.end_lineno)
+    if isinstance(node, ast.Module) and node.body:
+        last = node.body[-1].end_lineno
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = [
+        n.body[0] for n in ast.walk(node) if isinstance(n, documented) and ast.get_docstring(n)
+    ]
+    return last - first + 1 - sum(d.end_lineno - d.lineno + 1 for d in docstrings)

@@ -1,0 +1,456 @@
+"""The pictures show the numbers and the tokens they were given, wherever they are drawn."""
+
+import concurrent.futures
+import csv
+import itertools
+import pickle
+import subprocess
+import sys
+import warnings
+
+import matplotlib
+import matplotlib.font_manager
+import matplotlib.image
+import numpy as np
+import pytest
+
+from keras_transformer.plotting import plot_attention, plot_history, plot_positional_encoding
+
+SOURCE = ["▁two", "▁dogs", "</s>"]
+TARGET = ["<s>", "▁zwei", "▁Hunde", "."]
+HISTORY = {
+    "loss": [5.0, 3.0, 2.0, 1.5],
+    "val_loss": [4.5, 3.5, 2.5, 2.75],
+    "learning_rate": [1e-4, 2e-4, 3e-4, 2.5e-4],
+}
+
+
+def make_scores(num_layers, num_heads, target_length=4, source_length=3):
+    shape = (num_layers, num_heads, target_length, source_length)
+    scores = np.random.default_rng(0).random(shape).astype("float32") ** 4
+    return scores / scores.sum(axis=-1, keepdims=True)
+
+
+def sinusoids(length, hidden_dim):
+    """Section 3.5 of the paper, an element at a time."""
+    encoding = np.empty((length, hidden_dim))
+    for position, dimension in np.ndindex(encoding.shape):
+        angle = position / 10000 ** (dimension // 2 * 2 / hidden_dim)
+        encoding[position, dimension] = np.cos(angle) if dimension % 2 else np.sin(angle)
+    return encoding
+
+
+def draw(figure, path, dpi=100):
+    """Writes the picture without a warning, and returns its dots: uint8 (height, width, 3)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.savefig(path, dpi=dpi)
+    return np.round(255 * matplotlib.image.imread(path)[..., :3]).astype("uint8")
+
+
+def tick_texts(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def curves(ax):
+    return {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
+
+
+# Attention
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_attention_dots_have_the_colours_of_the_scores(tmp_path, as_list):
+    scores = make_scores(2, 3)
+    figure = plot_attention(list(scores) if as_list else scores, TARGET, SOURCE)
+    dots = draw(figure, tmp_path / "attention.png")
+    colours = matplotlib.colormaps["magma_r"](scores)[..., :3] * 255
+    assert len(figure.axes) == 6
+    for (layer, head, row, column), _ in np.ndenumerate(scores):
+        ax = figure.axes[layer * 3 + head]
+        x, y = ax.transData.transform((column, row)).astype(int)
+        np.testing.assert_allclose(dots[-1 - y, x], colours[layer, head, row, column], atol=1)
+
+
+def test_attention_images_hold_the_scores_under_their_titles():
+    scores = make_scores(2, 3)
+    figure = plot_attention(scores, TARGET, SOURCE, title="two dogs")
+    for index, ax in enumerate(figure.axes):
+        layer, head = divmod(index, 3)
+        np.testing.assert_array_equal(ax.images[0].get_array(), scores[layer, head])
+        assert ax.images[0].get_clim() == (0, 1)
+        assert ax.get_title() == f"layer {layer + 1}, head {head + 1}"
+    assert figure.get_suptitle() == "two dogs"
+
+
+def test_attention_tokens_stand_on_the_outer_axes_only():
+    figure = plot_attention(make_scores(2, 3), TARGET, SOURCE)
+    for index, ax in enumerate(figure.axes):
+        assert tick_texts(ax.yaxis) == (TARGET if index % 3 == 0 else [])
+        assert tick_texts(ax.xaxis) == (SOURCE if index >= 3 else [])
+    assert list(figure.axes[0].get_yticks()) == [0, 1, 2, 3]
+    assert list(figure.axes[3].get_xticks()) == [0, 1, 2]
+    for ax in figure.axes:  # the first query on top, the first key on the left
+        (left, top), (right, bottom) = ax.transData.transform([(0, 0), (1, 1)])
+        assert left < right and bottom < top
+
+
+def test_attention_colours_darken_evenly_also_in_print():
+    image = plot_attention(make_scores(1, 1), TARGET, SOURCE).axes[0].images[0]
+    luminance = image.get_cmap()(np.linspace(0, 1, 101))[:, :3] @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(luminance) < 0).all()
+
+
+@pytest.mark.parametrize(
+    "num_layers, num_heads, target_length, source_length",
+    [(1, 1, 1, 1), (1, 1, 60, 60), (4, 4, 3, 4), (2, 2, 4, 60), (6, 8, 13, 12), (6, 8, 60, 60)],
+)
+def test_attention_texts_neither_collide_nor_leave_the_picture(
+    num_layers, num_heads, target_length, source_length
+):
+    scores = make_scores(num_layers, num_heads, target_length, source_length)
+    figure = plot_attention(
+        scores, ["▁rennen"] * target_length, ["▁running"] * source_length, "title"
+    )
+    figure.draw_without_rendering()
+    corner, outer = figure.axes[-num_heads], figure.axes[:num_heads]
+    assert all(label.get_fontsize() >= 6 for label in corner.get_xticklabels())
+    for texts in (
+        corner.get_xticklabels(),
+        corner.get_yticklabels(),
+        [ax.title for ax in outer],
+        [ax.title for ax in figure.axes[::num_heads]],
+    ):
+        boxes = [text.get_window_extent() for text in texts]
+        assert all(figure.bbox.containsx(x) for box in boxes for x in (box.x0, box.x1))
+        assert all(figure.bbox.containsy(y) for box in boxes for y in (box.y0, box.y1))
+        assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+
+
+def test_attention_panels_are_equally_large_and_in_line():
+    figure = plot_attention(make_scores(3, 4), TARGET, SOURCE, title="title")
+    figure.draw_without_rendering()
+    boxes = np.array([ax.get_window_extent().extents for ax in figure.axes]).reshape(3, 4, 4)
+    sizes = boxes[..., 2:] - boxes[..., :2]
+    np.testing.assert_allclose(sizes, np.broadcast_to(sizes[0, 0], sizes.shape), rtol=1e-6)
+    gaps = boxes[:-1, 0, 1] - boxes[1:, 0, 3]
+    np.testing.assert_allclose(gaps, gaps[0], atol=1)  # within a dot
+
+
+ODD_TOKENS = [
+    "$x_1$",
+    "$",
+    "a_{",
+    "^",
+    "\\alpha",
+    "\\",
+    "%",
+    "&",
+    "#",
+    "~",
+    "",
+    "😀",
+    "שלום",
+    "مرحبا",
+]
+
+
+def test_attention_tokens_are_literal(tmp_path):
+    scores = make_scores(1, 1, len(ODD_TOKENS), len(ODD_TOKENS))
+    figure = plot_attention(scores, ODD_TOKENS, ODD_TOKENS, title="costs $5_0 and $6")
+    draw(figure, tmp_path / "odd.png")
+    (ax,) = figure.axes
+    for label, token in zip(
+        ax.get_xticklabels() + ax.get_yticklabels(), ODD_TOKENS * 2, strict=True
+    ):
+        assert label.get_text() == token
+        assert not label.get_parse_math() and not label.get_usetex()
+
+
+@pytest.mark.parametrize(
+    "token, label",
+    [
+        (" the", "␣the"),
+        ("\n", "\\n"),
+        ("\t", "\\t"),
+        ("\u200b", "\\u200b"),
+        ("\ud800", "\\ud800"),
+        (b"caf\xc3\xa9", "café"),
+        (b"\xff", "\ufffd"),
+        (17, "17"),
+        ("x" * 24, "x" * 24),
+        ("x" * 25, "x" * 23 + "…"),
+    ],
+)
+def test_attention_labels_show_what_is_invisible_or_long(tmp_path, token, label):
+    figure = plot_attention(np.ones((1, 1, 1, 1)), [token], [token])
+    draw(figure, tmp_path / "label.png")
+    assert tick_texts(figure.axes[0].xaxis) == tick_texts(figure.axes[0].yaxis) == [label]
+
+
+def test_attention_characters_without_a_font_become_boxes(tmp_path, monkeypatch):
+    manager = matplotlib.font_manager.fontManager
+    monkeypatch.setattr(manager, "ttflist", [f for f in manager.ttflist if f.name == "DejaVu Sans"])
+    figure = plot_attention(np.ones((1, 1, 1, 1)), ["a中国"], ["犬"], title="狗\nb")
+    draw(figure, tmp_path / "boxes.png")
+    assert tick_texts(figure.axes[0].yaxis) == ["a□□"]
+    assert tick_texts(figure.axes[0].xaxis) == ["□"]
+    assert figure.get_suptitle() == "□\nb"
+
+
+def test_attention_characters_come_from_whichever_font_has_them(tmp_path):
+    arc = "\u2312"  # not in DejaVu Sans, but in DejaVu Sans Mono, which matplotlib brings along
+    figure = plot_attention(np.ones((1, 1, 1, 1)), [arc], ["a"])
+    draw(figure, tmp_path / "arc.png")
+    (label,) = figure.axes[0].get_yticklabels()
+    assert label.get_text() == arc
+    assert label.get_fontfamily()[0] == matplotlib.rcParams["font.family"][0]
+    assert len(label.get_fontfamily()) == 2
+
+
+@pytest.mark.parametrize(
+    "scores, received",
+    [
+        (np.ones((2, 3, 4, 4)), "(3, 4, 4)"),
+        (np.ones((2, 3, 5, 3)), "(3, 5, 3)"),
+        (np.ones((2, 3, 3, 4)), "(3, 3, 4)"),
+        (np.ones((3, 4, 3)), "(4, 3)"),
+        ([np.ones((1, 3, 4, 3))], "(1, 3, 4, 3)"),
+        ([np.ones((3, 4, 3)), np.ones((2, 4, 3))], "[(3, 4, 3), (2, 4, 3)]"),
+        (np.ones((2, 0, 4, 3)), "(0, 4, 3)"),
+        ([], "shapes []"),
+    ],
+)
+def test_attention_errors_name_the_shapes(scores, received):
+    with pytest.raises(ValueError, match="`scores` must") as error:
+        plot_attention(scores, TARGET, SOURCE)
+    assert received in str(error.value)
+    assert "4 query_tokens, 3 key_tokens" in str(error.value)
+
+
+# The learning curve
+
+
+def test_history_curves_are_the_columns():
+    figure = plot_history(HISTORY, title="a run")
+    loss, rate = figure.axes
+    for name, line in (curves(loss) | curves(rate)).items():
+        if name in HISTORY:
+            np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3, 4])
+            np.testing.assert_array_equal(line.get_ydata(), HISTORY[name])
+    assert set(curves(loss)) > {"loss", "val_loss"}
+    assert set(curves(rate)) == {"learning_rate"}
+    assert figure.get_suptitle() == "a run"
+
+
+def test_history_panels_follow_the_names_of_the_columns():
+    names = [
+        "seconds",
+        "lr",
+        "val_bleu",
+        "chrf",
+        "val_perplexity",
+        "val_token_accuracy",
+        "exact_match",
+    ]
+    figure = plot_history({name: [1.0, 2.0] for name in names})
+    assert {ax.get_ylabel(): set(curves(ax)) for ax in figure.axes} == {
+        "accuracy": {"val_token_accuracy", "exact_match"},
+        "perplexity": {"val_perplexity"},
+        "BLEU, chrF": {"val_bleu", "chrf"},
+        "learning rate": {"lr"},
+    }
+
+
+@pytest.mark.parametrize("axis", ["epoch", "step"])
+def test_history_axis_is_the_column(axis):
+    figure = plot_history({**HISTORY, axis: [10, 20, 30, 40]})
+    np.testing.assert_array_equal(
+        curves(figure.axes[1])["learning_rate"].get_xdata(), [10, 20, 30, 40]
+    )
+    assert figure.axes[-1].get_xlabel() == axis
+
+
+def test_history_marks_the_epoch_of_the_lowest_validation_loss():
+    validation = [np.nan, 3.5, 2.5, 2.75, -np.inf]
+    figure = plot_history({"val_loss": validation, "bleu": [1, 2, 3, 4, 5]})
+    for ax in figure.axes:
+        assert [list(line.get_xdata()) for line in ax.lines if line.get_linestyle() == ":"] == [
+            [3, 3]
+        ]
+    (star,) = (line for line in figure.axes[0].lines if line.get_marker() == "*")
+    assert (*star.get_xdata(), *star.get_ydata()) == (3, 2.5)
+    assert star.get_label() == "lowest val_loss: 2.5 at epoch 3"
+
+
+def test_history_curves_pass_over_empty_cells(tmp_path):
+    path = tmp_path / "history.csv"
+    path.write_text("epoch,loss,bleu,host\n0,3.5,,a\n1,nan,20.5,b\n2,inf,,c\n3,1.5,22\n", "utf-8")
+    loss, bleu = plot_history(path).axes
+    np.testing.assert_array_equal(curves(loss)["loss"].get_xydata(), [[0, 3.5], [3, 1.5]])
+    np.testing.assert_array_equal(curves(bleu)["bleu"].get_xydata(), [[1, 20.5], [3, 22]])
+
+
+def test_history_is_the_same_from_keras_a_dict_and_a_file(tmp_path):
+    path = tmp_path / "history.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([HISTORY, *zip(*HISTORY.values(), strict=True)])
+    keras_history = type("History", (), {"history": HISTORY})()
+    pictures = [
+        draw(plot_history(history), tmp_path / "curves.png")
+        for history in (HISTORY, path, str(path), keras_history)
+    ]
+    assert all(np.array_equal(pictures[0], picture) for picture in pictures)
+
+
+@pytest.mark.parametrize("length", [1, 2, 200])
+@pytest.mark.parametrize("names", [["loss"], ["val_perplexity"], ["learning_rate"], list(HISTORY)])
+def test_history_of_any_length_and_columns_leaves_ink(tmp_path, length, names):
+    values = 1 + 1 / np.arange(1, length + 1)
+    figure = plot_history(dict.fromkeys(names, values))
+    dots = draw(figure, tmp_path / "curves.png").reshape(-1, 3)
+    first_colour = np.round(255 * np.array(matplotlib.colors.to_rgb("#0072B2")))
+    assert (dots == first_colour).all(axis=-1).any()
+
+
+def test_history_ticks_count_whole_epochs():
+    axis = plot_history({"loss": [2.0]}).axes[0].xaxis
+    low, high = axis.get_view_interval()
+    assert [tick for tick in axis.get_majorticklocs() if low <= tick <= high] == [1]
+
+
+@pytest.mark.parametrize(
+    "history, received",
+    [
+        ({}, "columns []"),
+        ({"epoch": [1, 2], "seconds": [3, 4]}, "columns ['epoch', 'seconds']"),
+        ({"loss": []}, "lengths {'loss': 0}"),
+        ({"loss": [1, 2], "lr": [1]}, "lengths {'loss': 2, 'lr': 1}"),
+        ({"epoch": [1], "loss": [1, 2]}, "lengths {'epoch': 1, 'loss': 2}"),
+        ({"loss": ["1.0", "one"]}, "loss='one'"),
+    ],
+)
+def test_history_errors_name_the_columns(history, received):
+    with pytest.raises(ValueError, match="`history` must") as error:
+        plot_history(history)
+    assert received in str(error.value)
+
+
+def test_history_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.csv"):
+        plot_history(tmp_path / "nowhere.csv")
+
+
+# The positional encoding
+
+
+def test_positional_encoding_panels_hold_table_curves_and_inner_products():
+    encoding = sinusoids(60, 64).astype("float32")
+    table, waves, products = plot_positional_encoding(encoding).axes
+    np.testing.assert_array_equal(table.images[0].get_array(), encoding.T)
+    assert set(curves(waves)) == {f"dimension {dimension}" for dimension in (0, 8, 16, 32)}
+    for name, line in curves(waves).items():
+        np.testing.assert_array_equal(line.get_ydata(), encoding[:, int(name.split()[-1])])
+    # sin a sin b + cos a cos b = cos (a - b): only the distance is left.
+    wavelengths = 10000 ** (np.arange(32) / 32)
+    assert set(curves(products)) == {"with position 0", "with position 30"}
+    for name, line in curves(products).items():
+        distance = np.arange(60) - int(name.split()[-1])
+        expected = np.cos(distance[:, None] / wavelengths).sum(axis=1)
+        np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-5)
+
+
+def test_positional_encoding_panels_share_their_positions():
+    figure = plot_positional_encoding(sinusoids(60, 64))
+    figure.draw_without_rendering()
+    boxes = [ax.get_window_extent() for ax in figure.axes]
+    assert (
+        len(
+            {
+                (ax.get_xlim(), round(box.x0), round(box.x1))
+                for ax, box in zip(figure.axes, boxes, strict=True)
+            }
+        )
+        == 1
+    )
+
+
+@pytest.mark.parametrize("values", [[[0.0, 3.0]], [[-3.0, 1.0]], [[0.0, 0.0]]])
+def test_positional_encoding_zero_is_the_middle_colour(values):
+    image = plot_positional_encoding(np.array(values)).axes[0].images[0]
+    low, high = image.get_clim()
+    assert low == -high < 0
+    assert high == (np.abs(values).max() or 1)
+
+
+@pytest.mark.parametrize("length, hidden_dim", [(1, 1), (1, 2), (5, 3), (512, 512)])
+def test_positional_encoding_of_any_size_draws_without_warnings(tmp_path, length, hidden_dim):
+    dots = draw(plot_positional_encoding(sinusoids(length, hidden_dim)), tmp_path / "positions.png")
+    assert len(np.unique(dots.reshape(-1, 3), axis=0)) > 100
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4, 6), (0, 6), (4, 0)])
+def test_positional_encoding_errors_name_the_shape(shape):
+    with pytest.raises(ValueError, match="`encoding` must") as error:
+        plot_positional_encoding(np.zeros(shape))
+    assert str(shape) in str(error.value)
+
+
+# Where figures are drawn
+
+
+def test_plotting_needs_no_pyplot_and_imports_matplotlib_late():
+    program = """
+import io, sys
+import numpy as np
+from keras_transformer.plotting import plot_attention, plot_history, plot_positional_encoding
+assert "matplotlib" not in sys.modules
+for figure in (
+    plot_attention(np.ones((1, 1, 1, 1)), ["a"], ["b"], title="c"),
+    plot_history({"loss": [1.0]}),
+    plot_positional_encoding(np.eye(4)),
+):
+    figure.savefig(io.BytesIO())
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: plot_attention(np.ones((1, 1, 1, 1)), ["a"], ["b"]),
+        lambda: plot_history(HISTORY),
+        lambda: plot_positional_encoding(np.eye(4)),
+    ],
+)
+def test_plotting_without_matplotlib_names_the_cure(monkeypatch, call):
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'keras-seq2seq-transformer\[viz\]'"):
+        call()
+
+
+def test_figures_show_themselves_in_notebooks():
+    formatter = pytest.importorskip("IPython.core.formatters").DisplayFormatter()
+    data, _ = formatter.format(plot_history(HISTORY))
+    assert data["image/png"].startswith(b"\x89PNG\r\n")
+
+
+def test_figures_survive_pickling(tmp_path):
+    figure = plot_attention(make_scores(1, 2), TARGET, SOURCE)
+    copy = pickle.loads(pickle.dumps(figure))
+    np.testing.assert_array_equal(
+        draw(figure, tmp_path / "figure.png"), draw(copy, tmp_path / "copy.png")
+    )
+    assert copy._repr_png_().startswith(b"\x89PNG\r\n")
+
+
+def test_figures_drawn_in_threads_are_the_same():
+    def render(_):
+        return plot_attention(make_scores(2, 2), TARGET, SOURCE)._repr_png_()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(render, range(8))) == {render(None)}
