@@ -236,7 +236,7 @@ def clear_errors():
 
 def import_tensorflow():
     """Imports TensorFlow without the lines it writes to standard error."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     saved = os.dup(2)
     with open(os.devnull, "wb") as null:

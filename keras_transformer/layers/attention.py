@@ -4,7 +4,6 @@ Both turn queries, keys and values that are already projected and split into hea
 output per query, and both return the scores they used.
 """
 
-import keras
 from keras import ops
 
 # Far below any similarity, yet finite: a row that may attend to nothing must not become NaN.
@@ -87,11 +86,18 @@ def _mix(similarity, value, attention_mask, dropout):
     """Softmax over what may be attended, then the weighted sum of the values."""
     similarity = ops.cast(similarity, "float32")
     if attention_mask is None:
-        scores = keras.activations.softmax(similarity, axis=-1)
+        scores = _softmax(similarity)
     else:
-        scores = keras.activations.softmax(ops.where(attention_mask, similarity, MASKED_SIMILARITY), axis=-1)
+        scores = _softmax(ops.where(attention_mask, similarity, MASKED_SIMILARITY))
         # Exact zeros, also on rows that may attend to nothing.
         scores = scores * ops.cast(attention_mask, "float32")
     weights = scores if dropout is None else dropout(scores)
     # (B, N, T, S), (B, N, S, V) -> (B, N, T, V)
     return ops.matmul(ops.cast(weights, value.dtype), value), scores
+
+
+def _softmax(similarity):
+    if similarity.shape[-1] == 1:
+        # Keras would warn; but one key, as in the first step of decoding, is no mistake here.
+        return ops.ones_like(similarity)
+    return ops.softmax(similarity, axis=-1)

@@ -16,7 +16,9 @@ lines_of_text = st.lists(
     # "\r\n" is a line's end, and a byte order mark only is one at the start of a file.
     .filter(lambda text: not text.endswith("\r") and not text.startswith("\ufeff")),
 )
-per_example_files = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+overwriting_one_file = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 
 
 def write(path, text):
@@ -24,7 +26,7 @@ def write(path, text):
     return path
 
 
-@per_example_files
+@overwriting_one_file
 @given(lines=lines_of_text, end=st.sampled_from(["\n", "\r\n"]), is_gzip=st.booleans())
 def test_read_lines_gives_back_the_lines_that_were_written(tmp_path, lines, end, is_gzip):
     data = "".join(line + end for line in lines).encode()

@@ -17,6 +17,7 @@ from keras_transformer.data.number_names import number_names
 from keras_transformer.data.pipeline import make_dataset, plan_batches
 from keras_transformer.data.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.tensorflow_only
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
 PAD, START, END = 0, 1, 2
@@ -60,7 +61,7 @@ def assert_same_batches(batches, others):
         tf.nest.map_structure(np.testing.assert_array_equal, batch, other)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     lengths=lengths_of_pairs,
     batch_tokens=st.integers(60, 1000),
@@ -79,7 +80,7 @@ def test_plan_holds_every_row_once_within_the_budget(lengths, batch_tokens, seed
     assert len(counts) == 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(lengths=lengths_of_pairs, batch_sentences=st.integers(1, 50))
 def test_plan_by_sentences_makes_the_fewest_batches(lengths, batch_sentences):
     batches = plan_batches(lengths, batch_sentences=batch_sentences)

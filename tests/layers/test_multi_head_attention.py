@@ -57,7 +57,7 @@ def test_layer_equals_keras_with_the_same_weights(inputs, call, config, keras_co
         call = {**call, "attention_mask": np.broadcast_to(call["attention_mask"], (B, T, T))}
     layer = attention_layer(inputs, **config)
     peer = keras.layers.MultiHeadAttention(**SIZES, **keras_config)
-    peer(**inputs)
+    peer(**inputs, return_attention_scores=True)  # without scores Keras fails on JAX
     copy_weights(layer, peer, KERAS_NAMES)
     ours = layer(**inputs, **call, return_attention_scores=True)
     theirs = peer(**inputs, **call, return_attention_scores=True)
