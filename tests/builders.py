@@ -1,6 +1,6 @@
 """Inputs and small machinery shared by the tests of layers and models.
 
-Weights off their initial values, padded token ids, arrays out of tensors, code in a fresh process. Backend-agnostic.
+Random weights, padded token ids, arrays out of tensors, code in a fresh process: on any backend.
 """
 
 import functools
@@ -30,7 +30,7 @@ def to_numpy(tensors):
 
 
 def randomize(layer, seed=0):
-    """Gives every weight a random value, biases and norms too, so that no zero or one hides an error."""
+    """Gives every weight a random value, also biases and norms: no zero or one hides an error."""
     rng = np.random.default_rng(seed)
     for variable in layer.trainable_variables:
         is_vector = variable.path.endswith(("bias", "beta", "gamma"))

@@ -1,7 +1,8 @@
 """The recipe that every public layer passes: `check_layer`.
 
-Config round trip, symbolic shapes, use inside a foreign functional model, compiled = eager, gradients into every
-weight, half-precision policies, save and load. What a layer computes is tested where that layer is tested.
+Config round trip, symbolic shapes, use inside a foreign functional model, compiled = eager,
+gradients into every weight, half-precision policies, save and load. What a layer computes is tested
+where that layer is tested.
 """
 
 import inspect
@@ -20,8 +21,9 @@ EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 def check_layer(layer_class, config, inputs, folder, call=None, no_gradient=(), tolerance=1e-6):
     """Checks `layer_class(**config)` called as `layer(**inputs, **call)`.
 
-    `inputs` maps call arguments to NumPy arrays, `call` to constants. The first output has the compute dtype,
-    all others are attention scores. `no_gradient` names the weights (path endings) that may get none.
+    `inputs` maps call arguments to NumPy arrays, `call` to constants. The first output has the
+    compute dtype, all others are attention scores. `no_gradient` holds the path endings of the
+    weights that may get none.
     """
     call = call or {}
     check_config(layer_class, config)
@@ -48,7 +50,7 @@ def check_config(layer_class, config):
 
 
 def foreign_model(layer, inputs, call):
-    """A plain functional model around the layer, all dimensions unknown but the last of float inputs."""
+    """A plain functional model around the layer; only the last axis of float inputs is known."""
     symbols = {}
     for name, array in inputs.items():
         last = array.shape[-1] if array.dtype.kind == "f" else None

@@ -1,7 +1,8 @@
 """The Transformer of "Attention Is All You Need", sections 3.1-3.5, in NumPy and float64.
 
-Written from the paper's equations, as an oracle: one sentence at a time, so that there is no batch, no padding and
-no mask but the decoder's causal one. It reads the weights of a `keras_transformer.Transformer` by variable path.
+Written from the paper's equations, as an oracle: one sentence at a time, so that there is no batch,
+no padding and no mask but the decoder's causal one. It reads the weights of a
+`keras_transformer.Transformer` by variable path.
 """
 
 import math
@@ -18,7 +19,7 @@ def softmax(x):
 
 
 def attention(q, k, v, visible):
-    """3.2.1, equation (1): softmax(Q K^T / sqrt(d_k)) V, with -infinity where a connection is illegal."""
+    """3.2.1, equation (1): softmax(Q K^T / sqrt(d_k)) V, -infinity where nothing may flow."""
     compatibility = q @ k.T / math.sqrt(k.shape[-1])
     scores = softmax(np.where(visible, compatibility, -np.inf))
     return scores @ v, scores
@@ -71,7 +72,7 @@ def below(weights, path):
 
 
 class PaperTransformer:
-    """`PaperTransformer(model)(source_ids, target_ids)` -> logits (T, V) and attention scores (N, T, S) by block."""
+    """Called with the token ids of one pair: logits (T, V), and by block the scores (N, T, S)."""
 
     def __init__(self, model):
         self.config = model.config

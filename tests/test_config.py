@@ -5,7 +5,7 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer import TransformerConfig
@@ -52,6 +52,7 @@ def configs(draw):
     )
 
 
+@settings(deadline=None)
 @given(configs())
 def test_config_survives_yaml_and_dict(config):
     assert TransformerConfig.from_yaml(config.to_yaml()) == config
@@ -66,7 +67,11 @@ def test_config_cannot_be_changed():
 
 @pytest.mark.parametrize(
     "size, layers, hidden_dim, intermediate_dim, num_heads, dropout",
-    [("tiny", 4, 128, 256, 4, 0.3), ("base", 6, 512, 2048, 8, 0.1), ("big", 6, 1024, 4096, 16, 0.3)],
+    [
+        ("tiny", 4, 128, 256, 4, 0.3),
+        ("base", 6, 512, 2048, 8, 0.1),
+        ("big", 6, 1024, 4096, 16, 0.3),
+    ],
 )
 def test_named_sizes_are_the_papers(size, layers, hidden_dim, intermediate_dim, num_heads, dropout):
     config = getattr(TransformerConfig, size)(vocabulary_size=100)
@@ -127,10 +132,16 @@ def test_wrong_field_is_named_in_one_line(field, wrong):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"num_heads": 3, "hidden_dim": 8}, "`num_heads` must divide `hidden_dim`.*num_heads=3, hidden_dim=8"),
+        (
+            {"num_heads": 3, "hidden_dim": 8},
+            "`num_heads` must divide `hidden_dim`.*num_heads=3, hidden_dim=8",
+        ),
         ({"positions": "learned"}, "`max_sequence_length` must.*max_sequence_length=None"),
         ({"hidden_dim": 7, "num_heads": 1}, "`hidden_dim` must be even.*hidden_dim=7"),
-        ({"source_vocabulary_size": 90}, "`tie_embeddings.*vocabulary_size=100, source_vocabulary_size=90"),
+        (
+            {"source_vocabulary_size": 90},
+            "`tie_embeddings.*vocabulary_size=100, source_vocabulary_size=90",
+        ),
         ({"end_token_id": 0}, "different.*pad_token_id=0, .*end_token_id=0"),
     ],
 )
@@ -140,13 +151,17 @@ def test_fields_that_do_not_go_together_are_named(fields, message):
 
 
 def test_heads_need_not_divide_the_width_where_both_widths_are_given():
-    config = TransformerConfig(vocabulary_size=100, num_heads=3, hidden_dim=8, key_dim=2, value_dim=5)
+    config = TransformerConfig(
+        vocabulary_size=100, num_heads=3, hidden_dim=8, key_dim=2, value_dim=5
+    )
     assert (config.key_dim, config.value_dim) == (2, 5)
 
 
 def test_width_may_be_odd_where_positions_are_learned():
     learned = {"positions": "learned", "max_sequence_length": 9}
-    assert TransformerConfig(vocabulary_size=100, num_heads=1, hidden_dim=7, **learned).hidden_dim == 7
+    assert (
+        TransformerConfig(vocabulary_size=100, num_heads=1, hidden_dim=7, **learned).hidden_dim == 7
+    )
 
 
 def test_unknown_key_is_named():

@@ -16,7 +16,9 @@ class TokenMean(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true = ops.cast(y_true, "int32")
         weights = token_weights(y_true, self.ignore_class, sample_weight)
-        super().update_state(self.token_values(y_true, y_pred), sample_weight=weights)
+        values = self.token_values(y_true, y_pred)
+        # Keras would average each row first, and so weigh tokens by the width of their batch.
+        super().update_state(ops.reshape(values, (-1,)), sample_weight=ops.reshape(weights, (-1,)))
 
     def token_values(self, labels, logits):
         """Returns the `(B, T)` values whose mean is kept."""

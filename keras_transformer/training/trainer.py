@@ -19,7 +19,6 @@ from keras_transformer.run_folder import RunFolder, write_text
 from keras_transformer.training.callbacks import SpeedLogger
 from keras_transformer.training.distribution import get_strategy
 from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.training.metrics import TokenAccuracy
 from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
 
 
@@ -156,7 +155,6 @@ class Trainer:
                 config, learning_rate=schedule, global_clipnorm=training.clip_norm
             ),
             loss=SmoothedCrossEntropy(training.label_smoothing),
-            metrics=[TokenAccuracy()],
             # Batches have many shapes, and each would be compiled anew.
             jit_compile=False,
         )

@@ -13,7 +13,11 @@ MASK = np.random.default_rng(9).random((B, 1, T, S)) < 0.6
 MASK[0, 0, 1] = False  # a query that may attend to nothing
 VISIBLE_ROWS = np.broadcast_to(MASK.any(axis=-1), (B, N, T))
 
-query, key, value = normal(B, N, T, K, seed=1), normal(B, N, S, K, seed=2), normal(B, N, S, V, seed=3)
+query, key, value = (
+    normal(B, N, T, K, seed=1),
+    normal(B, N, S, K, seed=2),
+    normal(B, N, S, V, seed=3),
+)
 
 
 def additive(query, key, value, **kwargs):
@@ -80,7 +84,9 @@ def test_scores_sum_to_one_and_vanish_where_masked(function, magnitude):
 def test_fully_masked_rows_are_zero_also_with_dropout(function):
     keep_none, keep_all = (lambda scores: scores * 0.0), (lambda scores: scores * 2.0)
     for dropout in (None, keep_none, keep_all):
-        outputs, scores = to_numpy(function(query, key, value, attention_mask=MASK, dropout=dropout))
+        outputs, scores = to_numpy(
+            function(query, key, value, attention_mask=MASK, dropout=dropout)
+        )
         np.testing.assert_array_equal(outputs[~VISIBLE_ROWS], 0)
         np.testing.assert_array_equal(scores[~VISIBLE_ROWS], 0)
 

@@ -116,9 +116,7 @@ def test_asking_for_scores_changes_no_output(normalize_first):
 @pytest.mark.parametrize("with_scores", [False, True])
 @pytest.mark.parametrize("cached", [False, True])
 def test_decoder_block_never_sees_the_future(dropout, training, with_scores, cached):
-    block = decoder_block(
-        dropout=dropout, attention_dropout=dropout, activation_dropout=dropout
-    )
+    block = decoder_block(dropout=dropout, attention_dropout=dropout, activation_dropout=dropout)
 
     def outputs(x):
         call = {"return_attention_scores": with_scores, "training": training}

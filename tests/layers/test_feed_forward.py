@@ -34,7 +34,9 @@ def test_layer_treats_every_position_alike():
 
 def test_activation_is_used_in_between():
     layer = built(activation="gelu")
-    hidden = keras.activations.gelu(keras.ops.matmul(x, layer.intermediate.kernel) + layer.intermediate.bias)
+    hidden = keras.activations.gelu(
+        keras.ops.matmul(x, layer.intermediate.kernel) + layer.intermediate.bias
+    )
     expected = keras.ops.matmul(hidden, layer.output_dense.kernel) + layer.output_dense.bias
     assert_close(to_numpy(layer(x)), to_numpy(expected), 1e-6)
 

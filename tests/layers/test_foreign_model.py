@@ -52,7 +52,10 @@ def test_decoder_block_honours_the_implicit_masks_of_both_sides(normalize_first,
     model = two_towers(normalize_first)
     call = model.predict_on_batch if compiled else model
     expected = to_numpy(model({"source": source, "target": target}))
-    padded = {"source": np.pad(source, [(0, 0), (0, 3)]), "target": np.pad(target, [(0, 0), (2, 0)])}
+    padded = {
+        "source": np.pad(source, [(0, 0), (0, 3)]),
+        "target": np.pad(target, [(0, 0), (2, 0)]),
+    }
     # Padding on the left of the target: only the mask hides it, not causality.
     assert_close(to_numpy(call(padded))[:, 2:], expected, 1e-6)
 
@@ -65,5 +68,7 @@ def test_model_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
     model.fit(inputs, normal(2, 4, 3), verbose=0)
     assert not np.allclose(to_numpy(model(inputs)), before)
     model.save(tmp_path / "foreign.keras")
-    load = 'import keras_transformer.layers\nmodel = keras.saving.load_model("{folder}/foreign.keras")'
+    load = (
+        'import keras_transformer.layers\nmodel = keras.saving.load_model("{folder}/foreign.keras")'
+    )
     assert_same_in_a_fresh_process(model, inputs, load, tmp_path)

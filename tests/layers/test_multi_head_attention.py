@@ -39,7 +39,10 @@ def attention_layer(inputs, **config):
         ({"query": query, "value": value}, {"attention_mask": mask}),
         ({"query": query, "value": value}, {"attention_mask": mask[:, :1]}),
         ({"query": query, "value": value, "key": key}, {"attention_mask": mask}),
-        ({"query": query, "value": query}, {"use_causal_mask": True, "attention_mask": np.eye(T) > 0}),
+        (
+            {"query": query, "value": query},
+            {"use_causal_mask": True, "attention_mask": np.eye(T) > 0},
+        ),
     ],
     ids=["self", "causal", "masked", "masked for all queries", "own key", "causal and masked"],
 )
@@ -99,7 +102,10 @@ def test_returned_scores_are_those_before_dropout():
 
 
 def test_dropout_keeps_outputs_right_on_average():
-    inputs = {"query": np.repeat(query[:1, :1], 4000, axis=0), "value": np.repeat(value[:1], 4000, axis=0)}
+    inputs = {
+        "query": np.repeat(query[:1, :1], 4000, axis=0),
+        "value": np.repeat(value[:1], 4000, axis=0),
+    }
     layer = attention_layer(inputs, dropout=0.3)
     still, wild = (to_numpy(layer(**inputs, training=t))[:, 0] for t in (False, True))
     deviation = (wild - still).mean(axis=0) / (wild.std(axis=0) / np.sqrt(len(wild)))
@@ -115,7 +121,11 @@ def test_the_future_never_leaks(dropout, training, with_scores, cached):
 
     def outputs(x):
         cache = {"cache": layer.init_cache(B)} if cached else {}
-        call = {"use_causal_mask": True, "return_attention_scores": with_scores, "training": training}
+        call = {
+            "use_causal_mask": True,
+            "return_attention_scores": with_scores,
+            "training": training,
+        }
         result = seeded_call(layer, query=x, value=x, **call, **cache)
         return to_numpy(result[0] if isinstance(result, tuple) else result)
 

@@ -127,5 +127,7 @@ def test_odd_width_of_the_encoding_is_named():
 
 @pytest.mark.parametrize("length, start_index", [(7, 0), (1, 6), (4, 3)])
 def test_position_beyond_the_learned_table_is_named(length, start_index):
-    with pytest.raises(ValueError, match="`max_sequence_length`.*Received: .*max_sequence_length=6"):
+    with pytest.raises(
+        ValueError, match="`max_sequence_length`.*Received: .*max_sequence_length=6"
+    ):
         built(**LEARNED)(np.ones((1, length), "int32"), start_index=start_index)

@@ -43,7 +43,8 @@ def test_dropout_drops_units_of_the_sublayer_alone():
     ones = to_numpy(layer(x, sublayer=keras.ops.ones_like, training=True)) - x
     assert set(np.unique(ones.round(5))) == {0.0, 2.0}  # dropped, or kept and scaled by 1 / 0.5
     np.testing.assert_array_equal(
-        to_numpy(layer(x, sublayer=double, training=False)), to_numpy(built(normalize_first=True)(x, sublayer=double))
+        to_numpy(layer(x, sublayer=double, training=False)),
+        to_numpy(built(normalize_first=True)(x, sublayer=double)),
     )
 
 

@@ -4,7 +4,14 @@ import keras
 import numpy as np
 import pytest
 
-from tests.builders import assert_close, padded_ids, to_numpy, token_chunks, token_inputs, transformer
+from tests.builders import (
+    assert_close,
+    padded_ids,
+    to_numpy,
+    token_chunks,
+    token_inputs,
+    transformer,
+)
 
 V, T = 50, 6
 source, target = padded_ids([5, 3, 7], V, seed=1), padded_ids([T] * 3, V, seed=2)
@@ -39,7 +46,9 @@ def test_steps_equal_the_full_pass(variant, lengths):
 
 def test_index_may_be_a_tensor():
     model = transformer()
-    logits, _ = decode(model, model.init_cache(source), [1] * T, convert=keras.ops.convert_to_tensor)
+    logits, _ = decode(
+        model, model.init_cache(source), [1] * T, convert=keras.ops.convert_to_tensor
+    )
     assert_close(logits, to_numpy(model(token_inputs(source, target))), 1e-6)
 
 

@@ -24,6 +24,7 @@ inputs = token_inputs(padded_ids([6, 3], V, seed=1), padded_ids([5, 4], V, seed=
 labels = padded_ids([5, 4], V, seed=3)
 VARIANT = {"normalize_first": True, "tie_embeddings": "none", "source_vocabulary_size": 60}
 
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A folder with a trained model, its weights and what it answers."""
@@ -84,7 +85,10 @@ def test_loaded_model_keeps_its_dtype_policy(tmp_path):
     model.save(tmp_path / "half.keras")
     loaded = keras_transformer.load_model(tmp_path / "half.keras")
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
-    assert keras.backend.standardize_dtype(loaded.encode(inputs["encoder_token_ids"]).dtype) == "bfloat16"
+    assert (
+        keras.backend.standardize_dtype(loaded.encode(inputs["encoder_token_ids"]).dtype)
+        == "bfloat16"
+    )
 
 
 @pytest.mark.parametrize("variant", [{}, VARIANT], ids=["tied", "untied"])
@@ -104,7 +108,9 @@ def test_tied_matrix_stays_tied_after_loading(tmp_path):
     model.save(tmp_path / "tied.keras")
     loaded = keras_transformer.load_model(tmp_path / "tied.keras")
     assert loaded.encoder.embedding is loaded.decoder.embedding
-    loaded.encoder.embedding.embeddings.assign(np.zeros_like(to_numpy(loaded.encoder.embedding.embeddings)))
+    loaded.encoder.embedding.embeddings.assign(
+        np.zeros_like(to_numpy(loaded.encoder.embedding.embeddings))
+    )
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), 0)
 
 

@@ -1,0 +1,90 @@
+"""The loss against its definition, computed in float64 by NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import SmoothedCrossEntropy
+from tests.builders import to_numpy
+
+B, T, V = 3, 5, 11
+
+
+def random_batch(seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, V, (B, T)).astype("int32")
+    labels[0, 3:] = 0
+    return labels, rng.normal(scale=3, size=(B, T, V)).astype("float32")
+
+
+def smoothed_cross_entropy(labels, logits, smoothing):
+    """-sum over classes of the smoothed target times the log-softmax."""
+    logits = logits.astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    target = np.eye(V)[labels] * (1 - smoothing) + smoothing / V
+    return -(target * log_probs).sum(-1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_loss_per_token_is_the_cross_entropy_with_the_smoothed_label(smoothing):
+    labels, logits = random_batch()
+    losses = to_numpy(SmoothedCrossEntropy(smoothing).call(labels, logits))
+    np.testing.assert_allclose(losses, smoothed_cross_entropy(labels, logits, smoothing), rtol=1e-5)
+
+
+def test_loss_without_smoothing_is_keras_sparse_cross_entropy():
+    labels, logits = random_batch()
+    ours = SmoothedCrossEntropy(0.0, ignore_class=None)(labels, logits)
+    keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    np.testing.assert_allclose(to_numpy(ours), to_numpy(keras_loss(labels, logits)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("weights", ["none", "tokens", "sentences"])
+def test_loss_is_the_weighted_mean_over_tokens_that_are_not_padding(weights):
+    labels, logits = random_batch()
+    rng = np.random.default_rng(1)
+    shapes = {"none": None, "tokens": (B, T), "sentences": (B,)}
+    sample_weight = None if weights == "none" else rng.uniform(size=shapes[weights])
+    full = 1.0 if sample_weight is None else sample_weight.reshape(B, -1)
+    token_weights = (labels != 0) * full
+    losses = smoothed_cross_entropy(labels, logits, 0.1)
+    expected = (losses * token_weights).sum() / token_weights.sum()
+    loss = SmoothedCrossEntropy()(labels, logits, sample_weight=sample_weight)
+    np.testing.assert_allclose(to_numpy(loss), expected, rtol=1e-5)
+
+
+def test_loss_does_not_see_what_stands_at_padding_nor_how_much_there_is():
+    labels, logits = random_batch()
+    padded_labels = np.pad(labels, ((0, 0), (0, 4)))
+    padded_logits = np.pad(logits, ((0, 0), (0, 4), (0, 0)), constant_values=7.0)
+    loss = SmoothedCrossEntropy()
+    np.testing.assert_allclose(
+        to_numpy(loss(padded_labels, padded_logits)), to_numpy(loss(labels, logits)), rtol=1e-6
+    )
+
+
+def test_loss_of_padding_alone_is_zero():
+    _, logits = random_batch()
+    loss = to_numpy(SmoothedCrossEntropy()(np.zeros((B, T), "int32"), logits))
+    assert loss == 0.0
+
+
+def test_loss_is_finite_at_extreme_logits():
+    labels = np.array([[1, 2]], "int32")
+    logits = np.array([[[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4]]], "float32")
+    assert np.isfinite(to_numpy(SmoothedCrossEntropy()(labels, logits)))
+
+
+def test_loss_survives_its_config():
+    loss = SmoothedCrossEntropy(0.3, ignore_class=7, reduction="sum", name="mine")
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert isinstance(again, SmoothedCrossEntropy)
+    assert again.get_config() == loss.get_config()
+    labels, logits = random_batch()
+    np.testing.assert_array_equal(to_numpy(again(labels, logits)), to_numpy(loss(labels, logits)))
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_smoothing_outside_its_range_is_refused(smoothing):
+    with pytest.raises(ValueError, match=f"label_smoothing.*{smoothing}"):
+        SmoothedCrossEntropy(smoothing)

@@ -1,0 +1,61 @@
+"""Metrics against sums and counts made by NumPy over all tokens of all batches."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import Perplexity, TokenAccuracy
+from tests.builders import to_numpy
+
+V = 7
+
+
+def batches():
+    """Batches of different size and padding, so that a mean of means would be wrong."""
+    rng = np.random.default_rng(0)
+    for rows, length, padding in ((4, 6, 1), (1, 2, 0), (2, 9, 7)):
+        labels = rng.integers(1, V, (rows, length))
+        labels[:, length - padding :] = 0
+        logits = rng.normal(scale=2, size=(rows, length, V)).astype("float32")
+        weights = rng.uniform(size=(rows, length)).astype("float32")
+        yield labels.astype("int32"), logits, weights
+
+
+def right(labels, logits):
+    return (logits.argmax(-1) == labels).astype("float64")
+
+
+def negative_log_likelihood(labels, logits):
+    logits = logits.astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("metric", "value", "result"),
+    [(TokenAccuracy, right, float), (Perplexity, negative_log_likelihood, np.exp)],
+)
+def test_metric_is_the_mean_over_all_tokens_of_all_batches(metric, value, result, weighted):
+    metric = metric()
+    total = count = 0.0
+    for labels, logits, weights in batches():
+        metric.update_state(labels, logits, sample_weight=weights if weighted else None)
+        token_weights = (labels != 0) * (weights if weighted else 1.0)
+        total += (value(labels, logits) * token_weights).sum()
+        count += token_weights.sum()
+    np.testing.assert_allclose(to_numpy(metric.result()), result(total / count), rtol=1e-5)
+
+
+@pytest.mark.parametrize("metric", [TokenAccuracy, Perplexity])
+def test_metric_forgets_on_reset_and_survives_its_config(metric):
+    first = metric(ignore_class=None, name="mine")
+    again = keras.metrics.deserialize(keras.metrics.serialize(first))
+    assert again.get_config() == first.get_config()
+    all_batches = list(batches())
+    for labels, logits, _ in all_batches:
+        first.update_state(labels, logits)
+    first.reset_state()
+    for one in (first, again):
+        one.update_state(*all_batches[0][:2])
+    np.testing.assert_allclose(to_numpy(first.result()), to_numpy(again.result()), rtol=1e-6)
