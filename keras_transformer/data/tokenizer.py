@@ -4,6 +4,7 @@ Second station of the data flow: pairs of strings -> token ids; used again on th
 inside the exported SavedModel. Paper section 5.1 (a shared subword vocabulary).
 """
 
+import hashlib
 import io
 import itertools
 import os
@@ -87,6 +88,7 @@ class Tokenizer(tf.Module):
         self.end_token_id = proto.trainer_spec.eos_id
         self.unk_token_id = proto.trainer_spec.unk_id
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(model=model_bytes)
+        self._sentencepiece._model_resource = _LastingModel(model_bytes)
 
     @classmethod
     def train(
@@ -235,6 +237,28 @@ class Tokenizer(tf.Module):
         return (
             f"Tokenizer(vocabulary_size={self.vocabulary_size}, "
             f"normalization={self.normalization!r})"
+        )
+
+
+class _LastingModel(tf.saved_model.experimental.TrackableResource):
+    """The SentencePiece model as a resource that lives as long as the process.
+
+    tensorflow-text's own belongs to a cached kernel, and `keras.utils.set_random_seed` empties
+    that cache: every tokenizer made before would be gone. A resource with a name is not owned by
+    a kernel; named by its content, it is held once however often it is loaded.
+    """
+
+    def __init__(self, model_bytes):
+        super().__init__()
+        self._model_bytes = model_bytes
+        _ = self.resource_handle  # made now, not when it is first needed
+
+    def _create_resource(self):
+        from tensorflow_text.python.ops import sentencepiece_tokenizer
+
+        digest = hashlib.sha256(self._model_bytes).hexdigest()
+        return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
+            model=self._model_bytes, shared_name=f"sentencepiece_{digest}"
         )
 
 

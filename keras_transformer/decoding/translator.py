@@ -57,7 +57,14 @@ class Translator:
         ValueError: if the vocabulary of model and tokenizer differ, or a line is longer than the
             model's table of learned positions.
 
-    Example: see `load_run`, which makes one from a trained run.
+    Example, untrained; `load_run` makes one from a trained run:
+
+    >>> lines = ["a house", "ein Haus"]
+    >>> tokenizer = keras_transformer.Tokenizer.train(iter(lines), 272, "vocabulary.model")
+    >>> config = keras_transformer.TransformerConfig.tiny(tokenizer.vocabulary_size)
+    >>> translator = keras_transformer.Translator(keras_transformer.Transformer(config), tokenizer)
+    >>> len(translator(["a house", "", "a mouse"]))
+    3
 
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1, for the length.

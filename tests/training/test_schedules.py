@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import TransformerConfig, WarmupSchedule, paper_optimizer
+from tests.builders import to_numpy
 
 
 def equation_3(step, hidden_dim, warmup_steps):
@@ -52,4 +53,4 @@ def test_paper_optimizer_makes_the_paper_s_updates():
         v = 0.98 * v + 0.02 * gradient**2
         rate = 0.5 * equation_3(step, 128, 10)
         expected -= rate * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.98**step)) + 1e-9)
-    np.testing.assert_allclose(float(keras.ops.convert_to_numpy(weight)[0]), expected, rtol=1e-5)
+    np.testing.assert_allclose(float(to_numpy(weight)[0]), expected, rtol=1e-5)
