@@ -93,6 +93,7 @@ class Translator:
         for number, line in enumerate(lines, start=1):
             if not isinstance(line, str):
                 raise TypeError(f"Lines must be strings. Received: line {number} is {line!r}")
+        self._check_lengths(lines)
         translations = [""] * len(lines)
         for chosen, batch in self._batches(lines, batch_sentences):
             for index, translation in zip(chosen, batch, strict=True):
@@ -134,6 +135,18 @@ class Translator:
             scores={name: np.stack([s[0] for s in blocks]) for name, blocks in scores.items()},
         )
 
+    def _check_lengths(self, lines):
+        """Names the line that is too long for learned positions."""
+        longest = self.model.config.max_sequence_length
+        if self.model.config.positions == "learned" and lines:
+            lengths = self.source_tokenizer.tokenize(lines).row_lengths().numpy() + 1
+            if lengths.max() > longest:
+                raise ValueError(
+                    f"A line must have at most {longest} tokens, the model's learned positions, "
+                    f"with the end token. Received: line {lengths.argmax() + 1} of "
+                    f"{lengths.max()} tokens"
+                )
+
     def _batches(self, lines, batch_sentences):
         """Yields the indices and the translations of lines of similar length."""
         order = sorted(range(len(lines)), key=lambda index: len(lines[index]))
@@ -149,11 +162,13 @@ class Translator:
         max_lengths = tf.where(lengths > 0, lengths + self.extra_length, 0)
         encoder_token_ids = self._with_end(source)
         if config.positions == "learned":
-            tf.debugging.assert_less_equal(
+            fits = tf.debugging.assert_less_equal(
                 tf.shape(encoder_token_ids)[1],
                 config.max_sequence_length,
                 f"A line is longer than the model's {config.max_sequence_length} positions.",
             )
+            with tf.control_dependencies([fits]):
+                encoder_token_ids = tf.identity(encoder_token_ids)
             max_lengths = tf.minimum(max_lengths, config.max_sequence_length)
         return greedy_search(
             self._step,

@@ -106,7 +106,11 @@ def test_vocabularies_that_do_not_fit_are_refused(translator):
 def test_learned_positions_bound_source_and_target(tmp_path):
     learned = {"positions": "learned", "max_sequence_length": 9}
     translator = make_translator(tmp_path / "numbers.model", **learned)
-    longest = translator.attention("one hundred").target_tokens
+    longest = translator.attention("one hundred and two").target_tokens
     assert len(longest) == 9, "else the bound is not what ended it"
+    too_long = "one hundred thousand, one hundred and seventeen and a half and more"
+    with pytest.raises(ValueError, match="at most 9 tokens.*line 2"):
+        translator(["one", too_long])
+    # In the graph, as in a SavedModel, there is no line to name.
     with pytest.raises(tf.errors.InvalidArgumentError, match="longer than the model's 9 positions"):
-        translator(["one hundred thousand, one hundred and seventeen and a half and more"])
+        translator.translate(tf.constant([too_long]))

@@ -1,0 +1,231 @@
+"""The command line as a person uses it: one small run, all commands, and every mistake."""
+
+import gzip
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+CLI = [sys.executable, "-c", "from keras_transformer.cli import app; app()"]
+RECIPE = {
+    "data": {
+        "train": ["train.en", "train.de.gz"],
+        "validation": ["small.tsv"],
+        "test": ["small.tsv"],
+    },
+    "vocabulary": {"size": 330},
+    "model": {
+        "preset": "tiny",
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 32,
+        "intermediate_dim": 64,
+    },
+    "training": {"batch_tokens": 2048, "epochs": 2, "warmup_steps": 50},
+}
+
+
+def cli(*words, stdin=b"", folder=None):
+    command = [*CLI, *map(str, words)]
+    return subprocess.run(command, input=stdin, capture_output=True, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Data, a recipe, and the run it gave."""
+    from keras_transformer.data.number_names import number_names
+
+    folder = tmp_path_factory.mktemp("cli")
+    english, german = zip(*number_names("train", 1500), strict=True)
+    (folder / "train.en").write_text("\n".join(english) + "\n", "utf-8")
+    with gzip.open(folder / "train.de.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(german) + "\n")
+    small = ["\t".join(pair) + "\n" for pair in number_names("held_out", 20)]
+    (folder / "small.tsv").write_text("".join(small), "utf-8")
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), "utf-8")
+    ran = cli("train", "recipe.yaml", "--run", "run", folder=folder)
+    assert ran.returncode == 0, ran.stderr.decode()
+    return folder
+
+
+def test_train_leaves_a_run_that_explains_itself(folder):
+    run = folder / "run"
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == RECIPE["model"]
+    report = json.loads((run / "report.json").read_text())
+    assert report["epochs"] == 2 and report["updates"] > 0 and report["tokens_per_second"] > 0
+    header, *rows = (run / "history.csv").read_text().splitlines()
+    assert {"epoch", "loss", "val_loss", "learning_rate", "tokens_per_second"} <= set(
+        header.split(",")
+    )
+    assert len(rows) == 2
+    assert list((run / "logs").rglob("events.out.tfevents.*"))
+
+
+def test_train_of_a_finished_run_changes_nothing(folder):
+    before = (folder / "run" / "model.keras").stat().st_mtime_ns
+    ran = cli("train", "recipe.yaml", "--run", "run", folder=folder)
+    assert ran.returncode == 0 and b"trained already" in ran.stderr
+    assert (folder / "run" / "model.keras").stat().st_mtime_ns == before
+
+
+def test_interrupted_training_goes_on_from_its_last_epoch(folder, tmp_path):
+    recipe = RECIPE | {"training": RECIPE["training"] | {"epochs": 500}}
+    (folder / "long.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    command = [*CLI, "train", "long.yaml", "--run", str(tmp_path / "run")]
+    history = tmp_path / "run" / "history.csv"
+
+    def epochs():
+        rows = history.read_text().splitlines()[1:] if history.is_file() else []
+        return [int(row.split(",")[0]) for row in rows]
+
+    for beyond in (1, 3):
+        process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 180
+        while (not epochs() or epochs()[-1] < beyond) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.send_signal(2)  # Ctrl-C
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert b"The same command goes on" in stderr
+    assert epochs() == list(range(len(epochs()))), "no epoch twice, none left out"
+
+
+def test_translate_gives_a_line_for_a_line(folder):
+    stdin = "twenty-one\n\n  \nΩ € \U0001f600\u2028x\ntwo".encode()
+    ran = cli("translate", "run", stdin=stdin, folder=folder)
+    assert ran.returncode == 0, ran.stderr.decode()
+    lines = ran.stdout.decode().split("\n")
+    assert len(lines) == 6 and lines[-1] == "", "five lines, each with its end"
+    assert lines[1] == lines[2] == ""
+    assert ran.stderr == b"", "nothing but the translation"
+    alone = cli("translate", "run", stdin=b"twenty-one\n", folder=folder)
+    assert alone.stdout.decode() == lines[0] + "\n"
+
+
+def test_evaluate_scores_the_translations_it_writes(folder):
+    words = ("evaluate", "run", "--output", "translations.txt", "--samples", "1")
+    ran = cli(*words, folder=folder)
+    assert ran.returncode == 0, ran.stderr.decode()
+    translations = (folder / "translations.txt").read_text("utf-8").splitlines()
+    pairs = [line.split("\t") for line in (folder / "small.tsv").read_text("utf-8").splitlines()]
+    from sacrebleu.metrics import BLEU
+
+    expected = BLEU().corpus_score(translations, [[pair[1] for pair in pairs]]).score
+    report = json.loads((folder / "run" / "report.json").read_text())
+    assert report["bleu"] == round(expected, 3)
+    assert "tok:13a" in report["bleu_signature"]
+    same = sum(line == pair[1] for line, pair in zip(translations, pairs, strict=True))
+    assert report["exact_match"] == same / 20
+    out = ran.stdout.decode()
+    assert f"reference    {pairs[0][1]}" in out and "chrF2" in out and "of 20 lines" in out
+
+
+def test_evaluate_takes_other_files(folder, tmp_path):
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    (tmp_path / "a.de").write_text("eins\nzwei\n")
+    words = ("--source", tmp_path / "a.en", "--reference", tmp_path / "a.de", "--tokenized")
+    before = (folder / "run" / "report.json").read_text()
+    ran = cli("evaluate", "run", *words, folder=folder)
+    assert b"tok:none" in ran.stdout and b"of 2 lines" in ran.stdout
+    assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
+
+
+def test_plot_draws_what_it_names(folder):
+    ran = cli("plot", "run", "--text", "sixty-six", folder=folder)
+    assert ran.returncode == 0, ran.stderr.decode()
+    names = {pathlib.Path(line).name for line in ran.stdout.decode().splitlines()}
+    assert {"attention.png", "curves.png", "positions.png"} <= names
+    for name in names:
+        assert (folder / "run" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_export_and_vocabulary_write_what_they_name(folder):
+    ran = cli("export", "run", "served", folder=folder)
+    assert ran.stdout.decode().strip() == "served" and (folder / "served/saved_model.pb").is_file()
+    ran = cli("vocabulary", "train.*", "--size", 300, "--output", "joint.model", folder=folder)
+    assert ran.stdout.decode().strip() == "joint.model: 300 tokens", ran.stderr.decode()
+
+
+def test_recipe_prints_packaged_recipes_that_are_valid(folder):
+    names = cli("recipe").stdout.decode().split()
+    assert {"multi30k_en_de", "number_names"} <= set(names)
+    from keras_transformer.recipe import Recipe
+
+    for name in names:
+        assert Recipe.from_yaml(cli("recipe", name).stdout.decode()) == Recipe.load(name)
+
+
+def broken(folder, **changes):
+    """A recipe with one section changed."""
+    recipe = RECIPE | {name: RECIPE[name] | change for name, change in changes.items()}
+    path = folder / "broken.yaml"
+    path.write_text(yaml.safe_dump(recipe), "utf-8")
+    return path
+
+
+MISTAKES = {
+    "no recipe": (lambda f: ["train", "nowhere.yaml"], ["nowhere.yaml", "number_names"]),
+    "no data": (lambda f: ["train", f / "recipe.yaml", "--data", "/nowhere", "--run", "r"],
+                ["/nowhere/train.en"]),
+    "unknown section": (lambda f: ["train", broken(f, data={}).rename(f / "b.yaml"), "--x"], ["--x"]),
+    "unknown key": (lambda f: ["train", broken(f, training={"bach_tokens": 5})], ["bach_tokens"]),
+    "wrong type": (lambda f: ["train", broken(f, training={"epochs": "ten"})], ["epochs", "'ten'"]),
+    "wrong size": (lambda f: ["train", broken(f, model={"num_heads": 3})], ["num_heads=3"]),
+    "unequal files": (lambda f: ["train", broken(f, data={"train": ["train.en", "short.de"]}),
+                                 "--data", f, "--run", "r"], ["short.de", "train.en"]),
+    "invalid utf-8": (lambda f: ["train", broken(f, data={"train": ["bad.tsv"]}),
+                                 "--data", f, "--run", "r"], ["bad.tsv", "line 2"]),
+    "other recipe": (lambda f: ["train", broken(f, training={"epochs": 7}), "--run", f / "run"],
+                     ["another recipe"]),
+    "no run": (lambda f: ["translate", f / "no_run"], ["no_run", "no trained model"]),
+    "no run to plot": (lambda f: ["plot", f / "no_run"], ["no_run"]),
+    "half a test": (lambda f: ["evaluate", f / "run", "--source", "a"], ["--reference"]),
+    "export over files": (lambda f: ["export", f / "run", f], ["not a SavedModel"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_ends_in_one_clear_line_and_exit_code_2(folder, tmp_path, mistake):
+    (folder / "short.de").write_text("eins\n")
+    (folder / "bad.tsv").write_bytes(b"one\teins\ntwo\tzw\xffei\n")
+    words, named = MISTAKES[mistake]
+    ran = cli(*words(folder), folder=tmp_path)
+    message = ran.stderr.decode()
+    assert ran.returncode == 2, message
+    assert "Traceback" not in message
+    for name in named:
+        assert name in message
+    if mistake != "unknown section":  # typer draws its own box
+        assert message.startswith("Error: ") and message.count("\n") == 1, message
+
+
+def test_invalid_utf8_on_standard_input_names_the_line(folder):
+    ran = cli("translate", "run", stdin=b"one\ntwo \xff\n", folder=folder)
+    assert ran.returncode == 2 and ran.stdout == b""
+    assert b"line 2" in ran.stderr and ran.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["train", "translate", "evaluate", "export", "plot", "vocabulary", "recipe"]
+)
+def test_help_of_every_command_has_an_example(command):
+    ran = cli(command, "--help")
+    assert ran.returncode == 0
+    assert f"keras-transformer {command}" in ran.stdout.decode().split("Example")[-1]
+
+
+def test_help_answers_in_a_second():
+    """The best of five: how fast it is, not how busy the machine."""
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([*CLI, "--help"], capture_output=True, check=True, env=os.environ)
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 1.0

@@ -1,0 +1,263 @@
+"""The pages: built without a warning, whole, true, and with links and examples that work."""
+
+import html
+import inspect
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import keras_transformer
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "pages"
+MARKDOWN = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted(PAGES.rglob("*.md")),
+]
+MARKDOWN = [page for page in MARKDOWN if page.is_file()]
+LINK = re.compile(r"""\]\(([^()\s]+)\)|(?:href|src)="([^"]+)\"""")
+FENCE = re.compile(
+    r"""(?:^[ ]*<!--[ ]not[ ]run(?P<reason>.*?)-->\s*?\n)?
+    ^(?P<indent>[ ]*)```(?P<language>\w+)(?:[ ]title="(?P<title>[^"]+)")?[^\n]*\n
+    (?P<code>.*?)
+    ^(?P=indent)```[ ]*$""",
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
+)
+
+every_page = pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.name)
+
+
+# === The site ===
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built pages: path within the site -> HTML."""
+    pytest.importorskip("mkdocs", reason="needs the extra `docs`")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    built = subprocess.run(
+        [*command, "--config-file", ROOT / "docs" / "mkdocs.yml", "--site-dir", folder],
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr, built.stderr
+    assert {path.name for path in folder.iterdir()} >= {"index.html", "search"}
+    return {
+        path.relative_to(folder).as_posix(): path.read_text("utf-8")
+        for path in folder.rglob("*")
+        if path.suffix in (".html", ".css")
+    }
+
+
+def public_names():
+    """Path and object of each public name of the package and of its layers."""
+    for parent in (keras_transformer, keras_transformer.layers):
+        for name in parent.__all__:
+            value = getattr(parent, name)
+            if not inspect.ismodule(value):
+                yield f"{parent.__name__}.{name}", value
+
+
+def words_of(text):
+    return " ".join(re.findall(r"\w+", text))
+
+
+@pytest.mark.tensorflow_only
+def test_every_public_name_has_its_heading(site):
+    pages = "".join(text for name, text in site.items() if name.startswith("api/"))
+    headings = re.findall(r'<h[23] id="([\w.]+)"', pages)
+    assert sorted(set(path for path, _ in public_names()) - set(headings)) == []
+    assert len(set(headings)) == len(headings)
+    for name in ("evaluation", "layers", "plotting"):
+        assert f"api/{name}.html" in site
+
+
+@pytest.mark.tensorflow_only
+def test_every_line_of_a_public_docstring_is_on_its_page(site):
+    pages = {}
+    for name, text in site.items():
+        if name.startswith("api/"):
+            pages[name] = words_of(html.unescape(re.sub(r"<[^>]+>", "", text)))
+            # Examples are code, not text; and every section has been made a heading or bold.
+            prose = re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL)
+            assert "&gt;&gt;&gt;" not in prose, name
+            assert not re.search(r"<p>(Args|Call arguments|Returns|Raises|Masking):", prose), name
+    for path, value in public_names():
+        (name,) = (page for page, text in site.items() if f'id="{path}"' in text)
+        # The address of a link is not text.
+        docstring = re.sub(r"\]\(https:[^)]*\)", "]", inspect.getdoc(value))
+        missing = [line for line in docstring.splitlines() if words_of(line) not in pages[name]]
+        assert missing == [], path
+
+
+def test_every_command_and_option_is_on_the_page_of_the_command_line(site):
+    import typer
+
+    from keras_transformer.cli import app
+
+    page = site["api/cli.html"]
+    for name, command in typer.main.get_command(app).commands.items():
+        assert f"<code>keras-transformer {name}</code></h2>" in re.sub(
+            r"<a class=\"headerlink.*?</a>", "", page
+        )
+        for option in (option for option in command.params if option.opts[0].startswith("--")):
+            assert f"<code>{option.opts[0]}" in page
+
+
+def test_links_of_the_site_lead_somewhere(site):
+    # What is only in the sources is named in the pages, not linked.
+    for name, text in site.items():
+        if not name.endswith(".html") or name == "404.html":
+            continue
+        for target in re.findall(r'<a [^>]*?href="([^"]*)"', text, flags=re.DOTALL):
+            path, _, anchor = html.unescape(target).partition("#")
+            if re.match(r"[a-z]+:", path):
+                continue
+            path = os.path.normpath(pathlib.Path(name).parent / path) if path else name
+            assert path == "." or path in site, f"{name}: {target}"
+            if anchor and path != ".":
+                assert f'id="{anchor}"' in site[path], f"{name}: {target}"
+
+
+def test_site_loads_nothing_from_elsewhere(site):
+    loaded = (
+        r"""<(?:script|img|link|iframe)[^>]*?(?:src|href)=["']?(?:https?:)?//|url\(["']?https?:"""
+    )
+    for name, text in site.items():
+        assert not re.search(loaded, text), name
+
+
+# === The sources of the pages ===
+
+
+@every_page
+def test_links_to_files_lead_somewhere(page):
+    text = FENCE.sub("", page.read_text("utf-8"))
+    anchors = {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)}
+    for target in (a or b for a, b in LINK.findall(text)):
+        path, _, anchor = target.partition("#")
+        if path:
+            assert re.match(r"https?:|mailto:", path) or (page.parent / path).exists(), target
+        else:
+            assert anchor in anchors, target
+
+
+def slug(heading):
+    """The anchor that a heading gets where the repository is browsed."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_tests_that_prove_are_there():
+    proofs = re.findall(r"\]\(([^)]+)\): `(\w+)`", (PAGES / "proved.md").read_text("utf-8"))
+    assert proofs
+    for path, name in proofs:
+        assert f"def {name}(" in (PAGES / path).read_text("utf-8"), f"{path}: {name}"
+
+
+def test_rows_of_table_3_have_their_parameters():
+    rows = re.findall(
+        r"^\| (\w+) \| (.*?) \| ([\d,]+) \| (?:([+−][\d.]+) M)?",
+        (PAGES / "paper.md").read_text("utf-8"),
+        flags=re.MULTILINE,
+    )
+    assert len(rows) == 14
+    base = parameters(keras_transformer.TransformerConfig.base(37_000))
+    for row, arguments, count, difference in rows:
+        fields = re.findall(r"(\w+)=([\w.]+|\"\w+\")", arguments)
+        fields = {name: json.loads(value) for name, value in fields if name != "label_smoothing"}
+        config = keras_transformer.TransformerConfig.base(37_000, **fields)
+        if row == "big":
+            assert config == keras_transformer.TransformerConfig.big(37_000)
+        assert parameters(config) == int(count.replace(",", "")), arguments
+        if difference:
+            difference = float(difference.replace("−", "-"))
+            assert round((parameters(config) - base) / 1e6, 1) == difference, arguments
+
+
+def parameters(config):
+    """Counted from the paper's matrices, with biases, by hand."""
+    width, inner, heads = config.hidden_dim, config.intermediate_dim, config.num_heads
+    query_or_key = heads * config.key_dim * (width + 1)
+    value = heads * config.value_dim * (width + 1)
+    output = (heads * config.value_dim + 1) * width
+    attention = 2 * query_or_key + value + output
+    feed_forward = (width + 1) * inner + (inner + 1) * width
+    norm = 2 * width
+    encoder = config.num_encoder_layers * (attention + feed_forward + 2 * norm)
+    decoder = config.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
+    positions = (config.max_sequence_length or 0) * width
+    return encoder + decoder + config.vocabulary_size * width + positions
+
+
+# === The examples ===
+
+
+@every_page
+def test_examples_that_are_not_run_say_why(page):
+    for block in FENCE.finditer(page.read_text("utf-8")):
+        assert block["reason"] is None or re.fullmatch(r": .{10,}", block["reason"].rstrip())
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only
+@every_page
+def test_examples_run(page, tmp_path):
+    text = page.read_text("utf-8")
+    script = to_script(text)
+    if not script.strip():
+        pytest.skip("the page has no examples")
+    for block in FENCE.finditer(text):
+        if block["title"]:
+            (tmp_path / block["title"]).write_text(textwrap.dedent(block["code"]), "utf-8")
+    # Errors name the line of the page.
+    path = tmp_path / f"{page.name}.py"
+    path.write_text(script, "utf-8")
+    programs = pathlib.Path(sys.executable).parent
+    run = subprocess.run(
+        [sys.executable, path],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert run.returncode == 0, run.stderr
+    if page.name == "runs.md":
+        check_run_folder(text, tmp_path / "runs" / "small")
+
+
+def to_script(markdown):
+    """The Python blocks of a page as one program, each line where it stands in the page.
+
+    Bash blocks that begin with `keras-transformer` run in between, where they stand. A block runs
+    unless `<!-- not run: why -->` is written above it.
+    """
+    lines = [""] * len(markdown.splitlines())
+    for block in FENCE.finditer(markdown):
+        code = textwrap.dedent(block["code"])
+        first = markdown.count("\n", 0, block.start("code"))
+        if block["reason"] is not None:
+            continue
+        if block["language"] == "python":
+            lines[first : first + code.count("\n")] = code.splitlines()
+        elif block["language"] == "bash" and code.startswith("keras-transformer "):
+            command = ["bash", "-euo", "pipefail", "-c", code]
+            lines[first] = f"__import__('subprocess').run({command!r}, check=True)"
+    return "\n".join(lines) + "\n"
+
+
+def check_run_folder(markdown, run):
+    """The table of a run's files against a run."""
+    table = markdown.partition("## What is in a run folder")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `([\w.]+)/?` \|", table, flags=re.MULTILINE)
+    assert sorted(named) == sorted(path.name for path in run.iterdir())

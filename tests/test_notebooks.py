@@ -1,0 +1,112 @@
+"""Notebooks are committed without outputs, run in a fresh kernel, and show what they say."""
+
+import base64
+import io
+import itertools
+import os
+import pathlib
+import re
+
+import nbformat
+import numpy as np
+import pytest
+
+NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def cells_of(notebook, cell_type):
+    return [cell for cell in notebook.cells if cell.cell_type == cell_type]
+
+
+@every_notebook
+def test_notebook_is_stored_without_outputs(path):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    for cell in cells_of(notebook, "code"):
+        assert cell.outputs == [] and cell.execution_count is None, cell.id
+    # Ids that say what a cell is for, and stay what they are when it is edited.
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", cell.id) for cell in notebook.cells)
+
+
+@every_notebook
+def test_links_of_notebook_lead_somewhere(path):
+    texts = [cell.source for cell in cells_of(read(path), "markdown")]
+    headings = re.findall(r"^#+ (.+)$", "\n".join(texts), flags=re.MULTILINE)
+    anchors = {"#" + heading.replace(" ", "-") for heading in headings}
+    for target in itertools.chain.from_iterable(map(LINK.findall, texts)):
+        if target.startswith("#"):
+            assert target in anchors
+        elif not target.startswith("https://"):
+            assert (path.parent / target).is_file(), target
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only
+@every_notebook
+def test_notebook_shows_what_it_says(path, tmp_path):
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here.mkdir()
+    temporary.mkdir()
+    cells = execute(read(path), here, {"TMPDIR": str(temporary), "MPLBACKEND": ""})
+    assert not list(here.iterdir()), "files are written beside the notebook"
+    CHECKS[path.stem](cells)
+
+
+def execute(notebook, folder, environment):
+    """Runs all cells in a fresh kernel and returns them by id; a cell that fails raises."""
+    from nbclient import NotebookClient
+
+    client = NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute(env=os.environ | environment)
+    return {cell.id: cell for cell in cells_of(notebook, "code")}
+
+
+def text_of(cell):
+    outputs = [output for output in cell.outputs if output.output_type == "stream"]
+    return "".join(output.text for output in outputs if output.name == "stdout")
+
+
+def pictures_of(cell):
+    from matplotlib.image import imread
+
+    pngs = [output.data.get("image/png") for output in cell.outputs if "data" in output]
+    return [imread(io.BytesIO(base64.b64decode(png))) for png in pngs if png is not None]
+
+
+def check_translate_numbers(cells):
+    for name in (
+        "three-kinds-picture",
+        "mask-pictures",
+        "positions-picture",
+        "learning-curve",
+        "attention-picture",
+    ):
+        (picture,) = pictures_of(cells[name])
+        assert np.unique(picture).size > 2, name
+
+    # The decoder's outputs before the token that was changed, and from there on.
+    changes = re.search(r"position: \[(.*)\]", text_of(cells["shape-decoder"]))[1].split()
+    assert [float(change) > 0 for change in changes] == [False, False, False, True, True]
+
+    accuracy = re.search(r"held-out accuracy: ([\d.]+)", text_of(cells["accuracy-by-magnitude"]))
+    assert float(accuracy[1]) >= 0.9
+
+    answers = re.findall(r"^    (.*?)(?:   should be .*)?$", text_of(cells["translate"]), re.M)
+    served = text_of(cells["second-process"]).splitlines()
+    assert served[:3] == answers[:3]
+    assert served[-1] == "The same as here: True"
+
+
+# What a notebook must show, by its name; one that is not here fails.
+CHECKS = {"01_translate_numbers": check_translate_numbers}
