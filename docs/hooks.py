@@ -15,7 +15,11 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PAGES = PurePosixPath("docs/pages")
 # Files of the repository that are pages of the site.
-INCLUDED = {"README.md": "readme.md"}
+INCLUDED = {
+    "README.md": "readme.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 # Modules of the package whose page has another name than theirs.
 PAGE_OF_MODULE = dict.fromkeys(("recipe", "recipes", "run_folder", "settings"), "config")
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
@@ -50,7 +54,14 @@ def command_line():
     command = typer.main.get_command(app)
     context = typer.Context(command, info_name="keras-transformer")
     text = typer.cli.get_docs_for_click(obj=command, ctx=context, name="keras-transformer")
-    return re.sub("^# .*\n", "", text)
+    # Command by command; what comes before them lists them, cut off after some words.
+    return "\n" + escaped(text[text.index("\n## ") :])
+
+
+def escaped(markdown):
+    """Without HTML: `<recipe>` in a help text stands for itself."""
+    parts = re.split(r"(^```.*?^```$|`[^`\n]+`)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if part[:1] == "`" else part.replace("<", "&lt;") for part in parts)
 
 
 def mended(match, folder, uri):
@@ -71,6 +82,8 @@ def page_of(path):
     """The page about a file of the repository, if there is one."""
     if str(path) in INCLUDED:
         return INCLUDED[str(path)]
+    if path == PAGES:
+        return "index.md"
     if path.is_relative_to(PAGES):
         return str(path.relative_to(PAGES))
     if path.parts[0] != "keras_transformer" or len(path.parts) < 2:

@@ -182,7 +182,9 @@ def plot(
 
 
 @app.command(
-    epilog=example("keras-transformer vocabulary train.en train.de --size 8000 --output joint.model")
+    epilog=example(
+        "keras-transformer vocabulary train.en train.de --size 8000 --output joint.model"
+    )
 )
 def vocabulary(
     files: Annotated[list[str], typer.Argument(help="Text files or globs, plain or .gz.")],

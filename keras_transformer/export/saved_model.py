@@ -4,6 +4,7 @@ Tokenizer, model and search are all in its graph: whoever loads it needs `tensor
 `tensorflow_text`, nothing of this package.
 """
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -43,13 +44,24 @@ def export_saved_model(translator, path):
     # Written beside its place and then moved: whoever looks there never sees half a model.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
         written = Path(temporary) / "new"
-        tf.saved_model.save(
-            module, str(written), signatures={"serving_default": module.translate}
-        )
+        with _quiet():  # it would name the temporary folder
+            signatures = {"serving_default": module.translate}
+            tf.saved_model.save(module, str(written), signatures=signatures)
         if path.exists():
             shutil.move(path, Path(temporary) / "old")
         shutil.move(written, path)
     return path
+
+
+@contextlib.contextmanager
+def _quiet():
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("WARNING")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _module(translator):

@@ -10,9 +10,7 @@ from keras import ops
 MASKED_SIMILARITY = -1e9
 
 
-def scaled_dot_product_attention(
-    query, key, value, attention_mask=None, scaled=True, dropout=None
-):
+def scaled_dot_product_attention(query, key, value, attention_mask=None, scaled=True, dropout=None):
     """Mixes `value` by the dot products of `query` and `key`.
 
     `softmax(query @ key^T / sqrt(K)) @ value`. Letters: B batch, N heads, T target length, S

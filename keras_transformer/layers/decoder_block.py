@@ -128,9 +128,7 @@ class DecoderBlock(Block):
                 training=training,
             )
 
-        x, scores, *grown = self.self_attention_residual(
-            inputs, sublayer=attend, training=training
-        )
+        x, scores, *grown = self.self_attention_residual(inputs, sublayer=attend, training=training)
         x, encoder_scores, *same = self.encoder_attention_residual(
             x, sublayer=attend_to_encoder, training=training
         )

@@ -166,9 +166,7 @@ class MultiHeadAttention(keras.layers.Layer):
         }
 
     def _dense(self, units, name):
-        return keras.layers.Dense(
-            units, use_bias=self.use_bias, dtype=self.dtype_policy, name=name
-        )
+        return keras.layers.Dense(units, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
 
     def _append(self, cache, new):
         return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}

@@ -155,6 +155,7 @@ class Trainer:
                 config, learning_rate=schedule, global_clipnorm=training.clip_norm
             ),
             loss=SmoothedCrossEntropy(training.label_smoothing),
+            # No metrics: each passes over all logits again, a tenth of the time of a small model.
             # Batches have many shapes, and each would be compiled anew.
             jit_compile=False,
         )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_transformer
-from keras_transformer import Transformer
+from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Transformer, paper_optimizer
 from tests.builders import (
     assert_close,
     assert_same_in_a_fresh_process,
@@ -30,8 +30,11 @@ def saved(tmp_path_factory):
     """A folder with a trained model, its weights and what it answers."""
     folder = tmp_path_factory.mktemp("saved")
     model = new_transformer(**VARIANT)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=loss)
+    model.compile(
+        optimizer=paper_optimizer(model.config),
+        loss=SmoothedCrossEntropy(),
+        metrics=[TokenAccuracy()],
+    )
     model.train_on_batch(inputs, labels)
     model.save(folder / "model.keras")
     model.save_weights(folder / "model.weights.h5")
@@ -47,7 +50,7 @@ import keras_transformer
 model = keras_transformer.load_model("{folder}/model.keras")
 """,
         """
-from keras_transformer import Transformer
+from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Transformer, paper_optimizer
 model = keras.saving.load_model("{folder}/model.keras")
 """,
         """
