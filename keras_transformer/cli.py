@@ -287,7 +287,9 @@ def with_progress(translator, lines, batch_sentences):
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task("", total=len(lines))
         return translator(
             lines, batch_sentences, on_progress=lambda done: progress.advance(task, done)

@@ -17,6 +17,7 @@ SIZES = (
     "num_heads",
     "key_dim",
     "value_dim",
+    "max_sequence_length",
 )
 SPECIAL_TOKEN_IDS = ("pad_token_id", "start_token_id", "end_token_id", "unk_token_id")
 
@@ -119,8 +120,8 @@ class TransformerConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        self._fill_defaults()
         self._check_ranges()
+        self._fill_defaults()
         self._check_choices()
         self._check_combinations()
 
@@ -128,7 +129,7 @@ class TransformerConfig(Settings):
         if self.source_vocabulary_size is None:
             object.__setattr__(self, "source_vocabulary_size", self.vocabulary_size)
         for name in ("key_dim", "value_dim"):
-            if getattr(self, name) is None and self.num_heads > 0:
+            if getattr(self, name) is None:
                 if self.hidden_dim % self.num_heads:
                     raise ValueError(
                         f"`num_heads` must divide `hidden_dim` unless `{name}` is given. "
@@ -138,14 +139,14 @@ class TransformerConfig(Settings):
 
     def _check_ranges(self):
         for name in SIZES:
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 self._reject(name, "at least 1")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 self._reject(name, "at least 0 and less than 1")
-        if not self.layer_norm_epsilon > 0:
-            self._reject("layer_norm_epsilon", "positive")
-        smallest = min(self.vocabulary_size, self.source_vocabulary_size)
+        if not 0 < self.layer_norm_epsilon < float("inf"):
+            self._reject("layer_norm_epsilon", "positive and finite")
+        smallest = min(self.vocabulary_size, self.source_vocabulary_size or self.vocabulary_size)
         for name in SPECIAL_TOKEN_IDS:
             if not 0 <= getattr(self, name) < smallest:
                 self._reject(name, f"an id of the vocabulary, 0 to {smallest - 1}")
@@ -163,8 +164,8 @@ class TransformerConfig(Settings):
     def _check_combinations(self):
         if self.positions == "sinusoidal" and self.hidden_dim % 2:
             self._reject("hidden_dim", "even for sinusoidal positions")
-        if self.positions == "learned" and not (self.max_sequence_length or 0) >= 1:
-            self._reject("max_sequence_length", "at least 1 for learned positions")
+        if self.positions == "learned" and self.max_sequence_length is None:
+            self._reject("max_sequence_length", "given for learned positions")
         if self.tie_embeddings == "all" and self.source_vocabulary_size != self.vocabulary_size:
             raise ValueError(
                 '`tie_embeddings="all"` needs one joint vocabulary; use "decoder" or "none". '

@@ -13,6 +13,7 @@ MODULES = {p: ".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in FI
 LEVELS = """
 settings
 config
+layers.arguments
 layers.masks layers.attention layers.dropout layers.positional_embedding
     data.corpus data.number_names training.token_weights training.schedules evaluation plotting
 layers.feed_forward layers.residual layers.multi_head_attention

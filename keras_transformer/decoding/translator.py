@@ -60,7 +60,7 @@ class Translator:
     Example, untrained; `load_run` makes one from a trained run:
 
     >>> lines = ["a house", "ein Haus"]
-    >>> tokenizer = keras_transformer.Tokenizer.train(iter(lines), 272, "vocabulary.model")
+    >>> tokenizer = keras_transformer.Tokenizer.train(iter(lines), 270, "vocabulary.model")
     >>> config = keras_transformer.TransformerConfig.tiny(tokenizer.vocabulary_size)
     >>> translator = keras_transformer.Translator(keras_transformer.Transformer(config), tokenizer)
     >>> len(translator(["a house", "", "a mouse"]))

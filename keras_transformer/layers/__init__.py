@@ -7,7 +7,12 @@ from keras_transformer.layers.attention import additive_attention, scaled_dot_pr
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
+from keras_transformer.layers.masks import (
+    PaddingMask,
+    causal_mask,
+    combine_masks,
+    padding_mask,
+)
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
 from keras_transformer.layers.residual import Residual
@@ -17,6 +22,7 @@ __all__ = [
     "EncoderBlock",
     "FeedForward",
     "MultiHeadAttention",
+    "PaddingMask",
     "PositionalEmbedding",
     "Residual",
     "additive_attention",

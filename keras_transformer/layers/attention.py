@@ -76,7 +76,7 @@ def additive_attention(query, key, value, score_vector, attention_mask=None, dro
     """
     # (B, N, T, 1, K) + (B, N, 1, S, K) -> (B, N, T, S, K) -> (B, N, T, S)
     hidden = ops.tanh(ops.expand_dims(query, 3) + ops.expand_dims(key, 2))
-    similarity = ops.sum(hidden * score_vector, axis=-1)
+    similarity = ops.sum(hidden * ops.cast(score_vector, hidden.dtype), axis=-1)
     return _mix(similarity, value, attention_mask, dropout)
 
 

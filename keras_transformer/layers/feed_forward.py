@@ -5,6 +5,8 @@ Paper, section 3.3.
 
 import keras
 
+from keras_transformer.layers.arguments import require_positive
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
@@ -42,6 +44,7 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(self, intermediate_dim, activation="relu", dropout=0.0, use_bias=True, **kwargs):
         super().__init__(**kwargs)
+        require_positive(intermediate_dim=intermediate_dim)
         self.supports_masking = True
         self.intermediate_dim = intermediate_dim
         self.activation = keras.activations.get(activation)

@@ -6,6 +6,7 @@ Paper, section 3.2.3.
 
 from functools import reduce
 
+import keras
 from keras import ops
 
 
@@ -21,7 +22,7 @@ def padding_mask(token_ids, pad_token_id=0):
 
     Example:
 
-    >>> padding_mask(np.array([[7, 8, 0]])).numpy().tolist()
+    >>> ops.convert_to_numpy(padding_mask(np.array([[7, 8, 0]]))).tolist()
     [[True, True, False]]
     """
     return ops.not_equal(token_ids, pad_token_id)
@@ -42,7 +43,7 @@ def causal_mask(query_length, key_length=None):
 
     Example:
 
-    >>> causal_mask(2, 3).numpy().astype(int).tolist()
+    >>> ops.convert_to_numpy(causal_mask(2, 3)).astype(int).tolist()
     [[[1, 1, 0], [1, 1, 1]]]
     """
     key_length = query_length if key_length is None else key_length
@@ -62,8 +63,40 @@ def combine_masks(*masks):
 
     Example:
 
-    >>> combine_masks(np.array([True, True]), None, np.array([True, False])).numpy().tolist()
+    >>> mask = combine_masks(np.array([True, True]), None, np.array([True, False]))
+    >>> ops.convert_to_numpy(mask).tolist()
     [True, False]
     """
     given = [mask for mask in masks if mask is not None]
     return reduce(ops.logical_and, given) if given else None
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PaddingMask(keras.layers.Layer):
+    """`padding_mask` as a layer, which gives it a name in the summary of a functional model.
+
+    Args:
+        pad_token_id: int. The id that fills up short rows. Defaults to `0`.
+        **kwargs: `keras.layers.Layer` arguments such as `name`.
+
+    Call arguments:
+        token_ids: int tensor `(B, S)`.
+
+    Returns:
+        bool tensor `(B, S)`, `True` at real tokens.
+
+    Example:
+
+    >>> ops.convert_to_numpy(PaddingMask()(np.array([[7, 8, 0]]))).tolist()
+    [[True, True, False]]
+    """
+
+    def __init__(self, pad_token_id=0, **kwargs):
+        super().__init__(**kwargs)
+        self.pad_token_id = pad_token_id
+
+    def call(self, token_ids):
+        return padding_mask(token_ids, self.pad_token_id)
+
+    def get_config(self):
+        return {**super().get_config(), "pad_token_id": self.pad_token_id}

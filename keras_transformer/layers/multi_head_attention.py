@@ -7,6 +7,7 @@ cached keys and values. Paper, section 3.2.2.
 import keras
 from keras import ops
 
+from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.masks import causal_mask, combine_masks
 
@@ -48,9 +49,9 @@ class MultiHeadAttention(keras.layers.Layer):
     Raises:
         ValueError: if a width is not positive, or neither `value` nor `cache` is given.
 
-    Masking: implicit Keras masks of `value` and `key` are honoured beside `attention_mask`; that of
-        `query` is passed on. A query that may attend to nothing gets the output bias alone, and
-        scores of 0. What is masked must be finite.
+    Masking: implicit Keras masks of `value` and `key` are honoured beside `attention_mask`, unless
+        there is a `cache`; that of `query` is passed on. A query that may attend to nothing gets
+        the output bias alone, and scores of 0. What is masked must be finite.
     Precision: softmax and scores are always float32.
     Departures from the paper: the projections add biases, as most implementations do;
         `use_bias=False` leaves them out.
@@ -81,21 +82,19 @@ class MultiHeadAttention(keras.layers.Layer):
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
-        self.value_dim = value_dim or key_dim
+        self.value_dim = key_dim if value_dim is None else value_dim
         self.output_dim = output_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        for name in ("num_heads", "key_dim", "value_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"`{name}` must be a positive integer. Received: {name}={getattr(self, name)}"
-                )
+        require_positive(num_heads=num_heads, key_dim=key_dim, value_dim=self.value_dim)
         self.query_dense = self._dense(num_heads * self.key_dim, "query")
         self.key_dense = self._dense(num_heads * self.key_dim, "key")
         self.value_dense = self._dense(num_heads * self.value_dim, "value")
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, query_shape, value_shape, key_shape=None):
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        if value_shape is None:
+            raise ValueError("`value` must be given in the first call. Received: value=None")
         self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape or value_shape)
@@ -115,14 +114,15 @@ class MultiHeadAttention(keras.layers.Layer):
         key_mask=None,
         training=None,
     ):
+        cache_given = cache is not None
         if value is not None:
             new = self.make_cache(value, key)
-            cache_given = cache is not None
             cache = self._append(cache, new) if cache_given else new
-        elif cache is None:
+        elif not cache_given:
             raise ValueError("`value` or `cache` must be given. Received: value=None, cache=None")
-        else:
-            cache_given = True
+        if cache_given:
+            # They cover the new positions only.
+            value_mask = key_mask = None
         mask = self._mask(query, cache, attention_mask, use_causal_mask, value_mask, key_mask)
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = scaled_dot_product_attention(

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.arguments import require_positive
+
 
 def sinusoidal_encoding(positions, hidden_dim):
     """Encodes positions as sines and cosines of geometrically spaced wavelengths.
@@ -26,8 +28,8 @@ def sinusoidal_encoding(positions, hidden_dim):
 
     Example:
 
-    >>> sinusoidal_encoding(np.arange(2), 4).numpy().round(2).tolist()
-    [[0.0, 1.0, 0.0, 1.0], [0.8399999737739563, 0.5400000214576721, 0.009999999776482582, 1.0]]
+    >>> [round(float(value), 4) for value in sinusoidal_encoding(np.arange(2), 4)[1]]
+    [0.8415, 0.5403, 0.01, 0.9999]
 
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
@@ -38,8 +40,9 @@ def sinusoidal_encoding(positions, hidden_dim):
             f"Received: hidden_dim={hidden_dim}"
         )
     frequencies = 10000.0 ** (-np.arange(0, hidden_dim, 2) / hidden_dim)
+    frequencies = ops.convert_to_tensor(frequencies.astype("float32"))
     # (T, 1) * (D/2,) -> (T, D/2)
-    angles = ops.cast(positions, "float32")[:, None] * frequencies.astype("float32")
+    angles = ops.cast(positions, "float32")[:, None] * frequencies
     # (T, D/2, 2) -> (T, D): sine, cosine, sine, cosine, ...
     pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
     return ops.reshape(pairs, (-1, hidden_dim))
@@ -97,15 +100,13 @@ class PositionalEmbedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        require_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
         if positions not in ("sinusoidal", "learned"):
             raise ValueError(
                 f'`positions` must be "sinusoidal" or "learned". Received: positions={positions!r}'
             )
-        if positions == "learned" and not max_sequence_length:
-            raise ValueError(
-                '`max_sequence_length` is needed for `positions="learned"`. '
-                f"Received: max_sequence_length={max_sequence_length}"
-            )
+        if positions == "learned":
+            require_positive(max_sequence_length=max_sequence_length)
         if positions == "sinusoidal" and hidden_dim % 2:
             raise ValueError(
                 f"`hidden_dim` must be even for sinusoidal positions. "
@@ -129,6 +130,13 @@ class PositionalEmbedding(keras.layers.Layer):
                 name="positions", shape=(self.max_sequence_length, self.hidden_dim), **weight
             )
 
+    def compute_output_spec(self, inputs, start_index=0, reverse=False):
+        # Stated, not traced: a trace has a made-up length, which may exceed the learned positions.
+        if reverse:
+            shape = (*inputs.shape[:-1], self.vocabulary_size)
+            return keras.KerasTensor(shape, dtype="float32")
+        return keras.KerasTensor((*inputs.shape, self.hidden_dim), dtype=self.compute_dtype)
+
     def call(self, inputs, start_index=0, reverse=False):
         return self._project(inputs) if reverse else self._embed(inputs, start_index)
 
@@ -149,16 +157,22 @@ class PositionalEmbedding(keras.layers.Layer):
         return ops.take(self.position_embeddings, positions, axis=0)
 
     def _embed(self, token_ids, start_index):
-        length = token_ids.shape[1]
-        if self.positions == "learned" and (length or 0) > self.max_sequence_length:
-            raise ValueError(
-                "The input must not be longer than `max_sequence_length` when positions are "
-                f"learned. Received: {length} tokens, "
-                f"max_sequence_length={self.max_sequence_length}"
-            )
+        if self.positions == "learned":
+            self._check_length(token_ids.shape[1], start_index)
         positions = ops.arange(ops.shape(token_ids)[1], dtype="int32") + start_index
         embedded = ops.take(self.embeddings, token_ids, axis=0) * self.hidden_dim**0.5
         return ops.cast(embedded + self.encode_positions(positions), self.compute_dtype)
+
+    def _check_length(self, length, start_index):
+        """Where both are known; in a graph of unknown length the lookup itself fails."""
+        if length is None or not isinstance(start_index, int):
+            return
+        if start_index + length > self.max_sequence_length:
+            raise ValueError(
+                "The input must not reach beyond `max_sequence_length` when positions are "
+                f"learned. Received: {length} tokens, start_index={start_index}, "
+                f"max_sequence_length={self.max_sequence_length}"
+            )
 
     def _project(self, hidden):
         # (B, T, D) -> (B*T, D): the gradient of a 3-D product would hold (B, D, V).

@@ -56,6 +56,13 @@ class Stack(keras.layers.Layer):
         if self.config.normalize_first:
             self.layer_norm.build(block_shapes[0])
 
+    def compute_output_spec(self, token_ids, *args, **kwargs):
+        if any(kwargs.get(name) for name in ("return_attention_scores", "cache")):
+            return super().compute_output_spec(token_ids, *args, **kwargs)
+        # Stated, not traced: a trace has a made-up length, which may exceed the learned positions.
+        shape = (*token_ids.shape, self.config.hidden_dim)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
     def _embed(self, token_ids, start_index=0, training=None):
         embedded = self.embedding(token_ids, start_index=start_index)
         return self.dropout_layer(embedded, training=training)

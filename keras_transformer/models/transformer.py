@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.layers import PositionalEmbedding, padding_mask
+from keras_transformer.layers import PaddingMask, PositionalEmbedding
 from keras_transformer.models.decoder import TransformerDecoder
 from keras_transformer.models.encoder import TransformerEncoder
 
@@ -57,9 +57,12 @@ class Transformer(keras.Model):
     """
 
     def __init__(self, config, dtype=None, name="transformer", **kwargs):
+        if not isinstance(config, TransformerConfig):
+            raise ValueError(f"`config` must be a `TransformerConfig`. Received: config={config!r}")
         dtype = keras.dtype_policies.get(dtype)
 
         # === Layers ===
+        padding_mask = PaddingMask(config.pad_token_id, name="padding_mask")
         source_embedding, target_embedding = _embeddings(config, dtype)
         encoder = TransformerEncoder(config, source_embedding, dtype=dtype, name="encoder")
         decoder = TransformerDecoder(config, target_embedding, dtype=dtype, name="decoder")
@@ -73,7 +76,7 @@ class Transformer(keras.Model):
         # === Functional model ===
         encoder_token_ids = keras.Input((None,), dtype="int32", name="encoder_token_ids")
         decoder_token_ids = keras.Input((None,), dtype="int32", name="decoder_token_ids")
-        mask = padding_mask(encoder_token_ids, config.pad_token_id)
+        mask = padding_mask(encoder_token_ids)
         encoder_output = encoder(encoder_token_ids, padding_mask=mask)
         hidden = decoder(decoder_token_ids, encoder_output, encoder_padding_mask=mask)
         # Softmax and loss want float32; the layer also gives the output its name.
@@ -95,6 +98,7 @@ class Transformer(keras.Model):
         # === Attributes ===
         self.config = config
         self.dtype_policy = dtype
+        self.padding_mask = padding_mask
         self.encoder = encoder
         self.decoder = decoder
         self.output_projection = output_projection
@@ -109,7 +113,7 @@ class Transformer(keras.Model):
         Returns:
             float tensor `(B, S, D)`.
         """
-        return self.encoder(encoder_token_ids, padding_mask=self._padding_mask(encoder_token_ids))
+        return self.encoder(encoder_token_ids, padding_mask=self.padding_mask(encoder_token_ids))
 
     def init_cache(self, encoder_token_ids):
         """Encodes the source and projects, once, what decoding needs of it.
@@ -123,7 +127,7 @@ class Transformer(keras.Model):
             of encoder-decoder attention, `(B, N, S, K)`.
         """
         return self.decoder.init_cache(
-            self.encode(encoder_token_ids), self._padding_mask(encoder_token_ids)
+            self.encode(encoder_token_ids), self.padding_mask(encoder_token_ids)
         )
 
     def decode_step(self, token_ids, cache, index):
@@ -151,7 +155,7 @@ class Transformer(keras.Model):
             dict of lists, one float32 tensor per block: `"encoder"` `(B, N, S, S)`, `"decoder"`
             `(B, N, T, T)` and `"encoder_decoder"` `(B, N, T, S)`.
         """
-        mask = self._padding_mask(inputs["encoder_token_ids"])
+        mask = self.padding_mask(inputs["encoder_token_ids"])
         encoder_output, encoder_scores = self.encoder(
             inputs["encoder_token_ids"], padding_mask=mask, return_attention_scores=True
         )
@@ -166,9 +170,6 @@ class Transformer(keras.Model):
             "decoder": [scores["self"] for scores in decoder_scores],
             "encoder_decoder": [scores["encoder"] for scores in decoder_scores],
         }
-
-    def _padding_mask(self, encoder_token_ids):
-        return padding_mask(encoder_token_ids, self.config.pad_token_id)
 
     def _project(self, hidden):
         if self.output_projection is None:

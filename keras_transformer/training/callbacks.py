@@ -42,6 +42,5 @@ class SpeedLogger(keras.callbacks.Callback):
         seconds = (self._ended or time.perf_counter()) - self._begun
         self._epochs += 1
         self._seconds += seconds
-        learning_rate = keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)
-        logs["learning_rate"] = float(learning_rate)
+        logs["learning_rate"] = float(self.model.optimizer.learning_rate)
         logs["tokens_per_second"] = self.tokens_per_epoch / seconds

@@ -16,7 +16,7 @@ def token_weights(labels, ignore_class, sample_weight=None):
 
     Example:
 
-    >>> token_weights(np.array([[7, 8, 0]]), ignore_class=0).numpy().tolist()
+    >>> ops.convert_to_numpy(token_weights(np.array([[7, 8, 0]]), ignore_class=0)).tolist()
     [[1.0, 1.0, 0.0]]
     """
     if ignore_class is None:
