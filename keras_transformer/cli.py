@@ -111,8 +111,10 @@ def evaluate(
         sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         translator = load_translator(run)
         translations = with_progress(translator, sources, batch_sentences=64)
-        bleu = evaluation.bleu(translations, references, tokenized=tokenized)
-        chrf = evaluation.chrf(translations, references)
+        scores = [evaluation.chrf(translations, references)]
+        # BLEU counts runs of four words: without any it would be 0, however good the translation.
+        if any(len(line.split()) >= 4 for line in references):
+            scores.insert(0, evaluation.bleu(translations, references, tokenized=tokenized))
         match = evaluation.exact_match(translations, references)
         if output is not None:
             output.write_text("".join(line + "\n" for line in translations), "utf-8")
@@ -120,18 +122,14 @@ def evaluate(
             from keras_transformer.run_folder import RunFolder
 
             RunFolder(run).add_to_report(
-                exact_match=match,
-                bleu=round(bleu.value, 3),
-                bleu_signature=bleu.signature,
-                chrf=round(chrf.value, 3),
-                chrf_signature=chrf.signature,
+                exact_match=match, **{score.name: vars(score) for score in scores}
             )
     for index in range(min(samples, len(pairs))):
         print(f"source       {sources[index]}")
         print(f"translation  {translations[index]}")
         print(f"reference    {references[index]}\n")
-    print(bleu)
-    print(chrf)
+    for score in scores:
+        print(score)
     print(f"exact match {match:.4f} of {len(pairs):,} lines")
 
 
