@@ -65,6 +65,11 @@ def test_every_public_name_resolves():
     assert "has no attribute 'Nothing'" in ran.stderr
 
 
+def test_translator_on_another_backend_says_which_it_needs():
+    ran = run("import keras_transformer; keras_transformer.Translator(0, 0)", KERAS_BACKEND="jax")
+    assert "ValueError" in ran.stderr and "KERAS_BACKEND=tensorflow" in ran.stderr
+
+
 def test_model_learns_to_copy():
     """End to end on every backend: encoder, decoder, loss, schedule, metrics, fit."""
     config = TransformerConfig.tiny(

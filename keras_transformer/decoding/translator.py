@@ -5,6 +5,7 @@ It runs as it is in Python, and is what `export_saved_model` writes.
 
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -54,8 +55,8 @@ class Translator:
 
     Raises:
         TypeError: if a line is not a string.
-        ValueError: if the vocabulary of model and tokenizer differ, or a line is longer than the
-            model's table of learned positions.
+        ValueError: if the backend is not TensorFlow, the vocabularies of model and tokenizer
+            differ, or a line is longer than the model's table of learned positions.
 
     Example, untrained; `load_run` makes one from a trained run:
 
@@ -71,6 +72,11 @@ class Translator:
     """
 
     def __init__(self, model, tokenizer, target_tokenizer=None, extra_length=50):
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "Translating runs in the TensorFlow graph: set KERAS_BACKEND=tensorflow, and load "
+                f"the model from its file. Received: the backend {keras.backend.backend()!r}"
+            )
         self.model = model
         self.source_tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer or tokenizer
