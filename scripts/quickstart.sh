@@ -13,7 +13,7 @@ rm -rf "$run"
 .venv/bin/keras-transformer export "$run" "$run/saved_model"
 
 echo "Translated by a process that imports only tensorflow and tensorflow_text:"
-TF_CPP_MIN_LOG_LEVEL=3 .venv/bin/python -P - "$run/saved_model" <<'PY'
+.venv/bin/python -P - "$run/saved_model" 2> "$run/serve.log" <<'PY' || { cat "$run/serve.log"; exit 1; }
 import sys
 
 import tensorflow as tf
