@@ -103,8 +103,8 @@ def plot_history(history, title=None):
 
     Args:
         history: dict of equally long lists, or what `model.fit` returned, or the path of a
-            `history.csv` with a header. Its column "epoch", or else "step", is the horizontal axis;
-            without them epochs count from 1.
+            `history.csv` with a header. Its column "epoch" (which Keras counts from 0 and we draw
+            from 1), or else "step", is the horizontal axis; without them epochs count from 1.
         title: string above the panels.
 
     Returns:
@@ -255,6 +255,8 @@ def _read_history(history):
             f"BLEU or learning rate. Received: columns {list(history)}, lengths {lengths}"
         )
     axis = columns.pop(unit) if unit else np.arange(1.0, 1.0 + max(lengths.values()))
+    if unit == "epoch":
+        axis = axis + 1.0  # Keras's files count epochs from 0, its progress bar from 1
     return unit or "epoch", axis, columns
 
 
@@ -264,7 +266,8 @@ def _belongs(name, endings):
 
 def _to_number(name, cell):
     try:
-        return np.nan if cell in ("", None) else float(cell)
+        # "NA" is what Keras's CSVLogger writes where nothing was measured.
+        return np.nan if cell in ("", "NA", None) else float(cell)
     except ValueError as error:
         raise ValueError(f"`history` must hold numbers. Received: {name}={cell!r}") from error
 

@@ -265,9 +265,9 @@ def test_history_panels_follow_the_names_of_the_columns():
 @pytest.mark.parametrize("axis", ["epoch", "step"])
 def test_history_axis_is_the_column(axis):
     figure = plot_history({**HISTORY, axis: [10, 20, 30, 40]})
-    np.testing.assert_array_equal(
-        curves(figure.axes[1])["learning_rate"].get_xdata(), [10, 20, 30, 40]
-    )
+    # Epochs as the progress bar counts them, one more than in the file.
+    drawn = np.array([10, 20, 30, 40]) + (axis == "epoch")
+    np.testing.assert_array_equal(curves(figure.axes[1])["learning_rate"].get_xdata(), drawn)
     assert figure.axes[-1].get_xlabel() == axis
 
 
@@ -287,8 +287,16 @@ def test_history_curves_pass_over_empty_cells(tmp_path):
     path = tmp_path / "history.csv"
     path.write_text("epoch,loss,bleu,host\n0,3.5,,a\n1,nan,20.5,b\n2,inf,,c\n3,1.5,22\n", "utf-8")
     loss, bleu = plot_history(path).axes
-    np.testing.assert_array_equal(curves(loss)["loss"].get_xydata(), [[0, 3.5], [3, 1.5]])
-    np.testing.assert_array_equal(curves(bleu)["bleu"].get_xydata(), [[1, 20.5], [3, 22]])
+    np.testing.assert_array_equal(curves(loss)["loss"].get_xydata(), [[1, 3.5], [4, 1.5]])
+    np.testing.assert_array_equal(curves(bleu)["bleu"].get_xydata(), [[2, 20.5], [4, 22]])
+
+
+def test_history_of_a_run_without_validation_shows_what_there_is(tmp_path):
+    """Keras's CSVLogger then writes a `val_` column of "NA" for every other one."""
+    path = tmp_path / "history.csv"
+    path.write_text("epoch,loss,val_loss,val_learning_rate\n0,3.5,NA,NA\n1,2.5,NA,NA\n", "utf-8")
+    losses = curves(plot_history(path).axes[0])
+    np.testing.assert_array_equal(losses["loss"].get_xydata(), [[1, 3.5], [2, 2.5]])
 
 
 def test_history_is_the_same_from_keras_a_dict_and_a_file(tmp_path):
