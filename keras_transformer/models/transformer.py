@@ -81,10 +81,7 @@ class Transformer(keras.Model):
         hidden = decoder(decoder_token_ids, encoder_output, encoder_padding_mask=mask)
         # Softmax and loss want float32; the layer also gives the output its name.
         logits_layer = keras.layers.Activation("linear", dtype="float32", name="logits")
-        if output_projection is None:
-            logits = logits_layer(target_embedding(hidden, reverse=True))
-        else:
-            logits = logits_layer(output_projection(hidden))
+        logits = logits_layer(_project(hidden, target_embedding, output_projection))
         super().__init__(
             inputs={
                 "encoder_token_ids": encoder_token_ids,
@@ -143,7 +140,8 @@ class Transformer(keras.Model):
             grown cache.
         """
         hidden, cache = self.decoder(token_ids, cache=cache, start_index=index)
-        return self._project(hidden), cache
+        logits = _project(hidden, self.decoder.embedding, self.output_projection)
+        return self.logits_layer(logits), cache
 
     def attention_scores(self, inputs):
         """Returns what every head of every block attends to.
@@ -170,11 +168,6 @@ class Transformer(keras.Model):
             "decoder": [scores["self"] for scores in decoder_scores],
             "encoder_decoder": [scores["encoder"] for scores in decoder_scores],
         }
-
-    def _project(self, hidden):
-        if self.output_projection is None:
-            return self.logits_layer(self.decoder.embedding(hidden, reverse=True))
-        return self.logits_layer(self.output_projection(hidden))
 
     def get_config(self):
         return {
@@ -210,6 +203,13 @@ def _embeddings(config, dtype):
         embedding(config.source_vocabulary_size, "source_embedding"),
         embedding(config.vocabulary_size, "target_embedding"),
     )
+
+
+def _project(hidden, embedding, output_projection):
+    """Hidden states to the vocabulary: by the embedding's own matrix, or by a separate one."""
+    if output_projection is None:
+        return embedding(hidden, reverse=True)
+    return output_projection(hidden)
 
 
 def load_model(path):
