@@ -5,6 +5,7 @@ Each can be used alone in a foreign Keras model. Paper, section 3.
 
 from keras_transformer.layers.attention import additive_attention, scaled_dot_product_attention
 from keras_transformer.layers.decoder_block import DecoderBlock
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import (
@@ -19,6 +20,7 @@ from keras_transformer.layers.residual import Residual
 
 __all__ = [
     "DecoderBlock",
+    "Dropout",
     "EncoderBlock",
     "FeedForward",
     "MultiHeadAttention",

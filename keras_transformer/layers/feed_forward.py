@@ -6,6 +6,7 @@ Paper, section 3.3.
 import keras
 
 from keras_transformer.layers.arguments import require_positive
+from keras_transformer.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -57,13 +58,14 @@ class FeedForward(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="intermediate",
         )
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, inputs_shape):
         self.output_dense = keras.layers.Dense(
             inputs_shape[-1], use_bias=self.use_bias, dtype=self.dtype_policy, name="output"
         )
         self.intermediate.build(inputs_shape)
+        self.dropout_layer.build()
         self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
 
     def call(self, inputs, training=None):

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.attention import scaled_dot_product_attention
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask, combine_masks
 
 
@@ -90,7 +91,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.query_dense = self._dense(num_heads * self.key_dim, "query")
         self.key_dense = self._dense(num_heads * self.key_dim, "key")
         self.value_dense = self._dense(num_heads * self.value_dim, "value")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         if value_shape is None:
@@ -100,6 +101,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.key_dense.build(key_shape or value_shape)
         self.value_dense.build(value_shape)
         self.output_dense.build((*query_shape[:-1], self.num_heads * self.value_dim))
+        self.dropout_layer.build()
 
     def call(
         self,

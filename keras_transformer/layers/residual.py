@@ -6,6 +6,8 @@ before it. Paper, sections 3.1 and 5.4.
 
 import keras
 
+from keras_transformer.layers.dropout import Dropout
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Residual(keras.layers.Layer):
@@ -54,10 +56,11 @@ class Residual(keras.layers.Layer):
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, inputs_shape):
         self.layer_norm.build(inputs_shape)
+        self.dropout_layer.build()
 
     def call(self, inputs, sublayer, training=None):
         outputs = sublayer(self.layer_norm(inputs) if self.normalize_first else inputs)

@@ -6,6 +6,7 @@ Paper, sections 3.1 and 5.4.
 import keras
 
 from keras_transformer.config import TransformerConfig
+from keras_transformer.layers import Dropout
 
 
 class Stack(keras.layers.Layer):
@@ -22,9 +23,7 @@ class Stack(keras.layers.Layer):
         super().__init__(**kwargs)
         self.config = config
         self.embedding = embedding
-        self.dropout_layer = keras.layers.Dropout(
-            config.dropout, dtype=self.dtype_policy, name="dropout"
-        )
+        self.dropout_layer = Dropout(config.dropout, dtype=self.dtype_policy, name="dropout")
         self.blocks = [
             self.block_class(
                 num_heads=config.num_heads,
@@ -51,6 +50,7 @@ class Stack(keras.layers.Layer):
     def _build(self, *block_shapes):
         if not self.embedding.built:
             self.embedding.build()
+        self.dropout_layer.build()
         for block in self.blocks:
             block.build(*block_shapes)
         if self.config.normalize_first:
