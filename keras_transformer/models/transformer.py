@@ -15,10 +15,11 @@ from keras_transformer.models.encoder import TransformerEncoder
 
 # Keras finds a class by its registration: those that a compiled model is saved with, too.
 from keras_transformer.training import losses, metrics, schedules  # noqa: F401
+from keras_transformer.training.exact_step import ExactTraining
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(keras.Model):
+class Transformer(ExactTraining, keras.Model):
     """The encoder-decoder of "Attention Is All You Need".
 
     `logits = project(decoder(decoder_token_ids, encoder(encoder_token_ids)))`. Letters: B batch, S

@@ -5,6 +5,7 @@ Paper, section 6.1: the average of the last checkpoints.
 """
 
 import contextlib
+import functools
 import io
 import json
 import math
@@ -13,7 +14,6 @@ import re
 import zipfile
 from pathlib import Path
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -267,15 +267,15 @@ class CheckpointFolder:
             try:
                 arrays, metadata = read_checkpoint(path)
             except CorruptCheckpointError as error:
-                errors[path] = error
+                errors[path] = str(error)  # the error itself would hold on to what was read
                 continue
             for corrupt, error in errors.items():
-                renamed = corrupt.rename(corrupt.with_name(f"{corrupt.name}.corrupt"))
+                renamed = corrupt.replace(corrupt.with_name(f"{corrupt.name}.corrupt"))
                 say(f"{error} It is now {renamed.name}; {path.name}, from before, is used instead.")
             return path, arrays, metadata
         if errors:
             raise CorruptCheckpointError(
-                f"No checkpoint in {self.path} can be read. {' '.join(map(str, errors.values()))} "
+                f"No checkpoint in {self.path} can be read. {' '.join(errors.values())} "
                 "Put a copy of one of them there, or delete them to start from the beginning."
             )
         return None
@@ -289,7 +289,7 @@ class CheckpointFolder:
         """{path: score} of the checkpoints, the newest first; NaN is no score."""
         scores = {}
         for path in self._files():
-            with contextlib.suppress(CorruptCheckpointError):
+            with contextlib.suppress(CorruptCheckpointError, FileNotFoundError):
                 score = read_metadata(path).get("score")
                 scores[path] = math.nan if score is None else score
         return scores
@@ -316,30 +316,33 @@ def average_checkpoints(paths, prefix="model/"):
         ValueError: no paths, no such arrays, or checkpoints with other names or shapes.
         CorruptCheckpointError: a checkpoint cannot be read.
     """
-    first, totals = None, {}
-    for path in sorted(paths, key=_step):
-        arrays = read_checkpoint(path)[0]
-        arrays = {name: array for name, array in arrays.items() if name.startswith(prefix)}
-        shapes = {name: array.shape for name, array in arrays.items()}
-        first = first or (path, shapes)
-        for name in sorted(shapes.keys() | first[1].keys()):
-            if shapes.get(name) != first[1].get(name):
+    paths = sorted(paths, key=_step)
+    first, sums, arrays = None, {}, {}
+    for path in paths:
+        arrays = array = None  # or two checkpoints would be in memory
+        arrays = {n: a for n, a in read_checkpoint(path)[0].items() if n.startswith(prefix)}
+        kinds = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
+        first = first or kinds
+        for name in sorted(kinds.keys() | first.keys()):
+            if kinds.get(name) != first.get(name):
                 raise ValueError(
                     "Checkpoints that are averaged must hold the same arrays. Received: "
-                    f"{name!r} of shape {first[1].get(name)} in {first[0]}, and of shape "
-                    f"{shapes.get(name)} in {path}"
+                    f"{name} is {first.get(name, 'missing')} in {paths[0]}, and "
+                    f"{kinds.get(name, 'missing')} in {path}"
                 )
         for name, array in arrays.items():
             if "float" in array.dtype.name:  # also bfloat16, which NumPy does not count as one
-                totals[name] = totals.get(name, 0) + array.astype("float64")
-        del array
-    if not first or not first[1]:
+                sums[name] = np.add(sums.get(name, 0.0), array, dtype="float64")
+    if not arrays:
         raise ValueError(
             "`paths` must name checkpoints with arrays whose names begin with `prefix`. "
             f"Received: paths={[str(path) for path in paths]}, prefix={prefix!r}"
         )
-    means = {name: total / len(paths) for name, total in totals.items()}
-    return {name: means.get(name, array).astype(array.dtype) for name, array in arrays.items()}
+    means = {name: total / len(paths) for name, total in sums.items()}
+    return {
+        name: np.asarray(means.get(name, array)).astype(array.dtype)
+        for name, array in arrays.items()
+    }
 
 
 def model_state(model):
@@ -350,8 +353,8 @@ def model_state(model):
 
     Returns:
         dict of name to NumPy array: `model/<path>` for weights and the states of random numbers
-        (which Keras saves nowhere), `optimizer/<path>` if the optimizer is built, and
-        `metrics/<name>/<index>`.
+        (which Keras saves nowhere), `optimizer/<path>` if the optimizer is built (`adam`, also
+        where Keras calls it `adam_1`), and `metrics/<name>/<index>`.
 
     Raises:
         ValueError: two variables have the same name.
@@ -393,7 +396,7 @@ def restore_model_state(model, arrays, parts=PARTS):
         raise ValueError(
             f"`arrays` must be the state of such a model. Received: {'; '.join(problems[:5])}"
             f"{more}. Make and compile the model as the one that was saved; metrics are built with "
-            "the first batch; `parts=('model',)` restores weights alone."
+            "the first batch; `parts=('model',)` restores the model alone."
         )
     for name, variable in variables.items():
         variable.assign(arrays[name])
@@ -406,9 +409,11 @@ def _state_variables(model, parts):
     of_metrics = {id(v) for v in model.metrics_variables}
     optimizer = getattr(model, "optimizer", None)
     built = optimizer is not None and optimizer.built
+    # Keras numbers optimizers by how many were made before in the process: adam, adam_1.
+    unnumbered = functools.partial(re.sub, r"^([^/]*?)(_\d+)?/", r"\1/")
     named = {
         "model": [(v.path, v) for v in model.variables if id(v) not in of_metrics],
-        "optimizer": [(v.path, v) for v in optimizer.variables] if built else [],
+        "optimizer": [(unnumbered(v.path), v) for v in optimizer.variables] if built else [],
         "metrics": [(f"{m.name}/{i}", v) for m in model.metrics for i, v in enumerate(m.variables)],
     }
     variables = {}

@@ -1,22 +1,43 @@
-"""Which devices train: one, or all GPUs of this machine.
+"""Which devices train, and which rows of a batch each of them sees.
 
 Paper, section 5.2 (one machine with 8 GPUs).
 """
 
+import json
+import os
 from functools import cache
 
+import keras
 import tensorflow as tf
 
+STRATEGIES = ("auto", "single", "mirrored", "multi_worker")
 
-def get_strategy():
+
+def get_strategy(name="auto", devices=None):
     """Returns the strategy under whose scope to build the model.
 
-    One device, or `tf.distribute.MirroredStrategy` over all GPUs where there are several. Always
-    the same object, since a second `MirroredStrategy` in one process breaks training after a
-    change of the model.
+    Always the same object for the same arguments, since a second `MirroredStrategy` in one process
+    breaks training after a change of the model.
+
+    Args:
+        name: str:
+
+            - `"single"`: one device.
+            - `"mirrored"`: all GPUs of this machine, or the `devices` named.
+            - `"multi_worker"`: this process is one of several, on one or more machines, as told by
+              the environment variable `TF_CONFIG` or by Slurm. To be called before TensorFlow is
+              used for anything else.
+            - `"auto"`: `"multi_worker"` if `TF_CONFIG` names several workers, else `"mirrored"` if
+              there are several GPUs, else `"single"`.
+        devices: list of device names, such as `["GPU:0", "GPU:1"]`; one for `"single"`. Defaults to
+            all GPUs, or the CPU where there is none.
 
     Returns:
         `tf.distribute.Strategy`.
+
+    Raises:
+        ValueError: for another name (`ParameterServerStrategy` among them, under which Keras 3 does
+            not train), devices that do not exist, or a cluster that is not described.
 
     Example:
 
@@ -28,11 +49,158 @@ def get_strategy():
     >>> strategy is keras_transformer.get_strategy()
     True
     """
-    return _strategy(tuple(device.name for device in tf.config.list_logical_devices("GPU")))
+    if name not in STRATEGIES:
+        reason = (
+            " Keras 3 does not train under ParameterServerStrategy: its updates are asynchronous, "
+            "so that no two runs would agree." * ("parameter" in str(name))
+        )
+        raise ValueError(
+            f"The strategy must be one of {', '.join(STRATEGIES)}.{reason} Received: {name!r}"
+        )
+    if devices is not None:
+        _check_devices(name, devices)
+    if name == "auto":
+        name = _automatic(devices)
+    return _strategy(name, None if devices is None else tuple(devices))
+
+
+def num_workers(strategy):
+    """Returns the number of processes that train together under a strategy."""
+    if strategy.num_replicas_in_sync == 1:
+        return 1  # the default strategy does not know its devices
+    return strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
+
+
+def is_chief(strategy):
+    """Returns whether this process writes the files; of several workers only the first does."""
+    if num_workers(strategy) == 1:
+        return True
+    resolver = strategy.cluster_resolver
+    return resolver.task_type == "chief" or (
+        resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs
+    )
+
+
+def sum_over_workers(strategy, value):
+    """Returns the sum of a float over all workers; each waits for the others here."""
+    if num_workers(strategy) == 1:
+        return value
+    local = len(strategy.extended.worker_devices)
+    parts = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(value / local, tf.float32)
+    )
+    return float(strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None))
+
+
+def deal_rows(dataset, strategy):
+    """Cuts each batch of a dataset into as many blocks of rows as there are replicas.
+
+    All workers must be given the same batches. Blocks have equally many rows; where these do not
+    suffice, rows of zeros with weight 0 are added, so that no replica goes without.
+
+    Args:
+        dataset: `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, batches on the first
+            axis.
+        strategy: `tf.distribute.Strategy`.
+
+    Returns:
+        `tf.distribute.DistributedDataset` of as many batches; `dataset` itself for one replica.
+    """
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return dataset
+
+    def of_worker(context):
+        local = replicas // context.num_input_pipelines
+        first = local * context.input_pipeline_id
+
+        def blocks(*batch):
+            dealt = keras.tree.map_structure(lambda rows: row_blocks(rows, replicas), batch)
+            mine = keras.tree.map_structure(lambda block: block[first : first + local], dealt)
+            return tf.data.Dataset.from_tensor_slices(mine)
+
+        return dataset.map(_with_weights).flat_map(blocks).prefetch(local)
+
+    dealt = strategy.distribute_datasets_from_function(of_worker)
+    # It has counted blocks, of which a batch has several; `fit` is to count batches.
+    dealt._cardinality = int(dataset.cardinality())
+    return dealt
+
+
+def row_blocks(rows, number):
+    """`(B, ...)` -> `(number, ceil(B / number), ...)`, filled up with zeros."""
+    size = -(-tf.shape(rows)[0] // number)
+    padding = [[0, size * number - tf.shape(rows)[0]]] + [[0, 0]] * (rows.shape.rank - 1)
+    shape = tf.concat([[number, size], tf.shape(rows)[1:]], axis=0)
+    return tf.reshape(tf.pad(rows, padding), shape)
+
+
+def _with_weights(x, y, sample_weight=None):
+    if sample_weight is None:
+        sample_weight = tf.ones(tf.shape(y)[:1])
+    return x, y, sample_weight
+
+
+def _automatic(devices):
+    workers = sum(
+        map(len, json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).values())
+    )
+    if workers > 1:
+        return "multi_worker"
+    several = len(devices or tf.config.list_logical_devices("GPU")) > 1
+    return "mirrored" if several else "single"
 
 
 @cache
-def _strategy(gpus):
-    if len(gpus) > 1:
-        return tf.distribute.MirroredStrategy(gpus)
+def _strategy(name, devices):
+    if name == "mirrored":
+        return tf.distribute.MirroredStrategy(devices)
+    if name == "multi_worker":
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=_cluster())
+    if devices is not None:
+        return tf.distribute.OneDeviceStrategy(devices[0])
     return tf.distribute.get_strategy()
+
+
+def _cluster():
+    """The workers there are, and which of them this process is."""
+    if "TF_CONFIG" in os.environ:
+        try:
+            described = json.loads(os.environ["TF_CONFIG"])
+            task = described["task"]
+            described["cluster"][task["type"]][task["index"]]
+        except (ValueError, LookupError, TypeError):
+            raise ValueError(
+                "TF_CONFIG must describe the cluster and this process's place in it, such as "
+                '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+                '"task": {"type": "worker", "index": 0}}. '
+                f"Received: {os.environ['TF_CONFIG']}"
+            ) from None
+        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if "SLURM_STEP_NODELIST" in os.environ:
+        return tf.distribute.cluster_resolver.SlurmClusterResolver(rpc_layer="grpc")
+    raise ValueError(
+        "Several workers need the environment variable TF_CONFIG, or to be started by Slurm's "
+        "`srun`; neither was found. `scripts/train_multi_worker.sh 2` tries it out on one machine."
+    )
+
+
+def _check_devices(name, devices):
+    if isinstance(devices, str) or not devices:
+        raise ValueError(f"`devices` must be a list of device names. Received: {devices!r}")
+    if name == "multi_worker":
+        raise ValueError(
+            "`multi_worker` uses all GPUs of each worker; hide some with CUDA_VISIBLE_DEVICES. "
+            f"Received: devices={devices!r}"
+        )
+    if name == "single" and len(devices) > 1:
+        raise ValueError(f"`single` takes one device. Received: devices={devices!r}")
+    known = [device.name for device in tf.config.list_logical_devices()]
+    for device in devices:
+        if not any(
+            name.endswith(f"device:{device.strip('/')}") or name == device for name in known
+        ):
+            raise ValueError(
+                f"There is no device {device!r}. There are: "
+                f"{', '.join(name.removeprefix('/device:') for name in known)}"
+            )
