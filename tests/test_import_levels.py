@@ -15,7 +15,7 @@ settings
 config
 layers.arguments
 layers.masks layers.attention layers.dropout layers.positional_embedding
-    data.corpus data.number_names training.token_weights training.schedules evaluation plotting
+    data.corpus data.number_names data.batching training.token_weights training.schedules evaluation plotting
 layers.feed_forward layers.residual layers.multi_head_attention
     data.tokenizer data.pipeline training.losses training.metrics training.distribution
     training.fused_loss decoding.processors recipe

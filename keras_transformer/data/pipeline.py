@@ -1,7 +1,6 @@
 """From pairs of strings to batches for `fit`: tokenised once, bucketed by length, padded.
 
-Third station of the data flow: token ids -> (inputs, labels, sample_weight). The order of an epoch
-is a pure function of the lengths, the seed and the epoch. Paper section 5.1 (batching by length).
+Third station of the data flow: token ids -> (inputs, labels, sample_weight). Paper, section 5.1.
 """
 
 import dataclasses
@@ -11,13 +10,10 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.data.batching import check_batch_size, plan_batches
+
 LINES_AT_ONCE = 8192
 READ_AHEAD = 2  # batches made while the model trains
-# A bucket holds the pairs whose longer side is within a twentieth of the longest among them.
-BUCKET_WIDTH = 0.05
-# Tokens of noise in the (source - target) length by which a bucket is dealt to its batches. Both
-# figures trade padding against how often the same pairs meet again in the next epoch.
-DIFFERENCE_NOISE = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,96 +118,19 @@ def make_dataset(
         ValueError: if not exactly one of `batch_tokens` and `batch_sentences` is given, or no
             pair is kept (the message says why).
     """
-    target_tokenizer = target_tokenizer or tokenizer
-    _check_batch_size(batch_tokens, batch_sentences)
-    source, target = _tokenize(pairs, tokenizer, target_tokenizer)
-    lengths = np.stack([source.lengths, target.lengths], axis=1)
-    max_length = min(max_length or np.inf, batch_tokens or np.inf)
-    reasons = _reasons_to_drop(lengths, max_length, max_length_ratio)
-    kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
-    dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
-    if not kept.size:
-        raise ValueError(
-            f"`pairs` must hold a pair to keep. Received: {len(lengths)} pairs "
-            f"(dropped: {_describe(dropped)})"
-        )
-    plan = functools.partial(
-        plan_batches,
-        lengths[kept],
+    stream = BatchStream(
+        pairs,
+        tokenizer,
+        target_tokenizer,
         batch_tokens=batch_tokens,
         batch_sentences=batch_sentences,
+        max_length=max_length,
+        max_length_ratio=max_length_ratio,
         shuffle=shuffle,
         seed=seed,
     )
-    batches = plan(epoch=first_epoch)
-    slots = sum(len(rows) * lengths[kept][rows].max(axis=0) for rows in batches)
-    source_tokens, target_tokens = lengths[kept].sum(axis=0).tolist()
-    source_slots, target_slots = slots.tolist()
-    report = DatasetReport(
-        pairs_read=len(lengths),
-        pairs_kept=len(kept),
-        dropped=dropped,
-        batches_per_epoch=len(batches),
-        source_tokens=source_tokens,
-        target_tokens=target_tokens,
-        source_slots=source_slots,
-        target_slots=target_slots,
-    )
-    stream = _BatchStream(source, target, kept, plan, len(batches), first_epoch)
-    return stream.dataset(tokenizer, target_tokenizer), report
-
-
-def plan_batches(
-    lengths, *, batch_tokens=None, batch_sentences=None, shuffle=True, seed=0, epoch=0
-):
-    """Decides which sentence pairs make up which batch: a pure function.
-
-    Walks from the longest pair to the shortest, in buckets. A bucket is as many full
-    batches as pairs within a twentieth of its longest fill, at least one; its pairs are dealt to
-    its batches by (source - target) length with noise, so that neither side is padded much.
-    What is drawn at random moves pairs within a bucket only, so the number of batches depends
-    on `lengths` and the batch size alone.
-
-    Args:
-        lengths: int array `(N, 2)`, tokens of source and target, START or END included.
-        batch_tokens: int. Most sentences times longest side of a batch.
-        batch_sentences: int. Instead: sentences of a batch.
-        shuffle: bool. `False`: the same batches in every epoch, longest first.
-        seed: int. With `epoch`, seeds what is random.
-        epoch: int.
-
-    Returns:
-        list of int arrays: the rows of each batch, every row of `lengths` in exactly one.
-
-    Raises:
-        ValueError: if not exactly one batch size is given, or a row is over it alone.
-    """
-    _check_batch_size(batch_tokens, batch_sentences)
-    rng = np.random.default_rng([seed, epoch])
-    longest = lengths.max(axis=1)
-    if batch_tokens and longest.max(initial=0) > batch_tokens:
-        raise ValueError(
-            "`batch_tokens` must be at least the largest of `lengths`. "
-            f"Received: batch_tokens={batch_tokens}, largest length {longest.max()}"
-        )
-    difference = lengths[:, 0] - lengths[:, 1].astype(float)
-    order = np.arange(len(lengths))
-    if shuffle:
-        order = rng.permutation(order)
-        difference += rng.normal(scale=DIFFERENCE_NOISE, size=len(lengths))
-    order = order[np.argsort(-longest[order], kind="stable")]
-    descending = -longest[order]
-    batches = []
-    start = 0
-    while start < len(order):
-        width = -descending[start]
-        size = batch_sentences or batch_tokens // width
-        similar = np.searchsorted(descending, -(1 - BUCKET_WIDTH) * width) - start
-        bucket = order[start : start + size * max(1, similar // size)]
-        start += len(bucket)
-        bucket = bucket[np.argsort(difference[bucket], kind="stable")]
-        batches += np.array_split(bucket, -(-len(bucket) // size))
-    return [batches[index] for index in rng.permutation(len(batches))] if shuffle else batches
+    stream.seek(first_epoch)
+    return stream.dataset(), stream.report
 
 
 class _TokenRows:
@@ -230,18 +149,82 @@ class _TokenRows:
         return np.where(is_token, self.values.take(positions, mode="clip"), pad_token_id), is_token
 
 
-class _BatchStream:
-    """Batches of one epoch after the other, and the count of epochs."""
+class BatchStream:
+    """The batches of a corpus, epoch after epoch, from any of them on.
 
-    def __init__(self, source, target, kept, plan, num_batches, epoch):
-        self.source, self.target, self.kept = source, target, kept
-        self.plan, self.num_batches, self.epoch = plan, num_batches, epoch
+    What is in a batch is known beforehand, so that training can go on at the very batch where it
+    was interrupted, and say which lines a batch was made of.
 
-    def dataset(self, tokenizer, target_tokenizer):
+    Args: those of `make_dataset`.
+
+    Attributes:
+        report: `DatasetReport`.
+    """
+
+    def __init__(
+        self,
+        pairs,
+        tokenizer,
+        target_tokenizer=None,
+        *,
+        batch_tokens=None,
+        batch_sentences=None,
+        max_length=256,
+        max_length_ratio=9.0,
+        shuffle=True,
+        seed=0,
+    ):
+        check_batch_size(batch_tokens, batch_sentences)
+        self._tokenizers = tokenizer, target_tokenizer or tokenizer
+        self._sides = _tokenize(pairs, *self._tokenizers)
+        self._lengths = np.stack([side.lengths for side in self._sides], axis=1)
+        max_length = min(max_length or np.inf, batch_tokens or np.inf)
+        reasons = _reasons_to_drop(self._lengths, max_length, max_length_ratio)
+        self._kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
+        self._dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
+        if not self._kept.size:
+            raise ValueError(
+                f"`pairs` must hold a pair to keep. Received: {len(self._lengths)} pairs "
+                f"(dropped: {_describe(self._dropped)})"
+            )
+        self._plan = functools.partial(
+            plan_batches,
+            self._lengths[self._kept],
+            batch_tokens=batch_tokens,
+            batch_sentences=batch_sentences,
+            shuffle=shuffle,
+            seed=seed,
+        )
+        self.report = self._report()
+        self.seek(0)
+
+    def seek(self, epoch, batch=0):
+        """Lets the next iteration of the dataset begin at a batch of an epoch, both from 0."""
+        self._epoch, self._batch = epoch, batch
+
+    def batches(self, epoch):
+        """Returns the numbers (from 0) of the pairs in each batch, as a list of int arrays."""
+        return [self._kept[rows] for rows in self._plan(epoch=epoch)]
+
+    def token_counts(self, epoch):
+        """Returns what the batches of an epoch hold, one row for each.
+
+        Args:
+            epoch: int, from 0.
+
+        Returns:
+            int array `(batches, 3)`: target tokens, tokens of both sides, and token slots of both
+            sides, padding included.
+        """
+        lengths = [self._lengths[rows] for rows in self.batches(epoch)]
+        return np.array([(n[:, 1].sum(), n.sum(), len(n) * n.max(axis=0).sum()) for n in lengths])
+
+    def dataset(self):
+        """Returns the `tf.data.Dataset` of the batches; see `make_dataset`."""
         token_ids = tf.TensorSpec((None, None), tf.int32)
         inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids}
         batches = tf.data.Dataset.from_generator(
-            lambda: self._batches(tokenizer, target_tokenizer),
+            self._arrays,
             output_signature=(inputs, token_ids, tf.TensorSpec((None, None), tf.float32)),
         )
         # Counted behind `prefetch`, where what is counted has been asked for. Keras begins
@@ -255,12 +238,14 @@ class _BatchStream:
         options.autotune.enabled = False
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         dataset = dataset.with_options(options)
-        return dataset.apply(tf.data.experimental.assert_cardinality(self.num_batches))
+        cardinality = tf.data.experimental.assert_cardinality(self.report.batches_per_epoch)
+        return dataset.apply(cardinality)
 
-    def _batches(self, tokenizer, target_tokenizer):
-        for rows in self.plan(epoch=self.epoch):
-            encoder_token_ids, _ = self.source.padded(self.kept[rows], tokenizer.pad_token_id)
-            labels, is_label = self.target.padded(self.kept[rows], target_tokenizer.pad_token_id)
+    def _arrays(self):
+        (source, target), (tokenizer, target_tokenizer) = self._sides, self._tokenizers
+        for rows in self.batches(self._epoch)[self._batch :]:
+            encoder_token_ids, _ = source.padded(rows, tokenizer.pad_token_id)
+            labels, is_label = target.padded(rows, target_tokenizer.pad_token_id)
             # a b END -> START a b: the labels moved by one, and as many.
             start = np.full((len(rows), 1), target_tokenizer.start_token_id, np.int32)
             decoder_token_ids = np.concatenate([start, labels[:, :-1]], axis=1)
@@ -272,9 +257,25 @@ class _BatchStream:
             yield inputs, labels, is_label.astype(np.float32)
 
     def _counts(self):
-        yield from range(self.num_batches - 1)
-        self.epoch += 1
-        yield self.num_batches - 1
+        last = self.report.batches_per_epoch - 1
+        yield from range(self._batch, last)
+        self.seek(self._epoch + 1)
+        yield last
+
+    def _report(self):
+        tokens = self._lengths[self._kept].sum(axis=0).tolist()
+        batches = self.batches(epoch=0)
+        slots = sum(len(rows) * self._lengths[rows].max(axis=0) for rows in batches).tolist()
+        return DatasetReport(
+            pairs_read=len(self._lengths),
+            pairs_kept=len(self._kept),
+            dropped=self._dropped,
+            batches_per_epoch=len(batches),
+            source_tokens=tokens[0],
+            target_tokens=tokens[1],
+            source_slots=slots[0],
+            target_slots=slots[1],
+        )
 
 
 def _tokenize(pairs, tokenizer, target_tokenizer):
@@ -307,12 +308,3 @@ def _reasons_to_drop(lengths, max_length, max_length_ratio):
 
 def _describe(dropped):
     return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
-
-
-def _check_batch_size(batch_tokens, batch_sentences):
-    sizes = [size for size in (batch_tokens, batch_sentences) if size is not None]
-    if len(sizes) != 1 or sizes[0] < 1:
-        raise ValueError(
-            "Exactly one of `batch_tokens` and `batch_sentences` must be given, a positive "
-            f"integer. Received: batch_tokens={batch_tokens}, batch_sentences={batch_sentences}"
-        )

@@ -29,14 +29,16 @@ class CorruptCheckpointError(ValueError):
 
     Example:
 
-    >>> from keras_transformer.training.checkpoints import read_metadata, write_checkpoint
-    >>> write_checkpoint("checkpoint-00000007.npz", {"bias": np.zeros(3)}, {"epoch": 1})
-    >>> whole = Path("checkpoint-00000007.npz").read_bytes()
-    >>> _ = Path("checkpoint-00000007.npz").write_bytes(whole[:100])
-    >>> read_metadata("checkpoint-00000007.npz")
-    Traceback (most recent call last):
-    keras_transformer.training.checkpoints.CorruptCheckpointError: checkpoint-00000007.npz is not
-    a whole checkpoint: File is not a zip file.
+    >>> import pathlib
+    >>> from keras_transformer.training import checkpoints
+    >>> checkpoints.write_checkpoint("half.npz", {"bias": np.zeros(3)}, {"epoch": 1})
+    >>> path = pathlib.Path("half.npz")
+    >>> size = path.write_bytes(path.read_bytes()[:100])
+    >>> try:
+    ...     checkpoints.read_checkpoint(path)
+    ... except checkpoints.CorruptCheckpointError as error:
+    ...     print(error)
+    half.npz is not a whole checkpoint: File is not a zip file.
     """
 
 
@@ -73,6 +75,8 @@ def write_checkpoint(path, arrays, metadata):
             with zipfile.ZipFile(file, "w") as archive:
                 archive.writestr(zipfile.ZipInfo(METADATA), text)
                 for name, array in arrays.items():
+                    if array.dtype.isbuiltin == 2:  # bfloat16: only bytes to the .npy format
+                        array = array.view(f"V{array.itemsize}")
                     member = zipfile.ZipInfo(f"{name}.npy")
                     with archive.open(member, "w", force_zip64=True) as stream:
                         np.lib.format.write_array(stream, array, allow_pickle=False)
@@ -123,7 +127,7 @@ def read_checkpoint(path):
             stream = io.BytesIO(archive.read(f"{name}.npy"))
             array = np.lib.format.read_array(stream, allow_pickle=False)
             if array.dtype.kind == "V" and array.dtype.name != dtype:
-                array = array.view(dtype)  # bfloat16: two nameless bytes to the .npy format
+                array = array.view(dtype)
             if [list(array.shape), array.dtype.name] != [shape, dtype]:
                 raise ValueError(
                     f"{name!r} must have shape {shape} and dtype {dtype}, and has "
@@ -340,7 +344,7 @@ def average_checkpoints(paths, prefix="model/"):
         )
     means = {name: total / len(paths) for name, total in sums.items()}
     return {
-        name: np.asarray(means.get(name, array)).astype(array.dtype)
+        name: np.asarray(means.get(name, array)).astype(array.dtype, copy=False)
         for name, array in arrays.items()
     }
 
@@ -382,7 +386,9 @@ def restore_model_state(model, arrays, parts=PARTS):
     """
     optimizer = getattr(model, "optimizer", None)
     if "optimizer" in parts and optimizer is not None and not optimizer.built:
-        optimizer.build(model.trainable_variables)
+        strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's models have one
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            optimizer.build(model.trainable_variables)
     variables = _state_variables(model, parts)
     arrays = {name: array for name, array in arrays.items() if name.split("/")[0] in parts}
     problems = [f"{name} is missing" for name in variables if name not in arrays]

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from keras_transformer.data.batching import plan_batches
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.number_names import number_names
-from keras_transformer.data.pipeline import make_dataset, plan_batches
+from keras_transformer.data.pipeline import make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.tensorflow_only
