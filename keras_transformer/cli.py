@@ -4,15 +4,14 @@ Thin: each command checks its words, calls the package, and prints. TensorFlow i
 inside the commands that need it, so that `--help` answers at once.
 """
 
-import contextlib
 import io
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from keras_transformer.console import clear_errors, console, import_tensorflow, with_progress
 
 app = typer.Typer(
     help="Sequence-to-sequence Transformers in Keras: train, translate, evaluate, export.",
@@ -20,9 +19,14 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-console = Console(stderr=True, highlight=False, soft_wrap=True)
 
+RecipeArgument = Annotated[
+    str, typer.Argument(help="A recipe file, or the name of a packaged one.", show_default=False)
+]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a trained run.", show_default=False)]
+ModelOption = Annotated[
+    Path | None, typer.Option(help="Another model file of the run. [default: its model.keras]")
+]
 DataOption = Annotated[Path, typer.Option(help="Folder that the recipe's files are relative to.")]
 
 
@@ -33,49 +37,80 @@ def example(*lines):
 
 @app.command(epilog=example("keras-transformer train multi30k_en_de --data ~/multi30k"))
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a packaged one.")],
+    recipe: RecipeArgument,
     data: DataOption = Path("."),
     run: Annotated[
         Path | None, typer.Option(help="Folder of the run. [default: runs/<recipe>]")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with the run in the folder, or delete it and begin anew.")
+    ] = True,
 ):
-    """Train a model by a recipe; go on where an interrupted run stopped."""
+    """Train a model by a recipe; go on where an interrupted run stopped, at the exact batch."""
+    run = run or Path("runs") / Path(recipe).stem
     with clear_errors():
         from keras_transformer.recipe import Recipe
 
         parsed = Recipe.load(recipe)
-        run = run or Path("runs") / Path(recipe).stem
         import_tensorflow()
-        from keras_transformer.training.trainer import Trainer
+        from keras_transformer.training.keeper import TrainingInterrupted
+        from keras_transformer.training.trainer import Trainer, begin_anew
 
-        trainer = Trainer(parsed, data, run)
+        if not resume:
+            begin_anew(run)
+        trainer = Trainer(parsed, data, run, say=console.print)
         if trainer.finished:
             console.print(f"{run} is trained already: see {trainer.run.report_file}.")
             return
         try:
-            report = trainer.train(say=console.print)
-        except KeyboardInterrupt:
+            report = trainer.train()
+        except TrainingInterrupted as interrupted:
             console.print(
-                "\nStopped. The same command goes on from the last whole epoch:\n"
+                f"\n{interrupted}\nThe same command goes on from there:\n"
                 f"keras-transformer train {recipe} --data {data} --run {run}"
             )
-            raise typer.Exit(130) from None
-    for name, value in report.items():
-        console.print(f"{name:>20}  {value}")
-    console.print(f"Next: keras-transformer evaluate {run} --data {data}")
+            raise typer.Exit(128 + interrupted.signal) from None
+    if trainer.is_chief:
+        for name, value in report.items():
+            console.print(f"{name:>20}  {value}")
+        console.print(f"Next: keras-transformer evaluate {run} --data {data}")
+
+
+@app.command(epilog=example("keras-transformer average runs/multi30k_en_de --last 5"))
+def average(
+    run: RunArgument,
+    last: Annotated[int, typer.Option(help="How many of the last checkpoints.", min=0)] = 5,
+    best: Annotated[int, typer.Option(help="Instead: how many of the best.", min=0)] = 0,
+    output: Annotated[
+        Path | None, typer.Option(help="Model to write. [default: averaged.keras in the run]")
+    ] = None,
+):
+    """Average the weights of a run's last or best checkpoints into one model."""
+    output = output or run / "averaged.keras"
+    with clear_errors():
+        from keras_transformer.run_folder import RunFolder
+
+        RunFolder.existing(run)
+        import_tensorflow()
+        from keras_transformer.training.trainer import average_run
+
+        for path in average_run(run, output, last=last, best=best):
+            console.print(f"averaged {path}")
+    print(output)
 
 
 @app.command(epilog=example("keras-transformer translate runs/multi30k_en_de < english.txt"))
 def translate(
     run: RunArgument,
     batch_sentences: Annotated[int, typer.Option(help="Sentences decoded together.", min=1)] = 64,
+    model: ModelOption = None,
 ):
     """Translate lines from standard input to standard output, one for one."""
     with clear_errors():
         from keras_transformer.data.corpus import decode_lines
 
         lines = list(decode_lines(sys.stdin.buffer, "standard input"))
-        translator = load_translator(run)
+        translator = load_translator(run, model)
         out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
         for line in with_progress(translator, lines, batch_sentences):
             # One line for one line, whatever the model makes up.
@@ -102,6 +137,7 @@ def evaluate(
     ] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
+    model: ModelOption = None,
 ):
     """Translate a test set and score it: BLEU and chrF with their signatures, exact match."""
     with clear_errors():
@@ -109,7 +145,7 @@ def evaluate(
 
         pairs = list(test_pairs(run, data, source, reference))
         sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        translator = load_translator(run)
+        translator = load_translator(run, model)
         translations = with_progress(translator, sources, batch_sentences=64)
         scores = [evaluation.chrf(translations, references)]
         # BLEU counts runs of four words: without any it would be 0, however good the translation.
@@ -118,7 +154,7 @@ def evaluate(
         match = evaluation.exact_match(translations, references)
         if output is not None:
             output.write_text("".join(line + "\n" for line in translations), "utf-8")
-        if source is None:
+        if source is None and model is None:
             from keras_transformer.run_folder import RunFolder
 
             RunFolder(run).add_to_report(
@@ -137,10 +173,11 @@ def evaluate(
 def export(
     run: RunArgument,
     directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
+    model: ModelOption = None,
 ):
     """Write a SavedModel that takes raw strings and returns translations."""
     with clear_errors():
-        translator = load_translator(run)
+        translator = load_translator(run, model)
         from keras_transformer.export.saved_model import export_saved_model
 
         print(export_saved_model(translator, directory))
@@ -153,12 +190,13 @@ def plot(
     text: Annotated[
         str | None, typer.Option(help="What to translate. [default: first line of the test split]")
     ] = None,
+    model: ModelOption = None,
 ):
     """Draw attention.png, curves.png and positions.png into the run's folder."""
     with clear_errors():
         if text is None:
             text = next(iter(test_pairs(run, data)))[0]
-        translator = load_translator(run)
+        translator = load_translator(run, model)
         from keras_transformer import plotting
         from keras_transformer.run_folder import RunFolder
 
@@ -219,39 +257,7 @@ def recipe(
         print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
 
 
-@contextlib.contextmanager
-def clear_errors():
-    """Ends the program with one line and exit code 2 on what the user can mend."""
-    try:
-        yield
-    except (OSError, ValueError, ImportError) as error:
-        if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
-            raise
-        message = " ".join(str(error).split())
-        if isinstance(error, OSError) and error.filename is not None:
-            message = f"{error.strerror}: {error.filename}"
-        console.print(f"Error: {message}", markup=False)
-        raise typer.Exit(2) from None
-
-
-def import_tensorflow():
-    """Imports TensorFlow without the lines it writes to standard error."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with open(os.devnull, "wb") as null:
-        os.dup2(null.fileno(), 2)
-    try:
-        import tensorflow  # noqa: F401
-
-        with contextlib.suppress(ImportError):
-            import tensorflow_text  # noqa: F401
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-
-
-def load_translator(run):
+def load_translator(run, model=None):
     """Returns the translator of a run; a wrong path is told before TensorFlow is imported."""
     from keras_transformer.run_folder import RunFolder
 
@@ -259,7 +265,7 @@ def load_translator(run):
     import_tensorflow()
     from keras_transformer.decoding.translator import load_run
 
-    return load_run(run)
+    return load_run(run, model)
 
 
 def test_pairs(run, data, source=None, reference=None):
@@ -278,17 +284,3 @@ def test_pairs(run, data, source=None, reference=None):
     if settings.test is None:
         raise ValueError("The run's recipe has no test split; give `--source` and `--reference`.")
     return settings.pairs("test", data)
-
-
-def with_progress(translator, lines, batch_sentences):
-    """Translates with a progress bar, if someone is watching."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("", total=len(lines))
-        return translator(
-            lines, batch_sentences, on_progress=lambda done: progress.advance(task, done)
-        )

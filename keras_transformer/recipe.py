@@ -3,7 +3,8 @@
 Pure Python, so that a mistake in a recipe is told before TensorFlow is imported.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from keras_transformer.data.number_names import number_names
 from keras_transformer.settings import Settings
 
 PRESETS = ("tiny", "base", "big")
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+MAY_BE_ZERO = ("seed", "keep_best")
+# What may change when a run goes on: all else would make it another run.
+RESUMABLE = (
+    *("epochs", "patience", "distribution", "devices", "accumulation_steps", "micro_batch_tokens"),
+    *("checkpoint_updates", "keep_last", "keep_best", "average"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +124,8 @@ class TrainingSettings(Settings):
     """How the model is trained.
 
     Args:
-        batch_tokens: int. Most token slots of a batch on either side. Defaults to `4096`.
+        batch_tokens: int. Most token slots of an update on either side, over all devices. Defaults
+            to `4096`.
         epochs: int. Most passes over the training split. Defaults to `20`.
         learning_rate: float. The rate at the end of the warm-up; `null` for the paper's, which
             follows from width and warm-up. Defaults to `null`.
@@ -124,10 +133,34 @@ class TrainingSettings(Settings):
         label_smoothing: float in [0, 1). Defaults to `0.1`.
         clip_norm: float. Largest norm of the whole gradient; `null` for none, the paper's. Defaults
             to `null`.
-        patience: int, in epochs. Stop when the validation loss has not fallen for so long; `null`
-            to train all epochs. Defaults to `null`.
-        precision: a Keras dtype policy, such as `"mixed_bfloat16"`. Defaults to `"float32"`.
+        monitor: the logged value that the best epoch is told by: `val_loss`, `val_bleu`, ... Higher
+            is better for BLEU, chrF and accuracy. Defaults to `val_loss`, or `loss` if the recipe
+            has no validation split.
+        patience: int, in epochs. Stop when `monitor` has not become better for so long; `null` to
+            train all epochs. Defaults to `null`.
+        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`. Defaults to `"float32"`.
         seed: int. Of weights, dropout and the order of the data. Defaults to `1`.
+        distribution: `"auto"`, `"single"`, `"mirrored"` or `"multi_worker"`, see `get_strategy`.
+            Defaults to `"auto"`.
+        devices: list of device names, see `get_strategy`. Defaults to `null`, all GPUs.
+        accumulation_steps: int. Micro-batches that each device takes one after the other for one
+            update, to save memory. Defaults to `1`.
+        micro_batch_tokens: int. Instead: most token slots that a device takes at once. Defaults to
+            `null`.
+        checkpoint_updates: int. A checkpoint is written after so many updates, and after every
+            epoch. Defaults to `1000`.
+        keep_last: int. How many of the last checkpoints are kept. Defaults to `5`.
+        keep_best: int. How many of the best ones are kept besides. Defaults to `1`.
+        average: int. At the end, the model becomes the average of so many last checkpoints; `null`
+            for the best epoch's. Defaults to `null`.
+        ema_momentum: float in (0, 1). Keep an exponential moving average of the weights, and
+            validate, translate and save that; `null` for none. Defaults to `null`.
+        init_from: path of a run whose weights and vocabulary this one starts with. Defaults to
+            `null`.
+        translation_sample: int. Translate so many sentences of the validation split every
+            `translation_epochs` and log `val_bleu` and `val_chrf`; `null` for none. Defaults to
+            `null`.
+        translation_epochs: int. Defaults to `1`.
     """
 
     batch_tokens: int = 4096
@@ -136,15 +169,28 @@ class TrainingSettings(Settings):
     warmup_steps: int = 4000
     label_smoothing: float = 0.1
     clip_norm: float | None = None
+    monitor: str | None = None
     patience: int | None = None
     precision: str = "float32"
     seed: int = 1
+    distribution: str = "auto"
+    devices: list | None = None
+    accumulation_steps: int = 1
+    micro_batch_tokens: int | None = None
+    checkpoint_updates: int = 1000
+    keep_last: int = 5
+    keep_best: int = 1
+    average: int | None = None
+    ema_momentum: float | None = None
+    init_from: str | None = None
+    translation_sample: int | None = None
+    translation_epochs: int = 1
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("batch_tokens", "epochs", "warmup_steps", "patience"):
+        for name in self.to_dict():
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if isinstance(value, int) and name not in MAY_BE_ZERO and value < 1:
                 self._reject(name, "at least 1")
         for name in ("learning_rate", "clip_norm"):
             value = getattr(self, name)
@@ -152,8 +198,20 @@ class TrainingSettings(Settings):
                 self._reject(name, "positive")
         if not 0 <= self.label_smoothing < 1:
             self._reject("label_smoothing", "at least 0 and less than 1")
-        if self.precision not in ("float32", "mixed_bfloat16"):
-            self._reject("precision", '"float32" or "mixed_bfloat16"')
+        if self.precision not in PRECISIONS:
+            self._reject("precision", f"one of {', '.join(PRECISIONS)}")
+        if self.ema_momentum is not None and not 0 < self.ema_momentum < 1:
+            self._reject("ema_momentum", "more than 0 and less than 1")
+        if self.micro_batch_tokens is not None and self.accumulation_steps > 1:
+            self._reject("micro_batch_tokens", "null where `accumulation_steps` is given")
+        if self.average is not None and self.average > self.keep_last:
+            self._reject("average", f"at most `keep_last`, {self.keep_last}")
+
+    def micro_batches(self, replicas):
+        """Returns how many micro-batches each of so many devices cuts its rows into."""
+        if self.micro_batch_tokens is None:
+            return self.accumulation_steps
+        return math.ceil(self.batch_tokens / (replicas * self.micro_batch_tokens))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +245,13 @@ class Recipe(Settings):
                     f"`{name}` follows from the vocabulary that is learned; set `size` of "
                     f"`vocabulary`. Received: {name}={self.model[name]!r}"
                 )
+        if self.data.validation is None and (
+            self.training.translation_sample or "val_" in (self.training.monitor or "")
+        ):
+            raise ValueError(
+                "`monitor` and `translation_sample` of `training` need a `validation` split in "
+                "`data`. Received: validation=None"
+            )
         sizes = [self.vocabulary.size] * (1 if self.vocabulary.joint else 2)
         self.model_config(*sizes)  # tells of mistakes before the vocabulary is learned
 
@@ -208,6 +273,12 @@ class Recipe(Settings):
     def load(cls, name):
         """Returns the recipe in a file, or the packaged one of that name."""
         return cls.from_yaml(recipe_text(name))
+
+    def continues(self, other):
+        """Returns whether a run by this recipe can go on with what one by `other` has done."""
+        changed = {name: getattr(self.training, name) for name in RESUMABLE}
+        training = replace(other.training, **changed)
+        return replace(other, training=training) == self
 
     def model_config(self, vocabulary_size, source_vocabulary_size=None):
         """Returns the `TransformerConfig` for vocabularies of these sizes."""

@@ -3,6 +3,7 @@
 Everything that a later command needs of a run is found here by name. Pure Python.
 """
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -23,7 +24,7 @@ class RunFolder:
         self.model_file = self.path / "model.keras"
         self.history_file = self.path / "history.csv"
         self.report_file = self.path / "report.json"
-        self.backup = self.path / "backup"
+        self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
 
     @classmethod
@@ -56,8 +57,18 @@ class RunFolder:
         return report
 
 
-def write_text(path, text):
-    """Writes a file that appears whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, "utf-8")
+@contextlib.contextmanager
+def replaced(path):
+    """Gives another path to write to, and lets what was written appear whole or not at all."""
+    path = Path(path)
+    partial = path.with_name(f".partial.{path.name}")  # keeps the ending, by which Keras goes
+    yield partial
+    with open(partial, "rb") as file:
+        os.fsync(file.fileno())
     os.replace(partial, path)
+
+
+def write_text(path, text):
+    """Writes a text file that appears whole or not at all."""
+    with replaced(path) as partial:
+        partial.write_text(text, "utf-8")

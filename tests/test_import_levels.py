@@ -15,11 +15,12 @@ settings
 config
 layers.arguments
 layers.masks layers.attention layers.dropout layers.positional_embedding
-    data.corpus data.number_names data.batching training.token_weights training.schedules evaluation plotting
+    data.corpus data.number_names data.batching training.token_weights training.schedules
+    evaluation plotting
 layers.feed_forward layers.residual layers.multi_head_attention
     data.tokenizer data.pipeline training.losses training.metrics training.distribution
     training.fused_loss decoding.processors recipe
-layers.block run_folder training.exact_step training.checkpoints
+layers.block run_folder console training.exact_step training.checkpoints
     decoding.greedy_search decoding.beam_search
 layers.encoder_block layers.decoder_block decoding.sampling
 layers
@@ -27,8 +28,9 @@ models.stack
 models.encoder models.decoder
 models.transformer
 decoding.translator
-export.saved_model export.ctranslate2 training.callbacks
-training.trainer training.doctor
+export.saved_model export.ctranslate2 training.callbacks training.keeper
+training.trainer
+training.doctor
 cli
 """
 

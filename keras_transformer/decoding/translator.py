@@ -201,11 +201,13 @@ def load_tokenizers(files):
     return tokenizers[0], tokenizers[-1]
 
 
-def load_run(path):
+def load_run(path, model=None):
     """Returns the `Translator` of a trained run.
 
     Args:
         path: path of the run's folder, as `keras-transformer train` made it.
+        model: path of another model file, such as an average of the run's checkpoints. Defaults to
+            the run's own, `model.keras`.
 
     Returns:
         `Translator`.
@@ -217,7 +219,7 @@ def load_run(path):
     """
     run = RunFolder.existing(path)
     tokenizers = load_tokenizers(run.tokenizer_files(run.recipe().vocabulary.joint))
-    return Translator(load_model(run.model_file), *tokenizers)
+    return Translator(load_model(model or run.model_file), *tokenizers)
 
 
 def _strings(tensor):

@@ -123,7 +123,7 @@ def read_checkpoint(path):
     with _opened(path) as (archive, listing, metadata):
         arrays = {}
         for name, (shape, dtype) in listing.items():
-            # `read` compares the checksum at the end of a member; NumPy would stop short of it.
+            # All of it, as `read` then compares the checksum; and before NumPy believes a header.
             stream = io.BytesIO(archive.read(f"{name}.npy"))
             array = np.lib.format.read_array(stream, allow_pickle=False)
             if array.dtype.kind == "V" and array.dtype.name != dtype:
@@ -232,13 +232,17 @@ class CheckpointFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for stale in self.path.glob(".checkpoint-*.npz.partial"):  # of a process that was killed
             stale.unlink()
-        path = self.path / f"checkpoint-{step:08d}.npz"
+        path = self.path_of(step)
         score = None if score is None else float(score)
         write_checkpoint(path, arrays, {**metadata, "score": score})
         kept = {path, *self.last(self.keep_last), *self.best(self.keep_best)}
         for other in self._scores().keys() - kept:
             other.unlink()
         return path
+
+    def path_of(self, step):
+        """Returns the path of the checkpoint after so many updates, whether it is there or not."""
+        return self.path / f"checkpoint-{step:08d}.npz"
 
     def last(self, n):
         """Returns the paths of the `n` newest checkpoints, the newest first."""
@@ -393,10 +397,10 @@ def restore_model_state(model, arrays, parts=PARTS):
     arrays = {name: array for name, array in arrays.items() if name.split("/")[0] in parts}
     problems = [f"{name} is missing" for name in variables if name not in arrays]
     problems += [f"{name} is not in the model" for name in arrays if name not in variables]
-    for name in variables.keys() & arrays.keys():
-        shapes = tuple(variables[name].shape), np.shape(arrays[name])
-        if shapes[0] != shapes[1]:
-            problems.append(f"{name} has shape {shapes[1]}, in the model {shapes[0]}")
+    for name, array in arrays.items():
+        shape = tuple(variables[name].shape) if name in variables else None
+        if shape not in (None, np.shape(array)):
+            problems.append(f"{name} has shape {np.shape(array)}, in the model {shape}")
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise ValueError(

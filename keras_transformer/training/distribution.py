@@ -87,7 +87,7 @@ def sum_over_workers(strategy, value):
         return value
     local = len(strategy.extended.worker_devices)
     parts = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.constant(value / local, tf.float32)
+        lambda context: tf.constant(value / local, tf.float64)
     )
     return float(strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None))
 

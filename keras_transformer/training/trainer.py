@@ -3,114 +3,192 @@
 The way through the whole package that `keras-transformer train` takes.
 """
 
-import csv
 import itertools
-import json
+import shutil
 import time
 from pathlib import Path
 
 import keras
 
-from keras_transformer.data.pipeline import make_dataset
+from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.translator import load_tokenizers
-from keras_transformer.models.transformer import Transformer
-from keras_transformer.run_folder import RunFolder, write_text
-from keras_transformer.training.callbacks import SpeedLogger
-from keras_transformer.training.distribution import get_strategy
+from keras_transformer.decoding.translator import Translator, load_tokenizers
+from keras_transformer.models.transformer import Transformer, load_model
+from keras_transformer.run_folder import RunFolder, replaced, write_text
+from keras_transformer.training.callbacks import (
+    AveragedWeights,
+    BestModel,
+    StopOnNonFiniteLoss,
+    TrainingLogger,
+    TranslationEvaluator,
+    better,
+)
+from keras_transformer.training.checkpoints import (
+    CheckpointFolder,
+    average_checkpoints,
+    restore_model_state,
+)
+from keras_transformer.training.distribution import get_strategy, is_chief, sum_over_workers
+from keras_transformer.training.keeper import RunKeeper
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
 
 
 class Trainer:
-    """Trains one run, or goes on with one that was interrupted.
+    """Trains one run, or goes on with one that was interrupted, at the exact batch.
 
     Args:
         recipe: `Recipe`.
         data_folder: path that the recipe's files are relative to.
-        run_folder: path of the run's folder, made if it is not there.
+        run_folder: path of the run's folder, made if it is not there. Several workers must all see
+            the same one.
+        say: callable that takes a line of text for the user.
 
     Raises:
-        ValueError: if the folder holds a run of another recipe.
+        ValueError: if the folder holds a run of another recipe, the strategy is not to be had, or
+            `init_from` names a run of another model.
     """
 
-    def __init__(self, recipe, data_folder, run_folder):
+    def __init__(self, recipe, data_folder, run_folder, say=print):
         self.recipe = recipe
         self.data_folder = Path(data_folder)
         self.run = RunFolder(run_folder)
-        if self.run.recipe_file.is_file() and self.run.recipe() != recipe:
+        if self.run.recipe_file.is_file() and not recipe.continues(self.run.recipe()):
             raise ValueError(
                 f"{str(self.run.path)!r} holds a run of another recipe. Choose another folder with "
-                "`--run`, or delete that one."
+                "`--run`, or begin it anew with `--no-resume`."
             )
-        # The loss to keep the best model by.
-        self.monitor = "loss" if recipe.data.validation is None else "val_loss"
+        training = recipe.training
+        # Several workers have to find each other before TensorFlow is used for anything.
+        self.strategy = get_strategy(training.distribution, training.devices)
+        self.is_chief = is_chief(self.strategy)
+        self.say = say if self.is_chief else lambda line: None
+        has_validation = recipe.data.validation is not None
+        self.monitor = training.monitor or ("val_loss" if has_validation else "loss")
+        self.checkpoints = CheckpointFolder(
+            self.run.checkpoints,
+            keep_last=training.keep_last,
+            keep_best=training.keep_best,
+            mode=better(self.monitor).__name__,
+        )
 
     @property
     def finished(self):
         """Whether the run was trained to its end before."""
-        return self.run.report_file.is_file()
+        return self.run.report_file.is_file() and self.run.recipe() == self.recipe
 
-    def train(self, say=print):
-        """Trains the run to its end, from its last whole epoch if it was interrupted.
-
-        Args:
-            say: callable that takes a line of text for the user.
+    def train(self):
+        """Trains the run to its end, from where it was interrupted if it was.
 
         Returns:
             dict, the report that is also written to `report.json`.
+
+        Raises:
+            TrainingInterrupted: told to stop by Ctrl-C or SIGTERM; the same call goes on.
+            NonFiniteLossError: a loss that is not finite.
         """
         started = time.perf_counter()
         keras.utils.set_random_seed(self.recipe.training.seed)
-        pairs = self._pairs("train")
-        tokenizers = self._tokenizers(pairs)
-        dataset, data_report = self._dataset(pairs, tokenizers, shuffle=True)
-        say(str(data_report))
+        tokenizers = self.tokenizers()
+        stream = self.stream(tokenizers)
+        self.say(str(stream.report))
+        model = self.model(tokenizers)
+        self.say(f"{model.count_params():,} parameters")
         validation = None
         if self.recipe.data.validation is not None:
-            validation, _ = self._dataset(self._pairs("validation"), tokenizers, shuffle=False)
-        self.run.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.run.recipe_file, self.recipe.to_yaml())
-        with get_strategy().scope():
-            model = self._model(tokenizers)
-        say(f"{model.count_params():,} parameters")
-        speed = SpeedLogger(data_report.target_tokens)
-        model.fit(
-            dataset,
-            epochs=self.recipe.training.epochs,
-            validation_data=validation,
-            callbacks=self._callbacks(speed),
-            shuffle=False,  # the dataset does that
+            validation = self.stream(tokenizers, "validation").dataset()
+        if self.is_chief:
+            write_text(self.run.recipe_file, self.recipe.to_yaml())
+        averaged = AveragedWeights() if self.recipe.training.ema_momentum else None
+        keeper = RunKeeper(
+            self.run,
+            self.checkpoints,
+            stream,
+            self.monitor,
+            patience=self.recipe.training.patience,
+            every=self.recipe.training.checkpoint_updates,
+            averaged=averaged,
         )
-        return self.run.add_to_report(
-            seconds=round(time.perf_counter() - started, 1),
-            tokens_per_second=round(speed.tokens_per_second),
-            updates=int(model.optimizer.iterations),
-            parameters=model.count_params(),
-            vocabulary_size=model.config.vocabulary_size,
-            padding_efficiency=round(data_report.efficiency, 4),
-            dropped=data_report.dropped,
-            **self._best_epoch(),
-        )
+        keeper.restore(model, self.say)
+        logger = TrainingLogger(stream)
+        callbacks = self._callbacks(model, tokenizers, stream, keeper, averaged)
+        if not keeper.finished:
+            self._fit(model, stream, validation, keeper, [logger, *callbacks])
+        self._average(model, validation)
+        return self._report(started, model, stream, keeper, logger)
 
-    def _pairs(self, split_name):
-        """The sentence pairs of a split, as something that can be iterated more than once."""
-        return self.recipe.data.pairs(split_name, self.data_folder)
-
-    def _tokenizers(self, pairs):
-        """The tokenizers of source and target: of this run, of the recipe, or learned now."""
-        settings = self.recipe.vocabulary
-        files = self.run.tokenizer_files(settings.joint)
-        if not all(file.is_file() for file in files):
-            if settings.files is not None:
-                for name, file in zip(settings.files, files, strict=True):
-                    Tokenizer(self.data_folder / name).save(file)
-            else:
-                self._learn_vocabulary(pairs, files)
+    def tokenizers(self):
+        """Returns the tokenizers of source and target: of this run, of the recipe, or learned."""
+        files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
+        if self.is_chief and not all(file.is_file() for file in files):
+            self.run.path.mkdir(parents=True, exist_ok=True)
+            self._make_tokenizers(files)
+        sum_over_workers(self.strategy, 0.0)  # the others wait for the chief here
         return load_tokenizers(files)
 
-    def _learn_vocabulary(self, pairs, files):
+    def stream(self, tokenizers, split="train"):
+        """Returns the `BatchStream` of a split of the recipe's data."""
+        return BatchStream(
+            self._pairs(split),
+            *tokenizers,
+            batch_tokens=self.recipe.training.batch_tokens,
+            max_length=self.recipe.data.max_length,
+            max_length_ratio=self.recipe.data.max_length_ratio,
+            shuffle=split == "train",
+            seed=self.recipe.training.seed,
+        )
+
+    def model(self, tokenizers):
+        """Returns the compiled model, its weights random or those of `init_from`."""
+        source, target = tokenizers
+        training = self.recipe.training
+        config = self.recipe.model_config(
+            target.vocabulary_size,
+            None if self.recipe.vocabulary.joint else source.vocabulary_size,
+        )
+        schedule = WarmupSchedule(config.hidden_dim, training.warmup_steps)
+        if training.learning_rate is not None:
+            schedule = WarmupSchedule.from_peak(
+                config.hidden_dim, training.learning_rate, training.warmup_steps
+            )
+        optimizer_arguments = {"global_clipnorm": training.clip_norm}
+        if training.ema_momentum is not None:
+            optimizer_arguments |= {"use_ema": True, "ema_momentum": training.ema_momentum}
+        with self.strategy.scope():
+            model = Transformer(config, dtype=training.precision)
+            model.compile(
+                optimizer=paper_optimizer(config, learning_rate=schedule, **optimizer_arguments),
+                # No metrics: each passes over all logits again, a tenth of a small model's time.
+                loss=SmoothedCrossEntropy(training.label_smoothing),
+            )
+            if training.init_from is not None:
+                self._take_weights(model)
+        replicas = self.strategy.num_replicas_in_sync
+        model.accumulation_steps = training.micro_batches(replicas)
+        if model.accumulation_steps > 1 or replicas > 1:
+            self.say(f"{replicas} replicas, {model.accumulation_steps} micro-batches on each")
+        return model
+
+    def _pairs(self, split):
+        """The sentence pairs of a split, as something that can be iterated more than once."""
+        return self.recipe.data.pairs(split, self.data_folder)
+
+    def _make_tokenizers(self, files):
         settings = self.recipe.vocabulary
+        init_from = self.recipe.training.init_from
+        if init_from is not None:
+            given = RunFolder.existing(init_from).tokenizer_files(settings.joint)
+        elif settings.files is not None:
+            given = [self.data_folder / name for name in settings.files]
+        else:
+            self._learn_vocabulary(files)
+            return
+        for name, file in zip(given, files, strict=True):
+            Tokenizer(name).save(file)
+
+    def _learn_vocabulary(self, files):
+        settings = self.recipe.vocabulary
+        pairs = self._pairs("train")
         if settings.joint:
             texts = [itertools.chain.from_iterable(pairs)]
         else:
@@ -125,79 +203,128 @@ class Trainer:
                 character_coverage=settings.character_coverage,
             )
 
-    def _dataset(self, pairs, tokenizers, shuffle):
-        return make_dataset(
-            pairs,
-            *tokenizers,
-            batch_tokens=self.recipe.training.batch_tokens,
-            max_length=self.recipe.data.max_length,
-            max_length_ratio=self.recipe.data.max_length_ratio,
-            shuffle=shuffle,
-            seed=self.recipe.training.seed,
-            first_epoch=self._epochs_done(),
-        )
-
-    def _model(self, tokenizers):
-        source, target = tokenizers
-        training = self.recipe.training
-        config = self.recipe.model_config(
-            target.vocabulary_size,
-            None if self.recipe.vocabulary.joint else source.vocabulary_size,
-        )
-        model = Transformer(config, dtype=training.precision)
-        schedule = WarmupSchedule(config.hidden_dim, training.warmup_steps)
-        if training.learning_rate is not None:
-            schedule = WarmupSchedule.from_peak(
-                config.hidden_dim, training.learning_rate, training.warmup_steps
+    def _take_weights(self, model):
+        """The weights of `init_from`, which has to be the same model but for dropout."""
+        path = self.recipe.training.init_from
+        other = load_model(RunFolder.existing(path).model_file)
+        mine, theirs = model.config.to_dict(), other.config.to_dict()
+        unlike = [n for n in mine if "dropout" not in n and mine[n] != theirs[n]]
+        if unlike:
+            raise ValueError(
+                f"`init_from` must name a run of the same model. Received: {path!r}, where "
+                + ", ".join(f"{name} is {theirs[name]}, not {mine[name]}" for name in unlike)
             )
-        model.compile(
-            optimizer=paper_optimizer(
-                config, learning_rate=schedule, global_clipnorm=training.clip_norm
-            ),
-            loss=SmoothedCrossEntropy(training.label_smoothing),
-            # No metrics: each passes over all logits again, a tenth of the time of a small model.
-            # Batches have many shapes, and each would be compiled anew.
-            jit_compile=False,
-        )
-        return model
+        model.set_weights(other.get_weights())
 
-    def _callbacks(self, speed):
-        best = self._best_epoch().get(self.monitor)
-        callbacks = [
-            # First, so that what comes after sees what it adds to the logs.
-            speed,
-            keras.callbacks.BackupAndRestore(self.run.backup, delete_checkpoint=False),
-            keras.callbacks.CSVLogger(self.run.history_file, append=True),
-            keras.callbacks.TensorBoard(self.run.logs, write_graph=False),
-            keras.callbacks.TerminateOnNaN(),
-            keras.callbacks.ModelCheckpoint(
-                self.run.model_file,
-                monitor=self.monitor,
-                mode="min",
-                save_best_only=True,
-                initial_value_threshold=best,
-            ),
-        ]
-        if self.recipe.training.patience is not None:
+    def _callbacks(self, model, tokenizers, stream, keeper, averaged):
+        training = self.recipe.training
+        callbacks = [StopOnNonFiniteLoss(stream, self.checkpoints)]
+        if averaged is not None:
+            callbacks.append(averaged)
+        if self.is_chief and training.translation_sample is not None:
+            sample = itertools.islice(self._pairs("validation"), training.translation_sample)
             callbacks.append(
-                keras.callbacks.EarlyStopping(
-                    self.monitor, patience=self.recipe.training.patience, mode="min", baseline=best
+                TranslationEvaluator(
+                    Translator(model, *tokenizers),
+                    list(sample),
+                    epochs=training.translation_epochs,
+                    say=self.say,
                 )
             )
-        return callbacks
+        if self.is_chief:
+            best = keeper.best() or {}
+            callbacks += [
+                BestModel(self.run.model_file, self.monitor, best.get(self.monitor)),
+                keras.callbacks.TensorBoard(self.run.logs, write_graph=False),
+            ]
+        return [*callbacks, keeper]
 
-    def _epochs_done(self):
-        metadata = self.run.backup / "training_metadata.json"
-        return json.loads(metadata.read_text())["epoch"] if metadata.is_file() else 0
+    def _fit(self, model, stream, validation, keeper, callbacks):
+        try:
+            model.fit(
+                stream.dataset(),
+                initial_epoch=keeper.epoch,
+                epochs=self.recipe.training.epochs,
+                validation_data=validation,
+                callbacks=callbacks,
+                verbose="auto" if self.is_chief else 0,
+                shuffle=False,  # the dataset does that
+            )
+        finally:
+            keeper.release()
 
-    def _best_epoch(self):
-        """The number (from 1) and the losses of the epoch with the lowest monitored loss."""
-        if not self.run.history_file.is_file():
-            return {}
-        with open(self.run.history_file, newline="") as file:
-            rows = list(csv.DictReader(file))
-        if not rows:
-            return {}
-        best = min(rows, key=lambda row: float(row[self.monitor]))
-        losses = {name: float(best[name]) for name in {"loss", self.monitor}}
-        return {"epochs": int(rows[-1]["epoch"]) + 1, "best_epoch": int(best["epoch"]) + 1} | losses
+    def _average(self, model, validation):
+        """Lets the run's model be the average of the last checkpoints, if the recipe says so."""
+        number = self.recipe.training.average
+        if number is None:
+            return
+        paths = self.checkpoints.last(number)
+        restore_model_state(model, average_checkpoints(paths), parts=("model",))
+        self.say(f"Averaged {', '.join(path.name for path in paths)}.")
+        if validation is not None:
+            loss = model.evaluate(validation, verbose=0)
+            self.say(f"Validation loss {loss:.4f}")
+        if self.is_chief:
+            with replaced(self.run.model_file) as partial:
+                model.save(partial)
+
+    def _report(self, started, model, stream, keeper, logger):
+        best = keeper.best() or {}
+        entries = {
+            "seconds": round(time.perf_counter() - started, 1),
+            "tokens_per_second": round(logger.tokens_per_second),
+            "updates": int(model.optimizer.iterations),
+            "parameters": model.count_params(),
+            "vocabulary_size": model.config.vocabulary_size,
+            "padding_efficiency": round(stream.report.efficiency, 4),
+            "dropped": stream.report.dropped,
+            "epochs": len(keeper.history),
+            "best_epoch": best.get("epoch", -1) + 1,
+            **{name: best[name] for name in ("loss", self.monitor) if name in best},
+        }
+        return self.run.add_to_report(**entries) if self.is_chief else entries
+
+
+def average_run(run_folder, output, last=5, best=0):
+    """Writes a model whose weights are the average of a run's checkpoints.
+
+    Args:
+        run_folder: path of the run's folder.
+        output: path of the `.keras` file to write.
+        last: int. How many of the last checkpoints. Defaults to `5`.
+        best: int. Instead: how many of the best ones. Defaults to `0`.
+
+    Returns:
+        list of the paths averaged.
+
+    Raises:
+        ValueError: if the run does not keep that many.
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1.
+    """
+    run = RunFolder.existing(run_folder)
+    training = run.recipe().training
+    monitor = training.monitor or "val_loss"
+    folder = CheckpointFolder(run.checkpoints, mode=better(monitor).__name__)
+    paths = folder.best(best) if best else folder.last(last)
+    if not paths or len(paths) < (best or last):
+        raise ValueError(
+            f"The run keeps {len(paths)} such checkpoints (`keep_last` {training.keep_last}, "
+            f"`keep_best` {training.keep_best} in its recipe). Received: last={last}, best={best}"
+        )
+    model = load_model(run.model_file)
+    restore_model_state(model, average_checkpoints(paths), parts=("model",))
+    with replaced(output) as partial:
+        model.save(partial)
+    return paths
+
+
+def begin_anew(run_folder):
+    """Deletes what a run has trained, so that the next training does not go on with it."""
+    run = RunFolder(run_folder)
+    for folder in (run.checkpoints, run.logs):
+        shutil.rmtree(folder, ignore_errors=True)
+    tokenizers = run.tokenizer_files(joint=True) + run.tokenizer_files(joint=False)
+    for file in (run.recipe_file, run.model_file, run.history_file, run.report_file, *tokenizers):
+        file.unlink(missing_ok=True)

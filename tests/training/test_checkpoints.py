@@ -176,7 +176,6 @@ def test_a_flipped_bit_is_found_out_wherever_it_is(small):
 
 
 def test_every_bit_of_the_arrays_counts(small):
-    """The last array too: a reader that stops at its last element never compares the checksum."""
     whole = small.read_bytes()
     for array in SMALL.values():
         start = whole.index(array.tobytes(), whole.index(b"\x93NUMPY"))
@@ -186,6 +185,18 @@ def test_every_bit_of_the_arrays_counts(small):
             small.write_bytes(damaged)
             with pytest.raises(CorruptCheckpointError, match="CRC"):
                 read_checkpoint(small)
+
+
+def test_a_damaged_shape_is_not_believed(tmp_path):
+    """Else a flipped bit would ask for all the memory there is, and more."""
+    path = tmp_path / "a.npz"
+    write_checkpoint(path, {"a": np.zeros(10**5)}, {})  # larger than what is read ahead
+    huge = b"(9999999999999,), }"
+    damaged = path.read_bytes().replace(b"(100000,), }".ljust(len(huge)), huge)
+    assert huge in damaged and len(damaged) == path.stat().st_size
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptCheckpointError, match="CRC"):
+        read_checkpoint(path)
 
 
 def test_every_truncation_is_found_out(small):

@@ -1,0 +1,56 @@
+"""How the commands speak to people: errors in one line, progress, no noise from TensorFlow."""
+
+import contextlib
+import os
+import sys
+
+import typer
+from rich.console import Console
+
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def clear_errors():
+    """Ends the program with one line and exit code 2 on what the user can mend."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
+            raise
+        message = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.filename is not None:
+            message = f"{error.strerror}: {error.filename}"
+        console.print(f"Error: {message}", markup=False)
+        raise typer.Exit(2) from None
+
+
+def import_tensorflow():
+    """Imports TensorFlow without the lines it writes to standard error."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 2)
+    try:
+        import tensorflow  # noqa: F401
+
+        with contextlib.suppress(ImportError):
+            import tensorflow_text  # noqa: F401
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def with_progress(translator, lines, batch_sentences):
+    """Translates with a progress bar, if someone is watching."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("", total=len(lines))
+        return translator(
+            lines, batch_sentences, on_progress=lambda done: progress.advance(task, done)
+        )
