@@ -5,6 +5,7 @@ inside the commands that need it, so that `--help` answers at once.
 """
 
 import io
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -53,6 +54,7 @@ def train(
 
         parsed = Recipe.load(recipe)
         import_tensorflow()
+        from keras_transformer.training.callbacks import NonFiniteLossError
         from keras_transformer.training.keeper import TrainingInterrupted
         from keras_transformer.training.trainer import Trainer, begin_anew
 
@@ -65,11 +67,13 @@ def train(
         try:
             report = trainer.train()
         except TrainingInterrupted as interrupted:
-            console.print(
-                f"\n{interrupted}\nThe same command goes on from there:\n"
-                f"keras-transformer train {recipe} --data {data} --run {run}"
-            )
+            words = ("keras-transformer", "train", recipe, "--data", data, "--run", run)
+            console.print(f"\n{interrupted}\nThe same command goes on from there:")
+            console.print(shlex.join(map(str, words)))
             raise typer.Exit(128 + interrupted.signal) from None
+        except NonFiniteLossError as error:  # not a mistake in the words: exit code 1
+            console.print(f"\nError: {error}")
+            raise typer.Exit(1) from None
     if trainer.is_chief:
         for name, value in report.items():
             console.print(f"{name:>20}  {value}")

@@ -7,7 +7,8 @@ import sys
 import typer
 from rich.console import Console
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+# Text is shown as it is: paths and translations may hold [brackets] and :colons:.
+console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -21,7 +22,7 @@ def clear_errors():
         message = " ".join(str(error).split())
         if isinstance(error, OSError) and error.filename is not None:
             message = f"{error.strerror}: {error.filename}"
-        console.print(f"Error: {message}", markup=False)
+        console.print(f"Error: {message}")
         raise typer.Exit(2) from None
 
 

@@ -4,7 +4,7 @@ Pure Python, so that a mistake in a recipe is told before TensorFlow is imported
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from keras_transformer.settings import Settings
 
 PRESETS = ("tiny", "base", "big")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+DISTRIBUTIONS = ("auto", "single", "mirrored", "multi_worker")
+MONITORS = ("loss", "val_loss", "val_bleu", "val_chrf")
 MAY_BE_ZERO = ("seed", "keep_best")
 # What may change when a run goes on: all else would make it another run.
 RESUMABLE = (
@@ -115,7 +117,10 @@ class VocabularySettings(Settings):
             self._reject("normalization", '"nfkc" or "identity"')
         if not 0 < self.character_coverage <= 1:
             self._reject("character_coverage", "more than 0 and at most 1")
-        if self.files is not None and len(self.files) != (1 if self.joint else 2):
+        if self.files is not None and (
+            len(self.files) != (1 if self.joint else 2)
+            or not all(isinstance(path, str) for path in self.files)
+        ):
             self._reject("files", "one file, or two if not joint")
 
 
@@ -133,9 +138,8 @@ class TrainingSettings(Settings):
         label_smoothing: float in [0, 1). Defaults to `0.1`.
         clip_norm: float. Largest norm of the whole gradient; `null` for none, the paper's. Defaults
             to `null`.
-        monitor: the logged value that the best epoch is told by: `val_loss`, `val_bleu`, ... Higher
-            is better for BLEU, chrF and accuracy. Defaults to `val_loss`, or `loss` if the recipe
-            has no validation split.
+        monitor: the logged value that the best epoch is told by: `loss`, `val_loss`, `val_bleu` or
+            `val_chrf`. Defaults to `val_loss`, or `loss` if the recipe has no validation split.
         patience: int, in epochs. Stop when `monitor` has not become better for so long; `null` to
             train all epochs. Defaults to `null`.
         precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`. Defaults to `"float32"`.
@@ -145,8 +149,8 @@ class TrainingSettings(Settings):
         devices: list of device names, see `get_strategy`. Defaults to `null`, all GPUs.
         accumulation_steps: int. Micro-batches that each device takes one after the other for one
             update, to save memory. Defaults to `1`.
-        micro_batch_tokens: int. Instead: most token slots that a device takes at once. Defaults to
-            `null`.
+        micro_batch_tokens: int. Instead: the token slots that a device takes at once; rounded up to
+            whole sentences. Defaults to `null`.
         checkpoint_updates: int. A checkpoint is written after so many updates, and after every
             epoch. Defaults to `1000`.
         keep_last: int. How many of the last checkpoints are kept. Defaults to `5`.
@@ -188,10 +192,11 @@ class TrainingSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in self.to_dict():
-            value = getattr(self, name)
-            if isinstance(value, int) and name not in MAY_BE_ZERO and value < 1:
-                self._reject(name, "at least 1")
+        for field_ in fields(self):
+            name, value = field_.name, getattr(self, field_.name)
+            least = 0 if name in MAY_BE_ZERO else 1
+            if field_.type in (int, int | None) and value is not None and value < least:
+                self._reject(name, f"at least {least}")
         for name in ("learning_rate", "clip_norm"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -200,6 +205,18 @@ class TrainingSettings(Settings):
             self._reject("label_smoothing", "at least 0 and less than 1")
         if self.precision not in PRECISIONS:
             self._reject("precision", f"one of {', '.join(PRECISIONS)}")
+        if self.monitor not in (None, *MONITORS):
+            self._reject("monitor", f"one of {', '.join(MONITORS)}")
+        if self.monitor in MONITORS[2:] and self.translation_sample is None:
+            self._reject("monitor", "loss or val_loss where `translation_sample` is not given")
+        if self.translation_epochs > self.epochs:
+            self._reject("translation_epochs", f"at most `epochs`, {self.epochs}")
+        if self.distribution not in DISTRIBUTIONS:
+            self._reject("distribution", f"one of {', '.join(DISTRIBUTIONS)}")
+        if self.devices is not None and not (
+            self.devices and all(isinstance(name, str) for name in self.devices)
+        ):
+            self._reject("devices", 'a list of names such as "GPU:0"')
         if self.ema_momentum is not None and not 0 < self.ema_momentum < 1:
             self._reject("ema_momentum", "more than 0 and less than 1")
         if self.micro_batch_tokens is not None and self.accumulation_steps > 1:
@@ -276,9 +293,10 @@ class Recipe(Settings):
 
     def continues(self, other):
         """Returns whether a run by this recipe can go on with what one by `other` has done."""
-        changed = {name: getattr(self.training, name) for name in RESUMABLE}
-        training = replace(other.training, **changed)
-        return replace(other, training=training) == self
+        mine, theirs = self.to_dict(), other.to_dict()
+        for name in RESUMABLE:
+            del mine["training"][name], theirs["training"][name]
+        return mine == theirs
 
     def model_config(self, vocabulary_size, source_vocabulary_size=None):
         """Returns the `TransformerConfig` for vocabularies of these sizes."""

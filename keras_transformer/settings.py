@@ -19,7 +19,8 @@ class Settings:
         for field in fields(self):
             value = getattr(self, field.name)
             # An int may stand for a float; a bool, though an int to Python, may not stand for one.
-            allowed = (float, int) if field.type is float else field.type
+            is_float = field.type in (float, float | None)
+            allowed = field.type | int if is_float else field.type
             if not isinstance(value, allowed) or (
                 isinstance(value, bool) and field.type is not bool
             ):

@@ -11,7 +11,7 @@ MODULES = {p: ".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in FI
 
 # From the lowest level to the highest: a file imports only from rows above its own.
 LEVELS = """
-settings
+settings training.workers
 config
 layers.arguments
 layers.masks layers.attention layers.dropout layers.positional_embedding
@@ -28,7 +28,8 @@ models.stack
 models.encoder models.decoder
 models.transformer
 decoding.translator
-export.saved_model export.ctranslate2 training.callbacks training.keeper
+export.saved_model export.ctranslate2 training.callbacks
+training.keeper
 training.trainer
 training.doctor
 cli

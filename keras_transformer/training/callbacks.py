@@ -72,14 +72,14 @@ class NonFiniteLossError(ArithmeticError):
 
 
 class StopOnNonFiniteLoss(keras.callbacks.Callback):
-    """Ends the training by an error at the first loss or gradient that is not finite.
+    """Ends the training by an error at the first loss, gradient or weight that is not finite.
 
     Args:
         stream: `BatchStream` that the model trains from, for the lines of the batch.
         folder: `CheckpointFolder`, for the last good checkpoint.
 
     Raises:
-        NonFiniteLossError: out of `fit`.
+        NonFiniteLossError: out of `fit`, before anything of it is saved.
     """
 
     def __init__(self, stream, folder):
@@ -94,16 +94,38 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         # float16 overflows are no failure: the update is skipped, and the scale is lowered.
         scaled = hasattr(self.model.optimizer, "inner_optimizer")
         names = ["loss"] if scaled else ["loss", "gradient_norm"]
-        logs = logs or {}
+        self._batch = batch
+        self._check(names, logs or {})
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._check(["val_loss"], logs)
+
+    def check_state(self, arrays):
+        """Checks what is about to be saved: an update can go wrong after a loss that was right.
+
+        Args:
+            arrays: dict of name to array, as of `model_state`.
+
+        Raises:
+            NonFiniteLossError: one of them is not finite.
+        """
+        wrong = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+        if wrong:
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            self._fail(f"{wrong[0]}{more} not finite")
+
+    def _check(self, names, logs):
         wrong = [f"{name} {logs[name]}" for name in names if not np.isfinite(logs.get(name, 0.0))]
-        if not wrong:
-            return
-        lines = np.sort(self._stream.batches(self._epoch)[batch]) + 1
+        if wrong:
+            self._fail(" and ".join(wrong))
+
+    def _fail(self, what):
+        lines = np.sort(self._stream.batches(self._epoch)[self._batch]) + 1
         newest = self._folder.last(1)
         good = f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
         raise NonFiniteLossError(
-            f"{' and '.join(wrong)} at update {int(self.model.optimizer.iterations)} (epoch "
-            f"{self._epoch + 1}, batch {batch + 1}), from the training pairs of lines "
+            f"{what} at update {int(self.model.optimizer.iterations)} (epoch {self._epoch + 1}, "
+            f"batch {self._batch + 1}), from the training pairs of lines "
             f"{', '.join(map(str, lines))}. {good} Look at these lines; lower the learning rate, "
             "lengthen the warm-up, or set `clip_norm`."
         )

@@ -137,7 +137,7 @@ def row_blocks(rows, number):
 
 def _with_weights(x, y, sample_weight=None):
     if sample_weight is None:
-        sample_weight = tf.ones(tf.shape(y)[:1])
+        sample_weight = tf.ones(tf.shape(y))
     return x, y, sample_weight
 
 

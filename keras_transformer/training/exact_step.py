@@ -66,8 +66,7 @@ class ExactTraining:
         return super().make_train_function(force)
 
     def train_step(self, data):
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        weights = self._token_weights(y, sample_weight)
+        x, y, sample_weight, weights = self._weighed(data)
         num_tokens = _sum_over_replicas(tf.reduce_sum(weights))
         gradients, loss = self._gradients(x, y, sample_weight, weights, num_tokens)
         gradients, loss = _sum_over_replicas((gradients, loss))
@@ -79,8 +78,7 @@ class ExactTraining:
         return self._logs(gradient_norm=norm)
 
     def test_step(self, data):
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        weights = self._token_weights(y, sample_weight)
+        x, y, sample_weight, weights = self._weighed(data)
         num_tokens = _sum_over_replicas(tf.reduce_sum(weights))
         loss = self._loss_share(x, y, sample_weight, weights, num_tokens, training=False)
         self._track_loss(_sum_over_replicas(loss), num_tokens)
@@ -115,8 +113,13 @@ class ExactTraining:
             )
         return data
 
-    def _token_weights(self, y, sample_weight):
-        return token_weights(y, getattr(self.loss, "ignore_class", None), sample_weight)
+    def _weighed(self, data):
+        """Inputs, labels, the weights given for metrics, and those of tokens in the loss."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if sample_weight is None:
+            sample_weight = tf.ones(tf.shape(y))
+        weights = token_weights(y, getattr(self.loss, "ignore_class", None), sample_weight)
+        return x, y, sample_weight, weights
 
     def _loss_share(self, x, y, sample_weight, weights, num_tokens, training):
         """What these rows add to the mean loss per token of the update; metrics are updated."""

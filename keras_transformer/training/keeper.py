@@ -48,12 +48,15 @@ class RunKeeper(keras.callbacks.Callback):
         patience: int, in epochs. `None`: no early stopping.
         every: int, in updates.
         averaged: `AveragedWeights`, to be ended before weights are saved. Optional.
+        guard: `StopOnNonFiniteLoss`, asked before weights are saved. Optional.
 
     Raises:
         TrainingInterrupted: out of `fit`, when SIGTERM or Ctrl-C came and all is saved.
     """
 
-    def __init__(self, run, folder, stream, monitor, patience=None, every=1000, averaged=None):
+    def __init__(
+        self, run, folder, stream, monitor, patience=None, every=1000, averaged=None, guard=None
+    ):
         super().__init__()
         self._run = run
         self._folder = folder
@@ -62,6 +65,8 @@ class RunKeeper(keras.callbacks.Callback):
         self._patience = patience
         self._every = every
         self._averaged = averaged
+        self._guard = guard
+        self._interruption = None  # checkpoint that a run never interrupted would not have
         self._metrics = {}  # of the epoch that was interrupted
         self._signal = None
         self._old_handlers = {}
@@ -95,6 +100,7 @@ class RunKeeper(keras.callbacks.Callback):
         self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
         self.history = metadata["history"]
         self.epoch, self.batch = metadata["epoch"], metadata["batch"]
+        self._interruption = path if metadata["interruption"] else None
         if is_chief(strategy):
             write_text(self._run.history_file, _csv(self.history))
         say(f"Going on after {step:,} updates, epoch {self.epoch + 1}, batch {self.batch + 1}.")
@@ -107,11 +113,11 @@ class RunKeeper(keras.callbacks.Callback):
 
     @property
     def finished(self):
-        """Whether the monitored value has not become better for as long as patience lasts."""
-        best = self.best()
-        return None not in (best, self._patience) and (
-            self.history[-1]["epoch"] - best["epoch"] >= self._patience
-        )
+        """Whether the monitored value, when last taken, had not become better for `patience`."""
+        epochs = [row["epoch"] for row in self.history if self._monitor in row]
+        if not epochs or self._patience is None:
+            return False
+        return epochs[-1] - self.best()["epoch"] >= self._patience
 
     # === What Keras calls ===
 
@@ -139,8 +145,9 @@ class RunKeeper(keras.callbacks.Callback):
             return  # the end of the epoch comes next
         step = int(self.model.optimizer.iterations)
         is_told = step % self._questions == 0 and self._is_told_to_stop()
-        if is_told or step % self._every == 0:
-            path = self._save(step)
+        is_due = step % self._every == 0
+        if is_told or is_due:
+            path = self._save(step, interruption=not is_due)
         if is_told:
             self._stop(path)
 
@@ -181,12 +188,20 @@ class RunKeeper(keras.callbacks.Callback):
 
         self.model.train_function = skip
 
-    def _save(self, step, score=None):
+    def _save(self, step, score=None, interruption=False):
         state = model_state(self.model)  # by all workers: they sum the metrics for it
-        position = {"step": step, "epoch": self.epoch, "batch": self.batch}
-        if self._writes():
-            return self._folder.save(step, state, {**position, "history": self.history}, score)
-        return self._folder.path_of(step)
+        if self._guard is not None:
+            self._guard.check_state(state)
+        metadata = {
+            **{"step": step, "epoch": self.epoch, "batch": self.batch},
+            **{"interruption": interruption, "history": self.history},
+        }
+        if not self._writes():
+            return self._folder.path_of(step)
+        if self._interruption is not None:  # or it would be averaged, and drive out another
+            self._interruption.unlink(missing_ok=True)
+            self._interruption = None
+        return self._folder.save(step, state, metadata, score)
 
     def _on_signal(self, number, frame):
         if self._signal is not None:  # the second time: at once

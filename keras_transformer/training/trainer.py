@@ -4,6 +4,7 @@ The way through the whole package that `keras-transformer train` takes.
 """
 
 import itertools
+import json
 import shutil
 import time
 from pathlib import Path
@@ -75,7 +76,10 @@ class Trainer:
     @property
     def finished(self):
         """Whether the run was trained to its end before."""
-        return self.run.report_file.is_file() and self.run.recipe() == self.recipe
+        file = self.run.report_file
+        # `evaluate` writes there too, also of a run that was interrupted.
+        report = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        return "updates" in report and self.run.recipe() == self.recipe
 
     def train(self):
         """Trains the run to its end, from where it was interrupted if it was.
@@ -89,6 +93,8 @@ class Trainer:
         """
         started = time.perf_counter()
         keras.utils.set_random_seed(self.recipe.training.seed)
+        if self.is_chief:
+            self._clear()
         tokenizers = self.tokenizers()
         stream = self.stream(tokenizers)
         self.say(str(stream.report))
@@ -100,6 +106,7 @@ class Trainer:
         if self.is_chief:
             write_text(self.run.recipe_file, self.recipe.to_yaml())
         averaged = AveragedWeights() if self.recipe.training.ema_momentum else None
+        guard = StopOnNonFiniteLoss(stream, self.checkpoints)
         keeper = RunKeeper(
             self.run,
             self.checkpoints,
@@ -108,12 +115,13 @@ class Trainer:
             patience=self.recipe.training.patience,
             every=self.recipe.training.checkpoint_updates,
             averaged=averaged,
+            guard=guard,
         )
         keeper.restore(model, self.say)
         logger = TrainingLogger(stream)
-        callbacks = self._callbacks(model, tokenizers, stream, keeper, averaged)
+        callbacks = self._callbacks(model, tokenizers, keeper, averaged)
         if not keeper.finished:
-            self._fit(model, stream, validation, keeper, [logger, *callbacks])
+            self._fit(model, stream, validation, keeper, [logger, guard, *callbacks])
         self._average(model, validation)
         return self._report(started, model, stream, keeper, logger)
 
@@ -169,6 +177,13 @@ class Trainer:
             self.say(f"{replicas} replicas, {model.accumulation_steps} micro-batches on each")
         return model
 
+    def _clear(self):
+        """Removes what a start that failed, or a training that now goes on, has left."""
+        self.run.report_file.unlink(missing_ok=True)  # of another model than there will be
+        if not self.run.recipe_file.is_file():
+            for file in self.run.tokenizer_files(joint=True) + self.run.tokenizer_files(False):
+                file.unlink(missing_ok=True)
+
     def _pairs(self, split):
         """The sentence pairs of a split, as something that can be iterated more than once."""
         return self.recipe.data.pairs(split, self.data_folder)
@@ -216,11 +231,9 @@ class Trainer:
             )
         model.set_weights(other.get_weights())
 
-    def _callbacks(self, model, tokenizers, stream, keeper, averaged):
+    def _callbacks(self, model, tokenizers, keeper, averaged):
         training = self.recipe.training
-        callbacks = [StopOnNonFiniteLoss(stream, self.checkpoints)]
-        if averaged is not None:
-            callbacks.append(averaged)
+        callbacks = [] if averaged is None else [averaged]
         if self.is_chief and training.translation_sample is not None:
             sample = itertools.islice(self._pairs("validation"), training.translation_sample)
             callbacks.append(

@@ -1,6 +1,7 @@
 """Batches hold every pair once, within the budget, in an order that seed and epoch decide."""
 
 import collections
+import itertools
 import os
 import pathlib
 
@@ -15,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from keras_transformer.data.batching import plan_batches
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.number_names import number_names
-from keras_transformer.data.pipeline import make_dataset
+from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.tensorflow_only
@@ -190,6 +191,48 @@ def test_iterations_that_are_broken_off_do_not_count(tokenizer):
     firsts = [next(dataset.as_numpy_iterator()) for _ in range(2)]
     assert_same_batches(firsts[:1], firsts[1:])
     assert_same_batches(firsts[:1], list(dataset.as_numpy_iterator())[:1])
+
+
+def padded(rows):
+    """Token ids with END of some rows, as the arrays of a batch."""
+    widest = max(map(len, rows))
+    return np.array([[*row, END, *[PAD] * (widest - len(row))] for row in rows])
+
+
+def test_stream_begins_at_the_batch_that_is_sought(tokenizer):
+    stream = BatchStream(PAIRS, tokenizer, batch_tokens=1500, seed=5)
+    number = stream.report.batches_per_epoch
+    epochs = []
+    for epoch in (2, 3):
+        dataset, _ = make_dataset(PAIRS, tokenizer, batch_tokens=1500, seed=5, first_epoch=epoch)
+        epochs.append(list(dataset.as_numpy_iterator()))
+    dataset = stream.dataset()
+    for batch in (0, 1, number // 2, number - 1):
+        next(dataset.as_numpy_iterator())  # broken off
+        stream.seek(2, batch)
+        tail = list(itertools.islice(dataset.as_numpy_iterator(), number - batch))
+        assert_same_batches(tail, epochs[0][batch:])
+        assert_same_batches(list(dataset.as_numpy_iterator()), epochs[1])
+
+
+def test_stream_names_the_pairs_and_counts_the_tokens_of_each_batch(tokenizer, source_tokenizer):
+    # Pairs that are dropped move the numbers of those that are kept.
+    pairs = [*UNFIT["empty"], *PAIRS[:200], *UNFIT["too long"], *PAIRS[200:]]
+    stream = BatchStream(pairs, source_tokenizer, tokenizer, batch_tokens=900, max_length=80)
+    sources, targets = zip(*pairs, strict=True)
+    sources = source_tokenizer.tokenize(list(sources)).to_list()
+    targets = tokenizer.tokenize(list(targets)).to_list()
+    for epoch in (0, 1):
+        stream.seek(epoch)
+        batches = list(stream.dataset().as_numpy_iterator())
+        named, counts = stream.batches(epoch), stream.token_counts(epoch)
+        for (inputs, labels, _), numbers, count in zip(batches, named, counts, strict=True):
+            source = inputs["encoder_token_ids"]
+            np.testing.assert_array_equal(source, padded([sources[n] for n in numbers]))
+            np.testing.assert_array_equal(labels, padded([targets[n] for n in numbers]))
+            target_tokens, source_tokens = np.sum(labels != PAD), np.sum(source != PAD)
+            slots = source.size + labels.size
+            assert count.tolist() == [target_tokens, source_tokens + target_tokens, slots]
 
 
 def toy_model(vocabulary_size):

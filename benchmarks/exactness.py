@@ -1,0 +1,185 @@
+"""Is the update the same however a batch is cut up? Prints a table and fails where it is not.
+
+    python benchmarks/exactness.py
+
+Trains the same small model on the same sentences of 1 to 60 tokens, dropout 0, 40 updates of Adam:
+on one device, on two replicas, in two worker processes, in micro-batches; with and without
+clipping. The last batch of each epoch is smaller than the number of micro-batches. For comparison,
+Keras's own step does the same: on one device it trains the same, but weighs rows where it
+evaluates; on two replicas nothing agrees.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.training.distribution import get_strategy, is_chief
+from keras_transformer.training.workers import start_workers
+
+VOCABULARY_SIZE = 100
+EPOCHS, ROWS = 4, (9, 12, 7, 10, 11, 8, 13, 9, 10, 1)
+CLIP_NORM = 0.7
+# name -> strategy, micro-batches, step
+SETUPS = {
+    "one device": ("single", 1, "exact"),
+    "4 micro-batches": ("single", 4, "exact"),
+    "2 replicas": ("mirrored", 1, "exact"),
+    "2 replicas x 2 micro-batches": ("mirrored", 2, "exact"),
+    "2 worker processes": ("multi_worker", 1, "exact"),
+    "Keras's step, one device": ("single", 1, "keras"),
+    "Keras's step, 2 replicas": ("mirrored", 1, "keras"),
+}
+TOLERANCES = {"losses": 1e-5, "evaluate": 1e-5, "weights": 1e-4, "logits": 1e-4}
+NOT_EXPECTED = {
+    "Keras's step, one device": ("evaluate",),
+    "Keras's step, 2 replicas": tuple(TOLERANCES),
+}
+
+
+class KerasTransformer(kt.Transformer):
+    """The same model with the train step that Keras has."""
+
+    train_step = keras.Model.train_step
+    test_step = keras.Model.test_step
+    fit = keras.Model.fit
+    evaluate = keras.Model.evaluate
+
+
+class Losses(keras.callbacks.Callback):
+    """The loss of each update, not the mean over the epoch so far."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.reset_metrics()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.values.append(logs["loss"])
+
+
+def batches():
+    """Batches of an epoch: ids, labels and weights of sentences of 1 to 60 tokens."""
+    rng = np.random.default_rng(0)
+    for rows in ROWS:
+        source, target = (token_ids(rng, rows) for _ in range(2))
+        inputs = {
+            "encoder_token_ids": source,
+            "decoder_token_ids": np.pad(target, ((0, 0), (1, 0)), constant_values=1)[:, :-1],
+        }
+        yield inputs, target, (target > 0).astype("float32")
+
+
+def token_ids(rng, rows):
+    lengths = rng.integers(1, 61, (rows, 1))
+    ids = rng.integers(4, VOCABULARY_SIZE, (rows, lengths.max()))
+    return np.where(np.arange(lengths.max()) < lengths, ids, 0).astype("int32")
+
+
+def train(setup, clip_norm):
+    """Trains by one setup and returns what is compared, as a dict of arrays."""
+    strategy_name, micro_batches, step = SETUPS[setup]
+    devices = ["CPU:0", "CPU:1"] if strategy_name == "mirrored" else None
+    strategy = get_strategy(strategy_name, devices)
+    keras.utils.set_random_seed(1)
+    token_spec = tf.TensorSpec((None, None), tf.int32)
+    dataset = tf.data.Dataset.from_generator(
+        batches,
+        output_signature=(
+            {"encoder_token_ids": token_spec, "decoder_token_ids": token_spec},
+            token_spec,
+            tf.TensorSpec((None, None), tf.float32),
+        ),
+    ).apply(tf.data.experimental.assert_cardinality(len(ROWS)))
+    with strategy.scope():
+        config = kt.TransformerConfig.tiny(
+            VOCABULARY_SIZE,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            hidden_dim=32,
+            dropout=0.0,
+        )
+        model = (kt.Transformer if step == "exact" else KerasTransformer)(config)
+        model.accumulation_steps = micro_batches
+        model.compile(
+            kt.paper_optimizer(config, warmup_steps=20, scale=0.3, global_clipnorm=clip_norm),
+            loss=kt.SmoothedCrossEntropy(),
+        )
+    losses = Losses()
+    model.fit(dataset, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[losses])
+    evaluated = model.evaluate(dataset, verbose=0)
+    weights = {f"weights/{v.path}": v.numpy() for v in model.trainable_variables}
+    logits = model(next(batches())[0]).numpy()
+    if not is_chief(strategy):
+        return None
+    return {"losses": np.array(losses.values), "evaluate": evaluated, "logits": logits} | weights
+
+
+def train_in_workers(setup, clip_norm):
+    """`train`, in two new processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "result.npz"
+        command = [sys.executable, __file__, "--worker", setup, str(clip_norm or 0), str(path)]
+        processes = start_workers(command, 2, stderr=subprocess.PIPE)
+        errors = [process.communicate()[1].decode() for process in processes]
+        if not path.is_file():
+            raise RuntimeError("\n".join(errors))
+        return dict(np.load(path))
+
+
+def differences(result, truth):
+    """Largest relative difference of losses, and difference of weights and logits."""
+    # The gradient of a key bias is zero but for rounding, of which Adam makes steps; softmax does
+    # not see it.
+    names = [n for n in truth if n.startswith("weights/") and not n.endswith("key/bias")]
+    return {
+        "losses": np.abs(result["losses"] / truth["losses"] - 1).max(),
+        "evaluate": np.abs(result["evaluate"] / truth["evaluate"] - 1).max(),
+        "weights": max(np.abs(result[name] - truth[name]).max() for name in names),
+        "logits": np.abs(result["logits"] - truth["logits"]).max(),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--setups", nargs="+", choices=SETUPS, default=list(SETUPS)[1:])
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        setup, clip_norm, path = arguments.worker
+        result = train(setup, float(clip_norm) or None)
+        if result is not None:
+            np.savez(path, **result)
+        return
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    print(f"{'largest difference from one device':46}" + "".join(f"{n:>10}" for n in TOLERANCES))
+    wrong, truths = [], []
+    for clip_norm in (None, CLIP_NORM):
+        truth = train("one device", clip_norm)
+        truths.append(truth)
+        for setup in arguments.setups:
+            run = train_in_workers if "worker" in setup else train
+            found = differences(run(setup, clip_norm), truth)
+            label = setup + (f", clipped at {clip_norm}" if clip_norm else "")
+            print(f"{label:46}" + "".join(f"{v:>10.1e}" for v in found.values()), flush=True)
+            expected = TOLERANCES.keys() - NOT_EXPECTED.get(setup, ())
+            wrong += [f"{label}: {n}" for n in expected if not found[n] <= TOLERANCES[n]]
+    if differences(*truths)["weights"] <= TOLERANCES["weights"]:
+        wrong.append("clipping does not bite")
+    sys.exit(f"Out of tolerance: {', '.join(wrong)}" if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""The exact step as a whole: devices, workers, micro-batches; and what it refuses."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import SmoothedCrossEntropy, get_strategy
+from tests.builders import ROOT, new_transformer, padded_ids, to_numpy, token_inputs
+
+pytestmark = pytest.mark.tensorflow_only
+
+SOURCE = padded_ids([5, 3, 7, 2, 6, 4, 1], 50)
+LABELS = padded_ids([4, 8, 1, 6, 2, 3, 5], 50, seed=1)
+INPUTS = token_inputs(SOURCE, np.pad(LABELS, ((0, 0), (1, 0)), constant_values=1)[:, :-1])
+
+
+def compiled(strategy=None, optimizer=None, loss=None, accumulation_steps=1, **arguments):
+    with (strategy or get_strategy("single")).scope():
+        model = new_transformer(**{"dropout": 0.0, "num_encoder_layers": 1, **arguments})
+        model.accumulation_steps = accumulation_steps
+        model.compile(optimizer or keras.optimizers.SGD(0.1), loss=loss or SmoothedCrossEntropy())
+    return model
+
+
+def weights_after(model, dataset, epochs=1):
+    model.fit(dataset, epochs=epochs, verbose=0, shuffle=False)
+    return {v.path: to_numpy(v) for v in model.trainable_variables}
+
+
+def dataset_of(*rows, sample_weight=None):
+    """A dataset of one batch for each slice of rows."""
+    import tensorflow as tf
+
+    arrays = (INPUTS, LABELS) + (() if sample_weight is None else (sample_weight,))
+    parts = [keras.tree.map_structure(lambda array, r=r: array[r], arrays) for r in rows]
+    datasets = [tf.data.Dataset.from_tensors(part) for part in parts]
+    joined = datasets[0]
+    for dataset in datasets[1:]:
+        joined = joined.concatenate(dataset)
+    return joined
+
+
+@pytest.mark.slow
+def test_update_is_the_same_on_devices_workers_and_micro_batches():
+    """40 updates of Adam, with and without clipping: see the table that the benchmark prints."""
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/exactness.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert len(ran.stdout.splitlines()) == 1 + 2 * 6
+
+
+@pytest.mark.parametrize("rows", [slice(0, 1), slice(0, 2), slice(0, 3)])
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_replicas_without_rows_contribute_nothing(rows, accumulation_steps):
+    from tests.replicas import mirrored
+
+    one = weights_after(compiled(), dataset_of(rows))
+    two = weights_after(
+        compiled(mirrored(), accumulation_steps=accumulation_steps), dataset_of(rows)
+    )
+    for path, value in one.items():
+        np.testing.assert_allclose(two[path], value, atol=1e-6)
+
+
+def test_rows_of_padding_change_nothing():
+    """A whole replica's share, or a whole batch's, of it."""
+    from tests.replicas import mirrored
+
+    weights = np.repeat([[1.0], [1.0], [1.0], [1.0], [0.0], [0.0], [0.0]], 8, 1).astype("float32")
+    expected = weights_after(compiled(), dataset_of(slice(0, 4)))
+    for strategy in (None, mirrored()):
+        found = weights_after(
+            compiled(strategy), dataset_of(slice(0, 7), slice(4, 7), sample_weight=weights)
+        )
+        for path, value in expected.items():
+            np.testing.assert_allclose(found[path], value, atol=1e-6)
+
+
+def test_losses_and_metrics_are_sums_over_tokens_divided_by_tokens():
+    from keras_transformer import Perplexity, TokenAccuracy
+    from tests.replicas import mirrored
+
+    weights = (np.random.default_rng(0).uniform(0.5, 2, LABELS.shape)).astype("float32")
+    rows = slice(0, 4), slice(4, 7)
+    with mirrored().scope():
+        model = new_transformer(dropout=0.0)
+        model.compile(
+            "sgd", SmoothedCrossEntropy(), weighted_metrics=[TokenAccuracy(), Perplexity()]
+        )
+    found = model.evaluate(dataset_of(*rows, sample_weight=weights), verbose=0, return_dict=True)
+    logits = to_numpy(model(INPUTS)).astype("float64")
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    nll = -np.take_along_axis(logits, LABELS[..., None], -1)[..., 0]
+    loss = 0.9 * nll - 0.1 * logits.mean(-1)
+    correct = logits.argmax(-1) == LABELS
+    w = weights * (LABELS > 0)
+    expected = [(values * w).sum() / w.sum() for values in (loss, correct, nll)]
+    np.testing.assert_allclose(
+        [found["loss"], found["accuracy"], np.log(found["perplexity"])], expected, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("replicas, accumulation_steps", [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_update_is_the_gradient_of_the_weighted_mean_over_all_tokens(replicas, accumulation_steps):
+    """The truth: Keras's loss of the whole batch at once, differentiated outside any step."""
+    import tensorflow as tf
+
+    from tests.replicas import mirrored
+
+    weights = np.random.default_rng(0).uniform(0, 2, LABELS.shape).astype("float32")
+    strategy = mirrored() if replicas == 2 else None
+    found = weights_after(
+        compiled(strategy, accumulation_steps=accumulation_steps),
+        dataset_of(slice(None), sample_weight=weights),
+    )
+    model = compiled()
+    with tf.GradientTape() as tape:
+        loss = SmoothedCrossEntropy()(LABELS, model(INPUTS), sample_weight=weights)
+    variables = model.trainable_variables
+    gradients = tape.gradient(loss, [variable.value for variable in variables])
+    for variable, gradient in zip(variables, gradients, strict=True):
+        expected = to_numpy(variable) - 0.1 * tf.convert_to_tensor(gradient).numpy()
+        np.testing.assert_allclose(found[variable.path], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "keras"])
+def test_losses_of_keras_are_divided_by_all_tokens_too(loss):
+    from tests.replicas import mirrored
+
+    if loss == "keras":
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    one, two = (
+        weights_after(compiled(strategy, loss=loss), dataset_of(slice(None)))
+        for strategy in (None, mirrored())
+    )
+    for path, value in one.items():
+        np.testing.assert_allclose(two[path], value, atol=1e-6)
+
+
+def test_scalar_loss_is_refused():
+    model = compiled(loss=lambda labels, logits: keras.ops.mean(logits))
+    with pytest.raises(ValueError, match="one value per token"):
+        model.fit(INPUTS, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "argument, instead",
+    [
+        ({"clipnorm": 1.0}, "global_clipnorm"),
+        ({"clipvalue": 1.0}, "global_clipnorm"),
+        ({"gradient_accumulation_steps": 2}, "accumulation_steps"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_optimizers_that_depend_on_devices_are_refused(argument, instead, dtype):
+    model = compiled(optimizer=keras.optimizers.SGD(0.1, **argument), dtype=dtype)
+    (name,) = argument
+    with pytest.raises(ValueError, match=f"`{name}`.*`{instead}`"):
+        model.fit(INPUTS, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
+def test_accumulation_steps_are_checked(value):
+    with pytest.raises(ValueError, match="accumulation_steps"):
+        new_transformer().accumulation_steps = value
+
+
+def test_accumulation_steps_may_change_between_fits():
+    changed, steady = compiled(), compiled()
+    for number in (1, 3):
+        changed.accumulation_steps = number
+        changed.fit(dataset_of(slice(None)), verbose=0, shuffle=False)
+    steady.fit(dataset_of(slice(None)), epochs=2, verbose=0, shuffle=False)
+    for variable, other in zip(
+        changed.trainable_variables, steady.trainable_variables, strict=True
+    ):
+        np.testing.assert_allclose(to_numpy(variable), to_numpy(other), atol=1e-6)
+
+
+def test_dropout_repeats_with_the_seed_on_replicas_and_micro_batches():
+    from tests.replicas import mirrored
+
+    def run():
+        keras.utils.set_random_seed(7)
+        return weights_after(
+            compiled(mirrored(), dropout=0.3, accumulation_steps=2), dataset_of(slice(None)), 2
+        )
+
+    first, second = run(), run()
+    for path, value in first.items():
+        np.testing.assert_array_equal(second[path], value)
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_float16_overflow_on_any_replica_skips_the_update_everywhere(culprit):
+    """Only one replica has rows that weigh anything, and the scale is too large for them."""
+    from tests.replicas import mirrored
+
+    weights = np.zeros((6, 8), "float32")
+    weights[culprit * 3 : culprit * 3 + 3] = 1.0
+    model = compiled(mirrored(), dtype="mixed_float16")
+    before = {v.path: to_numpy(v) for v in model.trainable_variables}
+    scale = model.optimizer.initial_scale = 2.0**40
+    after = weights_after(model, dataset_of(slice(0, 6), sample_weight=weights))
+    for path, value in before.items():
+        np.testing.assert_array_equal(after[path], value)
+    assert model.optimizer.dynamic_scale.numpy() == scale / 2
+    for variable in model.trainable_variables:
+        for copy in variable.value.values:  # of both replicas
+            assert np.isfinite(copy.numpy()).all()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("mixed_bfloat16", 0.05), ("mixed_float16", 0.05)])
+def test_half_precision_on_replicas_stays_close_to_float32(dtype, tolerance):
+    from tests.replicas import mirrored
+
+    optimizer = keras.optimizers.SGD(0.1, global_clipnorm=0.5)
+    batch = dataset_of(slice(None))
+    before = {v.path: to_numpy(v) for v in compiled().trainable_variables}
+    exact = weights_after(compiled(optimizer=optimizer), batch)
+    optimizer = keras.optimizers.SGD(0.1, global_clipnorm=0.5)
+    half = compiled(mirrored(), optimizer=optimizer, dtype=dtype, accumulation_steps=2)
+    if dtype == "mixed_float16":
+        half.optimizer.initial_scale = 2.0**8  # what it would find after some skipped updates
+    found = weights_after(half, batch)
+    moved = np.concatenate([(exact[path] - before[path]).ravel() for path in before])
+    error = np.concatenate([(found[path] - exact[path]).ravel() for path in before])
+    assert np.linalg.norm(moved) > 0
+    assert np.linalg.norm(error) <= tolerance * np.linalg.norm(moved)
+
+
+def test_arrays_train_as_datasets_do():
+    arrays, dataset = compiled(), compiled()
+    arrays.fit(INPUTS, LABELS, batch_size=7, shuffle=False, verbose=0)
+    dataset.fit(dataset_of(slice(None)), shuffle=False, verbose=0)
+    for variable, other in zip(
+        arrays.trainable_variables, dataset.trainable_variables, strict=True
+    ):
+        np.testing.assert_allclose(to_numpy(variable), to_numpy(other), atol=1e-6)
+
+
+def test_compiled_optimizer_is_saved_with_the_model(tmp_path):
+    model = compiled(optimizer=keras.optimizers.Adam(0.01, global_clipnorm=1.0))
+    model.fit(dataset_of(slice(None)), verbose=0, shuffle=False)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        each.fit(dataset_of(slice(None)), verbose=0, shuffle=False)
+    for variable, other in zip(model.variables, loaded.variables, strict=True):
+        np.testing.assert_allclose(to_numpy(variable), to_numpy(other), atol=1e-6)

@@ -1,0 +1,117 @@
+"""Runs that are told to stop, at any batch, and go on as if nothing had happened."""
+
+import math
+import signal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.training.keeper import RunKeeper, TrainingInterrupted
+from tests import runs
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+def epochs_until_stop(values, patience, better):
+    """Plain early stopping over the values of the epochs, of which some have none."""
+    best, waited = None, 0
+    for epoch, value in enumerate(values, start=1):
+        waited += 1
+        if value is None:
+            continue
+        if best is None or better(value, best):
+            best, waited = value, 0
+        if waited >= patience:
+            return epoch
+    return len(values)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.none() | st.integers(0, 5).map(float), max_size=12),
+    st.integers(1, 4),
+    st.sampled_from(["val_loss", "val_bleu", "val_chrf", "loss"]),
+)
+def test_early_stopping_is_that_of_plain_python(values, patience, monitor):
+    lower_is_better = monitor.endswith("loss")
+    expected = epochs_until_stop(
+        values, patience, float.__lt__ if lower_is_better else float.__gt__
+    )
+    keeper = RunKeeper(None, None, None, monitor, patience=patience)
+    for epoch, value in enumerate(values):
+        if keeper.finished:
+            break
+        keeper.history.append({"epoch": epoch} | ({} if value is None else {monitor: value}))
+    assert len(keeper.history) == expected
+    assert not RunKeeper(None, None, None, monitor).finished
+    taken = [value for value in values[:expected] if value is not None]
+    if taken:
+        best = min(taken) if lower_is_better else max(taken)
+        assert keeper.best()["epoch"] == values.index(best)
+
+
+# It stops early: the rate is far too high.
+RECIPE = runs.recipe(
+    **{"epochs": 12, "learning_rate": 0.1, "patience": 1, "clip_norm": 1, "ema_momentum": 0.5},
+    **{"average": 3, "checkpoint_updates": 3, "keep_last": 3},
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The run that is never interrupted."""
+    run = tmp_path_factory.mktemp("keeper") / "run"
+    runs.WatchedTrainer(RECIPE, run).train()
+    return run
+
+
+def test_run_ends_where_plain_early_stopping_does(run):
+    values = [row["val_loss"] for row in runs.history(run)]
+    assert len(values) == epochs_until_stop([*values, math.inf], 1, float.__lt__) < 12
+
+
+@pytest.mark.slow
+def test_interrupted_run_ends_as_if_it_had_not_been(run, tmp_path):
+    """Early stopping, averaged weights, dropout, checkpoints kept: all to the bit."""
+    saved = runs.checkpoints(run)
+    updates = max(saved)
+    epochs = len(runs.history(run))
+    per_epoch = updates // epochs
+    again = tmp_path / "run"
+    # In the last epoch but one; at the last batch of it, so that the epoch is finished first; and
+    # in the last epoch.
+    last = updates - per_epoch
+    told = {last - 4: signal.SIGTERM, last: signal.SIGINT, updates - 5: signal.SIGTERM}
+    for update, number in told.items():
+        handlers = [signal.getsignal(number) for number in signal.Signals]
+        stop = runs.AtUpdate(update, lambda model, number=number: signal.raise_signal(number))
+        with pytest.raises(TrainingInterrupted) as caught:
+            runs.WatchedTrainer(RECIPE, again, before=[stop]).train()
+        assert caught.value.signal == number
+        assert max(runs.checkpoints(again)) == update
+        assert [signal.getsignal(number) for number in signal.Signals] == handlers
+        assert len(runs.history(again)) == update // per_epoch, "no epoch twice, none left out"
+    runs.WatchedTrainer(RECIPE, again).train()
+    assert runs.losses(again) == runs.losses(run)
+    resumed = runs.checkpoints(again)
+    assert list(resumed) == list(saved)
+    for update, (arrays, metadata) in saved.items():
+        assert list(resumed[update][0]) == list(arrays)
+        runs.assert_equal(resumed[update][0].values(), arrays.values())
+        assert resumed[update][1]["score"] == metadata["score"]
+    models = [runs.saved_weights(folder / "model.keras") for folder in (run, again)]
+    runs.assert_equal(*models)
+
+
+def test_second_signal_ends_the_run_at_once(run, tmp_path):
+    """Also where the first is not answered, because an update never ends."""
+
+    def interrupt(model):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    stop = runs.AtUpdate(1, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        runs.WatchedTrainer(RECIPE, tmp_path / "run", before=[stop]).train()
+    assert not runs.checkpoints(tmp_path / "run")
