@@ -3,15 +3,23 @@
 import gzip
 import json
 import pathlib
+import random
+import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from keras_transformer.cli import app
+from keras_transformer.models.transformer import load_model
+from tests import runs
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -84,26 +92,82 @@ def test_train_of_a_finished_run_changes_nothing(folder):
     assert (folder / "run" / "model.keras").stat().st_mtime_ns == before
 
 
-def test_interrupted_training_goes_on_from_its_last_epoch(folder, tmp_path):
-    recipe = RECIPE | {"training": RECIPE["training"] | {"epochs": 500}}
+def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
+    """By SIGTERM and by Ctrl-C, at any update, in real processes: the same bits at the end."""
+    training = {"batch_tokens": 512, "epochs": 3, "ema_momentum": 0.9}
+    kept = {"checkpoint_updates": 3, "keep_last": 4, "average": 2}
+    recipe = RECIPE | {"training": RECIPE["training"] | training | kept}
     (folder / "long.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
-    command = [*CLI, "train", "long.yaml", "--run", str(tmp_path / "run")]
-    history = tmp_path / "run" / "history.csv"
-
-    def epochs():
-        rows = history.read_text().splitlines()[1:] if history.is_file() else []
-        return [int(row.split(",")[0]) for row in rows]
-
-    for beyond in (1, 3):
-        process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 180
-        while (not epochs() or epochs()[-1] < beyond) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        process.send_signal(2)  # Ctrl-C
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped run"
+    words = ["train", "long.yaml", "--run"]
+    never_stopped = subprocess.Popen([*CLI, *words, whole], stderr=subprocess.PIPE)
+    words = [*words, str(stopped)]
+    per_epoch = 70  # or a little more
+    for epoch, number in enumerate((signal.SIGTERM, signal.SIGINT)):
+        after = epoch * per_epoch + random.SystemRandom().randrange(10, per_epoch - 15)
+        process = subprocess.Popen([*CLI, *words], stderr=subprocess.PIPE)
+        while process.poll() is None and max(updates_saved(stopped), default=0) < after:
+            time.sleep(0.01)
+        process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
-        assert process.returncode == 130
-        assert b"The same command goes on" in stderr
-    assert epochs() == list(range(len(epochs()))), "no epoch twice, none left out"
+        assert process.returncode == 128 + number, stderr
+        *_, what, how, command = stderr.decode().splitlines()
+        newest = runs.checkpoints(stopped)[max(updates_saved(stopped))][1]
+        assert newest["epoch"] == epoch and newest["batch"] > 0, newest
+        assert what.startswith(f"Stopped by {number.name}. All is saved in {stopped}/checkpoints/")
+        assert "The same command goes on" in how
+        assert shlex.split(command) == ["keras-transformer", *words[:2], "--data", ".", *words[2:]]
+    finished = subprocess.run([*CLI, *words], capture_output=True)
+    assert finished.returncode == 0, finished.stderr
+    _, stderr = never_stopped.communicate(timeout=300)
+    assert never_stopped.returncode == 0, stderr
+    assert runs.losses(stopped) == runs.losses(whole)
+    expected, resumed = runs.checkpoints(whole), runs.checkpoints(stopped)
+    assert list(expected) == list(resumed)
+    for update, (arrays, _) in expected.items():
+        runs.assert_equal(resumed[update][0].values(), arrays.values())
+    saved = runs.saved_weights(whole / "model.keras")
+    runs.assert_equal(runs.saved_weights(stopped / "model.keras"), saved)
+    # The model of this recipe: the mean of the raw weights, whatever is averaged for validation.
+    model = load_model(whole / "model.keras")
+    last = [runs.weights(arrays, model) for arrays, _ in list(expected.values())[-2:]]
+    for weight, *values in zip(saved, *last, strict=True):
+        np.testing.assert_allclose(weight, np.mean(values, axis=0), rtol=1e-6, atol=1e-7)
+
+
+def updates_saved(run):
+    return [int(path.stem[-8:]) for path in (run / "checkpoints").glob("checkpoint-*.npz")]
+
+
+def test_training_that_diverges_ends_in_one_clear_line_and_exit_code_1(folder, tmp_path):
+    """And `--no-resume` begins anew, by another recipe too."""
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    words = ("train", broken(folder, training={"learning_rate": 1e30}), "--run", run)
+    refused = cli(*words)
+    assert refused.exit_code == 2 and "--no-resume" in refused.stderr
+    ran = cli(*words, "--no-resume")
+    assert ran.exit_code == 1
+    error = ran.stderr.splitlines()[-1]
+    assert re.match(
+        r"Error: loss nan and gradient_norm \S+ at update 2 \(epoch 1, batch 2\)", error
+    )
+    assert "There is no checkpoint." in error and "lower the learning rate" in error
+    assert "Traceback" not in ran.stderr and not (run / "model.keras").exists()
+
+
+def test_average_writes_a_model_that_translates(folder):
+    ran = cli("average", "run", "--last", 2)
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.stdout.strip() == "run/averaged.keras"
+    last = [arrays for arrays, _ in runs.checkpoints("run").values()][-2:]
+    assert [line.split("/")[-1] for line in ran.stderr.splitlines()] == [
+        f"checkpoint-{update:08d}.npz" for update in sorted(runs.checkpoints("run"))[:-3:-1]
+    ]
+    model = load_model("run/averaged.keras")
+    expected = np.mean([runs.weights(arrays, model)[0] for arrays in last], axis=0)
+    np.testing.assert_allclose(np.array(model.trainable_variables[0]), expected, atol=1e-6)
+    ran = cli("translate", "run", "--model", "run/averaged.keras", stdin=b"one\ntwo\n")
+    assert ran.exit_code == 0 and ran.stdout.count("\n") == 2
 
 
 def test_translate_gives_a_line_for_a_line(folder):
@@ -204,6 +268,8 @@ MISTAKES = {
         ["another recipe"],
     ),
     "no run": (lambda f: ["translate", "no_run"], ["no_run", "no trained model"]),
+    "no run to average": (lambda f: ["average", "no_run"], ["no_run"]),
+    "too few checkpoints": (lambda f: ["average", "run", "--last", "9"], ["keeps 2", "keep_last"]),
     "no run to plot": (lambda f: ["plot", "no_run"], ["no_run"]),
     "half a test": (lambda f: ["evaluate", "run", "--source", "a"], ["--reference"]),
     "export over files": (lambda f: ["export", "run", "."], ["not a SavedModel"]),
@@ -229,7 +295,8 @@ def test_invalid_utf8_on_standard_input_names_the_line(folder):
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "translate", "evaluate", "export", "plot", "vocabulary", "recipe"]
+    "command",
+    ["train", "average", "translate", "evaluate", "export", "plot", "vocabulary", "recipe"],
 )
 def test_help_of_every_command_has_an_example(command):
     ran = cli(command, "--help")

@@ -124,7 +124,7 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         newest = self._folder.last(1)
         good = f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
         raise NonFiniteLossError(
-            f"{what} at update {int(self.model.optimizer.iterations)} (epoch {self._epoch + 1}, "
+            f"{what} at update {int(self.model.optimizer.iterations.numpy())} (epoch {self._epoch + 1}, "
             f"batch {self._batch + 1}), from the training pairs of lines "
             f"{', '.join(map(str, lines))}. {good} Look at these lines; lower the learning rate, "
             "lengthen the warm-up, or set `clip_norm`."

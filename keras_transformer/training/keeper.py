@@ -143,7 +143,7 @@ class RunKeeper(keras.callbacks.Callback):
         self.batch = batch + 1
         if self.batch == self._stream.report.batches_per_epoch:
             return  # the end of the epoch comes next
-        step = int(self.model.optimizer.iterations)
+        step = int(self.model.optimizer.iterations.numpy())
         is_told = step % self._questions == 0 and self._is_told_to_stop()
         is_due = step % self._every == 0
         if is_told or is_due:
@@ -156,7 +156,7 @@ class RunKeeper(keras.callbacks.Callback):
             self._averaged.give_back()
         self.history.append({"epoch": epoch, **{name: float(v) for name, v in logs.items()}})
         self.epoch, self.batch = epoch + 1, 0
-        path = self._save(int(self.model.optimizer.iterations), logs.get(self._monitor))
+        path = self._save(int(self.model.optimizer.iterations.numpy()), logs.get(self._monitor))
         if self._writes():
             write_text(self._run.history_file, _csv(self.history))
         if self._is_told_to_stop():

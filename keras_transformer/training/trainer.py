@@ -286,7 +286,7 @@ class Trainer:
         entries = {
             "seconds": round(time.perf_counter() - started, 1),
             "tokens_per_second": round(logger.tokens_per_second),
-            "updates": int(model.optimizer.iterations),
+            "updates": int(model.optimizer.iterations.numpy()),
             "parameters": model.count_params(),
             "vocabulary_size": model.config.vocabulary_size,
             "padding_efficiency": round(stream.report.efficiency, 4),

@@ -1,0 +1,194 @@
+"""What a recipe asks for is what a run does: goes on, begins anew, averages, cuts its batches."""
+
+import shutil
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.decoding.translator import load_run
+from keras_transformer.models.transformer import load_model
+from keras_transformer.run_folder import RunFolder
+from keras_transformer.training.trainer import Trainer, average_run, begin_anew
+from tests import runs
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+def quiet(recipe, run, **options):
+    return Trainer(recipe, ".", run, say=lambda line: None, **options)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two epochs, ended."""
+    run = tmp_path_factory.mktemp("trainer") / "run"
+    quiet(runs.recipe(dropout=0.0), run).train()
+    return run
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    """Three epochs of the same, in three micro-batches; its model is an average."""
+    run = tmp_path_factory.mktemp("trainer") / "longer"
+    recipe = runs.recipe(dropout=0.0, epochs=3, micro_batch_tokens=400, average=3)
+    assert recipe.training.micro_batches(replicas=1) == 3
+    quiet(recipe, run).train()
+    return run
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "copy")
+
+
+def mean_of_last(run, number):
+    """The mean of the trainable weights in the last checkpoints, by NumPy."""
+    model = load_model(RunFolder(run).model_file)
+    last = list(runs.checkpoints(run).values())[-number:]
+    weights = [runs.weights(arrays, model) for arrays, _ in last]
+    return [np.mean(values, axis=0, dtype="float64") for values in zip(*weights, strict=True)]
+
+
+def assert_close(actual, expected, tolerance=1e-6):
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+# Which run it is.
+
+
+def test_model_is_the_best_epochs(run):
+    rows = runs.history(run)
+    best = min(rows, key=lambda row: row["val_loss"])
+    saved = runs.checkpoints(run)
+    arrays, metadata = saved[int(best["epoch"] + 1) * len(saved) // len(rows)]
+    assert metadata["score"] == best["val_loss"]
+    path = run / "model.keras"
+    runs.assert_equal(runs.saved_weights(path), runs.weights(arrays, load_model(path)))
+
+
+def test_run_with_more_epochs_goes_on_where_it_ended(copy, run, longer):
+    recipe = runs.recipe(dropout=0.0, epochs=3)
+    assert not quiet(recipe, copy).finished
+    report = quiet(recipe, copy).train()
+    assert runs.history(copy)[:2] == runs.history(run)
+    assert report["epochs"] == 3 and report["updates"] == max(runs.checkpoints(longer))
+    np.testing.assert_allclose(runs.losses(copy), runs.losses(longer), rtol=1e-4)
+    assert quiet(recipe, copy).finished
+
+
+def test_run_that_goes_on_is_not_finished_until_it_ends(copy):
+    class Killed(BaseException):
+        pass
+
+    def kill(model):
+        raise Killed
+
+    recipe = runs.recipe(dropout=0.0, epochs=3)
+    updates = max(runs.checkpoints(copy))
+    with pytest.raises(Killed):
+        runs.WatchedTrainer(recipe, copy, [runs.AtUpdate(updates + 1, kill, before=True)]).train()
+    assert not quiet(recipe, copy).finished
+    # As `evaluate` does with the model of its best epoch so far.
+    RunFolder(copy).add_to_report(exact_match=0.5)
+    assert not quiet(recipe, copy).finished
+
+
+def test_run_of_another_recipe_is_refused_until_begun_anew(copy):
+    other = runs.recipe(dropout=0.0, learning_rate=0.001)
+    with pytest.raises(ValueError, match="another recipe.*--no-resume"):
+        quiet(other, copy)
+    (copy / "notes.txt").write_text("mine")
+    begin_anew(copy)
+    assert [path.name for path in copy.iterdir()] == ["notes.txt"]
+    assert not quiet(other, copy).finished
+
+
+def test_start_that_failed_leaves_no_vocabulary_behind(tmp_path):
+    """A recipe that is mended may ask for another one."""
+    recipe = runs.recipe(validation=["nowhere.tsv"])
+    for size in (300, 320):
+        smaller = recipe.from_dict(recipe.to_dict() | {"vocabulary": {"size": size}})
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            quiet(smaller, tmp_path / "run").train()
+        assert runs.tokenizer(tmp_path / "run").vocabulary_size == size
+
+
+# Averages.
+
+
+def test_average_of_a_run_is_the_mean_of_its_last_checkpoints(run, tmp_path):
+    before = (run / "model.keras").read_bytes()
+    paths = average_run(run, tmp_path / "mean.keras", last=4)
+    assert [path.name for path in paths] == sorted(
+        (path.name for path in (run / "checkpoints").iterdir()), reverse=True
+    )[:4]
+    assert_close(runs.saved_weights(tmp_path / "mean.keras"), mean_of_last(run, 4))
+    assert (run / "model.keras").read_bytes() == before
+    assert len(load_run(run, model=tmp_path / "mean.keras")(["one", "two"])) == 2
+
+
+def test_average_of_the_best_is_the_mean_of_the_epochs_with_the_best_loss(run, tmp_path):
+    paths = average_run(run, tmp_path / "mean.keras", best=2)
+    per_epoch = len(runs.checkpoints(run)) // 2
+    epochs = sorted(runs.history(run), key=lambda row: row["val_loss"])
+    assert [int(path.stem[-8:]) for path in paths] == [
+        int(row["epoch"] + 1) * per_epoch for row in epochs
+    ]
+
+
+@pytest.mark.parametrize("asked", [{"last": 100}, {"best": 3}, {"last": 0}], ids=str)
+def test_average_of_more_than_is_kept_is_an_error(run, tmp_path, asked):
+    with pytest.raises(ValueError, match="The run keeps [0-9]+ such checkpoints.*keep_last"):
+        average_run(run, tmp_path / "mean.keras", **asked)
+    assert not list(tmp_path.iterdir())
+
+
+def test_model_of_a_recipe_with_average_is_that(longer):
+    assert_close(runs.saved_weights(longer / "model.keras"), mean_of_last(longer, 3))
+
+
+# Micro-batches.
+
+
+def test_micro_batches_change_no_loss(run, longer):
+    np.testing.assert_allclose(runs.losses(longer)[:2], runs.losses(run), rtol=1e-5)
+
+
+# Starting with another run's weights.
+
+
+def test_run_from_another_starts_with_its_weights_and_its_own_schedule(run, tmp_path):
+    seen = types.SimpleNamespace()
+
+    class First(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            seen.weights = [np.array(variable) for variable in self.model.trainable_variables]
+            seen.rate = float(self.model.optimizer.learning_rate)
+            seen.updates = int(self.model.optimizer.iterations)
+
+        def on_train_batch_end(self, batch, logs=None):
+            seen.__dict__.setdefault("loss", logs["loss"])
+
+    recipe = runs.recipe(dropout=0.0, init_from=str(run), epochs=1)
+    runs.WatchedTrainer(recipe, tmp_path / "run", [First()]).train()
+    runs.assert_equal(seen.weights, runs.saved_weights(run / "model.keras"))
+    assert seen.updates == 0 and seen.rate == pytest.approx(0.02 / 10)
+    files = [RunFolder(folder).tokenizer_files(joint=True)[0] for folder in (run, tmp_path / "run")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    # One batch against the mean over an epoch in which it was still falling.
+    losses = [row["loss"] for row in runs.history(run)]
+    assert abs(seen.loss - losses[-1]) < (losses[0] - losses[-1]) / 2
+
+
+def test_run_from_another_model_names_what_differs(run, tmp_path):
+    recipe = runs.recipe(init_from=str(run))  # another dropout is no other model
+    model = recipe.model | {"num_heads": 4, "intermediate_dim": 96}
+    other = recipe.from_dict(recipe.to_dict() | {"model": model})
+    with pytest.raises(ValueError, match="init_from") as caught:
+        quiet(other, tmp_path / "run").train()
+    message = str(caught.value)
+    assert "num_heads is 2, not 4" in message and "intermediate_dim is 64, not 96" in message
+    assert "dropout" not in message and "vocabulary" not in message
