@@ -18,6 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 from keras_transformer.cli import app
+from keras_transformer.console import console
 from keras_transformer.models.transformer import load_model
 from tests import runs
 
@@ -102,7 +103,7 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     words = ["train", "long.yaml", "--run"]
     never_stopped = subprocess.Popen([*CLI, *words, whole], stderr=subprocess.PIPE)
     words = [*words, str(stopped)]
-    per_epoch = 70  # or a little more
+    per_epoch = 56  # updates
     for epoch, number in enumerate((signal.SIGTERM, signal.SIGINT)):
         after = epoch * per_epoch + random.SystemRandom().randrange(10, per_epoch - 15)
         process = subprocess.Popen([*CLI, *words], stderr=subprocess.PIPE)
@@ -123,7 +124,7 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     assert never_stopped.returncode == 0, stderr
     assert runs.losses(stopped) == runs.losses(whole)
     expected, resumed = runs.checkpoints(whole), runs.checkpoints(stopped)
-    assert list(expected) == list(resumed)
+    assert list(expected) == list(resumed) and max(expected) == 3 * per_epoch
     for update, (arrays, _) in expected.items():
         runs.assert_equal(resumed[update][0].values(), arrays.values())
     saved = runs.saved_weights(whole / "model.keras")
@@ -264,7 +265,7 @@ MISTAKES = {
         ["bad.tsv", "line 2"],
     ),
     "other recipe": (
-        lambda f: ["train", broken(f, training={"epochs": 7}), "--run", "run"],
+        lambda f: ["train", broken(f, training={"warmup_steps": 7}), "--run", "run"],
         ["another recipe"],
     ),
     "no run": (lambda f: ["translate", "no_run"], ["no_run", "no trained model"]),

@@ -64,6 +64,10 @@ def get_strategy(name="auto", devices=None):
     return _strategy(name, None if devices is None else tuple(devices))
 
 
+class WorkerLostError(ConnectionError):
+    """Another worker has ended or cannot be reached, so that this one cannot go on alone."""
+
+
 def num_workers(strategy):
     """Returns the number of processes that train together under a strategy."""
     if strategy.num_replicas_in_sync == 1:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.tokenizer import Tokenizer
@@ -29,7 +30,13 @@ from keras_transformer.training.checkpoints import (
     average_checkpoints,
     restore_model_state,
 )
-from keras_transformer.training.distribution import get_strategy, is_chief, sum_over_workers
+from keras_transformer.training.distribution import (
+    WorkerLostError,
+    get_strategy,
+    is_chief,
+    num_workers,
+    sum_over_workers,
+)
 from keras_transformer.training.keeper import RunKeeper
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
@@ -263,6 +270,13 @@ class Trainer:
                 verbose="auto" if self.is_chief else 0,
                 shuffle=False,  # the dataset does that
             )
+        except tf.errors.OpError as error:
+            if num_workers(self.strategy) == 1:
+                raise
+            raise WorkerLostError(
+                f"Another worker was lost: {error.message.splitlines()[0]} Look into its output, "
+                "then start all workers again: they go on from the newest checkpoint."
+            ) from error
         finally:
             keeper.release()
 

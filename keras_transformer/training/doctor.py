@@ -1,0 +1,385 @@
+"""The checks before a long run: minutes now instead of a night that comes to nothing.
+
+Each looks at one thing that ruins runs, the way the run itself would use it, and leaves no trace in
+the run's folder.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unicodedata
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.run_folder import RunFolder
+from keras_transformer.training.distribution import get_strategy, num_workers, sum_over_workers
+from keras_transformer.training.trainer import Trainer
+
+MOST_DROPPED = 0.25  # of the pairs
+MOST_BAD = 0.01  # of the tokens unknown, or of the lines not given back
+SAMPLE = 1000  # pairs
+LEARNING_RATE = 0.001  # the run's own schedule hardly moves in ten steps
+STEPS = 10
+FALL = 0.9  # the last loss of the ten is at most so much of the first
+VECTOR = 1_000_000  # floats to add up over all replicas
+LINGER = 1.0  # seconds in which a worker that is done still answers those that are not
+NCCL_ADVICE = "With several GPUs try the environment variable NCCL_P2P_DISABLE=1"
+SIDES = "source", "target"
+GIB = 2**30
+MARKS = {True: "✓", False: "✗", None: "–"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found; `print` it.
+
+    Args:
+        name: str. What was checked.
+        passed: bool, or `None` where the check could not run because another one failed.
+        detail: str, one line: what was measured, or what is wrong and what to do.
+        seconds: float.
+
+    Example:
+
+    >>> from keras_transformer.training.doctor import Finding
+    >>> print(Finding("devices", True, "1 replica: CPU:0", 0.3))
+    ✓ devices     1 replica: CPU:0 (0.3 s)
+    """
+
+    name: str
+    passed: bool | None
+    detail: str
+    seconds: float
+
+    def __str__(self):
+        return f"{MARKS[self.passed]} {self.name:<10}  {self.detail} ({self.seconds:.1f} s)"
+
+
+class _NotRunError(Exception):
+    """A check needs what another one did not give."""
+
+
+def examine(recipe, data_folder, run_folder=None, timeout=60.0, say=print):
+    """Checks whether a run by a recipe would go well: devices, data, vocabulary, memory and so on.
+
+    A check that fails does not keep the later ones from running, unless they need its result.
+    Several workers are examined together: call it on all of them at once.
+
+    Args:
+        recipe: `Recipe`.
+        data_folder: path that the recipe's files are relative to.
+        run_folder: path of the run's folder. Its vocabulary is used if it has one, and the disk is
+            the one it is on; nothing is written there. Defaults to the working directory.
+        timeout: float. Seconds in which the devices have to add up a vector.
+        say: callable that takes a line of text: each finding, as soon as it is made.
+
+    Returns:
+        list of `Finding`.
+
+    Raises:
+        ValueError: if the folder holds a run of another recipe.
+    """
+    findings = []
+    with tempfile.TemporaryDirectory() as scratch:
+        examination = _Examination(recipe, data_folder, run_folder or ".", scratch, timeout)
+        for name in ("devices", "data", "vocabulary", "memory", "learning", "disk"):
+            started = time.perf_counter()
+            try:
+                passed, detail = getattr(examination, name)()
+            except _NotRunError as error:
+                passed, detail = None, f"not run: needs {error}"
+            except Exception as error:  # whatever goes wrong here would go wrong in the run
+                passed, detail = False, _in_one_line(error)
+            findings.append(Finding(name, passed, detail, time.perf_counter() - started))
+            say(str(findings[-1]))
+            gc.collect()  # a model is full of cycles, and the next check builds another
+    return findings
+
+
+class _Examination:
+    """The checks, and what the later ones need of the earlier."""
+
+    def __init__(self, recipe, data_folder, run_folder, scratch, timeout):
+        self.recipe, self.timeout = recipe, timeout
+        self.folders = data_folder, scratch
+        self.run = RunFolder(Path(run_folder).absolute())
+        # What needs no devices is done without them: it cannot wait for a worker that is not there.
+        alone = replace(recipe.training, distribution="single", devices=None)
+        alone = replace(recipe, training=alone)
+        Trainer(alone, data_folder, run_folder)  # refuses a folder with a run of another recipe
+        self.alone = Trainer(alone, *self.folders, say=lambda line: None)
+        joint = recipe.vocabulary.joint
+        learned = self.run.tokenizer_files(joint)
+        if all(file.is_file() for file in learned):
+            for file, copy in zip(learned, self.alone.run.tokenizer_files(joint), strict=True):
+                shutil.copyfile(file, copy)
+        self.texts = 0
+        self.trainer = self.tokenizers = self.stream = self.batches = None
+
+    def devices(self):
+        """In front of all others: several workers have to find each other first."""
+        asked = self.recipe.training.distribution, self.recipe.training.devices
+        if asked[0] == "single":
+            passed, detail = add_up_over_all(*asked)
+        else:
+            passed, detail = _in_another_process(asked, self.timeout)
+        if passed:
+            self.trainer = Trainer(self.recipe, *self.folders, say=lambda line: None)
+        return passed, detail
+
+    def data(self):
+        pairs = self.recipe.data.pairs("train", self.folders[0])
+        self.texts = sum(bool(source.strip() and target.strip()) for source, target in pairs)
+        if not self.texts:
+            return False, "`train` holds no pair with text on both sides"
+        try:
+            self.tokenizers = self.alone.tokenizers()
+        except Exception:
+            raise _NotRunError("vocabulary") from None
+        self.stream = self.alone.stream(self.tokenizers)
+        report = self.stream.report
+        passed = sum(report.dropped.values()) <= MOST_DROPPED * report.pairs_read
+        advice = "" if passed else f"more than {MOST_DROPPED:.0%} of the pairs are dropped: "
+        return passed, advice + "; ".join(str(report).splitlines())
+
+    def vocabulary(self):
+        _need(data=self.texts)
+        tokenizers = self.tokenizers or self.alone.tokenizers()
+        _need(data=self.stream)
+        source, target = (tokenizer.vocabulary_size for tokenizer in tokenizers)
+        config = self.recipe.model_config(target, source)
+        sizes = config.source_vocabulary_size, config.vocabulary_size
+        batches = _survey(self.stream)
+        for name, size in zip(SIDES, sizes, strict=True):
+            low, high = batches[f"{name}_low"].min(), batches[f"{name}_high"].max()
+            if low < 0 or high >= size:
+                return False, (
+                    f"{name} ids go from {low} to {high}, the model's table from 0 to {size - 1}: "
+                    "learn the vocabulary anew, or take another file"
+                )
+        self.batches = batches
+        pairs = enumerate(self.recipe.data.pairs("train", self.folders[0]))
+        every = -(-self.texts // SAMPLE)
+        sample = zip(*(pair for number, pair in pairs if number % every == 0), strict=True)
+        sides = zip(SIDES, tokenizers, sample, strict=True)
+        verdicts, details = zip(*(_suits(*side) for side in sides), strict=True)
+        advice = "" if all(verdicts) else ": learn the vocabulary from this text"
+        return all(verdicts), "; ".join(details) + advice
+
+    def memory(self):
+        _need(devices=self.trainer, vocabulary=self.batches)
+        slots, lengths = self.batches["slots"], self.batches["longest"]
+        training = self.recipe.training
+        gpus = [f"GPU:{n}" for n in range(len(tf.config.list_physical_devices("GPU")))]
+        for gpu in gpus:
+            tf.config.experimental.reset_memory_stats(gpu)
+        before = _peak_of_process()
+        try:
+            self._train([np.argmax(slots), np.argmax(lengths)])
+        except (tf.errors.ResourceExhaustedError, MemoryError):
+            return False, (
+                f"a batch of {slots.max():,} token slots does not fit. To cut it into smaller ones "
+                f"set `micro_batch_tokens` (now {training.micro_batch_tokens}), or lower "
+                f"`batch_tokens` (now {training.batch_tokens})"
+            )
+        taken = [tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus]
+        taken = f"{max(taken, default=_peak_of_process() - before) / GIB:.2f} GiB"
+        return True, (
+            f"updates on the largest batch ({slots.max():,} token slots) and on that of the "
+            f"longest sentence ({lengths.max()} tokens) took {taken}{' of a GPU' * bool(gpus)}"
+        )
+
+    def learning(self):
+        _need(devices=self.trainer, vocabulary=self.batches)
+        order = np.argsort(self.batches["slots"])
+        losses = self._train([order[len(order) // 2]], rate=LEARNING_RATE, epochs=STEPS)
+        passed = bool(np.isfinite(losses).all()) and losses[-1] <= FALL * losses[0]
+        advice = "" if passed else f", not to {FALL:.0%}: look at labels, smoothing and precision"
+        return passed, (
+            f"{STEPS} steps on one batch: loss {losses[0]:.3f} -> {losses[-1]:.3f}{advice}"
+        )
+
+    def disk(self):
+        _need(vocabulary=self.tokenizers)
+        training = self.recipe.training
+        parameters = self.alone.model(self.tokenizers).count_params()
+        copies = 3 + (training.ema_momentum is not None)  # weights, Adam's two means, the average
+        number = training.keep_last + training.keep_best + 1
+        needed = 4 * copies * parameters * number
+        path = self.run.path
+        folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
+        free = shutil.disk_usage(folder).free
+        advice = "" if free >= needed else ": free some, choose another `--run`, lower `keep_last`"
+        return free >= needed, (
+            f"{free / GIB:,.1f} GiB free in {folder}, {needed / GIB:,.1f} needed for {number} "
+            f"checkpoints of {parameters:,} parameters{advice}"
+        )
+
+    def _train(self, indices, rate=None, epochs=1):
+        """Trains a new model on some batches the way the run does, and returns the losses."""
+        keras.utils.set_random_seed(self.recipe.training.seed)
+        model = self.trainer.model(self.tokenizers)
+        if rate is not None:
+            with self.trainer.strategy.scope():
+                model.compile(optimizer=keras.optimizers.Adam(rate), loss=model.loss)
+        batches = []
+        for index in indices:
+            self.stream.seek(0, int(index))
+            batches.append(next(iter(self.stream.dataset())))
+        dataset = tf.data.Dataset.from_generator(
+            lambda: iter(batches), output_signature=self.stream.dataset().element_spec
+        )
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+        return model.fit(dataset, epochs=epochs, verbose=0, shuffle=False).history["loss"]
+
+
+def add_up_over_all(distribution, devices):
+    """Adds up a vector over all replicas, and a number over the workers.
+
+    Args: those of `get_strategy`.
+
+    Returns:
+        dict of plain values: what there is, what the sums are, how long they took.
+    """
+    strategy = get_strategy(distribution, devices)
+    started = time.perf_counter()
+
+    @tf.function
+    def add_up():
+        replica = tf.distribute.get_replica_context()
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([VECTOR]))
+
+    sums = strategy.experimental_local_results(strategy.run(add_up))
+    replicas, workers = strategy.num_replicas_in_sync, num_workers(strategy)
+    right = all(np.all(value.numpy() == replicas) for value in sums)
+    right = right and sum_over_workers(strategy, 1.0) == workers
+    here = ", ".join(value.device.rpartition("device:")[2] for value in sums)
+    return right, (
+        f"replicas: {replicas}, workers: {workers}, here {here}; a vector was added up over all in "
+        f"{time.perf_counter() - started:.2f} s" + (not right) * f", but WRONGLY. {NCCL_ADVICE}"
+    )
+
+
+def answer_and_exit():
+    """What the other process does: `add_up_over_all`, told as a line of JSON."""
+    try:
+        answer = add_up_over_all(*json.loads(sys.argv[1]))
+    except Exception as error:
+        answer = False, _in_one_line(error)
+    print(json.dumps(answer), flush=True)
+    time.sleep(LINGER)
+    os._exit(0)  # does not wait for the other workers, as TensorFlow would
+
+
+def _in_another_process(asked, timeout):
+    """What `add_up_over_all` returns, or that it did not return in time.
+
+    A worker that waits for a dead one holds the interpreter's lock and heeds no signal but SIGKILL:
+    neither a thread beside it nor Ctrl-C would get a word in.
+    """
+    code = "from keras_transformer.training.doctor import answer_and_exit; answer_and_exit()"
+    # This process may have taken its share of the GPUs already.
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    command = [sys.executable, "-c", code, json.dumps(asked)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    deadline = time.monotonic() + timeout
+    missed = _other_workers()
+    with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
+        try:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    out, err = process.communicate(timeout=min(1.0, timeout))
+                    if out.strip():
+                        return json.loads(out.splitlines()[-1])
+                    last = err.decode(errors="replace").strip().splitlines()[-1:]
+                    return False, f"ended with code {process.returncode} {last}. {NCCL_ADVICE}"
+                missed = [address for address in missed if not _answers(address)]
+        finally:
+            process.kill()
+    if missed:
+        advice = f"Nobody answered at {', '.join(missed)}: start `doctor` on all workers at once"
+        return False, f"no answer within {timeout:g} s. {advice}, let firewalls pass these ports"
+    return False, f"no answer within {timeout:g} s. {NCCL_ADVICE}"
+
+
+def _other_workers():
+    described = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    task = described.get("task", {})
+    return [
+        address
+        for kind, addresses in described.get("cluster", {}).items()
+        for index, address in enumerate(addresses)
+        if [kind, index] != [task.get("type"), task.get("index")]
+    ]
+
+
+def _answers(address):
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _survey(stream):
+    """What the model gets in an epoch: a row per batch, by name.
+
+    Every id is looked at, since a GPU reads zeros beyond the end of a table and says nothing.
+    """
+    rows = []
+    stream.seek(0)
+    for inputs, labels, _ in stream.dataset().as_numpy_iterator():
+        source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
+        both = np.stack([target, labels])
+        ids = source.min(), source.max(), both.min(), both.max()
+        rows.append((*ids, source.size + target.size, max(source.shape[1], target.shape[1])))
+    names = ("source_low", "source_high", "target_low", "target_high", "slots", "longest")
+    return dict(zip(names, np.array(rows).T, strict=True))
+
+
+def _suits(name, tokenizer, lines):
+    """Whether a tokenizer suits some lines, and the shares of tokens and lines that tell it."""
+    token_ids = tokenizer.tokenize(lines)
+    tokens = tokenizer.tokens(token_ids.flat_values).numpy().tolist()
+    unknown = sum(len(t) == 6 and t[:3] == b"<0x" or t == b"<unk>" for t in tokens)
+    unknown /= max(1, len(tokens))
+    returned = 0
+    for line, text in zip(lines, tokenizer.detokenize(token_ids).numpy(), strict=True):
+        line = line.replace("\u2581", " ")  # the rule of `Tokenizer`, restated
+        if tokenizer.normalization == "nfkc":
+            line = " ".join(unicodedata.normalize("NFKC", line).split())
+        returned += text.decode() == line
+    returned /= len(lines)
+    return unknown <= MOST_BAD and returned >= 1 - MOST_BAD, (
+        f"{tokenizer.vocabulary_size:,} {name} tokens, {unknown:.2%} of the text's unknown or "
+        f"spelt in bytes, {returned:.1%} of the lines come back"
+    )
+
+
+def _peak_of_process():
+    """Most bytes that this process has held so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _need(**results):
+    missing = [name for name, result in results.items() if not result]
+    if missing:
+        raise _NotRunError(", ".join(missing))
+
+
+def _in_one_line(error):
+    return " ".join(f"{type(error).__name__}: {error}".split())

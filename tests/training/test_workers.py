@@ -1,0 +1,145 @@
+"""Two worker processes on this machine: the same run as one, and what if one of them dies."""
+
+import collections
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+from keras_transformer.recipe import Recipe
+from keras_transformer.training.checkpoints import CheckpointFolder
+from keras_transformer.training.workers import start_workers
+from tests.builders import ROOT
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+RECIPE = {
+    "data": {
+        "train": {"number_names": "train", "size": 400},
+        "validation": {"number_names": "held_out", "size": 50},
+    },
+    "vocabulary": {"size": 300},
+    "model": {
+        "preset": "tiny",
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 32,
+        "intermediate_dim": 64,
+        "dropout": 0.0,
+    },
+    "training": {
+        "batch_tokens": 768,
+        "epochs": 3,
+        "learning_rate": 0.003,
+        "warmup_steps": 20,
+        "checkpoint_updates": 5,
+    },
+}
+SECONDS_TO_NOTICE = 90
+
+
+def command(folder, run, recipe):
+    words = ["train", str(folder / recipe), "--run", str(folder / run)]
+    return [sys.executable, "-m", "tests.training.recording_worker", str(folder / run), *words]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The recipe for one worker and for several, and the run that one worker makes of it."""
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "single.yaml").write_text(yaml.safe_dump(RECIPE))
+    training = RECIPE["training"] | {"distribution": "multi_worker"}
+    (folder / "workers.yaml").write_text(yaml.safe_dump(RECIPE | {"training": training}))
+    subprocess.run(command(folder, "single", "single.yaml"), cwd=ROOT, check=True)
+    return folder
+
+
+def weights(folder, run):
+    path, arrays, _ = CheckpointFolder(folder / run / "checkpoints").newest()
+    # A key bias has no gradient but rounding.
+    kept = {n: a for n, a in arrays.items() if n.startswith("model/") and "key/bias" not in n}
+    return path.name, kept
+
+
+def assert_same_run(folder, run):
+    reports = [json.loads((folder / r / "report.json").read_text()) for r in (run, "single")]
+    for report in reports:
+        del report["seconds"], report["tokens_per_second"], report["dropped"]
+    assert reports[0] == pytest.approx(reports[1], rel=1e-5)
+    (name, found), (expected_name, expected) = (weights(folder, r) for r in (run, "single"))
+    assert name == expected_name
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, atol=1e-4)
+
+
+def seen(folder, run, workers):
+    """For each update, the pairs that all workers together were given."""
+    lines = [(folder / f"{run}.{worker}").read_text().splitlines() for worker in range(workers)]
+    for parts in zip(*lines, strict=True):
+        pairs = [tuple(map(tuple, pair)) for part in parts for pair in json.loads(part)]
+        yield collections.Counter(pairs)
+
+
+def test_two_workers_make_the_run_of_one_and_see_each_pair_once_an_epoch(folder):
+    processes = start_workers(command(folder, "two", "workers.yaml"), 2, cwd=ROOT)
+    assert [process.wait(timeout=400) for process in processes] == [0, 0]
+    assert_same_run(folder, "two")
+    updates = list(seen(folder, "two", 2))
+    assert updates == list(seen(folder, "single", 1)), "the same pairs in every update"
+    epochs = RECIPE["training"]["epochs"]
+    length = len(updates) // epochs
+    corpus = Recipe.from_dict(RECIPE).data.pairs("train", ".")
+    for epoch in range(epochs):
+        pairs = sum(updates[epoch * length : (epoch + 1) * length], collections.Counter())
+        assert set(pairs.values()) == {1} and len(pairs) == len(set(corpus)), "each exactly once"
+    assert all((folder / f"two.{worker}").stat().st_size for worker in (0, 1))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_worker_that_dies_stops_the_other_and_a_restart_goes_on(folder, victim):
+    run = f"killed_{victim}"
+    start = command(folder, run, "workers.yaml")
+    processes = start_workers(start, 2, cwd=ROOT, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 300
+    checkpoints = CheckpointFolder(folder / run / "checkpoints")
+    while not checkpoints.last(1) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    processes[victim].send_signal(signal.SIGKILL)
+    _, stderr = processes[1 - victim].communicate(timeout=SECONDS_TO_NOTICE)
+    assert processes[1 - victim].returncode == 2
+    assert b"worker was lost" in stderr and b"start all workers again" in stderr
+    assert b"Traceback" not in stderr
+    again = start_workers(start, 2, cwd=ROOT, stderr=subprocess.PIPE)
+    stderr = [process.communicate(timeout=400)[1] for process in again]
+    assert [process.returncode for process in again] == [0, 0], stderr
+    assert b"Going on after" in stderr[0]
+    assert_same_run(folder, run)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "",
+        "not JSON",
+        "{}",
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 3}}',
+    ],
+)
+def test_cluster_that_is_not_described_is_an_error_of_one_line(folder, config, monkeypatch):
+    if config:
+        monkeypatch.setenv("TF_CONFIG", config)
+    else:
+        monkeypatch.delenv("TF_CONFIG", raising=False)
+    words = ["train", str(folder / "workers.yaml"), "--run", str(folder / "never")]
+    ran = subprocess.run(
+        [sys.executable, "-c", "from keras_transformer.cli import app; app()", *words],
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 2
+    assert "TF_CONFIG" in ran.stderr and len(ran.stderr.strip().splitlines()) == 1
