@@ -80,6 +80,31 @@ def train(
         console.print(f"Next: keras-transformer evaluate {run} --data {data}")
 
 
+@app.command(epilog=example("keras-transformer doctor multi30k_en_de --data ~/multi30k"))
+def doctor(
+    recipe: RecipeArgument,
+    data: DataOption = Path("."),
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of the run to be. [default: runs/<recipe>]")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds in which the devices must answer.", min=1)
+    ] = 60,
+):
+    """Check all that a long run needs: devices, data, vocabulary, memory, learning, disk."""
+    with clear_errors():
+        from keras_transformer.recipe import Recipe
+
+        parsed = Recipe.load(recipe)
+        import_tensorflow()
+        from keras_transformer.training.doctor import examine
+
+        run = run or Path("runs") / Path(recipe).stem
+        findings = examine(parsed, data, run, timeout, say=typer.echo)
+    if not all(finding.passed for finding in findings):
+        raise typer.Exit(1)
+
+
 @app.command(epilog=example("keras-transformer average runs/multi30k_en_de --last 5"))
 def average(
     run: RunArgument,

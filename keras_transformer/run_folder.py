@@ -47,12 +47,19 @@ class RunFolder:
         names = ["tokenizer.model"] if joint else ["source.model", "target.model"]
         return [self.path / name for name in names]
 
+    def delete_tokenizers(self):
+        """Deletes the tokenizers, so that others are made."""
+        for file in self.tokenizer_files(joint=True) + self.tokenizer_files(joint=False):
+            file.unlink(missing_ok=True)
+
+    def report(self):
+        """Returns what is in `report.json`, an empty dict if there is none."""
+        file = self.report_file
+        return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
     def add_to_report(self, **entries):
         """Writes entries into `report.json`, beside those that are there, and returns all."""
-        report = {}
-        if self.report_file.is_file():
-            report = json.loads(self.report_file.read_text("utf-8"))
-        report |= entries
+        report = self.report() | entries
         write_text(self.report_file, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         return report
 

@@ -295,6 +295,12 @@ def test_invalid_utf8_on_standard_input_names_the_line(folder):
     assert "line 2" in ran.stderr and ran.stderr.count("\n") == 1
 
 
+def test_text_is_shown_as_it_is(capsys):
+    """Also a translation with what would be a markup of the console."""
+    console.print("[b]one[/b] -> [/i] :smile:")
+    assert capsys.readouterr().err == "[b]one[/b] -> [/i] :smile:\n"
+
+
 @pytest.mark.parametrize(
     "command",
     ["train", "average", "translate", "evaluate", "export", "plot", "vocabulary", "recipe"],

@@ -23,7 +23,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.run_folder import RunFolder
 from keras_transformer.training.distribution import get_strategy, num_workers, sum_over_workers
 from keras_transformer.training.trainer import Trainer
 
@@ -36,7 +35,7 @@ FALL = 0.9  # the last loss of the ten is at most so much of the first
 VECTOR = 1_000_000  # floats to add up over all replicas
 LINGER = 1.0  # seconds in which a worker that is done still answers those that are not
 NCCL_ADVICE = "With several GPUs try the environment variable NCCL_P2P_DISABLE=1"
-SIDES = "source", "target"
+NO_TOKENS = {b"<unk>", *(b"<0x%02X>" % byte for byte in range(256))}
 GIB = 2**30
 MARKS = {True: "✓", False: "✗", None: "–"}
 
@@ -93,7 +92,7 @@ def examine(recipe, data_folder, run_folder=None, timeout=60.0, say=print):
     """
     findings = []
     with tempfile.TemporaryDirectory() as scratch:
-        examination = _Examination(recipe, data_folder, run_folder or ".", scratch, timeout)
+        examination = _Examination(recipe, data_folder, run_folder, scratch, timeout)
         for name in ("devices", "data", "vocabulary", "memory", "learning", "disk"):
             started = time.perf_counter()
             try:
@@ -101,8 +100,9 @@ def examine(recipe, data_folder, run_folder=None, timeout=60.0, say=print):
             except _NotRunError as error:
                 passed, detail = None, f"not run: needs {error}"
             except Exception as error:  # whatever goes wrong here would go wrong in the run
-                passed, detail = False, _in_one_line(error)
-            findings.append(Finding(name, passed, detail, time.perf_counter() - started))
+                passed, detail = False, f"{type(error).__name__}: {error}"
+            seconds = time.perf_counter() - started
+            findings.append(Finding(name, passed, " ".join(detail.split()), seconds))
             say(str(findings[-1]))
             gc.collect()  # a model is full of cycles, and the next check builds another
     return findings
@@ -114,27 +114,25 @@ class _Examination:
     def __init__(self, recipe, data_folder, run_folder, scratch, timeout):
         self.recipe, self.timeout = recipe, timeout
         self.folders = data_folder, scratch
-        self.run = RunFolder(Path(run_folder).absolute())
+        self.place = Path(run_folder or ".").absolute()
         # What needs no devices is done without them: it cannot wait for a worker that is not there.
         alone = replace(recipe.training, distribution="single", devices=None)
         alone = replace(recipe, training=alone)
-        Trainer(alone, data_folder, run_folder)  # refuses a folder with a run of another recipe
         self.alone = Trainer(alone, *self.folders, say=lambda line: None)
-        joint = recipe.vocabulary.joint
-        learned = self.run.tokenizer_files(joint)
-        if all(file.is_file() for file in learned):
-            for file, copy in zip(learned, self.alone.run.tokenizer_files(joint), strict=True):
-                shutil.copyfile(file, copy)
+        if run_folder is not None:
+            run = Trainer(alone, data_folder, run_folder).run  # refuses a run of another recipe
+            joint = recipe.vocabulary.joint
+            files, copies = run.tokenizer_files(joint), self.alone.run.tokenizer_files(joint)
+            if all(file.is_file() for file in files):
+                for file, copy in zip(files, copies, strict=True):
+                    shutil.copyfile(file, copy)
         self.texts = 0
         self.trainer = self.tokenizers = self.stream = self.batches = None
 
     def devices(self):
         """In front of all others: several workers have to find each other first."""
         asked = self.recipe.training.distribution, self.recipe.training.devices
-        if asked[0] == "single":
-            passed, detail = add_up_over_all(*asked)
-        else:
-            passed, detail = _in_another_process(asked, self.timeout)
+        passed, detail = _in_another_process(asked, self.timeout)
         if passed:
             self.trainer = Trainer(self.recipe, *self.folders, say=lambda line: None)
         return passed, detail
@@ -160,9 +158,9 @@ class _Examination:
         _need(data=self.stream)
         source, target = (tokenizer.vocabulary_size for tokenizer in tokenizers)
         config = self.recipe.model_config(target, source)
-        sizes = config.source_vocabulary_size, config.vocabulary_size
+        sizes = {"source": config.source_vocabulary_size, "target": config.vocabulary_size}
         batches = _survey(self.stream)
-        for name, size in zip(SIDES, sizes, strict=True):
+        for name, size in sizes.items():
             low, high = batches[f"{name}_low"].min(), batches[f"{name}_high"].max()
             if low < 0 or high >= size:
                 return False, (
@@ -173,7 +171,7 @@ class _Examination:
         pairs = enumerate(self.recipe.data.pairs("train", self.folders[0]))
         every = -(-self.texts // SAMPLE)
         sample = zip(*(pair for number, pair in pairs if number % every == 0), strict=True)
-        sides = zip(SIDES, tokenizers, sample, strict=True)
+        sides = zip(sizes, tokenizers, sample, strict=True)
         verdicts, details = zip(*(_suits(*side) for side in sides), strict=True)
         advice = "" if all(verdicts) else ": learn the vocabulary from this text"
         return all(verdicts), "; ".join(details) + advice
@@ -181,7 +179,6 @@ class _Examination:
     def memory(self):
         _need(devices=self.trainer, vocabulary=self.batches)
         slots, lengths = self.batches["slots"], self.batches["longest"]
-        training = self.recipe.training
         gpus = [f"GPU:{n}" for n in range(len(tf.config.list_physical_devices("GPU")))]
         for gpu in gpus:
             tf.config.experimental.reset_memory_stats(gpu)
@@ -190,12 +187,11 @@ class _Examination:
             self._train([np.argmax(slots), np.argmax(lengths)])
         except (tf.errors.ResourceExhaustedError, MemoryError):
             return False, (
-                f"a batch of {slots.max():,} token slots does not fit. To cut it into smaller ones "
-                f"set `micro_batch_tokens` (now {training.micro_batch_tokens}), or lower "
-                f"`batch_tokens` (now {training.batch_tokens})"
+                f"a batch of {slots.max():,} token slots does not fit: set `micro_batch_tokens` "
+                f"or lower `batch_tokens` (now {self.recipe.training.batch_tokens})"
             )
         taken = [tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus]
-        taken = f"{max(taken, default=_peak_of_process() - before) / GIB:.2f} GiB"
+        taken = f"{max(taken or [_peak_of_process() - before]) / GIB:.2f} GiB"
         return True, (
             f"updates on the largest batch ({slots.max():,} token slots) and on that of the "
             f"longest sentence ({lengths.max()} tokens) took {taken}{' of a GPU' * bool(gpus)}"
@@ -204,45 +200,41 @@ class _Examination:
     def learning(self):
         _need(devices=self.trainer, vocabulary=self.batches)
         order = np.argsort(self.batches["slots"])
-        losses = self._train([order[len(order) // 2]], rate=LEARNING_RATE, epochs=STEPS)
+        losses = self._train([order[len(order) // 2]] * STEPS, rate=LEARNING_RATE)
         passed = bool(np.isfinite(losses).all()) and losses[-1] <= FALL * losses[0]
         advice = "" if passed else f", not to {FALL:.0%}: look at labels, smoothing and precision"
-        return passed, (
-            f"{STEPS} steps on one batch: loss {losses[0]:.3f} -> {losses[-1]:.3f}{advice}"
-        )
+        first, *_, last = losses
+        return passed, f"{STEPS} steps on one batch: loss {first:.3f} -> {last:.3f}{advice}"
 
     def disk(self):
         _need(vocabulary=self.tokenizers)
         training = self.recipe.training
-        parameters = self.alone.model(self.tokenizers).count_params()
+        with tf.device("CPU:0"):
+            parameters = self.alone.model(self.tokenizers).count_params()
         copies = 3 + (training.ema_momentum is not None)  # weights, Adam's two means, the average
         number = training.keep_last + training.keep_best + 1
         needed = 4 * copies * parameters * number
-        path = self.run.path
-        folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
+        folder = next(path for path in (self.place, *self.place.parents) if path.is_dir())
         free = shutil.disk_usage(folder).free
         advice = "" if free >= needed else ": free some, choose another `--run`, lower `keep_last`"
         return free >= needed, (
-            f"{free / GIB:,.1f} GiB free in {folder}, {needed / GIB:,.1f} needed for {number} "
+            f"{free / GIB:,.1f} GiB free in {folder}, {needed / GIB:,.2f} needed for {number} "
             f"checkpoints of {parameters:,} parameters{advice}"
         )
 
-    def _train(self, indices, rate=None, epochs=1):
-        """Trains a new model on some batches the way the run does, and returns the losses."""
+    def _train(self, indices, rate=None):
+        """Trains a new model on batches the way the run does, and returns the loss of each."""
         keras.utils.set_random_seed(self.recipe.training.seed)
         model = self.trainer.model(self.tokenizers)
         if rate is not None:
             with self.trainer.strategy.scope():
                 model.compile(optimizer=keras.optimizers.Adam(rate), loss=model.loss)
-        batches = []
+        losses = []
         for index in indices:
             self.stream.seek(0, int(index))
-            batches.append(next(iter(self.stream.dataset())))
-        dataset = tf.data.Dataset.from_generator(
-            lambda: iter(batches), output_signature=self.stream.dataset().element_spec
-        )
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
-        return model.fit(dataset, epochs=epochs, verbose=0, shuffle=False).history["loss"]
+            batch = self.stream.dataset().take(1)
+            losses += model.fit(batch, verbose=0, shuffle=False).history["loss"]
+        return losses
 
 
 def add_up_over_all(distribution, devices):
@@ -251,7 +243,7 @@ def add_up_over_all(distribution, devices):
     Args: those of `get_strategy`.
 
     Returns:
-        dict of plain values: what there is, what the sums are, how long they took.
+        whether the sums are right, and what was added up, in words.
     """
     strategy = get_strategy(distribution, devices)
     started = time.perf_counter()
@@ -277,7 +269,7 @@ def answer_and_exit():
     try:
         answer = add_up_over_all(*json.loads(sys.argv[1]))
     except Exception as error:
-        answer = False, _in_one_line(error)
+        answer = False, f"{type(error).__name__}: {error}"
     print(json.dumps(answer), flush=True)
     time.sleep(LINGER)
     os._exit(0)  # does not wait for the other workers, as TensorFlow would
@@ -295,7 +287,8 @@ def _in_another_process(asked, timeout):
     command = [sys.executable, "-c", code, json.dumps(asked)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     deadline = time.monotonic() + timeout
-    missed = _other_workers()
+    cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
+    missed = [address for addresses in cluster.values() for address in addresses]
     with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
         try:
             while time.monotonic() < deadline:
@@ -314,24 +307,12 @@ def _in_another_process(asked, timeout):
     return False, f"no answer within {timeout:g} s. {NCCL_ADVICE}"
 
 
-def _other_workers():
-    described = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    task = described.get("task", {})
-    return [
-        address
-        for kind, addresses in described.get("cluster", {}).items()
-        for index, address in enumerate(addresses)
-        if [kind, index] != [task.get("type"), task.get("index")]
-    ]
-
-
 def _answers(address):
     host, _, port = address.rpartition(":")
-    try:
+    with contextlib.suppress(OSError):
         socket.create_connection((host, int(port)), timeout=2).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _survey(stream):
@@ -354,8 +335,7 @@ def _suits(name, tokenizer, lines):
     """Whether a tokenizer suits some lines, and the shares of tokens and lines that tell it."""
     token_ids = tokenizer.tokenize(lines)
     tokens = tokenizer.tokens(token_ids.flat_values).numpy().tolist()
-    unknown = sum(len(t) == 6 and t[:3] == b"<0x" or t == b"<unk>" for t in tokens)
-    unknown /= max(1, len(tokens))
+    unknown = sum(token in NO_TOKENS for token in tokens) / max(1, len(tokens))
     returned = 0
     for line, text in zip(lines, tokenizer.detokenize(token_ids).numpy(), strict=True):
         line = line.replace("\u2581", " ")  # the rule of `Tokenizer`, restated
@@ -379,7 +359,3 @@ def _need(**results):
     missing = [name for name, result in results.items() if not result]
     if missing:
         raise _NotRunError(", ".join(missing))
-
-
-def _in_one_line(error):
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -4,7 +4,6 @@ The way through the whole package that `keras-transformer train` takes.
 """
 
 import itertools
-import json
 import shutil
 import time
 from pathlib import Path
@@ -83,10 +82,8 @@ class Trainer:
     @property
     def finished(self):
         """Whether the run was trained to its end before."""
-        file = self.run.report_file
-        # `evaluate` writes there too, also of a run that was interrupted.
-        report = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-        return "updates" in report and self.run.recipe() == self.recipe
+        # `evaluate` writes a report too, also of a run that was interrupted.
+        return "updates" in self.run.report() and self.run.recipe() == self.recipe
 
     def train(self):
         """Trains the run to its end, from where it was interrupted if it was.
@@ -188,8 +185,7 @@ class Trainer:
         """Removes what a start that failed, or a training that now goes on, has left."""
         self.run.report_file.unlink(missing_ok=True)  # of another model than there will be
         if not self.run.recipe_file.is_file():
-            for file in self.run.tokenizer_files(joint=True) + self.run.tokenizer_files(False):
-                file.unlink(missing_ok=True)
+            self.run.delete_tokenizers()
 
     def _pairs(self, split):
         """The sentence pairs of a split, as something that can be iterated more than once."""
@@ -352,6 +348,6 @@ def begin_anew(run_folder):
     run = RunFolder(run_folder)
     for folder in (run.checkpoints, run.logs):
         shutil.rmtree(folder, ignore_errors=True)
-    tokenizers = run.tokenizer_files(joint=True) + run.tokenizer_files(joint=False)
-    for file in (run.recipe_file, run.model_file, run.history_file, run.report_file, *tokenizers):
+    run.delete_tokenizers()
+    for file in (run.recipe_file, run.model_file, run.history_file, run.report_file):
         file.unlink(missing_ok=True)

@@ -53,10 +53,11 @@ def test_early_stopping_is_that_of_plain_python(values, patience, monitor):
         assert keeper.best()["epoch"] == values.index(best)
 
 
+EVERY = 3
 # It stops early: the rate is far too high.
 RECIPE = runs.recipe(
     **{"epochs": 12, "learning_rate": 0.1, "patience": 1, "clip_norm": 1, "ema_momentum": 0.5},
-    **{"average": 3, "checkpoint_updates": 3, "keep_last": 3},
+    **{"average": 3, "checkpoint_updates": EVERY, "keep_last": 3},
 )
 
 
@@ -82,9 +83,10 @@ def test_interrupted_run_ends_as_if_it_had_not_been(run, tmp_path):
     per_epoch = updates // epochs
     again = tmp_path / "run"
     # In the last epoch but one; at the last batch of it, so that the epoch is finished first; and
-    # in the last epoch.
+    # among the last updates, where a checkpoint more would be averaged and drive out another.
     last = updates - per_epoch
-    told = {last - 4: signal.SIGTERM, last: signal.SIGINT, updates - 5: signal.SIGTERM}
+    late = next(n for n in (updates - 1, updates - 2) if n % EVERY)
+    told = {last - 4: signal.SIGTERM, last: signal.SIGINT, late: signal.SIGTERM}
     for update, number in told.items():
         handlers = [signal.getsignal(number) for number in signal.Signals]
         stop = runs.AtUpdate(update, lambda model, number=number: signal.raise_signal(number))
