@@ -9,6 +9,7 @@ run that was never killed, its history must agree, and every file in its folder 
 
 import argparse
 import csv
+import os
 import pathlib
 import random
 import subprocess
@@ -17,6 +18,8 @@ import tempfile
 import time
 
 import yaml
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from keras_transformer.training.checkpoints import CheckpointFolder, read_checkpoint
 

@@ -126,9 +126,9 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         good = f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
         update = int(self.model.optimizer.iterations.numpy())
         raise NonFiniteLossError(
-            f"{what} at update {update} (epoch {self._epoch + 1}, batch {self._batch + 1}), from the training pairs of lines "
-            f"{', '.join(map(str, lines))}. {good} Look at these lines; lower the learning rate, "
-            "lengthen the warm-up, or set `clip_norm`."
+            f"{what} at update {update} (epoch {self._epoch + 1}, batch {self._batch + 1}), from "
+            f"the training pairs of lines {', '.join(map(str, lines))}. {good} Look at these "
+            "lines; lower the learning rate, lengthen the warm-up, or set `clip_norm`."
         )
 
 

@@ -257,7 +257,8 @@ def add_up_over_all(distribution, devices):
     replicas, workers = strategy.num_replicas_in_sync, num_workers(strategy)
     right = all(np.all(value.numpy() == replicas) for value in sums)
     right = right and sum_over_workers(strategy, 1.0) == workers
-    here = ", ".join(value.device.rpartition("device:")[2] for value in sums)
+    devices = strategy.extended.worker_devices if replicas > 1 else [sums[0].device]
+    here = ", ".join(device.rpartition("device:")[2] for device in devices)
     return right, (
         f"replicas: {replicas}, workers: {workers}, here {here}; a vector was added up over all in "
         f"{time.perf_counter() - started:.2f} s" + (not right) * f", but WRONGLY. {NCCL_ADVICE}"
@@ -296,8 +297,8 @@ def _in_another_process(asked, timeout):
                     out, err = process.communicate(timeout=min(1.0, timeout))
                     if out.strip():
                         return json.loads(out.splitlines()[-1])
-                    last = err.decode(errors="replace").strip().splitlines()[-1:]
-                    return False, f"ended with code {process.returncode} {last}. {NCCL_ADVICE}"
+                    last = err.decode(errors="replace").strip().rpartition("\n")[2]
+                    return False, f"ended with code {process.returncode}: {last}. {NCCL_ADVICE}"
                 missed = [address for address in missed if not _answers(address)]
         finally:
             process.kill()
@@ -309,8 +310,7 @@ def _in_another_process(asked, timeout):
 
 def _answers(address):
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError):
-        socket.create_connection((host, int(port)), timeout=2).close()
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2):
         return True
     return False
 

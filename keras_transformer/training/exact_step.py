@@ -72,9 +72,11 @@ class ExactTraining:
         gradients, loss = _sum_over_replicas((gradients, loss))
         self._track_loss(loss, num_tokens)
         gradients, norm = self._clipped(gradients)
-        # The optimizer sums over the replicas, which all hold the same gradient.
         replicas = self.distribute_strategy.num_replicas_in_sync
-        self.optimizer.apply([g / replicas for g in gradients], self.trainable_variables)
+        if replicas > 1:
+            # The optimizer sums over the replicas, which all hold the same gradient.
+            gradients = [gradient / replicas for gradient in gradients]
+        self.optimizer.apply(gradients, self.trainable_variables)
         return self._logs(gradient_norm=norm)
 
     def test_step(self, data):

@@ -70,8 +70,7 @@ class Trainer:
         self.strategy = get_strategy(training.distribution, training.devices)
         self.is_chief = is_chief(self.strategy)
         self.say = say if self.is_chief else lambda line: None
-        has_validation = recipe.data.validation is not None
-        self.monitor = training.monitor or ("val_loss" if has_validation else "loss")
+        self.monitor = training.monitor or ("val_loss" if recipe.data.validation else "loss")
         self.checkpoints = CheckpointFolder(
             self.run.checkpoints,
             keep_last=training.keep_last,
