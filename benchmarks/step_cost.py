@@ -73,8 +73,8 @@ def main():
             seconds.append(times[exact] / SIZES[size][2])
         print(
             f"{size}, {arguments.dtype}: exact step / Keras's step = "
-            f"{statistics.median(ratios):.3f} (median of {len(ratios)} pairs, from "
-            f"{min(ratios):.3f} to {max(ratios):.3f}); {statistics.median(seconds):.3f} s an update",
+            f"{statistics.median(ratios):.3f} (median of {len(ratios)} pairs, "
+            f"{min(ratios):.3f} to {max(ratios):.3f}); {statistics.median(seconds):.3f} s each",
             flush=True,
         )
 

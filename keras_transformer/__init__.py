@@ -16,6 +16,7 @@ _MODULES = {
     "Tokenizer": "data.tokenizer",
     "Transformer": "models.transformer",
     "TransformerConfig": "config",
+    "TranslationEvaluator": "training.callbacks",
     "Translator": "decoding.translator",
     "WarmupSchedule": "training.schedules",
     "export_saved_model": "export.saved_model",

@@ -149,9 +149,8 @@ class TranslationEvaluator(keras.callbacks.Callback):
 
     Example:
 
-    >>> from keras_transformer.training.callbacks import TranslationEvaluator
     >>> pairs = [("a b c d", "a b c d"), ("e f g h", "E F G H")]
-    >>> evaluator = TranslationEvaluator(lambda lines: lines, pairs, samples=1)
+    >>> evaluator = keras_transformer.TranslationEvaluator(lambda lines: lines, pairs, samples=1)
     >>> logs = {}
     >>> evaluator.on_epoch_end(0, logs)
     <BLANKLINE>

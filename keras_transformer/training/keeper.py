@@ -198,10 +198,9 @@ class RunKeeper(keras.callbacks.Callback):
         }
         if not self._writes():
             return self._folder.path_of(step)
-        if self._interruption is not None:  # or it would be averaged, and drive out another
-            self._interruption.unlink(missing_ok=True)
-            self._interruption = None
-        return self._folder.save(step, state, metadata, score)
+        # One that is there only because of an interruption would be averaged too.
+        superfluous, self._interruption = self._interruption, None
+        return self._folder.save(step, state, metadata, score, instead_of=superfluous)
 
     def _on_signal(self, number, frame):
         if self._signal is not None:  # the second time: at once
