@@ -121,7 +121,7 @@ def average(
 
         RunFolder.existing(run)
         import_tensorflow()
-        from keras_transformer.training.trainer import average_run
+        from keras_transformer.training.averaging import average_run
 
         for path in average_run(run, output, last=last, best=best):
             console.print(f"averaged {path}")

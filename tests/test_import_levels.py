@@ -30,7 +30,7 @@ models.transformer
 decoding.translator
 export.saved_model export.ctranslate2 training.callbacks
 training.keeper
-training.trainer
+training.trainer training.averaging training.roll_call
 training.doctor
 cli
 """

@@ -4,14 +4,9 @@ Each looks at one thing that ruins runs, the way the run itself would use it, an
 the run's folder.
 """
 
-import contextlib
 import gc
-import json
-import os
 import resource
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.training.distribution import get_strategy, num_workers, sum_over_workers
+from keras_transformer.training.roll_call import roll_call
 from keras_transformer.training.trainer import Trainer
 
 MOST_DROPPED = 0.25  # of the pairs
@@ -32,9 +27,6 @@ SAMPLE = 1000  # pairs
 LEARNING_RATE = 0.001  # the run's own schedule hardly moves in ten steps
 STEPS = 10
 FALL = 0.9  # the last loss of the ten is at most so much of the first
-VECTOR = 1_000_000  # floats to add up over all replicas
-LINGER = 1.0  # seconds in which a worker that is done still answers those that are not
-NCCL_ADVICE = "With several GPUs try the environment variable NCCL_P2P_DISABLE=1"
 NO_TOKENS = {b"<unk>", *(b"<0x%02X>" % byte for byte in range(256))}
 GIB = 2**30
 MARKS = {True: "✓", False: "✗", None: "–"}
@@ -131,8 +123,8 @@ class _Examination:
 
     def devices(self):
         """In front of all others: several workers have to find each other first."""
-        asked = self.recipe.training.distribution, self.recipe.training.devices
-        passed, detail = _in_another_process(asked, self.timeout)
+        training = self.recipe.training
+        passed, detail = roll_call(training.distribution, training.devices, self.timeout)
         if passed:
             self.trainer = Trainer(self.recipe, *self.folders, say=lambda line: None)
         return passed, detail
@@ -235,84 +227,6 @@ class _Examination:
             batch = self.stream.dataset().take(1)
             losses += model.fit(batch, verbose=0, shuffle=False).history["loss"]
         return losses
-
-
-def add_up_over_all(distribution, devices):
-    """Adds up a vector over all replicas, and a number over the workers.
-
-    Args: those of `get_strategy`.
-
-    Returns:
-        whether the sums are right, and what was added up, in words.
-    """
-    strategy = get_strategy(distribution, devices)
-    started = time.perf_counter()
-
-    @tf.function
-    def add_up():
-        replica = tf.distribute.get_replica_context()
-        return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([VECTOR]))
-
-    sums = strategy.experimental_local_results(strategy.run(add_up))
-    replicas, workers = strategy.num_replicas_in_sync, num_workers(strategy)
-    right = all(np.all(value.numpy() == replicas) for value in sums)
-    right = right and sum_over_workers(strategy, 1.0) == workers
-    devices = strategy.extended.worker_devices if replicas > 1 else [sums[0].device]
-    here = ", ".join(device.rpartition("device:")[2] for device in devices)
-    return right, (
-        f"replicas: {replicas}, workers: {workers}, here {here}; a vector was added up over all in "
-        f"{time.perf_counter() - started:.2f} s" + (not right) * f", but WRONGLY. {NCCL_ADVICE}"
-    )
-
-
-def answer_and_exit():
-    """What the other process does: `add_up_over_all`, told as a line of JSON."""
-    try:
-        answer = add_up_over_all(*json.loads(sys.argv[1]))
-    except Exception as error:
-        answer = False, f"{type(error).__name__}: {error}"
-    print(json.dumps(answer), flush=True)
-    time.sleep(LINGER)
-    os._exit(0)  # does not wait for the other workers, as TensorFlow would
-
-
-def _in_another_process(asked, timeout):
-    """What `add_up_over_all` returns, or that it did not return in time.
-
-    A worker that waits for a dead one holds the interpreter's lock and heeds no signal but SIGKILL:
-    neither a thread beside it nor Ctrl-C would get a word in.
-    """
-    code = "from keras_transformer.training.doctor import answer_and_exit; answer_and_exit()"
-    # This process may have taken its share of the GPUs already.
-    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    command = [sys.executable, "-c", code, json.dumps(asked)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    deadline = time.monotonic() + timeout
-    cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
-    missed = [address for addresses in cluster.values() for address in addresses]
-    with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
-        try:
-            while time.monotonic() < deadline:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    out, err = process.communicate(timeout=min(1.0, timeout))
-                    if out.strip():
-                        return json.loads(out.splitlines()[-1])
-                    last = err.decode(errors="replace").strip().rpartition("\n")[2]
-                    return False, f"ended with code {process.returncode}: {last}. {NCCL_ADVICE}"
-                missed = [address for address in missed if not _answers(address)]
-        finally:
-            process.kill()
-    if missed:
-        advice = f"Nobody answered at {', '.join(missed)}: start `doctor` on all workers at once"
-        return False, f"no answer within {timeout:g} s. {advice}, let firewalls pass these ports"
-    return False, f"no answer within {timeout:g} s. {NCCL_ADVICE}"
-
-
-def _answers(address):
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2):
-        return True
-    return False
 
 
 def _survey(stream):

@@ -19,7 +19,7 @@ if keras.backend.backend() == "tensorflow":
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
     from keras_transformer import Tokenizer, Transformer
-    from keras_transformer.training import doctor
+    from keras_transformer.training import doctor, roll_call
     from keras_transformer.training.trainer import Trainer
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -65,9 +65,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def here(monkeypatch):
     """The devices are asked in this process: starting another takes seconds."""
-    monkeypatch.setattr(
-        doctor, "_in_another_process", lambda asked, timeout: doctor.add_up_over_all(*asked)
-    )
+    monkeypatch.setattr(doctor, "roll_call", lambda *asked: roll_call.add_up_over_all(*asked[:-1]))
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from keras_transformer.decoding.translator import load_run
 from keras_transformer.models.transformer import load_model
 from keras_transformer.run_folder import RunFolder
-from keras_transformer.training.trainer import Trainer, average_run, begin_anew
+from keras_transformer.training.averaging import average_run
+from keras_transformer.training.trainer import Trainer, begin_anew
 from tests import runs
 
 pytestmark = pytest.mark.tensorflow_only
