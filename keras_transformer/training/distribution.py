@@ -9,6 +9,10 @@ from functools import cache
 
 import keras
 import tensorflow as tf
+from tensorflow.python.distribute.cluster_resolver.slurm_cluster_resolver import (
+    expand_hostlist,
+    expand_tasks_per_node,
+)
 
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker")
 
@@ -168,25 +172,44 @@ def _strategy(name, devices):
 
 def _cluster():
     """The workers there are, and which of them this process is."""
-    if "TF_CONFIG" in os.environ:
-        try:
-            described = json.loads(os.environ["TF_CONFIG"])
-            task = described["task"]
-            described["cluster"][task["type"]][task["index"]]
-        except (ValueError, LookupError, TypeError):
-            raise ValueError(
-                "TF_CONFIG must describe the cluster and this process's place in it, such as "
-                '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
-                '"task": {"type": "worker", "index": 0}}. '
-                f"Received: {os.environ['TF_CONFIG']}"
-            ) from None
-        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if "SLURM_STEP_NODELIST" in os.environ:
-        return tf.distribute.cluster_resolver.SlurmClusterResolver(rpc_layer="grpc")
-    raise ValueError(
-        "Several workers need the environment variable TF_CONFIG, or to be started by Slurm's "
-        "`srun`; neither was found. `scripts/train_multi_worker.sh 2` tries it out on one machine."
-    )
+    if "TF_CONFIG" not in os.environ:
+        os.environ["TF_CONFIG"] = json.dumps(_config_of_slurm())
+    try:
+        described = json.loads(os.environ["TF_CONFIG"])
+        task = described["task"]
+        described["cluster"][task["type"]][task["index"]]
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(
+            "TF_CONFIG must describe the cluster and this process's place in it, such as "
+            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}. '
+            f"Received: {os.environ['TF_CONFIG']}"
+        ) from None
+    return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+
+
+def _config_of_slurm():
+    """What TF_CONFIG would say, from what `srun` tells each task.
+
+    TensorFlow's own resolver needs GPUs, and sorts the hosts, which puts tasks in wrong places.
+    """
+    try:
+        hosts = expand_hostlist(os.environ["SLURM_STEP_NODELIST"])
+        tasks = expand_tasks_per_node(os.environ["SLURM_STEP_TASKS_PER_NODE"])
+        index = int(os.environ["SLURM_PROCID"])
+    except KeyError:
+        raise ValueError(
+            "Several workers need the environment variable TF_CONFIG, or to be started by Slurm's "
+            "`srun`; neither was found. `scripts/train_multi_worker.sh 2` tries it out on one "
+            "machine."
+        ) from None
+    port = 20_000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 20_000  # jobs may share a host
+    addresses = [
+        f"{host}:{port + offset}"
+        for host, number in zip(hosts, tasks, strict=True)
+        for offset in range(number)
+    ]
+    return {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
 
 
 def _check_devices(name, devices):

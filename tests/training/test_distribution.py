@@ -1,5 +1,9 @@
 """Strategies: which is chosen, that it is one, and what is refused; how rows are dealt."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -70,3 +74,45 @@ def test_dealt_dataset_has_as_many_batches_and_every_row_weighs_once():
         parts = [np.concatenate(strategy.experimental_local_results(v)) for v in (x, y, weights)]
         np.testing.assert_array_equal(parts[0], parts[1])
         np.testing.assert_array_equal(parts[0][parts[2] > 0], rows.ravel())
+
+
+SLURM = """
+from keras_transformer.training.distribution import *
+strategy = get_strategy("multi_worker")
+index = int(os.environ["SLURM_PROCID"])
+total = sum_over_workers(strategy, 10.0**index)
+print(num_workers(strategy), is_chief(strategy), total, os.environ["TF_CONFIG"])
+"""
+
+
+@pytest.mark.slow
+def test_slurm_tasks_find_each_other():
+    slurm = {
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_JOB_ID": str(os.getpid()),
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SLURM],
+            env={**os.environ, **slurm, "SLURM_PROCID": str(index)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    told = [process.communicate(timeout=120)[0].split()[:3] for process in processes]
+    assert told == [["2", "True", "11.0"], ["2", "False", "11.0"]]
+
+
+def test_slurm_hosts_stand_in_the_order_of_their_tasks(monkeypatch):
+    from keras_transformer.training import distribution
+
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "node[2,10],extra")
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "2(x2),1")
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    config = distribution._config_of_slurm()
+    hosts = ["node2:20005", "node2:20006", "node10:20005", "node10:20006", "extra:20005"]
+    assert config["cluster"] == {"worker": hosts}
+    assert config["task"] == {"type": "worker", "index": 3}
