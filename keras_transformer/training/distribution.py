@@ -150,10 +150,11 @@ def _with_weights(x, y, sample_weight=None):
 
 
 def _automatic(devices):
-    workers = sum(
-        map(len, json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).values())
-    )
-    if workers > 1:
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
+    except ValueError:
+        return "multi_worker"  # which says what is wrong
+    if sum(map(len, cluster.values())) > 1:
         return "multi_worker"
     several = len(devices or tf.config.list_logical_devices("GPU")) > 1
     return "mirrored" if several else "single"
