@@ -115,11 +115,10 @@ def average(
     ] = None,
 ):
     """Average the weights of a run's last or best checkpoints into one model."""
-    output = output or run / "averaged.keras"
     with clear_errors():
         from keras_transformer.run_folder import RunFolder
 
-        RunFolder.existing(run)
+        output = output or RunFolder.existing(run).averaged_file
         import_tensorflow()
         from keras_transformer.training.averaging import average_run
 

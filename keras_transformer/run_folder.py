@@ -22,6 +22,7 @@ class RunFolder:
         self.path = Path(path)
         self.recipe_file = self.path / "config.yaml"
         self.model_file = self.path / "model.keras"
+        self.averaged_file = self.path / "averaged.keras"
         self.history_file = self.path / "history.csv"
         self.report_file = self.path / "report.json"
         self.checkpoints = self.path / "checkpoints"

@@ -15,11 +15,11 @@ from keras_transformer.models.encoder import TransformerEncoder
 
 # Keras finds a class by its registration: those that a compiled model is saved with, too.
 from keras_transformer.training import losses, metrics, schedules  # noqa: F401
-from keras_transformer.training.exact_step import ExactTraining
+from keras_transformer.training.exact_step import TrainingStep
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(ExactTraining, keras.Model):
+class Transformer(TrainingStep, keras.Model):
     """The encoder-decoder of "Attention Is All You Need".
 
     `logits = project(decoder(decoder_token_ids, encoder(encoder_token_ids)))`. Letters: B batch, S
@@ -29,6 +29,10 @@ class Transformer(ExactTraining, keras.Model):
         config: `TransformerConfig`.
         dtype: dtype policy or its name, such as `"mixed_bfloat16"`. Defaults to the global policy.
         name: str. Defaults to `"transformer"`.
+
+    Attributes:
+        accumulation_steps: int. Micro-batches that each device cuts its rows into for one update;
+            see `ExactTraining`. Defaults to `1`.
 
     Call arguments:
         inputs: dict of int tensors: `"encoder_token_ids"` `(B, S)`, the source with its end token,

@@ -189,6 +189,26 @@ class ExactTraining:
         return logs
 
 
+class StandardTraining:
+    """The step of Keras, for backends without `tf.distribute`: exact on one device as it is."""
+
+    @property
+    def accumulation_steps(self):
+        return 1
+
+    @accumulation_steps.setter
+    def accumulation_steps(self, value):
+        if value != 1:
+            raise ValueError(
+                "`accumulation_steps` needs the TensorFlow backend. Received: "
+                f"accumulation_steps={value!r}, backend {keras.config.backend()!r}"
+            )
+
+
+# The mixin of this backend.
+TrainingStep = ExactTraining if keras.config.backend() == "tensorflow" else StandardTraining
+
+
 def _sum_over_replicas(values):
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
@@ -223,21 +243,3 @@ def _check_optimizer(optimizer):
                 f"number of devices. Use {better} instead. "
                 f"Received: {name}={getattr(optimizer, name)!r}"
             )
-
-
-if keras.config.backend() != "tensorflow":
-
-    class ExactTraining:  # noqa: F811
-        """The step of Keras, without `tf.distribute`: exact on one device as it is."""
-
-        @property
-        def accumulation_steps(self):
-            return 1
-
-        @accumulation_steps.setter
-        def accumulation_steps(self, value):
-            if value != 1:
-                raise ValueError(
-                    "`accumulation_steps` needs the TensorFlow backend. Received: "
-                    f"accumulation_steps={value!r}, backend {keras.config.backend()!r}"
-                )

@@ -313,5 +313,6 @@ def begin_anew(run_folder):
     for folder in (run.checkpoints, run.logs):
         shutil.rmtree(folder, ignore_errors=True)
     run.delete_tokenizers()
-    for file in (run.recipe_file, run.model_file, run.history_file, run.report_file):
+    made = (run.recipe_file, run.model_file, run.averaged_file, run.history_file, run.report_file)
+    for file in (*made, *run.path.glob("*.png")):
         file.unlink(missing_ok=True)
