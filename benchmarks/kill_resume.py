@@ -62,13 +62,19 @@ def kill_after(process, seconds):
 
 
 def kill_in_a_save(process, checkpoints):
-    """Kills while a checkpoint is written; returns whether one was left half written."""
+    """Kills while a checkpoint is written.
+
+    Returns:
+        bool, whether one was left half written; `None` if the process ended before.
+    """
+    for stale in checkpoints.glob(".checkpoint-*.partial"):  # of a kill before
+        stale.unlink()
     while process.poll() is None:
         if any(checkpoints.glob(".checkpoint-*.partial")):
             process.kill()
             process.wait()
             return any(checkpoints.glob(".checkpoint-*.partial"))
-    return False
+    return None
 
 
 def finish(folder, run):
@@ -119,15 +125,17 @@ def main():
     for number in range(arguments.runs):
         run = f"run_{number}"
         kills = []
-        for _ in range(rng.randint(1, 2)):
-            process = start(folder, run)
-            if number % 3 == 0:  # a random moment hardly hits a save
-                in_save = kill_in_a_save(process, folder / run / "checkpoints")
-                in_saves += in_save
-                kills.append("in a save" if in_save else "just after a save")
-            else:
+        if number % 3 == 0:  # a random moment hardly hits a save
+            checkpoints = folder / run / "checkpoints"
+            while (hit := kill_in_a_save(start(folder, run), checkpoints)) is False:
+                kills.append("just after a save")
+            kills += ["in a save"] if hit else []
+            in_saves += bool(hit)
+        else:
+            for _ in range(rng.randint(1, 2)):
                 moment = rng.uniform(0.1, 1.0) * seconds
-                kills += [f"after {moment:.1f} s"] if kill_after(process, moment) else []
+                if kill_after(start(folder, run), moment):
+                    kills.append(f"after {moment:.1f} s")
         finish(folder, run)
         check_readable(folder / run)
         is_same = last_state(folder, run) == truth

@@ -21,7 +21,7 @@ MAY_BE_ZERO = ("seed", "keep_best")
 # What may change when a run goes on: all else would make it another run.
 RESUMABLE = (
     *("epochs", "patience", "distribution", "devices", "accumulation_steps", "micro_batch_tokens"),
-    *("checkpoint_updates", "keep_last", "keep_best", "average"),
+    *("checkpoint_updates", "keep_last", "keep_best"),
 )
 
 

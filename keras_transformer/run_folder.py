@@ -70,10 +70,18 @@ def replaced(path):
     """Gives another path to write to, and lets what was written appear whole or not at all."""
     path = Path(path)
     partial = path.with_name(f".partial.{path.name}")  # keeps the ending, by which Keras goes
-    yield partial
-    with open(partial, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        yield partial
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(
+            error.errno,
+            f"{path} could not be written: {error.strerror or error}. What was there before is as "
+            "it was. Free space on the disk, then run the same command again.",
+        ) from error
 
 
 def write_text(path, text):

@@ -29,7 +29,7 @@ OTHER = {
     "checkpoint_updates": (10, True),
     "keep_last": (2, True),
     "keep_best": (0, True),
-    "average": (5, True),
+    "average": (5, False),
     "ema_momentum": (0.9, False),
     "init_from": ("runs/other", False),
     "translation_sample": (10, False),

@@ -5,6 +5,7 @@ Third station of the data flow: token ids -> (inputs, labels, sample_weight). Pa
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 
 import numpy as np
@@ -159,6 +160,7 @@ class BatchStream:
 
     Attributes:
         report: `DatasetReport`.
+        fingerprint: str. Equal for equal token ids in the same order.
     """
 
     def __init__(
@@ -196,6 +198,10 @@ class BatchStream:
             seed=seed,
         )
         self.report = self._report()
+        digest = hashlib.sha256()
+        for side in self._sides:
+            digest.update(side.lengths.tobytes() + side.values.tobytes())
+        self.fingerprint = digest.hexdigest()
         self.seek(0)
 
     def seek(self, epoch, batch=0):

@@ -40,7 +40,8 @@ class TrainingLogger(keras.callbacks.Callback):
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._counts = self._stream.token_counts(epoch)
+        # Row n: what the first n batches hold.
+        self._counts = np.pad(self._stream.token_counts(epoch).cumsum(axis=0), ((1, 0), (0, 0)))
         self._begin(batch=0)
 
     def on_train_batch_end(self, batch, logs=None):
@@ -48,8 +49,8 @@ class TrainingLogger(keras.callbacks.Callback):
             self._begin(batch + 1)
             return
         self._norms.append(logs["gradient_norm"])
-        target_tokens, _, _ = self._counts[self._first : batch + 1].sum(axis=0)
-        _, tokens, slots = self._counts[: batch + 1].sum(axis=0)
+        _, tokens, slots = self._counts[batch + 1]
+        target_tokens = self._counts[batch + 1, 0] - self._counts[self._first, 0]
         self._values = {
             "learning_rate": float(self.model.optimizer.learning_rate),
             "tokens_per_second": target_tokens / (time.perf_counter() - self._begun),
@@ -100,6 +101,8 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._check(["val_loss"], logs)
+        # In front of whoever saves the best model.
+        self.check_state({v.path: v.numpy() for v in self.model.trainable_variables})
 
     def check_state(self, arrays):
         """Checks what is about to be saved: an update can go wrong after a loss that was right.

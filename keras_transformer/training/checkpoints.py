@@ -211,7 +211,7 @@ class CheckpointFolder:
         self.keep_best = keep_best
         self.mode = mode
 
-    def save(self, step, arrays, metadata, score=None, instead_of=None):
+    def save(self, step, arrays, metadata, score=None, temporary=False):
         """Writes a checkpoint, then deletes those that are neither among the last nor the best.
 
         Args:
@@ -219,7 +219,8 @@ class CheckpointFolder:
             arrays: dict of name to NumPy array.
             metadata: dict that JSON can hold; the score is added as `"score"`.
             score: float, of which `mode` says what is better. `None` and NaN are never the best.
-            instead_of: path of a checkpoint that is deleted when this one is written. Optional.
+            temporary: bool. The next `save` deletes this one, whatever is kept. Defaults to
+                `False`.
 
         Returns:
             path of the checkpoint.
@@ -235,9 +236,12 @@ class CheckpointFolder:
             stale.unlink()
         path = self.path_of(step)
         score = None if score is None else float(score)
-        write_checkpoint(path, arrays, {**metadata, "score": score})
-        if instead_of is not None and instead_of != path:
-            instead_of.unlink(missing_ok=True)
+        metadata = {**metadata, "score": score}
+        write_checkpoint(path, arrays, {**metadata, "temporary": True} if temporary else metadata)
+        for other in self._files():
+            with contextlib.suppress(CorruptCheckpointError):
+                if other != path and read_metadata(other).get("temporary"):
+                    other.unlink()
         kept = {path, *self.last(self.keep_last), *self.best(self.keep_best)}
         for other in self._scores().keys() - kept:
             other.unlink()

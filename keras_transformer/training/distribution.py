@@ -3,6 +3,7 @@
 Paper, section 5.2 (one machine with 8 GPUs).
 """
 
+import contextlib
 import json
 import os
 from functools import cache
@@ -15,6 +16,10 @@ from tensorflow.python.distribute.cluster_resolver.slurm_cluster_resolver import
 )
 
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker")
+LOST = (
+    *(tf.errors.UnavailableError, tf.errors.AbortedError),
+    *(tf.errors.CancelledError, tf.errors.DeadlineExceededError),
+)
 
 
 def get_strategy(name="auto", devices=None):
@@ -70,6 +75,20 @@ def get_strategy(name="auto", devices=None):
 
 class WorkerLostError(ConnectionError):
     """Another worker has ended or cannot be reached, so that this one cannot go on alone."""
+
+
+@contextlib.contextmanager
+def lost_workers_told(strategy):
+    """Turns the errors of collectives whose other end is gone into a `WorkerLostError`."""
+    try:
+        yield
+    except LOST as error:
+        if num_workers(strategy) == 1:
+            raise
+        raise WorkerLostError(
+            f"Another worker was lost: {error.message.splitlines()[0]} Look into its output, then "
+            "start all workers again: they go on from the newest checkpoint."
+        ) from error
 
 
 def num_workers(strategy):

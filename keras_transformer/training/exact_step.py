@@ -5,6 +5,8 @@ over all replicas, workers and micro-batches. Keras divides by each replica's ow
 before it sums.
 """
 
+import inspect
+
 import keras
 
 from keras_transformer.training.token_weights import token_weights
@@ -24,7 +26,8 @@ class ExactTraining:
     report are sums over all tokens of the epoch so far.
 
     The model has one output, logits `(B, T, V)`, and labels `(B, T)`. The compiled loss gives one
-    value per token, as `SmoothedCrossEntropy` does, or Keras's `"sparse_categorical_crossentropy"`.
+    value per token, as `SmoothedCrossEntropy` does, or Keras's
+    `SparseCategoricalCrossentropy(from_logits=True)`.
 
     Attributes:
         accumulation_steps: int. Micro-batches that each replica's rows are cut into, one after the
@@ -53,10 +56,11 @@ class ExactTraining:
 
     # === What Keras calls ===
 
-    def fit(self, x=None, *args, validation_data=None, **kwargs):
-        if isinstance(validation_data, tf.data.Dataset):
-            validation_data = self._dealt(validation_data)
-        return super().fit(self._dealt(x), *args, validation_data=validation_data, **kwargs)
+    def fit(self, x=None, *args, **kwargs):
+        arguments = inspect.signature(super().fit).bind(self._dealt(x), *args, **kwargs).arguments
+        if arguments.get("validation_data") is not None:
+            arguments["validation_data"] = self._dealt(arguments["validation_data"])
+        return super().fit(**arguments)
 
     def evaluate(self, x=None, *args, **kwargs):
         return super().evaluate(self._dealt(x), *args, **kwargs)
@@ -127,8 +131,18 @@ class ExactTraining:
         """What these rows add to the mean loss per token of the update; metrics are updated."""
         logits = self(x, training=training)
         losses = _token_losses(self.loss, y, logits)
-        self.compute_metrics(x, y, logits, sample_weight=sample_weight)
+        self._update_metrics(x, y, logits, sample_weight, weights)
         return tf.math.divide_no_nan(tf.reduce_sum(losses * weights), num_tokens)
+
+    def _update_metrics(self, x, y, logits, sample_weight, weights):
+        is_cut = self.distribute_strategy.num_replicas_in_sync * self.accumulation_steps > 1
+        if is_cut and len(self.metrics) > 1:
+            # Rows that fill a batch up are not shown to metrics, which might count them.
+            rows = tf.reduce_any(weights > 0, axis=-1)
+            x, y, logits, sample_weight = keras.tree.map_structure(
+                lambda tensor: tf.boolean_mask(tensor, rows), (x, y, logits, sample_weight)
+            )
+        self.compute_metrics(x, y, logits, sample_weight=sample_weight)
 
     def _gradients(self, x, y, sample_weight, weights, num_tokens):
         """This replica's share of gradient and loss, summed over its micro-batches."""
@@ -215,7 +229,11 @@ def _sum_over_replicas(values):
 
 def _token_losses(loss, labels, logits):
     """float32 `(B, T)` losses by whatever loss was compiled."""
-    loss = keras.losses.get(loss)
+    if isinstance(loss, str) or not getattr(loss, "from_logits", True):
+        raise ValueError(
+            "The model gives logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
+            f"`from_logits=True`. Received: loss={loss!r}"
+        )
     losses = loss.call(labels, logits) if isinstance(loss, keras.losses.Loss) else None
     if losses is None and callable(loss):
         losses = loss(labels, logits)

@@ -66,7 +66,6 @@ class RunKeeper(keras.callbacks.Callback):
         self._every = every
         self._averaged = averaged
         self._guard = guard
-        self._interruption = None  # checkpoint that a run never interrupted would not have
         self._metrics = {}  # of the epoch that was interrupted
         self._signal = None
         self._old_handlers = {}
@@ -84,6 +83,9 @@ class RunKeeper(keras.callbacks.Callback):
 
         Returns:
             bool, whether there was one.
+
+        Raises:
+            ValueError: if it was trained on other data.
         """
         strategy = model.distribute_strategy
         found = self._folder.newest(say) if is_chief(strategy) else None
@@ -96,11 +98,15 @@ class RunKeeper(keras.callbacks.Callback):
             path = self._folder.path_of(step)
             found = path, *read_checkpoint(path)
         path, arrays, metadata = found
+        if metadata["data"] != self._stream.fingerprint:
+            raise ValueError(
+                f"The training pairs are not those that {path} was trained on. Give the same "
+                "data, or begin anew with `--no-resume`."
+            )
         restore_model_state(model, arrays, parts=("model", "optimizer"))
         self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
         self.history = metadata["history"]
         self.epoch, self.batch = metadata["epoch"], metadata["batch"]
-        self._interruption = path if metadata["interruption"] else None
         if is_chief(strategy):
             write_text(self._run.history_file, _csv(self.history))
         say(f"Going on after {step:,} updates, epoch {self.epoch + 1}, batch {self.batch + 1}.")
@@ -147,7 +153,8 @@ class RunKeeper(keras.callbacks.Callback):
         is_told = step % self._questions == 0 and self._is_told_to_stop()
         is_due = step % self._every == 0
         if is_told or is_due:
-            path = self._save(step, interruption=not is_due)
+            # A run never interrupted would not have it, and may average its last ones.
+            path = self._save(step, temporary=not is_due)
         if is_told:
             self._stop(path)
 
@@ -188,19 +195,17 @@ class RunKeeper(keras.callbacks.Callback):
 
         self.model.train_function = skip
 
-    def _save(self, step, score=None, interruption=False):
+    def _save(self, step, score=None, temporary=False):
         state = model_state(self.model)  # by all workers: they sum the metrics for it
         if self._guard is not None:
             self._guard.check_state(state)
         metadata = {
             **{"step": step, "epoch": self.epoch, "batch": self.batch},
-            **{"interruption": interruption, "history": self.history},
+            **{"history": self.history, "data": self._stream.fingerprint},
         }
         if not self._writes():
             return self._folder.path_of(step)
-        # One that is there only because of an interruption would be averaged too.
-        superfluous, self._interruption = self._interruption, None
-        return self._folder.save(step, state, metadata, score, instead_of=superfluous)
+        return self._folder.save(step, state, metadata, score, temporary)
 
     def _on_signal(self, number, frame):
         if self._signal is not None:  # the second time: at once

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.tokenizer import Tokenizer
@@ -30,10 +29,9 @@ from keras_transformer.training.checkpoints import (
     restore_model_state,
 )
 from keras_transformer.training.distribution import (
-    WorkerLostError,
     get_strategy,
     is_chief,
-    num_workers,
+    lost_workers_told,
     sum_over_workers,
 )
 from keras_transformer.training.keeper import RunKeeper
@@ -93,7 +91,12 @@ class Trainer:
         Raises:
             TrainingInterrupted: told to stop by Ctrl-C or SIGTERM; the same call goes on.
             NonFiniteLossError: a loss that is not finite.
+            WorkerLostError: another worker has ended.
         """
+        with lost_workers_told(self.strategy):
+            return self._train()
+
+    def _train(self):
         started = time.perf_counter()
         keras.utils.set_random_seed(self.recipe.training.seed)
         if self.is_chief:
@@ -120,7 +123,8 @@ class Trainer:
             averaged=averaged,
             guard=guard,
         )
-        keeper.restore(model, self.say)
+        if not keeper.restore(model, self.say) and self.recipe.training.init_from is not None:
+            self._take_weights(model)
         logger = TrainingLogger(stream)
         callbacks = self._callbacks(model, tokenizers, keeper, averaged)
         if not keeper.finished:
@@ -150,7 +154,7 @@ class Trainer:
         )
 
     def model(self, tokenizers):
-        """Returns the compiled model, its weights random or those of `init_from`."""
+        """Returns the compiled model, its weights random."""
         source, target = tokenizers
         training = self.recipe.training
         config = self.recipe.model_config(
@@ -172,8 +176,8 @@ class Trainer:
                 # No metrics: each passes over all logits again, a tenth of a small model's time.
                 loss=SmoothedCrossEntropy(training.label_smoothing),
             )
-            if training.init_from is not None:
-                self._take_weights(model)
+            # Now, since the loss scaling of float16 would give its variables other names later.
+            model.optimizer.build(model.trainable_variables)
         replicas = self.strategy.num_replicas_in_sync
         model.accumulation_steps = training.micro_batches(replicas)
         if model.accumulation_steps > 1 or replicas > 1:
@@ -265,13 +269,6 @@ class Trainer:
                 verbose="auto" if self.is_chief else 0,
                 shuffle=False,  # the dataset does that
             )
-        except tf.errors.OpError as error:
-            if num_workers(self.strategy) == 1:
-                raise
-            raise WorkerLostError(
-                f"Another worker was lost: {error.message.splitlines()[0]} Look into its output, "
-                "then start all workers again: they go on from the newest checkpoint."
-            ) from error
         finally:
             keeper.release()
 
@@ -311,7 +308,8 @@ def begin_anew(run_folder):
     """Deletes what a run has trained, so that the next training does not go on with it."""
     run = RunFolder(run_folder)
     for folder in (run.checkpoints, run.logs):
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_dir():
+            shutil.rmtree(folder)
     run.delete_tokenizers()
     made = (run.recipe_file, run.model_file, run.averaged_file, run.history_file, run.report_file)
     for file in (*made, *run.path.glob("*.png")):

@@ -8,6 +8,7 @@ Pure Python.
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -41,12 +42,25 @@ def _free_ports(number):
         return [each.getsockname()[1] for each in sockets]
 
 
-def _wait(processes):
-    """The highest exit code of all; Ctrl-C reaches them too, and they save before they end."""
-    while True:
-        with contextlib.suppress(KeyboardInterrupt):
-            return max(process.wait() for process in processes)
+def wait(processes):
+    """Waits for all workers, and tells them when this process is told to stop: they save first.
+
+    Args:
+        processes: list of `subprocess.Popen`.
+
+    Returns:
+        int, the exit code of the first that failed, as a shell would tell it; else 0.
+    """
+
+    def pass_on(number, frame):
+        for process in processes:
+            process.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches them by itself
+    codes = [process.wait() for process in processes]
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
 if __name__ == "__main__":
-    sys.exit(_wait(start_workers(sys.argv[2:], int(sys.argv[1]))))
+    sys.exit(wait(start_workers(sys.argv[2:], int(sys.argv[1]))))

@@ -13,6 +13,7 @@ from keras_transformer.data.batching import plan_batches
 from keras_transformer.data.number_names import number_names
 from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.models.transformer import load_model
+from keras_transformer.recipe import Recipe
 from keras_transformer.training import trainer
 from keras_transformer.training.callbacks import BestModel, NonFiniteLossError
 from tests import runs
@@ -244,3 +245,16 @@ def test_what_is_not_finite_is_named_and_never_saved(tmp_path):
     assert f"not finite at update {number + 3} (epoch 2, batch 3), from" in message
     assert f"the training pairs of lines {lines(1, 2)}" in message
     assert np.isfinite(runs.saved_weights(run / "model.keras")[-1]).all()
+
+
+def test_weights_that_are_not_finite_never_become_the_best_model(tmp_path):
+    """Without validation nothing looks at them between the last update and the save."""
+    recipe = runs.recipe().to_dict()
+    recipe["data"]["validation"] = None
+    run = tmp_path / "run"
+    trainer = runs.WatchedTrainer(Recipe.from_dict(recipe), run)
+    number = trainer.stream(trainer.tokenizers()).report.batches_per_epoch
+    poisoned = runs.AtUpdate(number, poison)
+    with pytest.raises(NonFiniteLossError, match="not finite"):
+        runs.WatchedTrainer(Recipe.from_dict(recipe), run, before=[poisoned]).train()
+    assert not (run / "model.keras").exists()

@@ -778,3 +778,16 @@ def test_a_model_that_is_made_otherwise_is_refused():
         restore_model_state(small_model(width=9), state, parts=("model",))
     with pytest.raises(ValueError, match="compile_metrics/0 is not in the model.*first batch"):
         restore_model_state(small_model(), state)
+
+
+def test_temporary_checkpoint_goes_with_the_next_save_or_a_later_one(tmp_path):
+    """A kill between writing the next one and deleting it must not let it stay."""
+    folder = CheckpointFolder(tmp_path, keep_last=5)
+    temporary = folder.save(8, {"a": np.zeros(2)}, {}, temporary=True)
+    kept = temporary.read_bytes()
+    assert folder.last(5) == [temporary]
+    folder.save(10, {"a": np.zeros(2)}, {})
+    assert not temporary.exists()
+    temporary.write_bytes(kept)  # as if the process had been killed just before
+    folder.save(12, {"a": np.zeros(2)}, {})
+    assert [path.name[-6:-4] for path in folder.last(5)] == ["12", "10"]

@@ -126,18 +126,39 @@ def test_update_is_the_gradient_of_the_weighted_mean_over_all_tokens(replicas, a
         np.testing.assert_allclose(found[variable.path], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "keras"])
-def test_losses_of_keras_are_divided_by_all_tokens_too(loss):
+def test_losses_of_keras_are_divided_by_all_tokens_too():
     from tests.replicas import mirrored
 
-    if loss == "keras":
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     one, two = (
         weights_after(compiled(strategy, loss=loss), dataset_of(slice(None)))
         for strategy in (None, mirrored())
     )
     for path, value in one.items():
         np.testing.assert_allclose(two[path], value, atol=1e-6)
+
+
+@pytest.mark.parametrize("replicas, accumulation_steps", [(1, 2), (2, 1)])
+def test_unweighted_metrics_do_not_see_the_rows_that_fill_a_batch_up(replicas, accumulation_steps):
+    from tests.replicas import mirrored
+
+    values = []
+    for strategy, steps in ((None, 1), (mirrored() if replicas == 2 else None, accumulation_steps)):
+        model = compiled(strategy, accumulation_steps=steps)
+        with model.distribute_strategy.scope():
+            metric = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.SGD(0.1), SmoothedCrossEntropy(), metrics=[metric])
+        history = model.fit(dataset_of(slice(0, 3)), verbose=0, shuffle=False).history
+        values.append(history["sparse_categorical_crossentropy"])
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "loss", ["sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy()]
+)
+def test_loss_of_probabilities_is_refused(loss):
+    with pytest.raises(ValueError, match="from_logits=True"):
+        compiled(loss=loss).fit(INPUTS, LABELS, verbose=0)
 
 
 def test_scalar_loss_is_refused():

@@ -1,16 +1,20 @@
 """What a recipe asks for is what a run does: goes on, begins anew, averages, cuts its batches."""
 
 import shutil
+import signal
 import types
 
 import keras
 import numpy as np
 import pytest
 
+from keras_transformer.data.number_names import number_names
 from keras_transformer.decoding.translator import load_run
 from keras_transformer.models.transformer import load_model
+from keras_transformer.recipe import Recipe
 from keras_transformer.run_folder import RunFolder
 from keras_transformer.training.averaging import average_run
+from keras_transformer.training.keeper import TrainingInterrupted
 from keras_transformer.training.trainer import Trainer, begin_anew
 from tests import runs
 
@@ -193,3 +197,41 @@ def test_run_from_another_model_names_what_differs(run, tmp_path):
     message = str(caught.value)
     assert "num_heads is 2, not 4" in message and "intermediate_dim is 64, not 96" in message
     assert "dropout" not in message and "vocabulary" not in message
+
+
+def test_run_of_float16_goes_on_where_it_was(tmp_path):
+    """Its optimizer is wrapped in one that scales the loss, whose variables have other names."""
+    recipe = runs.recipe(precision="mixed_float16", epochs=1)
+    quiet(recipe, tmp_path / "whole").train()
+    stop = runs.AtUpdate(4, lambda model: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(TrainingInterrupted):
+        runs.WatchedTrainer(recipe, tmp_path / "run", before=[stop]).train()
+    quiet(recipe, tmp_path / "run").train()
+    expected, found = (runs.checkpoints(tmp_path / name) for name in ("whole", "run"))
+    runs.assert_equal(found[max(found)][0].values(), expected[max(expected)][0].values())
+
+
+def test_run_does_not_go_on_with_other_data(tmp_path):
+    stop = runs.AtUpdate(4, lambda model: signal.raise_signal(signal.SIGTERM))
+    files = [tmp_path / "train.en", tmp_path / "train.de"]
+    for size in (300, 200):
+        sides = zip(*number_names("train", size), strict=True)
+        for file, lines in zip(files, sides, strict=True):
+            file.write_text("\n".join(lines) + "\n")
+        recipe = runs.recipe().to_dict()
+        recipe["data"]["train"] = [str(file) for file in files]
+        trainer = runs.WatchedTrainer(Recipe.from_dict(recipe), tmp_path / "run", before=[stop])
+        error = TrainingInterrupted if size == 300 else ValueError
+        with pytest.raises(error) as caught:
+            trainer.train()
+    assert "not those" in str(caught.value) and "--no-resume" in str(caught.value)
+
+
+def test_run_from_another_goes_on_without_it(run, tmp_path):
+    shutil.copytree(run, tmp_path / "other")
+    recipe = runs.recipe(init_from=str(tmp_path / "other"), epochs=1)
+    stop = runs.AtUpdate(4, lambda model: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(TrainingInterrupted):
+        runs.WatchedTrainer(recipe, tmp_path / "run", before=[stop]).train()
+    shutil.rmtree(tmp_path / "other")
+    assert quiet(recipe, tmp_path / "run").train()["epochs"] == 1
