@@ -85,9 +85,11 @@ def lost_workers_told(strategy):
     except LOST as error:
         if num_workers(strategy) == 1:
             raise
+        lines = error.message.splitlines()
+        reason = next((line for line in lines if "aborted" in line), lines[0])
         raise WorkerLostError(
-            f"Another worker was lost: {error.message.splitlines()[0]} Look into its output, then "
-            "start all workers again: they go on from the newest checkpoint."
+            f"Another worker was lost: {reason.rstrip('.')}. Look into its output, then start all "
+            "workers again: they go on from the newest checkpoint."
         ) from error
 
 
