@@ -225,21 +225,28 @@ class BatchStream:
         lengths = [self._lengths[rows] for rows in self.batches(epoch)]
         return np.array([(n[:, 1].sum(), n.sum(), len(n) * n.max(axis=0).sum()) for n in lengths])
 
-    def dataset(self):
-        """Returns the `tf.data.Dataset` of the batches; see `make_dataset`."""
+    def dataset(self, counts_epochs=True):
+        """Returns the `tf.data.Dataset` of the batches; see `make_dataset`.
+
+        Args:
+            counts_epochs: bool. Whether an iteration that takes its last batch lets the next one
+                begin with the next epoch. `False`: only `seek` says where an iteration begins,
+                also where others read ahead. Defaults to `True`.
+        """
         token_ids = tf.TensorSpec((None, None), tf.int32)
         inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids}
         batches = tf.data.Dataset.from_generator(
             self._arrays,
             output_signature=(inputs, token_ids, tf.TensorSpec((None, None), tf.float32)),
         )
-        # Counted behind `prefetch`, where what is counted has been asked for. Keras begins
-        # iterations that it never asks for a batch.
-        counts = tf.data.Dataset.from_generator(
-            self._counts, output_signature=tf.TensorSpec((), tf.int64)
-        )
-        dataset = tf.data.Dataset.zip(batches.prefetch(READ_AHEAD), counts)
-        dataset = dataset.map(lambda batch, count: batch)
+        dataset = batches.prefetch(READ_AHEAD)
+        if counts_epochs:
+            # Counted behind `prefetch`, where what is counted has been asked for. Keras begins
+            # iterations that it never asks for a batch.
+            counts = tf.data.Dataset.from_generator(
+                self._counts, output_signature=tf.TensorSpec((), tf.int64)
+            )
+            dataset = tf.data.Dataset.zip(dataset, counts).map(lambda batch, count: batch)
         options = tf.data.Options()
         options.autotune.enabled = False
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -261,7 +261,7 @@ class Trainer:
     def _fit(self, model, stream, validation, keeper, callbacks):
         try:
             model.fit(
-                stream.dataset(),
+                stream.dataset(counts_epochs=False),  # the keeper seeks
                 initial_epoch=keeper.epoch,
                 epochs=self.recipe.training.epochs,
                 validation_data=validation,

@@ -329,3 +329,15 @@ def test_nine_tenths_of_the_slots_of_multi30k_are_real_tokens(tmp_path):
 def test_bad_arguments_are_named(tokenizer, pairs, arguments, named):
     with pytest.raises(ValueError, match=named):
         make_dataset(pairs, tokenizer, **arguments)
+
+
+def test_dataset_that_does_not_count_begins_where_it_is_told(tokenizer):
+    """Whoever else reads it meanwhile, to its end."""
+    stream = BatchStream(PAIRS, tokenizer, batch_tokens=3000)
+    dataset = stream.dataset(counts_epochs=False)
+    expected = {}
+    for epoch in (0, 1):
+        stream.seek(epoch)
+        expected[epoch] = [batch[1].numpy().tolist() for batch in dataset]
+        assert [batch[1].numpy().tolist() for batch in dataset] == expected[epoch]
+    assert expected[0] != expected[1]
