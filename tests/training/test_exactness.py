@@ -65,6 +65,56 @@ def test_update_is_the_same_on_devices_workers_and_micro_batches():
     assert len(ran.stdout.splitlines()) == 1 + 2 * len(SETUPS)
 
 
+@pytest.mark.parametrize("rows, accumulation_steps", [(slice(0, 1), 1), (slice(0, 3), 2)])
+def test_replicas_without_rows_contribute_nothing(rows, accumulation_steps):
+    from tests.replicas import mirrored
+
+    one = weights_after(compiled(), dataset_of(rows))
+    two = weights_after(
+        compiled(mirrored(), accumulation_steps=accumulation_steps), dataset_of(rows)
+    )
+    for path, value in one.items():
+        np.testing.assert_allclose(two[path], value, atol=1e-6)
+
+
+def test_rows_of_padding_change_nothing():
+    """A whole replica's share, or a whole batch's, of it."""
+    from tests.replicas import mirrored
+
+    weights = np.repeat([[1.0], [1.0], [1.0], [1.0], [0.0], [0.0], [0.0]], 8, 1).astype("float32")
+    expected = weights_after(compiled(), dataset_of(slice(0, 4)))
+    for strategy in (None, mirrored()):
+        found = weights_after(
+            compiled(strategy), dataset_of(slice(0, 7), slice(4, 7), sample_weight=weights)
+        )
+        for path, value in expected.items():
+            np.testing.assert_allclose(found[path], value, atol=1e-6)
+
+
+def test_losses_and_metrics_are_sums_over_tokens_divided_by_tokens():
+    from keras_transformer import Perplexity, TokenAccuracy
+    from tests.replicas import mirrored
+
+    weights = (np.random.default_rng(0).uniform(0.5, 2, LABELS.shape)).astype("float32")
+    rows = slice(0, 4), slice(4, 7)
+    with mirrored().scope():
+        model = new_transformer(dropout=0.0)
+        model.compile(
+            "sgd", SmoothedCrossEntropy(), weighted_metrics=[TokenAccuracy(), Perplexity()]
+        )
+    found = model.evaluate(dataset_of(*rows, sample_weight=weights), verbose=0, return_dict=True)
+    logits = to_numpy(model(INPUTS)).astype("float64")
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    nll = -np.take_along_axis(logits, LABELS[..., None], -1)[..., 0]
+    loss = 0.9 * nll - 0.1 * logits.mean(-1)
+    correct = logits.argmax(-1) == LABELS
+    w = weights * (LABELS > 0)
+    expected = [(values * w).sum() / w.sum() for values in (loss, correct, nll)]
+    np.testing.assert_allclose(
+        [found["loss"], found["accuracy"], np.log(found["perplexity"])], expected, rtol=1e-5
+    )
+
+
 @pytest.mark.parametrize("replicas, accumulation_steps", [(1, 1), (1, 3), (2, 1), (2, 3)])
 def test_update_is_the_gradient_of_the_weighted_mean_over_all_tokens(replicas, accumulation_steps):
     """The truth: Keras's loss of the whole batch at once, differentiated outside any step."""
