@@ -160,7 +160,6 @@ class BatchStream:
 
     Attributes:
         report: `DatasetReport`.
-        fingerprint: str. Equal for equal token ids in the same order.
     """
 
     def __init__(
@@ -198,11 +197,15 @@ class BatchStream:
             seed=seed,
         )
         self.report = self._report()
+        self.seek(0)
+
+    @functools.cached_property
+    def fingerprint(self):
+        """str. Equal for equal token ids in the same order."""
         digest = hashlib.sha256()
         for side in self._sides:
             digest.update(side.lengths.tobytes() + side.values.tobytes())
-        self.fingerprint = digest.hexdigest()
-        self.seek(0)
+        return digest.hexdigest()
 
     def seek(self, epoch, batch=0):
         """Lets the next iteration of the dataset begin at a batch of an epoch, both from 0."""

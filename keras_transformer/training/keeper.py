@@ -200,8 +200,11 @@ class RunKeeper(keras.callbacks.Callback):
         if self._guard is not None:
             self._guard.check_state(state)
         metadata = {
-            **{"step": step, "epoch": self.epoch, "batch": self.batch},
-            **{"history": self.history, "data": self._stream.fingerprint},
+            "step": step,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "history": self.history,
+            "data": self._stream.fingerprint,
         }
         if not self._writes():
             return self._folder.path_of(step)
