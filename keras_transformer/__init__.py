@@ -10,17 +10,21 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it.
 _MODULES = {
+    "Hypothesis": "decoding.hypothesis",
     "Perplexity": "training.metrics",
     "SmoothedCrossEntropy": "training.losses",
     "TokenAccuracy": "training.metrics",
     "Tokenizer": "data.tokenizer",
     "Transformer": "models.transformer",
     "TransformerConfig": "config",
+    "SearchSettings": "decoding.search_settings",
     "TranslationEvaluator": "training.callbacks",
     "Translator": "decoding.translator",
     "WarmupSchedule": "training.schedules",
+    "beam_search": "decoding.beam_search",
     "export_saved_model": "export.saved_model",
     "get_strategy": "training.distribution",
+    "greedy_search": "decoding.greedy_search",
     "load_model": "models.transformer",
     "load_run": "decoding.translator",
     "make_dataset": "data.pipeline",

@@ -41,17 +41,3 @@ def import_tensorflow():
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-
-
-def with_progress(translator, lines, batch_sentences):
-    """Translates with a progress bar, if someone is watching."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("", total=len(lines))
-        return translator(
-            lines, batch_sentences, on_progress=lambda done: progress.advance(task, done)
-        )

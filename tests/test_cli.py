@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
@@ -180,8 +181,98 @@ def test_translate_gives_a_line_for_a_line(folder):
     assert len(lines) == 6 and lines[-1] == "", "five lines, each with its end"
     assert lines[1] == lines[2] == ""
     assert ran.stderr == b"", "nothing but the translation"
-    alone = cli("translate", "run", stdin=b"twenty-one\n")
-    assert alone.stdout == lines[0] + "\n"
+    alone = cli("translate", "run", "--batch-sentences", 1, stdin=b"\ntwenty-one\n")
+    assert alone.stdout == "\n" + lines[0] + "\n", "also a batch without any text"
+
+
+def translator(**settings):
+    """The run's, in Python."""
+    from keras_transformer import load_run
+
+    return load_run("run", **settings)
+
+
+def test_hypotheses_and_scores_printed_are_the_translators(folder):
+    """With every option of the search, and none of them at its default."""
+    lines = ["twenty-one", "", "six hundred and two", "two"]
+    words = "--beam-size 5 --length-penalty mean --alpha 0.9 --length-ratio 2 --extra-length 9"
+    found = translator(
+        **{"beam_size": 5, "length_penalty": "mean", "alpha": 0.9},
+        **{"length_ratio": 2.0, "extra_length": 9},
+    )(lines, n_best=3)
+    assert [len(hypotheses) for hypotheses in found] == [3, 1, 3, 3]
+    stdin = "\n".join(lines).encode()
+    ran = cli("translate", "run", "--n-best", 3, "--scores", *words.split(), stdin=stdin)
+    assert ran.exit_code == 0, ran.stderr
+    rows = [line.split("\t") for line in ran.stdout.removesuffix("\n").split("\n")]
+    expected = [(str(n), h) for n, best in enumerate(found, start=1) for h in best]
+    assert [(number, text) for number, _, text in rows] == [(n, h.text) for n, h in expected]
+    printed = [float(score) for _, score, _ in rows]
+    np.testing.assert_allclose(printed, [h.score for _, h in expected], atol=1e-4)
+    assert rows[3][1:] == ["0.0000", ""], "the empty line"
+    unnumbered = cli("translate", "run", "--scores", *words.split(), stdin=stdin)
+    best = [f"{best[0].score:.4f}\t{best[0].text}" for best in found]
+    assert unnumbered.stdout == "".join(f"{line}\n" for line in best)
+
+
+def test_score_gives_translations_the_scores_they_were_found_with(folder):
+    """The full pass over a translation against the search that made it, token by token."""
+    sources = [line.split("\t")[0] for line in (folder / "small.tsv").read_text().splitlines()]
+    hypotheses = [best for line in translator()(sources, n_best=4) for best in line]
+    repeated = np.repeat(sources, 4)
+    (folder / "found.en").write_text("".join(f"{line}\n" for line in repeated), "utf-8")
+    (folder / "found.de").write_text("".join(f"{h.text}\n" for h in hypotheses), "utf-8")
+    ran = cli("score", "run", "found.en", "found.de", "--tokens")
+    assert ran.exit_code == 0, ran.stderr
+    same, log_prob_sum, token_count = 0, 0.0, 0
+    rows = [line.split("\t") for line in ran.stdout.splitlines()]
+    for (*figures, pieces), hypothesis in zip(
+        ([*map(float, row[:4]), row[4:]] for row in rows), hypotheses, strict=True
+    ):
+        score, log_prob, n, perplexity = figures
+        tokens, log_probs = zip(*(piece.rsplit(" ", 1) for piece in pieces), strict=True)
+        log_probs = [float(value) for value in log_probs]
+        assert len(tokens) == n and tokens[-1] == "</s>"
+        np.testing.assert_allclose(log_prob, sum(log_probs), atol=1e-4 * (n + 1))
+        np.testing.assert_allclose(perplexity, np.exp(-log_prob / n), rtol=1e-3)
+        np.testing.assert_allclose(score, log_prob / ((5 + n) / 6) ** 0.6, atol=2e-4)
+        log_prob_sum, token_count = log_prob_sum + log_prob, token_count + n
+        # A translation may be cut off, or its text cut into other tokens than it was made of.
+        if list(tokens) == hypothesis.tokens:
+            np.testing.assert_allclose(score, hypothesis.score, atol=1e-4)
+            np.testing.assert_allclose(log_probs, hypothesis.log_probs, atol=1e-4)
+            same += 1
+    assert same >= 20
+    pairs, tokens, *means = re.findall(r"-?[\d,.]*\d", ran.stderr)
+    assert (pairs, tokens) == ("80", f"{token_count:,.0f}")
+    mean = log_prob_sum / token_count
+    np.testing.assert_allclose([float(value) for value in means], [mean, np.exp(-mean)], rtol=1e-3)
+
+
+def test_score_in_bfloat16_rounds(folder):
+    """The option reaches the model, which loses what does not fit into eight bits of fraction."""
+    (folder / "one.en").write_text("twenty-one\n")
+    (folder / "one.de").write_text("einundzwanzig\n")
+    exact, rounded = (
+        [float(x) for x in cli("score", "run", "one.en", "one.de", "--dtype", dtype).stdout.split()]
+        for dtype in ("float32", "bfloat16")
+    )
+    assert exact != rounded
+    np.testing.assert_allclose(rounded, exact, rtol=0.05)
+
+
+def test_translate_draws_a_picture_of_every_line_with_text(folder, tmp_path):
+    words = ("translate", "run", "--attention", tmp_path / "out.png")
+    ran = cli(*words, stdin=b"sixty-six\n\none\n")
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.stdout.count("\n") == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-1.png", "out-3.png"]
+    assert cli(*words, stdin=b"one").exit_code == 0
+    alone, of_many = (tmp_path / "out.png").read_bytes(), (tmp_path / "out-3.png").read_bytes()
+    assert alone.startswith(b"\x89PNG") and alone == of_many, "the same line, the same picture"
+    refused = cli(*words, stdin=b"one\n" * 21)
+    assert refused.exit_code == 2 and refused.stdout == ""
+    assert "at most 20" in refused.stderr and "21 lines" in refused.stderr
 
 
 def test_evaluate_scores_the_translations_it_writes(folder):
@@ -212,6 +303,24 @@ def test_evaluate_takes_other_files(folder, tmp_path):
     (tmp_path / "a.de").write_text("eins zwei drei vier\nzwei\n")
     assert "tok:none" in cli("evaluate", "run", *words).stdout
     assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
+
+
+def test_evaluate_searches_as_translate_does(folder):
+    """By the same options; the report says by which."""
+    search = ("--beam-size", 1, "--length-penalty", "none", "--alpha", 0)
+    report = folder / "run" / "report.json"
+    before = report.read_text()
+    ran = cli("evaluate", "run", "--output", "greedy.txt", *search)
+    assert ran.exit_code == 0, ran.stderr
+    said = json.loads(report.read_text())["search"]
+    assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0}
+    report.write_text(before)
+    stdin = "".join(
+        line.split("\t")[0] + "\n" for line in (folder / "small.tsv").read_text().splitlines()
+    )
+    translated = cli("translate", "run", *search, stdin=stdin.encode())
+    assert (folder / "greedy.txt").read_text("utf-8") == translated.stdout
+    assert translated.stdout != cli("translate", "run", stdin=stdin.encode()).stdout
 
 
 def test_plot_draws_what_it_names(folder):
@@ -272,6 +381,15 @@ MISTAKES = {
     "no run to average": (lambda f: ["average", "no_run"], ["no_run"]),
     "too few checkpoints": (lambda f: ["average", "run", "--last", "9"], ["keeps 2", "keep_last"]),
     "no run to plot": (lambda f: ["plot", "no_run"], ["no_run"]),
+    "no run to score": (lambda f: ["score", "no_run", "train.en", "train.en"], ["no_run"]),
+    "n-best beyond the beam": (
+        lambda f: ["translate", "run", "--n-best", 5],
+        ["n_best=5", "beam_size=4"],
+    ),
+    "uneven files to score": (
+        lambda f: ["score", "run", "train.en", "short.de"],
+        ["train.en", "short.de", "1500 and 1 lines"],
+    ),
     "half a test": (lambda f: ["evaluate", "run", "--source", "a"], ["--reference"]),
     "export over files": (lambda f: ["export", "run", "."], ["not a SavedModel"]),
 }
@@ -301,10 +419,7 @@ def test_text_is_shown_as_it_is(capsys):
     assert capsys.readouterr().err == "[b]one[/b] -> [/i] :smile:\n"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["train", "average", "translate", "evaluate", "export", "plot", "vocabulary", "recipe"],
-)
+@pytest.mark.parametrize("command", typer.main.get_command(app).commands)
 def test_help_of_every_command_has_an_example(command):
     ran = cli(command, "--help")
     assert ran.exit_code == 0

@@ -12,17 +12,18 @@ MODULES = {p: ".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in FI
 # From the lowest level to the highest: a file imports only from rows above its own.
 LEVELS = """
 settings training.workers
-config
+config decoding.search_settings
 layers.arguments
-layers.masks layers.attention layers.dropout layers.positional_embedding
+layers.masks layers.attention layers.dropout layers.projection layers.positional_embedding
     data.corpus data.number_names data.batching training.token_weights training.schedules
     evaluation plotting
+    decoding.search decoding.next_tokens decoding.processors decoding.hypothesis
 layers.feed_forward layers.residual layers.multi_head_attention
     data.tokenizer data.pipeline training.losses training.metrics training.distribution
-    training.fused_loss decoding.processors recipe
+    training.fused_loss recipe decoding.greedy_search
 layers.block run_folder console training.exact_step training.checkpoints
-    decoding.greedy_search decoding.beam_search
-layers.encoder_block layers.decoder_block decoding.sampling
+    decoding.beam_search
+layers.encoder_block layers.decoder_block decoding.model_search
 layers
 models.stack
 models.encoder models.decoder
@@ -32,6 +33,8 @@ export.saved_model export.ctranslate2 training.callbacks
 training.keeper
 training.trainer training.averaging training.roll_call
 training.doctor
+cli.options cli.translators
+cli.data cli.training cli.decoding cli.evaluation cli.export
 cli
 """
 

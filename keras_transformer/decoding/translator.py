@@ -3,16 +3,22 @@
 It runs as it is in Python, and is what `export_saved_model` writes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.greedy_search import StepOutput, greedy_search
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.model_search import score_model, search_model
+from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult, penalty
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.models.transformer import load_model
 from keras_transformer.run_folder import RunFolder
+
+_TEXT = tf.TensorSpec([None], tf.string, name="text")
+_IDS = tf.TensorSpec([None, None], tf.int32)
 
 
 @dataclass(frozen=True)
@@ -41,22 +47,33 @@ class Translator:
         model: `Transformer`.
         tokenizer: `Tokenizer` of the source, and of the target unless `target_tokenizer` is given.
         target_tokenizer: `Tokenizer` of the target, if the vocabularies are separate.
-        extra_length: int, in tokens. A translation ends at the latest when it is this much longer
-            than its source. Defaults to `50`, the paper's.
+        dtype: name of a dtype, such as `"bfloat16"`: translate with a copy of the model whose
+            weights are cast to it, once and now. Defaults to the model as it is, whatever it
+            learns meanwhile.
+        **settings: those of `SearchSettings`: `beam_size=4`, `length_penalty="gnmt"`, `alpha=0.6`,
+            `length_ratio=1.0`, `extra_length=50`, `processors=()`, `sampler=None`.
 
     Call arguments:
         lines: list of strings, or one string.
+        n_best: int, at most `beam_size`. How many translations to return of each line. Optional.
+        return_attention: bool. Return also where the model looked. Defaults to `False`.
+        target_prefix: list of strings, or one for all lines: what the translations must begin
+            with. Optional.
         batch_sentences: int. How many sentences are decoded together. Defaults to `64`.
         on_progress: callable that is told after each batch how many sentences it had. Optional.
+        **settings: settings of the search that are other for this call.
 
     Returns:
-        list of strings, one for each line and in the same order; for one string, one string. An
-        empty line, or one of white space, gives an empty line.
+        list of strings, one for each line and in the same order. An empty line, or one of white
+        space, gives an empty line. With `n_best` or `return_attention`, instead of each string a
+        list of `Hypothesis`, best first; fewer where there are no more. For one string in place of
+        the list, what would stand in the list.
 
     Raises:
-        TypeError: if a line is not a string.
+        TypeError: if a line is not a string, or there is no such setting.
         ValueError: if the backend is not TensorFlow, the vocabularies of model and tokenizer
-            differ, or a line is longer than the model's table of learned positions.
+            differ, a line is longer than the model's table of learned positions, or a setting is
+            out of its range.
 
     Example, untrained; `load_run` makes one from a trained run:
 
@@ -66,21 +83,22 @@ class Translator:
     >>> translator = keras_transformer.Translator(keras_transformer.Transformer(config), tokenizer)
     >>> len(translator(["a house", "", "a mouse"]))
     3
+    >>> [hypothesis.score for hypothesis in translator("a house", n_best=2)] # doctest: +ELLIPSIS
+    [-..., -...]
 
     Reference:
-        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1, for the length.
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1, for the search.
     """
 
-    def __init__(self, model, tokenizer, target_tokenizer=None, extra_length=50):
+    def __init__(self, model, tokenizer, target_tokenizer=None, dtype=None, **settings):
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
                 "Translating runs in the TensorFlow graph: set KERAS_BACKEND=tensorflow, and load "
                 f"the model from its file. Received: the backend {keras.backend.backend()!r}"
             )
-        self.model = model
+        self.settings = SearchSettings(**settings)
         self.source_tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer or tokenizer
-        self.extra_length = extra_length
         config = model.config
         for side, tokenizer, expected in (
             ("source", self.source_tokenizer, config.source_vocabulary_size),
@@ -91,32 +109,84 @@ class Translator:
                     f"The {side} tokenizer must have the model's vocabulary of {expected} tokens. "
                     f"Received: a tokenizer of {tokenizer.vocabulary_size} tokens"
                 )
+        self.model = model if dtype is None else _cast(model, dtype)
+        self._searches = {}
 
-    def __call__(self, lines, batch_sentences=64, on_progress=None):
+    def __call__(
+        self,
+        lines,
+        *,
+        n_best=None,
+        return_attention=False,
+        target_prefix=None,
+        batch_sentences=64,
+        on_progress=None,
+        **settings,
+    ):
         if isinstance(lines, str):
-            return self([lines], batch_sentences, on_progress)[0]
-        lines = list(lines)
-        for number, line in enumerate(lines, start=1):
-            if not isinstance(line, str):
-                raise TypeError(f"Lines must be strings. Received: line {number} is {line!r}")
-        self._check_lengths(lines)
-        translations = [""] * len(lines)
-        for chosen, batch in self._batches(lines, batch_sentences):
-            for index, translation in zip(chosen, batch, strict=True):
-                translations[index] = translation
-            if on_progress is not None:
-                on_progress(len(chosen))
-        return translations
+            lines, is_one = [lines], True
+        else:
+            lines, is_one = list(lines), False
+        columns = [self._tokenize(lines, "lines", self.source_tokenizer)]
+        if target_prefix is not None:
+            if isinstance(target_prefix, str):
+                target_prefix = [target_prefix] * len(lines)
+            if len(target_prefix) != len(lines):
+                raise ValueError(
+                    "`target_prefix` must be one string, or one for each line. "
+                    f"Received: {len(target_prefix)} prefixes, {len(lines)} lines"
+                )
+            prefix = self._tokenize(target_prefix, "target_prefix", self.target_tokenizer)
+            columns += [prefix[:, :-1]]  # without the end
+        search = self._search(
+            settings=replace(self.settings, **settings),
+            n_best=n_best or 1,
+            return_attention=return_attention,
+            has_prefix=target_prefix is not None,
+        )
+        return_hypotheses = n_best is not None or return_attention
+        finish = self._hypotheses if return_hypotheses else self._translations
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+        translations = self._in_batches(
+            lambda *batch: finish(batch[0], search(*batch)), columns, batch_sentences, on_progress
+        )
+        return translations[0] if is_one else translations
+
+    @tf.function(input_signature=[_TEXT], autograph=False)
     def translate(self, text):
         """Translates in the graph: string tensor `(B,)` in, string tensor `(B,)` out."""
-        # A line of spaces is an empty line, also to a tokenizer that keeps spaces.
-        text = tf.where(tf.strings.strip(text) == "", "", text)
-        return self.target_tokenizer.detokenize(self._search(self.source_tokenizer.tokenize(text)))
+        source = _with_end(self.source_tokenizer, text).to_tensor(self.model.config.pad_token_id)
+        result = search_model(self.model, source, self.settings)
+        return self.target_tokenizer.detokenize(result.token_ids[:, 0])
+
+    def score(self, sources, targets, batch_sentences=64, on_progress=None):
+        """Scores translations that are given, by the model and the translator's length penalty.
+
+        Args:
+            sources: list of strings.
+            targets: list of as many strings, their translations.
+            batch_sentences, on_progress: as in a call.
+
+        Returns:
+            list of `Hypothesis`, one for each pair.
+
+        Raises:
+            ValueError: if there are more of the one than of the other.
+        """
+        sources, targets = list(sources), list(targets)
+        if len(sources) != len(targets):
+            raise ValueError(
+                "`targets` must have a translation for each of `sources`. Received: "
+                f"{len(sources)} sources, {len(targets)} targets"
+            )
+        columns = [
+            self._tokenize(sources, "sources", self.source_tokenizer),
+            self._tokenize(targets, "targets", self.target_tokenizer),
+        ]
+        return self._in_batches(self._score, columns, batch_sentences, on_progress)
 
     def attention(self, line):
-        """Translates one line and returns where the model looked meanwhile.
+        """Translates one line and returns what every head of every block attended to meanwhile.
 
         Args:
             line: str, not empty.
@@ -124,75 +194,110 @@ class Translator:
         Returns:
             `Attention`.
         """
-        source = self.source_tokenizer.tokenize([line])
-        if not int(source.row_lengths()[0]):
+        source = self._tokenize([line], "line", self.source_tokenizer)
+        if int(source.row_lengths()[0]) == 1:
             raise ValueError(f"There is nothing to attend to in an empty line. Received: {line!r}")
-        config = self.model.config
-        target = self._search(source)
-        encoder_token_ids = self._with_end(source)
-        decoder_token_ids = tf.concat([[[config.start_token_id]], target[:, :-1]], axis=1)
+        target = self._search(self.settings)(source.to_tensor()).token_ids[:, 0]
+        start = [[self.model.config.start_token_id]]
+        decoder_token_ids = tf.concat([start, target[:, :-1]], axis=1)
         scores = self.model.attention_scores(
-            {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": decoder_token_ids}
+            {"encoder_token_ids": source.to_tensor(), "decoder_token_ids": decoder_token_ids}
         )
         return Attention(
-            source_tokens=_strings(self.source_tokenizer.tokens(encoder_token_ids[0])),
+            source_tokens=_strings(self.source_tokenizer.tokens(source[0])),
             decoder_tokens=_strings(self.target_tokenizer.tokens(decoder_token_ids[0])),
             target_tokens=_strings(self.target_tokenizer.tokens(target[0])),
             scores={name: np.stack([s[0] for s in blocks]) for name, blocks in scores.items()},
         )
 
-    def _check_lengths(self, lines):
-        """Names the line that is too long for learned positions."""
-        longest = self.model.config.max_sequence_length
-        if self.model.config.positions == "learned" and lines:
-            lengths = self.source_tokenizer.tokenize(lines).row_lengths().numpy() + 1
-            if lengths.max() > longest:
+    def _tokenize(self, lines, name, tokenizer):
+        """Ragged ids with the end tokens; what no tokenizer or model could take is refused."""
+        for number, line in enumerate(lines, start=1):
+            if not isinstance(line, str):
+                raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}")
+        token_ids = _with_end(tokenizer, lines)
+        config = self.model.config
+        if config.positions == "learned" and lines:
+            lengths = token_ids.row_lengths().numpy()
+            if lengths.max() > config.max_sequence_length:
                 raise ValueError(
-                    f"A line must have at most {longest} tokens, the model's learned positions, "
-                    f"with the end token. Received: line {lengths.argmax() + 1} of "
-                    f"{lengths.max()} tokens"
+                    f"A line must have at most {config.max_sequence_length} tokens, the model's "
+                    f"learned positions, with the end token. Received: line {lengths.argmax() + 1} "
+                    f"of `{name}` has {lengths.max()} tokens"
                 )
+        return token_ids
 
-    def _batches(self, lines, batch_sentences):
-        """Yields the indices and the translations of lines of similar length."""
-        order = sorted(range(len(lines)), key=lambda index: len(lines[index]))
+    def _in_batches(self, function, columns, batch_sentences, on_progress):
+        """The results of a function of padded batches, in the order of the rows of the columns."""
+        order = np.argsort(columns[0].row_lengths(), kind="stable")
+        results = [None] * len(order)
         for start in range(0, len(order), batch_sentences):
             chosen = order[start : start + batch_sentences]
-            yield chosen, _strings(self.translate(tf.constant([lines[i] for i in chosen])))
+            pad = self.model.config.pad_token_id
+            batch = [tf.gather(column, chosen).to_tensor(pad) for column in columns]
+            for index, result in zip(chosen, function(*batch), strict=True):
+                results[index] = result
+            if on_progress is not None:
+                on_progress(len(chosen))
+        return results
 
-    def _search(self, source):
-        """Ragged source ids `(B, S)` in, padded target ids `(B, T)` out."""
-        config = self.model.config
-        lengths = tf.cast(source.row_lengths(), tf.int32)
-        # Empty lines stay empty.
-        max_lengths = tf.where(lengths > 0, lengths + self.extra_length, 0)
-        encoder_token_ids = self._with_end(source)
-        if config.positions == "learned":
-            fits = tf.debugging.assert_less_equal(
-                tf.shape(encoder_token_ids)[1],
-                config.max_sequence_length,
-                f"A line is longer than the model's {config.max_sequence_length} positions.",
-            )
-            with tf.control_dependencies([fits]):
-                encoder_token_ids = tf.identity(encoder_token_ids)
-            max_lengths = tf.minimum(max_lengths, config.max_sequence_length)
-        return greedy_search(
-            self._step,
-            self.model.init_cache(encoder_token_ids),
-            max_lengths,
-            start_token_id=config.start_token_id,
-            end_token_id=config.end_token_id,
-            pad_token_id=config.pad_token_id,
+    def _search(self, settings, n_best=1, return_attention=False, has_prefix=False):
+        """The search as a graph, traced once for each way to search."""
+        key = (settings, n_best, return_attention, has_prefix)
+        if key not in self._searches:
+
+            @tf.function(input_signature=[_IDS] * (1 + has_prefix), autograph=False)
+            def search(source, prefix=None):
+                return search_model(self.model, source, settings, n_best, prefix, return_attention)
+
+            self._searches[key] = search.get_concrete_function()
+        return self._searches[key]
+
+    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
+    def _log_probs(self, source, target):
+        return score_model(self.model, source, target)
+
+    def _translations(self, source, result):
+        return _strings(self.target_tokenizer.detokenize(result.token_ids[:, 0]))
+
+    def _score(self, source, target):
+        """The given targets, as if they had been searched for."""
+        log_probs = self._log_probs(source, target)
+        lengths = tf.reduce_sum(tf.cast(target != self.model.config.pad_token_id, tf.int32), axis=1)
+        penalties = penalty(lengths, self.settings.length_penalty, self.settings.alpha)
+        scores = tf.reduce_sum(log_probs, axis=1) / penalties
+        one = [tensor[:, None] for tensor in (target, lengths, scores, log_probs)]
+        return [best for (best,) in self._hypotheses(source, SearchResult(*one, attention=None))]
+
+    def _hypotheses(self, source, result):
+        """Yields the hypotheses of each sentence; at least one, which may be impossible."""
+        pad = self.model.config.pad_token_id
+        shape = tf.shape(result.token_ids)
+        texts = self.target_tokenizer.detokenize(tf.reshape(result.token_ids, [-1, shape[2]]))
+        texts = tf.reshape(texts, shape[:2]).numpy()
+        tokens = self.target_tokenizer.tokens(result.token_ids).numpy()
+        source_tokens = self.source_tokenizer.tokens(source).numpy()
+        source_lengths = np.count_nonzero(source != pad, axis=1)
+        lengths, scores, log_probs = (
+            tensor.numpy() for tensor in (result.lengths, result.scores, result.log_probs)
         )
-
-    def _step(self, token_ids, parents, cache, index):
-        return StepOutput(*self.model.decode_step(token_ids, cache, index))
-
-    def _with_end(self, source):
-        """Appends the end token to every row and pads: ragged `(B, S)` to dense `(B, S + 1)`."""
-        config = self.model.config
-        end = tf.fill([source.nrows(), 1], config.end_token_id)
-        return tf.concat([source, end], axis=1).to_tensor(config.pad_token_id)
+        attention = None if result.attention is None else result.attention.numpy()
+        for row, source_length in enumerate(source_lengths):
+            count = max(1, np.count_nonzero(scores[row] > IMPOSSIBLE))
+            yield [
+                Hypothesis(
+                    text=texts[row, rank].decode(),
+                    score=float(scores[row, rank]),
+                    source_tokens=[t.decode() for t in source_tokens[row, :source_length]],
+                    tokens=[t.decode() for t in tokens[row, rank, :length]],
+                    log_probs=log_probs[row, rank, :length].tolist(),
+                    # (T, L, N, S) -> (L, N, T, S)
+                    attention=None
+                    if attention is None
+                    else np.moveaxis(attention[row, rank, :length, ..., :source_length], 0, 2),
+                )
+                for rank, length in enumerate(lengths[row, :count])
+            ]
 
 
 def load_tokenizers(files):
@@ -201,13 +306,14 @@ def load_tokenizers(files):
     return tokenizers[0], tokenizers[-1]
 
 
-def load_run(path, model=None):
+def load_run(path, model=None, dtype=None, **settings):
     """Returns the `Translator` of a trained run.
 
     Args:
         path: path of the run's folder, as `keras-transformer train` made it.
         model: path of another model file, such as an average of the run's checkpoints. Defaults to
             the run's own, `model.keras`.
+        dtype, **settings: as in `Translator`.
 
     Returns:
         `Translator`.
@@ -215,11 +321,24 @@ def load_run(path, model=None):
     Raises:
         FileNotFoundError: if there is no trained model.
 
-    Example: `load_run("runs/number_names")(["twenty-one"])`.
+    Example: `load_run("runs/number_names", beam_size=1)(["twenty-one"])`.
     """
     run = RunFolder.existing(path)
     tokenizers = load_tokenizers(run.tokenizer_files(run.recipe().vocabulary.joint))
-    return Translator(load_model(model or run.model_file), *tokenizers)
+    return Translator(load_model(model or run.model_file), *tokenizers, dtype=dtype, **settings)
+
+
+def _cast(model, dtype):
+    """A copy of a model with the weights, too, in another dtype."""
+    copy = type(model).from_config({**model.get_config(), "dtype": dtype})
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def _with_end(tokenizer, text):
+    """Ragged ids with the end tokens. A line of spaces is empty, also to one that keeps spaces."""
+    text = tf.convert_to_tensor(text, tf.string)
+    return tokenizer.tokenize(tf.where(tf.strings.strip(text) == "", "", text), add_end=True)
 
 
 def _strings(tensor):

@@ -34,8 +34,11 @@ class DecoderBlock(Block):
     Call arguments:
         inputs: float tensor `(B, T, D)`.
         encoder_output: float tensor `(B, S, D')`. Not needed with a `cache`.
-        attention_mask: bool tensor `(B, T, T)` or `(B, 1, T)`, beside the causal mask. Optional.
+        attention_mask: bool tensor `(B, T, T)` or `(B, 1, T)`, beside the causal mask. With a
+            `cache` it covers cached and new positions. Optional.
         encoder_attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`. Optional.
+        use_causal_mask: bool. `False` if `attention_mask` says all, as where the positions are
+            rival next tokens. Defaults to `True`.
         return_attention_scores: bool. Defaults to `False`.
         cache: from `init_cache` or the call before: then `inputs` are only the new positions.
         training: bool. Dropout is active only if `True`.
@@ -48,7 +51,7 @@ class DecoderBlock(Block):
     Raises:
         ValueError: if neither `encoder_output` nor `cache` is given.
 
-    Masking: self-attention is always causal. Implicit Keras masks of `inputs` and `encoder_output`
+    Masking: self-attention is causal. Implicit Keras masks of `inputs` and `encoder_output`
         are honoured beside the arguments.
     Precision: softmax and layer-norm statistics are always float32.
     Departures from the paper: the attention projections have biases; see `MultiHeadAttention`.
@@ -96,6 +99,7 @@ class DecoderBlock(Block):
         encoder_output=None,
         attention_mask=None,
         encoder_attention_mask=None,
+        use_causal_mask=True,
         return_attention_scores=False,
         cache=None,
         training=None,
@@ -112,7 +116,7 @@ class DecoderBlock(Block):
                 query=x,
                 value=x,
                 attention_mask=attention_mask,
-                use_causal_mask=True,
+                use_causal_mask=use_causal_mask,
                 return_attention_scores=True,
                 cache=cache["self"] if cache_given else None,
                 training=training,

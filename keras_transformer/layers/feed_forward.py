@@ -7,6 +7,7 @@ import keras
 
 from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.projection import Projection
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -51,7 +52,7 @@ class FeedForward(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
         self.use_bias = use_bias
-        self.intermediate = keras.layers.Dense(
+        self.intermediate = Projection(
             intermediate_dim,
             activation=self.activation,
             use_bias=use_bias,
@@ -61,7 +62,7 @@ class FeedForward(keras.layers.Layer):
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, inputs_shape):
-        self.output_dense = keras.layers.Dense(
+        self.output_dense = Projection(
             inputs_shape[-1], use_bias=self.use_bias, dtype=self.dtype_policy, name="output"
         )
         self.intermediate.build(inputs_shape)

@@ -11,6 +11,7 @@ from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask, combine_masks
+from keras_transformer.layers.projection import Projection
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -168,7 +169,7 @@ class MultiHeadAttention(keras.layers.Layer):
         }
 
     def _dense(self, units, name):
-        return keras.layers.Dense(units, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
+        return Projection(units, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
 
     def _append(self, cache, new):
         return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
@@ -178,7 +179,7 @@ class MultiHeadAttention(keras.layers.Layer):
         # (B, S) -> (B, 1, S)
         implicit = [mask[:, None, :] for mask in (value_mask, key_mask) if mask is not None]
         causal = None
-        if use_causal_mask:
+        if use_causal_mask and query.shape[1] != 1:  # the last query sees every key
             causal = causal_mask(ops.shape(query)[1], ops.shape(cache["key"])[2])
         if attention_mask is not None:
             attention_mask = ops.cast(attention_mask, "bool")
@@ -188,13 +189,17 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _split_heads(self, projected):
         # (B, T, N * K) -> (B, T, N, K) -> (B, N, T, K)
-        shape = (*ops.shape(projected)[:-1], self.num_heads, projected.shape[-1] // self.num_heads)
-        return ops.swapaxes(ops.reshape(projected, shape), 1, 2)
+        length, dim = ops.shape(projected)[1], projected.shape[-1] // self.num_heads
+        if projected.shape[1] == 1:  # one step of decoding: nothing to swap
+            return ops.reshape(projected, (-1, self.num_heads, 1, dim))
+        return ops.swapaxes(ops.reshape(projected, (-1, length, self.num_heads, dim)), 1, 2)
 
     def _join_heads(self, outputs):
         # (B, N, T, V) -> (B, T, N, V) -> (B, T, N * V)
-        outputs = ops.swapaxes(outputs, 1, 2)
-        return ops.reshape(outputs, (*ops.shape(outputs)[:2], self.num_heads * self.value_dim))
+        length, dim = ops.shape(outputs)[2], self.num_heads * self.value_dim
+        if outputs.shape[2] != 1:
+            outputs = ops.swapaxes(outputs, 1, 2)
+        return ops.reshape(outputs, (-1, length, dim))
 
     def get_config(self):
         return {

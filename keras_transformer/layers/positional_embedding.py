@@ -154,14 +154,15 @@ class PositionalEmbedding(keras.layers.Layer):
         """
         if self.positions == "sinusoidal":
             return sinusoidal_encoding(positions, self.hidden_dim)
-        return ops.take(self.position_embeddings, positions, axis=0)
+        return ops.cast(ops.take(self.position_embeddings, positions, axis=0), "float32")
 
     def _embed(self, token_ids, start_index):
         if self.positions == "learned":
             self._check_length(token_ids.shape[1], start_index)
         positions = ops.arange(ops.shape(token_ids)[1], dtype="int32") + start_index
-        embedded = ops.take(self.embeddings, token_ids, axis=0) * self.hidden_dim**0.5
-        return ops.cast(embedded + self.encode_positions(positions), self.compute_dtype)
+        embedded = ops.cast(ops.take(self.embeddings, token_ids, axis=0), "float32")
+        embedded = embedded * self.hidden_dim**0.5 + self.encode_positions(positions)
+        return ops.cast(embedded, self.compute_dtype)
 
     def _check_length(self, length, start_index):
         """Where both are known; in a graph of unknown length the lookup itself fails."""

@@ -5,6 +5,7 @@ right half of figure 1.
 """
 
 import keras
+from keras import ops
 
 from keras_transformer.layers import DecoderBlock
 from keras_transformer.models.stack import Stack
@@ -22,12 +23,15 @@ class TransformerDecoder(Stack):
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
-        token_ids: int tensor `(B, T)`: all target tokens, or, with `cache`, only the new ones.
+        token_ids: int tensor `(B, T)`: all target tokens; with `cache`, only the new ones; with
+            `parents`, `(B, W)`, one new token of each of W rival hypotheses.
         encoder_output: float tensor `(B, S, D)`. Not needed with `cache`.
         encoder_padding_mask: bool tensor `(B, S)`, `True` = real token. Optional; with `cache`, the
             one given to `init_cache` is used.
         cache: from `init_cache` or the call before.
-        start_index: int or int tensor: how many tokens the cache holds. Defaults to `0`.
+        parents: int tensor `(B, W)`, with `cache`: the hypothesis of the call before that each of
+            these extends; in the first call 0. Optional.
+        start_index: int or int tensor: how many tokens came before. Defaults to `0`.
         return_attention_scores: bool. Defaults to `False`.
         training: bool. Dropout is active only if `True`.
 
@@ -68,12 +72,14 @@ class TransformerDecoder(Stack):
             encoder_padding_mask: bool tensor `(B, S)`. Optional.
 
         Returns:
-            dict: `"blocks"`, a list of each block's cache, and `"encoder_padding_mask"`. Every
-            tensor in it has the sentences as its first axis.
+            dict: `"blocks"`, a list of each block's cache; `"encoder_padding_mask"`; and
+            `"ancestors"`, bool `(B, W, length)`: which cached positions each of W rival hypotheses
+            descends from. Every tensor in it has the sentences as its first axis.
         """
         return {
             "blocks": [block.init_cache(encoder_output) for block in self.blocks],
             "encoder_padding_mask": encoder_padding_mask,
+            "ancestors": ops.zeros((ops.shape(encoder_output)[0], 1, 0), dtype="bool"),
         }
 
     def call(
@@ -82,21 +88,29 @@ class TransformerDecoder(Stack):
         encoder_output=None,
         encoder_padding_mask=None,
         cache=None,
+        parents=None,
         start_index=0,
         return_attention_scores=False,
         training=None,
     ):
+        ancestors = None
         if cache is not None:
-            encoder_padding_mask = cache["encoder_padding_mask"]
+            encoder_padding_mask, ancestors = cache["encoder_padding_mask"], cache["ancestors"]
         # (B, S) -> (B, 1, S): every query sees the same keys.
         mask = None if encoder_padding_mask is None else encoder_padding_mask[:, None, :]
-        x = self._embed(token_ids, start_index, training=training)
+        if parents is None:
+            x = self._embed(token_ids, start_index, training=training)
+        else:
+            ancestors = _extend_ancestors(ancestors, parents)
+            x = self._embed_rivals(token_ids, start_index)
         all_scores, caches = [], []
         for index, block in enumerate(self.blocks):
             x, scores, *grown = block(
                 x,
                 encoder_output,
+                attention_mask=None if parents is None else ancestors,
                 encoder_attention_mask=mask,
+                use_causal_mask=parents is None,
                 return_attention_scores=True,
                 cache=None if cache is None else cache["blocks"][index],
                 training=training,
@@ -105,6 +119,23 @@ class TransformerDecoder(Stack):
             caches.extend(grown)
         extras = (all_scores,) * return_attention_scores
         if cache is not None:
-            extras += ({"blocks": caches, "encoder_padding_mask": encoder_padding_mask},)
+            cache = {"encoder_padding_mask": encoder_padding_mask, "ancestors": ancestors}
+            extras += ({"blocks": caches, **cache},)
         x = self._normalize(x)
         return (x, *extras) if extras else x
+
+    def _embed_rivals(self, token_ids, start_index):
+        """Embeds `(B, W)` tokens that all stand at the same position."""
+        # (B, W) -> (B * W, 1) -> (B, W, D)
+        embedded = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
+        return ops.reshape(embedded, (*ops.shape(token_ids), self.config.hidden_dim))
+
+
+def _extend_ancestors(ancestors, parents):
+    """Each hypothesis descends from what its parent descends from, and from its own new token."""
+    rivals = ops.shape(parents)[1]
+    # Which parent, as a matrix product: (B, W, W') @ (B, W', length) -> (B, W, length)
+    of_parent = ops.one_hot(parents, ops.shape(ancestors)[1])
+    inherited = ops.matmul(of_parent, ops.cast(ancestors, of_parent.dtype)) > 0
+    own = ops.broadcast_to(ops.eye(rivals, dtype="bool"), (ops.shape(parents)[0], rivals, rivals))
+    return ops.concatenate([inherited, own], axis=2)

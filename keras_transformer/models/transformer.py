@@ -132,21 +132,34 @@ class Transformer(TrainingStep, keras.Model):
             self.encode(encoder_token_ids), self.padding_mask(encoder_token_ids)
         )
 
-    def decode_step(self, token_ids, cache, index):
+    def decode_step(self, token_ids, cache, index, parents=None, return_attention_scores=False):
         """Decodes the next tokens after those in the cache.
 
         Args:
-            token_ids: int tensor `(B, T)`, usually with `T = 1`.
+            token_ids: int tensor `(B, T)`, usually with `T = 1`; with `parents`, `(B, W)`: the
+                last token of each of W rival hypotheses, all of the same length.
             cache: from `init_cache`, or from the step before.
-            index: int or int tensor: how many tokens are in the cache.
+            index: int or int tensor: how many tokens came before.
+            parents: int tensor `(B, W)`: the hypothesis of the step before that each of these
+                extends; at the first step 0. Either all steps have parents, or none.
+            return_attention_scores: bool. Defaults to `False`.
 
         Returns:
             float32 logits `(B, T, V)`, equal to those of the full pass at these positions, and the
-            grown cache.
+            grown cache; with `return_attention_scores`, also a list of one float32 `(B, N, T, S)`
+            per block: where each of these tokens looked in the source.
         """
-        hidden, cache = self.decoder(token_ids, cache=cache, start_index=index)
-        logits = _project(hidden, self.decoder.embedding, self.output_projection)
-        return self.logits_layer(logits), cache
+        hidden, scores, cache = self.decoder(
+            token_ids,
+            cache=cache,
+            parents=parents,
+            start_index=index,
+            return_attention_scores=True,
+        )
+        logits = self.logits_layer(_project(hidden, self.decoder.embedding, self.output_projection))
+        if return_attention_scores:
+            return logits, cache, [block["encoder"] for block in scores]
+        return logits, cache
 
     def attention_scores(self, inputs):
         """Returns what every head of every block attends to.

@@ -244,7 +244,7 @@ class Trainer:
             sample = itertools.islice(self._pairs("validation"), training.translation_sample)
             callbacks.append(
                 TranslationEvaluator(
-                    Translator(model, *tokenizers),
+                    Translator(model, *tokenizers, beam_size=1),
                     list(sample),
                     epochs=training.translation_epochs,
                     say=self.say,

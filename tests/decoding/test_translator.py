@@ -1,11 +1,13 @@
 """The translator: a line for a line, whatever the line and whatever stands beside it."""
 
+import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
 from keras_transformer.data.number_names import number_names
+from keras_transformer.decoding.processors import suppress_tokens
 from tests.builders import randomize
 
 pytestmark = pytest.mark.tensorflow_only
@@ -30,7 +32,7 @@ def plain_translation(translator, line):
     config, tokenizer = translator.model.config, translator.source_tokenizer
     source = [*tokenizer.tokenize(line).numpy(), config.end_token_id]
     target = [config.start_token_id]
-    for _ in range(len(source) - 1 + translator.extra_length):
+    for _ in range(len(source) - 1 + translator.settings.extra_length):
         logits = translator.model(
             {"encoder_token_ids": np.array([source]), "decoder_token_ids": np.array([target])}
         )
@@ -46,15 +48,134 @@ LINES = ["one", "seven hundred and one", "", "twelve thousand", " \t", "Ωμέγ
 def test_translation_is_the_argmax_of_the_full_pass_at_every_step(translator):
     expected = [plain_translation(translator, line) if line.strip() else "" for line in LINES]
     assert len(set(expected)) > 3, "the lines must differ to prove anything"
-    assert translator(LINES) == expected
+    assert translator(LINES, beam_size=1) == expected
 
 
-def test_translation_does_not_depend_on_the_batch(translator):
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_translation_does_not_depend_on_the_batch(translator, beam_size):
     lines = [pair[0] for pair in number_names("held_out", 60)] + LINES
-    together = translator(lines)
-    assert [translator(line) for line in lines] == together
-    assert translator(lines, batch_sentences=7) == together
-    assert translator(lines[::-1])[::-1] == together
+    together = translator(lines, beam_size=beam_size)
+    assert [translator(line, beam_size=beam_size) for line in lines] == together
+    assert translator(lines, beam_size=beam_size, batch_sentences=7) == together
+    assert translator(lines[::-1], beam_size=beam_size)[::-1] == together
+
+
+def by_hand(translator, line, tokens):
+    """Log-probs of target tokens by the model's full pass, in float64."""
+    tokenizer, model = translator.source_tokenizer, translator.model
+    ids = [[tokenizer.tokens([i]).numpy()[0].decode() for i in range(tokenizer.vocabulary_size)]]
+    target = np.array([[ids[0].index(token) for token in tokens]])
+    source = np.array([[*tokenizer.tokenize(line).numpy(), model.config.end_token_id]])
+    given = np.concatenate([[[model.config.start_token_id]], target[:, :-1]], axis=1)
+    inputs = {"encoder_token_ids": source, "decoder_token_ids": given}
+    logits = model(inputs).numpy().astype("float64")[0]
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return log_probs[np.arange(len(tokens)), target[0]], model.attention_scores(inputs)
+
+
+def test_hypotheses_carry_what_the_full_pass_says_of_them(translator):
+    lines = LINES[:3]
+    all_hypotheses = translator(lines, n_best=3, return_attention=True)
+    assert [best[0].text for best in all_hypotheses] == translator(lines)
+    for line, hypotheses in zip(lines, all_hypotheses, strict=True):
+        assert len(hypotheses) == (3 if line else 1)
+        assert [h.score for h in hypotheses] == sorted([h.score for h in hypotheses])[::-1]
+        assert len({tuple(h.tokens) for h in hypotheses}) == len(hypotheses)
+        for hypothesis in hypotheses:
+            if not line:
+                assert (hypothesis.tokens, hypothesis.score) == ([], 0.0)
+                continue
+            log_probs, attention = by_hand(translator, line, hypothesis.tokens)
+            np.testing.assert_allclose(hypothesis.log_probs, log_probs, atol=1e-4)
+            penalty = ((5 + len(log_probs)) / 6) ** 0.6
+            np.testing.assert_allclose(hypothesis.score, log_probs.sum() / penalty, atol=1e-4)
+            expected = np.stack([block[0] for block in attention["encoder_decoder"]])
+            np.testing.assert_allclose(hypothesis.attention, expected, atol=1e-5)
+            assert hypothesis.alignment(-1, 1) == expected[-1, 1].argmax(-1).tolist()
+            assert hypothesis.alignment() == expected.mean((0, 1)).argmax(-1).tolist()
+
+
+def test_score_is_that_of_the_full_pass(translator):
+    sources = ["one", "seven hundred and one", "twelve thousand"]
+    targets = ["eins", "", "zwölftausend und eins"]
+    progress = []
+    scored = translator.score(sources, targets, batch_sentences=2, on_progress=progress.append)
+    assert progress == [2, 1]
+    for source, target, hypothesis in zip(sources, targets, scored, strict=True):
+        log_probs, _ = by_hand(translator, source, hypothesis.tokens)
+        assert hypothesis.tokens[-1] == "</s>"
+        assert hypothesis.text == target
+        np.testing.assert_allclose(hypothesis.log_probs, log_probs, atol=1e-4)
+        np.testing.assert_allclose(hypothesis.perplexity, np.exp(-log_probs.mean()), rtol=1e-4)
+    with pytest.raises(ValueError, match="2 sources, 1 targets"):
+        translator.score(["one", "two"], ["eins"])
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_translation_begins_with_its_prefix(translator, beam_size):
+    lines, prefixes = ["one", "", "two", "seven"], ["drei", "acht", "", "drei und zwanzig"]
+    translations = translator(lines, target_prefix=prefixes, beam_size=beam_size)
+    free = translator(lines, beam_size=beam_size)
+    assert translations[1] == ""  # an empty line stays empty
+    assert translations[2] == free[2]  # no prefix
+    for translation, prefix in zip(translations, prefixes, strict=True):
+        assert not translation or translation.startswith(prefix)
+    together = translator(lines, target_prefix="drei", beam_size=beam_size)
+    assert together[0] == translations[0] != free[0]
+    with pytest.raises(ValueError, match="2 prefixes"):
+        translator(lines, target_prefix=["drei", "acht"])
+
+
+def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator):
+    settings = {"beam_size": 3, "length_penalty": "mean", "alpha": 1.0, "length_ratio": 0.5}
+    other = Translator(translator.model, translator.source_tokenizer, extra_length=6, **settings)
+    assert other(LINES) == translator(LINES, **settings) != translator(LINES)
+    longest = max(len(h[0].tokens) for h in translator(LINES, n_best=1, length_ratio=2.0))
+    assert longest > max(len(h[0].tokens) for h in translator(LINES, n_best=1, length_ratio=0.5))
+
+
+def test_processors_and_samplers_have_a_say(translator):
+    chosen = translator(LINES[:2], n_best=1)[1][0].tokens[0]
+    ids = [
+        i
+        for i in range(340)
+        if translator.target_tokenizer.tokens([i]).numpy()[0].decode() == chosen
+    ]
+    without = translator(LINES[:2], n_best=4, processors=[suppress_tokens(ids)])
+    assert not any(chosen in h.tokens for hypotheses in without for h in hypotheses)
+    greedy = translator(LINES, beam_size=1)
+    assert translator(LINES, sampler=keras_hub.samplers.TopKSampler(k=1, seed=1)) == greedy
+
+    def draw(seed):
+        return translator(LINES, sampler=keras_hub.samplers.RandomSampler(seed=seed))
+
+    assert draw(1) == draw(1) != draw(2)
+
+
+def test_bfloat16_is_a_copy_and_close(translator):
+    copy = Translator(translator.model, translator.source_tokenizer, dtype="bfloat16")
+    assert {weight.dtype for weight in copy.model.weights} == {"bfloat16"}
+    assert {weight.dtype for weight in translator.model.weights} == {"float32"}
+    lines, translations = ["seven hundred and one"], ["zwölftausend"]
+    scores = [t.score(lines, translations)[0].log_prob for t in (copy, translator)]
+    assert scores[0] != scores[1]
+    np.testing.assert_allclose(*scores, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"beam_size": 0}, "beam_size=0"),
+        ({"n_best": 5}, "n_best=5, beam_size=4"),
+        ({"length_penalty": "wu"}, "'wu'"),
+        ({"extra_length": -1}, "extra_length=-1"),
+        ({"processors": ["min_length"]}, "processors"),
+        ({"sampler": "top_k"}, "sampler='top_k'"),
+    ],
+)
+def test_settings_out_of_range_are_named(translator, settings, message):
+    with pytest.raises(ValueError, match=message):
+        translator(["one"], **settings)
 
 
 def test_empty_lines_stay_empty_and_nothing_gives_nothing(translator):

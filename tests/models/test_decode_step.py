@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import Transformer, TransformerConfig
 from tests.builders import (
     assert_close,
     padded_ids,
@@ -71,6 +72,59 @@ def test_sentences_can_leave_the_batch_on_the_first_axis_of_the_cache(variant):
     for index in range(3, T):
         logits, cache = model.decode_step(target[kept, index : index + 1], cache, index)
         assert_close(to_numpy(logits)[:, 0], expected[kept, index], 1e-6)
+
+
+def grow_tree(model, steps, rivals, seed=0):
+    """Decodes W rival hypotheses that re-order, fork and die at random, one token at a time.
+
+    Yields after each step the prefixes `(B, W, T)`, start token first, and what the step returned.
+    """
+    rng = np.random.default_rng(seed)
+    cache, prefixes = model.init_cache(source), np.zeros((len(source), 1, 0), "int32")
+    for index in range(steps):
+        shape = (len(source), rivals)
+        parents = rng.integers(0, rivals, shape) if index else np.zeros(shape, "int64")
+        tokens = rng.integers(4, V, shape) if index else np.ones(shape, "int64")
+        prefixes = np.take_along_axis(prefixes, parents[:, :, None], axis=1)
+        prefixes = np.concatenate([prefixes, tokens[:, :, None]], axis=2).astype("int32")
+        logits, cache, scores = model.decode_step(
+            tokens.astype("int32"),
+            cache,
+            index,
+            parents=parents.astype("int32"),
+            return_attention_scores=True,
+        )
+        yield prefixes, to_numpy(logits), to_numpy(scores)
+
+
+def check_tree(model, steps, rivals, tolerance):
+    steps = list(grow_tree(model, steps, rivals))
+    for prefixes, logits, _ in steps:
+        # (B, W, T) -> (B * W, T): every hypothesis as a sentence of its own
+        inputs = token_inputs(np.repeat(source, rivals, axis=0), np.concatenate(prefixes))
+        assert_close(np.concatenate(logits), to_numpy(model(inputs))[:, -1], tolerance)
+    prefixes, _, scores = steps[-1]
+    full = to_numpy(model.attention_scores(inputs)["encoder_decoder"])
+    for block, of_block in zip(scores, full, strict=True):  # (B, N, W, S), (B * W, N, T, S)
+        block = np.concatenate(np.swapaxes(block, 1, 2))
+        np.testing.assert_allclose(block, of_block[:, :, -1], atol=10 * tolerance)
+
+
+@VARIANTS
+def test_rival_hypotheses_equal_the_full_pass_over_each_prefix(variant):
+    check_tree(transformer(**variant), T, 3, 1e-5)
+
+
+@pytest.mark.tensorflow_only  # large; the variants above run on every backend
+@pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.1)])
+@pytest.mark.parametrize("size", ["tiny", "base"])
+def test_paper_sizes_step_like_the_full_pass(size, dtype, tolerance, normalize_first):
+    config = getattr(TransformerConfig, size)(V, normalize_first=normalize_first)
+    model = Transformer(config, dtype=dtype)
+    check_tree(model, 3, 2, tolerance)
+    logits, _ = decode(model, model.init_cache(source), [1] * 3, target[:, :3])
+    assert_close(logits, to_numpy(model(token_inputs(source, target[:, :3]))), tolerance)
 
 
 @pytest.mark.tensorflow_only

@@ -1,0 +1,51 @@
+"""Before a run: packaged recipes, vocabularies."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.options import example
+from keras_transformer.console import clear_errors, import_tensorflow
+
+commands = typer.Typer()
+
+
+@commands.command(epilog=example("keras-transformer recipe number_names > my.yaml"))
+def recipe(
+    name: Annotated[str | None, typer.Argument(help="Name of a packaged recipe.")] = None,
+):
+    """Print a packaged recipe, or the names of all."""
+    with clear_errors():
+        from keras_transformer.recipe import packaged_recipes, recipe_text
+
+        print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
+
+
+@commands.command(
+    epilog=example(
+        "keras-transformer vocabulary train.en train.de --size 8000 --output joint.model"
+    )
+)
+def vocabulary(
+    files: Annotated[list[str], typer.Argument(help="Text files or globs, plain or .gz.")],
+    output: Annotated[Path, typer.Option(help="Tokenizer file to write.")],
+    size: Annotated[int, typer.Option(help="Number of tokens.", min=8)] = 8000,
+    model_type: Annotated[str, typer.Option(help="bpe or unigram.")] = "bpe",
+    normalization: Annotated[str, typer.Option(help="nfkc or identity.")] = "nfkc",
+    character_coverage: Annotated[float, typer.Option(help="Rarer characters are bytes.")] = 1.0,
+):
+    """Learn a subword vocabulary from text; give both sides' files for a joint one."""
+    with clear_errors():
+        import_tensorflow()
+        from keras_transformer.data.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer.train(
+            files,
+            size,
+            output,
+            model_type=model_type,
+            normalization=normalization,
+            character_coverage=character_coverage,
+        )
+    print(f"{output}: {tokenizer.vocabulary_size:,} tokens")

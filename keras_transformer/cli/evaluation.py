@@ -1,0 +1,138 @@
+"""What a run is worth, in numbers and pictures."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.options import (
+    AlphaOption,
+    BeamSizeOption,
+    DataOption,
+    LengthPenalty,
+    LengthPenaltyOption,
+    ModelOption,
+    RunArgument,
+    example,
+)
+from keras_transformer.cli.translators import load_translator, one_line, progress
+from keras_transformer.console import clear_errors
+
+commands = typer.Typer()
+
+
+@commands.command(
+    epilog=example(
+        "keras-transformer evaluate runs/multi30k_en_de --data ~/multi30k --tokenized",
+        "keras-transformer evaluate runs/mine --source new.en --reference new.de",
+    )
+)
+def evaluate(
+    run: RunArgument,
+    data: DataOption = Path("."),
+    source: Annotated[
+        str | None, typer.Option(help="Lines to translate. [default: the recipe's test split]")
+    ] = None,
+    reference: Annotated[str | None, typer.Option(help="Their reference translations.")] = None,
+    tokenized: Annotated[
+        bool, typer.Option("--tokenized", help="BLEU on the tokens between white space.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
+    beam_size: BeamSizeOption = 4,
+    length_penalty: LengthPenaltyOption = LengthPenalty.GNMT,
+    alpha: AlphaOption = 0.6,
+    samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
+    model: ModelOption = None,
+):
+    """Translate a test set and score it: BLEU and chrF with their signatures, exact match."""
+    with clear_errors():
+        pairs = list(test_pairs(run, data, source, reference))
+        sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        penalty = {"length_penalty": length_penalty.setting, "alpha": alpha}
+        search = {"beam_size": beam_size, **penalty}
+        translator = load_translator(run, model, **search)
+        with progress(len(pairs)) as on_progress:
+            translations = translator(sources, on_progress=on_progress)
+        scores, match = evaluation_scores(translations, references, tokenized)
+        if output is not None:
+            output.write_text("".join(one_line(line) + "\n" for line in translations), "utf-8")
+        if source is None and model is None:
+            from keras_transformer.run_folder import RunFolder
+
+            RunFolder(run).add_to_report(
+                search=search,
+                exact_match=match,
+                **{score.name: vars(score) for score in scores},
+            )
+    for index in range(min(samples, len(pairs))):
+        print(f"source       {sources[index]}")
+        print(f"translation  {translations[index]}")
+        print(f"reference    {references[index]}\n")
+    for score in scores:
+        print(score)
+    print(f"exact match {match:.4f} of {len(pairs):,} lines")
+
+
+@commands.command(
+    epilog=example('keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."')
+)
+def plot(
+    run: RunArgument,
+    data: DataOption = Path("."),
+    text: Annotated[
+        str | None, typer.Option(help="What to translate. [default: first line of the test split]")
+    ] = None,
+    model: ModelOption = None,
+):
+    """Draw attention.png, curves.png and positions.png into the run's folder."""
+    with clear_errors():
+        if text is None:
+            text = next(iter(test_pairs(run, data)))[0]
+        translator = load_translator(run, model)
+        from keras_transformer import plotting
+        from keras_transformer.run_folder import RunFolder
+
+        attention = translator.attention(text)
+        source, target = attention.source_tokens, attention.target_tokens
+        given, scores = attention.decoder_tokens, attention.scores
+        encode_positions = translator.model.encoder.embedding.encode_positions
+        figures = {
+            "attention": plotting.plot_attention(scores["encoder_decoder"], target, source, text),
+            "attention_encoder": plotting.plot_attention(scores["encoder"], source, source, text),
+            "attention_decoder": plotting.plot_attention(scores["decoder"], target, given, text),
+            "curves": plotting.plot_history(RunFolder(run).history_file),
+            "positions": plotting.plot_positional_encoding(encode_positions(list(range(64)))),
+        }
+        for name, figure in figures.items():
+            path = run / f"{name}.png"
+            figure.savefig(path, dpi=120)
+            print(path)
+
+
+def evaluation_scores(translations, references, tokenized):
+    """BLEU, where it means something, and chrF; the share of lines that are as the reference."""
+    from keras_transformer import evaluation
+
+    scores = [evaluation.chrf(translations, references)]
+    # BLEU counts runs of four words: without any it would be 0, however good the translation.
+    if any(len(line.split()) >= 4 for line in references):
+        scores.insert(0, evaluation.bleu(translations, references, tokenized=tokenized))
+    return scores, evaluation.exact_match(translations, references)
+
+
+def test_pairs(run, data, source=None, reference=None):
+    """The sentence pairs to evaluate: those of two files, or of the run's recipe."""
+    from keras_transformer.data.corpus import read_parallel
+    from keras_transformer.run_folder import RunFolder
+
+    if (source is None) != (reference is None):
+        raise ValueError(
+            "`--source` and `--reference` go together. "
+            f"Received: --source {source}, --reference {reference}"
+        )
+    if source is not None:
+        return read_parallel(source, reference)
+    settings = RunFolder.existing(run).recipe().data
+    if settings.test is None:
+        raise ValueError("The run's recipe has no test split; give `--source` and `--reference`.")
+    return settings.pairs("test", data)

@@ -1,0 +1,26 @@
+"""A run for places where this package is not installed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.options import ModelOption, RunArgument, example
+from keras_transformer.cli.translators import load_translator
+from keras_transformer.console import clear_errors
+
+commands = typer.Typer()
+
+
+@commands.command(epilog=example("keras-transformer export runs/multi30k_en_de served/"))
+def export(
+    run: RunArgument,
+    directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
+    model: ModelOption = None,
+):
+    """Write a SavedModel that takes raw strings and returns translations."""
+    with clear_errors():
+        translator = load_translator(run, model)
+        from keras_transformer.export.saved_model import export_saved_model
+
+        print(export_saved_model(translator, directory))

@@ -1,0 +1,103 @@
+"""A run: checked beforehand, trained, averaged."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.options import DataOption, RecipeArgument, RunArgument, example
+from keras_transformer.console import clear_errors, console, import_tensorflow
+
+commands = typer.Typer()
+
+
+@commands.command(epilog=example("keras-transformer doctor multi30k_en_de --data ~/multi30k"))
+def doctor(
+    recipe: RecipeArgument,
+    data: DataOption = Path("."),
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of the run to be. [default: runs/<recipe>]")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds in which the devices must answer.", min=1)
+    ] = 60,
+):
+    """Check all that a long run needs: devices, data, vocabulary, memory, learning, disk."""
+    with clear_errors():
+        from keras_transformer.recipe import Recipe
+
+        parsed = Recipe.load(recipe)
+        import_tensorflow()
+        from keras_transformer.training.doctor import examine
+
+        run = run or Path("runs") / Path(recipe).stem
+        findings = examine(parsed, data, run, timeout, say=typer.echo)
+    if not all(finding.passed for finding in findings):
+        raise typer.Exit(1)
+
+
+@commands.command(epilog=example("keras-transformer train multi30k_en_de --data ~/multi30k"))
+def train(
+    recipe: RecipeArgument,
+    data: DataOption = Path("."),
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: runs/<recipe>]")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with the run in the folder, or delete it and begin anew.")
+    ] = True,
+):
+    """Train a model by a recipe; go on where an interrupted run stopped, at the exact batch."""
+    run = run or Path("runs") / Path(recipe).stem
+    with clear_errors():
+        from keras_transformer.recipe import Recipe
+
+        parsed = Recipe.load(recipe)
+        import_tensorflow()
+        from keras_transformer.training.callbacks import NonFiniteLossError
+        from keras_transformer.training.keeper import TrainingInterrupted
+        from keras_transformer.training.trainer import Trainer, begin_anew
+
+        if not resume:
+            begin_anew(run)
+        trainer = Trainer(parsed, data, run, say=console.print)
+        if trainer.finished:
+            console.print(f"{run} is trained already: see {trainer.run.report_file}.")
+            return
+        try:
+            report = trainer.train()
+        except TrainingInterrupted as interrupted:
+            words = ("keras-transformer", "train", recipe, "--data", data, "--run", run)
+            console.print(f"\n{interrupted}\nThe same command goes on from there:")
+            console.print(shlex.join(map(str, words)))
+            raise typer.Exit(128 + interrupted.signal) from None
+        except NonFiniteLossError as error:  # not a mistake in the words: exit code 1
+            console.print(f"\nError: {error}")
+            raise typer.Exit(1) from None
+    if trainer.is_chief:
+        for name, value in report.items():
+            console.print(f"{name:>20}  {value}")
+        console.print(f"Next: keras-transformer evaluate {run} --data {data}")
+
+
+@commands.command(epilog=example("keras-transformer average runs/multi30k_en_de --last 5"))
+def average(
+    run: RunArgument,
+    last: Annotated[int, typer.Option(help="How many of the last checkpoints.", min=0)] = 5,
+    best: Annotated[int, typer.Option(help="Instead: how many of the best.", min=0)] = 0,
+    output: Annotated[
+        Path | None, typer.Option(help="Model to write. [default: averaged.keras in the run]")
+    ] = None,
+):
+    """Average the weights of a run's last or best checkpoints into one model."""
+    with clear_errors():
+        from keras_transformer.run_folder import RunFolder
+
+        output = output or RunFolder.existing(run).averaged_file
+        import_tensorflow()
+        from keras_transformer.training.averaging import average_run
+
+        for path in average_run(run, output, last=last, best=best):
+            console.print(f"averaged {path}")
+    print(output)

@@ -1,0 +1,33 @@
+"""The translator of a run as the commands need it: made from options, watched while it works."""
+
+import contextlib
+
+from keras_transformer.console import console, import_tensorflow
+
+
+def load_translator(run, model=None, **settings):
+    """Returns the translator of a run; a wrong path is told before TensorFlow is imported."""
+    from keras_transformer.run_folder import RunFolder
+
+    RunFolder.existing(run)
+    import_tensorflow()
+    from keras_transformer.decoding.translator import load_run
+
+    return load_run(run, model, **settings)
+
+
+@contextlib.contextmanager
+def progress(total):
+    """Shows a progress bar, if someone is watching, and gives the function that moves it on."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
+    watched = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not watched) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+def one_line(text):
+    """One line for one line, whatever the model makes up."""
+    return text.replace("\r", " ").replace("\n", " ")

@@ -1,0 +1,129 @@
+"""Constraints on the next token: what a search may not choose.
+
+A processor is a callable `(log_probs, token_ids, index) -> log_probs`: float32 `(B, W, V)` of the
+next token, int32 `(B, W, T)` tokens so far without the start token, and how many those are. It must
+return nothing above 0, since a search stops where it can prove that no better hypothesis is left.
+Whatever it makes -inf cannot be chosen; the rest is not normalised anew, so that scores remain the
+model's own.
+"""
+
+import tensorflow as tf
+
+_IMPOSSIBLE = -float("inf")
+
+
+def min_length(length, end_token_id):
+    """Makes the end impossible before a hypothesis has `length` tokens.
+
+    Args:
+        length: int: tokens, the end token not counted.
+        end_token_id: int.
+
+    Returns:
+        processor.
+
+    >>> forbid = min_length(2, end_token_id=2)
+    >>> forbid(tf.zeros([1, 1, 4]), tf.zeros([1, 1, 1], tf.int32), 1).numpy()
+    array([[[  0.,   0., -inf,   0.]]], dtype=float32)
+    """
+
+    def process(log_probs, token_ids, index):
+        is_end = tf.range(tf.shape(log_probs)[-1]) == end_token_id
+        return tf.where(is_end & (index < length), _IMPOSSIBLE, log_probs)
+
+    return process
+
+
+def suppress_tokens(token_ids):
+    """Makes tokens impossible everywhere.
+
+    Args:
+        token_ids: list of int.
+
+    Returns:
+        processor.
+
+    >>> suppress_tokens([3])(tf.zeros([1, 1, 4]), tf.zeros([1, 1, 0], tf.int32), 0).numpy()
+    array([[[  0.,   0.,   0., -inf]]], dtype=float32)
+    """
+    suppressed = tuple(token_ids)
+
+    def process(log_probs, token_ids, index):
+        ids = tf.range(tf.shape(log_probs)[-1])[:, None]
+        return tf.where(tf.reduce_any(ids == suppressed, axis=1), _IMPOSSIBLE, log_probs)
+
+    return process
+
+
+def repetition_penalty(penalty):
+    """Multiplies the log-probs of tokens that a hypothesis already has.
+
+    Args:
+        penalty: float, at least 1. With 1 nothing changes.
+
+    Returns:
+        processor.
+
+    Raises:
+        ValueError: if `penalty` is below 1.
+
+    >>> process = repetition_penalty(1.5)
+    >>> process(tf.fill([1, 1, 4], -2.0), tf.constant([[[3, 3]]]), 2).numpy()
+    array([[[-2., -2., -2., -3.]]], dtype=float32)
+
+    Reference:
+        [Keskar et al., 2019](https://arxiv.org/abs/1909.05858), section 4.1, on log-probs.
+    """
+    if penalty < 1:
+        raise ValueError(f"`penalty` must be at least 1. Received: {penalty=}")
+
+    def process(log_probs, token_ids, index):
+        return tf.where(_stands_in(token_ids, log_probs), log_probs * penalty, log_probs)
+
+    return process
+
+
+def no_repeat_ngram_size(size):
+    """Lets no sequence of `size` tokens come twice in a hypothesis.
+
+    Args:
+        size: int, at least 1. With 1 no token comes twice.
+
+    Returns:
+        processor.
+
+    Raises:
+        ValueError: if `size` is below 1.
+
+    >>> process = no_repeat_ngram_size(2)
+    >>> process(tf.zeros([1, 1, 5]), tf.constant([[[3, 4, 3]]]), 3).numpy()  # not 3 4 again
+    array([[[  0.,   0.,   0.,   0., -inf]]], dtype=float32)
+
+    Reference:
+        [Paulus et al., 2017](https://arxiv.org/abs/1705.04304), section 2.5.
+    """
+    if size < 1:
+        raise ValueError(f"`size` must be at least 1. Received: {size=}")
+
+    def process(log_probs, token_ids, index):
+        count = tf.maximum(tf.shape(token_ids)[2] - size + 1, 0)
+        # Where the last `size - 1` tokens stood before: (B, W, count)
+        stood = tf.fill(tf.shape(token_ids[:, :, :count]), True)
+        for offset in range(size - 1):
+            latest = token_ids[:, :, index - size + 1 + offset :][:, :, :1]
+            stood &= token_ids[:, :, offset : offset + count] == latest
+        followers = tf.where(stood, token_ids[:, :, size - 1 :], -1)
+        return tf.where(_stands_in(followers, log_probs), _IMPOSSIBLE, log_probs)
+
+    return process
+
+
+def _stands_in(token_ids, log_probs):
+    """Which of the vocabulary are among `(B, W, T)` tokens; -1 is none: bool `(B, W, V)`."""
+    shape = tf.shape(log_probs)
+    length = tf.shape(token_ids)[2]
+    # (B, W, T) -> (B * W, T, 2): row and token, counted in a table that has a place for none.
+    rows = tf.repeat(tf.range(shape[0] * shape[1])[:, None], length, axis=1)
+    places = tf.stack([rows, tf.reshape(token_ids, tf.shape(rows)) + 1], axis=-1)
+    counts = tf.scatter_nd(places, tf.ones_like(rows), [shape[0] * shape[1], shape[2] + 1])
+    return tf.reshape(counts[:, 1:] > 0, shape)

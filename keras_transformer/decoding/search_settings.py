@@ -1,0 +1,58 @@
+"""How a translator searches, as one validated, immutable value.
+
+Pure Python, so that a mistake is told before TensorFlow is imported.
+"""
+
+from dataclasses import dataclass
+
+from keras_transformer.settings import Settings
+
+LENGTH_PENALTIES = ("gnmt", "mean", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings(Settings):
+    """What `Translator` and `load_run` accept beside the model, and each call for itself.
+
+    Args:
+        beam_size: int. Hypotheses that are extended side by side; 1 is greedy search. Defaults to
+            `4`, the paper's.
+        length_penalty: `"gnmt"`: scores are sums of log-probs over `((5 + n) / 6)^alpha`, the
+            paper's; `"mean"`: over `n^alpha`; `None`: sums. `n` counts the end token.
+        alpha: float. Defaults to `0.6`, the paper's. More of it favours longer translations.
+        length_ratio: float. A translation has at most `length_ratio * source + extra_length`
+            tokens. Defaults to `1.0`.
+        extra_length: int, in tokens. Defaults to `50`, the paper's.
+        processors: tuple of callables that constrain the next token, such as those of
+            `decoding.processors`. Defaults to none.
+        sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
+            the tokens. `beam_size` then plays no part. Its draws depend on what else is in the
+            batch. Optional.
+
+    Raises:
+        ValueError: if a value is of another type or out of its range.
+    """
+
+    beam_size: int = 4
+    length_penalty: str | None = "gnmt"
+    alpha: float = 0.6
+    length_ratio: float = 1.0
+    extra_length: int = 50
+    processors: tuple | list = ()
+    sampler: object = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beam_size < 1:
+            self._reject("beam_size", "at least 1")
+        if self.length_penalty not in LENGTH_PENALTIES:
+            self._reject("length_penalty", '"gnmt", "mean" or None')
+        for name in ("length_ratio", "extra_length"):
+            if getattr(self, name) < 0:
+                self._reject(name, "at least 0")
+        if not all(map(callable, self.processors)):
+            self._reject("processors", "a tuple of callables")
+        if self.sampler is not None and not hasattr(self.sampler, "get_next_token"):
+            self._reject("sampler", "a sampler of KerasHub")
+        # Hashable: each of its searches is traced once.
+        object.__setattr__(self, "processors", tuple(self.processors))
