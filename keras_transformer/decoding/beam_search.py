@@ -172,7 +172,8 @@ class _BeamSearch:
             state["complete"], history, length, tf.where(ends, totals, IMPOSSIBLE)
         )
         log_prob, best = tf.math.top_k(tf.where(ends, IMPOSSIBLE, totals), self.beam_size)
-        done = self._bound(log_prob, length, state["max_lengths"]) <= complete["score"][:, -1]
+        bound = self._bound(log_prob, length, state["max_lengths"])
+        done = state["done"] | (bound <= complete["score"][:, -1])
         return state | {
             "cache": output.cache,
             "last": select(new["token_ids"], best),

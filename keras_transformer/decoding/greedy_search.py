@@ -151,5 +151,6 @@ class _GreedySearch:
         # (B, 1, V) -> (B, V)
         log_probs = next_log_probs(logits, constraints)[:, 0]
         token_ids = self.sampler.get_next_token(self.sampler.compute_probabilities(log_probs))
-        token_ids = tf.cast(token_ids, tf.int32)[:, None]
+        # Where no token is possible, what is drawn is no token.
+        token_ids = tf.minimum(tf.cast(token_ids, tf.int32), log_probs.shape[-1] - 1)[:, None]
         return {"token_ids": token_ids, "log_probs": tf.gather(log_probs, token_ids, batch_dims=1)}

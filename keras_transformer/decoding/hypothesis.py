@@ -51,7 +51,7 @@ class Hypothesis:
     @property
     def perplexity(self):
         """float: `exp(-log_prob / T)`, or NaN without tokens."""
-        return math.exp(-self.log_prob / len(self.tokens)) if self.tokens else math.nan
+        return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else math.nan
 
     def alignment(self, layer=None, head=None):
         """Returns the source token that each target token looked at most.

@@ -20,7 +20,7 @@ def top_k(values, k):
         values and int32 indices `(B, W, k)`, in falling order; among equals the lower index first.
     """
     size = values.shape[-1]
-    if k == 1 or size is None or size <= k * _CHUNK:
+    if size <= k * _CHUNK:
         return tf.math.top_k(values, k)
     padding = [[0, 0], [0, 0], [0, -size % _CHUNK]]
     if size % _CHUNK:
@@ -41,7 +41,7 @@ def best_next_tokens(logits, k, constraints):
 
     Args:
         logits: float tensor `(B, W, V)`.
-        k: int, or int tensor.
+        k: int.
         constraints: callable from log-probs `(B, W, V)` to log-probs, or `None`.
 
     Returns:

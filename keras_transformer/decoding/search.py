@@ -23,7 +23,7 @@ class StepOutput(NamedTuple):
     decoded before.
 
     Args:
-        logits: float tensor `(B, W, V)` of the next token.
+        logits: float tensor `(B, W, V)` of the next token, V known when the graph is made.
         cache: nest of tensors, the cache grown by this step, of the same structure as before. Each
             has the sentences on its first axis; the other axes may change their length.
         attention: float32 tensor `(B, W, ...)` to keep with each token. Only if it was asked for.

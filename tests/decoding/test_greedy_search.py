@@ -1,65 +1,161 @@
-"""Greedy search against the same search written in plain Python, on models made of tables."""
+"""Greedy search against the same search in plain Python, and sampling against probabilities."""
 
+import math
+from collections import Counter
+
+import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
 
-from keras_transformer.decoding.greedy_search import StepOutput, greedy_search
+from keras_transformer.decoding.greedy_search import greedy_search
+from keras_transformer.decoding.processors import suppress_tokens
+from tests.decoding.search_oracle import (
+    END,
+    PAD,
+    START,
+    RandomModels,
+    are_close,
+    assert_best,
+    assert_same,
+    hypotheses,
+    penalties,
+    plain_search,
+    random_examples,
+    search,
+    search_both_ways,
+    small_models,
+)
 
 pytestmark = pytest.mark.tensorflow_only
-PAD, START, END, V = 0, 1, 2, 6
+RandomSampler, TopKSampler, TopPSampler = (
+    keras_hub.samplers.RandomSampler,
+    keras_hub.samplers.TopKSampler,
+    keras_hub.samplers.TopPSampler,
+)
 
 
-def prefix_logits(prefix, seed):
-    """Logits that depend on the whole prefix; integers, so that ties occur."""
-    rng = np.random.default_rng([seed, *prefix])
-    return rng.integers(0, 4, V).astype("float32")
-
-
-def plain_search(seed, max_length):
-    tokens = []
-    while len(tokens) < max_length:
-        token = int(np.argmax(prefix_logits([START, *tokens], seed)))  # ties: the lowest id
-        tokens.append(token)
-        if token == END:
-            break
-    return tokens
-
-
-def search(seeds, max_lengths):
-    """The step function knows the prefix only through the cache it is handed."""
-
-    def step_fn(token_ids, parents, cache, index):
-        prefix = tf.concat([cache["prefix"], token_ids[:, :, None]], axis=1)
-
-        def logits(prefix, seeds):
-            rows = zip(prefix, seeds, strict=True)
-            return np.stack([prefix_logits(row[:, 0], seed) for row, seed in rows])
-
-        values = tf.numpy_function(logits, [prefix, cache["seeds"]], tf.float32)
-        values = tf.ensure_shape(values[:, None], [None, 1, V])
-        return StepOutput(values, {"prefix": prefix, "seeds": cache["seeds"]})
-
-    cache = {
-        "prefix": tf.zeros([len(seeds), 0, 1], tf.int32),
-        "seeds": tf.constant(seeds, tf.int32),
-    }
-    return greedy_search(step_fn, cache, tf.constant(max_lengths), START, END, PAD)
+@random_examples(15)
+@given(small_models(), penalties)
+def test_greedy_search_is_plain_greedy_search(case, penalty):
+    models, max_lengths = case
+    found = search_both_ways(models, max_lengths, penalty, by=greedy_search)
+    for sentence, max_length in enumerate(max_lengths):
+        complete, _ = plain_search(models, sentence, max_length, penalty, beam_size=1)
+        assert_best(found[sentence], complete, 1, strictly=True)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_greedy_search_is_plain_greedy_search_for_each_sentence(compiled):
-    seeds = list(range(40))
-    max_lengths = [seed % 9 for seed in seeds]  # 0 stays empty
-    tokens = (tf.function(search) if compiled else search)(seeds, max_lengths).numpy()
-    assert tokens.dtype == np.int32
-    expected = [plain_search(*both) for both in zip(seeds, max_lengths, strict=True)]
-    assert tokens.shape[1] == max(map(len, expected))
-    for row, sentence in zip(tokens, expected, strict=True):
-        np.testing.assert_array_equal(row, np.pad(sentence, (0, len(row) - len(sentence))))
-    # Both ends must occur, or this would prove little.
-    assert {END in sentence for sentence in expected if sentence} == {True, False}
+@pytest.mark.parametrize("vocabulary_size", [6, 200])
+def test_long_greedy_search_is_plain_greedy_search(vocabulary_size, compiled):
+    """Some end by themselves, some at their greatest length; 0 stays empty."""
+    models = RandomModels("grid", 1, 40, vocabulary_size, 30)
+    max_lengths = [(11 * sentence) % 31 for sentence in range(40)]
+    run = tf.function(search) if compiled else search
+    found = hypotheses(run(models, max_lengths, ("gnmt", 0.6), by=greedy_search))
+    for sentence, max_length in enumerate(max_lengths):
+        complete, _ = plain_search(models, sentence, max_length, ("gnmt", 0.6), beam_size=1)
+        assert_best(found[sentence], complete, 1, strictly=True)
+    ends = Counter(END in tokens for ((_, tokens, _),) in found)
+    assert min(ends[True], ends[False]) > 5, "both ends must occur"
+    result = search(models, max_lengths, by=greedy_search)
+    assert result.token_ids.shape[2] == max(len(tokens) for ((_, tokens, _),) in found)
 
 
 def test_greedy_search_of_nothing_takes_no_step():
-    assert search([3, 4], [0, 0]).shape == (2, 0)
+    def step_fn(token_ids, parents, cache, index):
+        raise AssertionError
+
+    result = greedy_search(step_fn, (), tf.constant([0, 0]), START, END, PAD)
+    assert result.token_ids.shape == (2, 1, 0)
+    assert result.scores.numpy().tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("is_drawn", [False, True])
+def test_sentence_that_no_token_can_extend_has_no_hypothesis(is_drawn):
+    models, sampler = RandomModels("any", 0, 3, 4, 5), RandomSampler(seed=0) if is_drawn else None
+    options = {"processors": (suppress_tokens(range(4)),), "sampler": sampler}
+    assert hypotheses(search(models, [5, 1, 3], by=greedy_search, **options)) == [[], [], []]
+
+
+def probabilities(models, prefix, change):
+    """Of the next token, after a change of the model's own (a float64 array)."""
+    p = change(np.exp(models.next_log_probs(0)(prefix)))
+    return p / p.sum()
+
+
+def keep_top(k):
+    return lambda p: np.where(p >= np.sort(p)[-k], p, 0.0)
+
+
+def keep_nucleus(share):
+    def change(p):
+        best = np.argsort(-p)
+        kept = best[: np.searchsorted(np.cumsum(p[best]), share, side="right") + 1]
+        return np.where(np.isin(np.arange(len(p)), kept), p, 0.0)
+
+    return change
+
+
+SAMPLERS = {
+    "random": (lambda seed: RandomSampler(seed=seed), lambda p: p),
+    "warm": (lambda seed: RandomSampler(seed=seed, temperature=2.0), np.sqrt),
+    "top k": (lambda seed: TopKSampler(k=2, seed=seed), keep_top(2)),
+    "top p": (lambda seed: TopPSampler(p=0.7, seed=seed), keep_nucleus(0.7)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_drawn_tokens_have_the_probabilities_of_the_model(name):
+    """Pairs of tokens, drawn 20,000 times: the second depends on the first."""
+    make, change = SAMPLERS[name]
+    models = RandomModels("any", 194, 1, 5, 2)
+    count = 20000
+    expected = {}
+    for first, p in enumerate(probabilities(models, (), change)):
+        after = [1.0] if first == END else probabilities(models, (first,), change)
+        for second, q in enumerate(after):
+            expected[(first,) if first == END else (first, second)] = count * p * q
+    result = search(models, [2], by=greedy_search, sentences=[0] * count, sampler=make(1))
+    drawn = Counter()
+    for ((_, tokens, log_probs),) in hypotheses(result):
+        drawn[tokens] += 1
+        model_log_probs = [models.next_log_probs(0)(tokens[:t])[x] for t, x in enumerate(tokens)]
+        assert all(map(are_close, log_probs, model_log_probs))
+    assert sum(drawn.values()) == count
+    assert {tokens for tokens in drawn if not expected[tokens]} == set(), "impossible"
+    likely = [tokens for tokens, number in expected.items() if number > 5.0]
+    assert len(likely) >= 4, "else this proves little"
+    chi_square = sum((drawn[t] - expected[t]) ** 2 / expected[t] for t in likely)
+    assert chi_square < len(likely) + 6 * math.sqrt(2 * len(likely))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_same_seed_draws_the_same_in_python_and_in_the_graph(name):
+    make, _ = SAMPLERS[name]
+    models, max_lengths = RandomModels("any", 7, 30, 40, 12), [12] * 30
+
+    def drawn(seed, run=search):
+        return run(models, max_lengths, by=greedy_search, sampler=make(seed))
+
+    assert_same(drawn(5), drawn(5))
+    assert hypotheses(drawn(5)) != hypotheses(drawn(6))
+    sampler = make(5)
+    in_graph = tf.function(lambda: search(models, max_lengths, by=greedy_search, sampler=sampler))
+    assert_same(drawn(5), in_graph())
+
+
+def test_top_1_is_greedy():
+    models, max_lengths = RandomModels("any", 9, 30, 40, 12), [s % 13 for s in range(30)]
+    drawn = search(models, max_lengths, by=greedy_search, sampler=TopKSampler(k=1, seed=2))
+    assert_same(drawn, search(models, max_lengths, by=greedy_search))
+
+
+def test_what_processors_forbid_is_never_drawn():
+    models = RandomModels("any", 11, 200, 6, 8).with_all_possible()
+    options = {"by": greedy_search, "sampler": RandomSampler(seed=3)}
+    free = hypotheses(search(models, [8] * 200, **options))
+    bound = hypotheses(search(models, [8] * 200, processors=(suppress_tokens([3]),), **options))
+    assert any(3 in tokens for ((_, tokens, _),) in free)
+    assert not any(3 in tokens for ((_, tokens, _),) in bound)

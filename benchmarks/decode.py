@@ -1,0 +1,446 @@
+"""How fast is decoding? Us and the peers, in one run, in turns.
+
+    python benchmarks/decode.py --opennmt-python onmt/bin/python
+    python benchmarks/decode.py --quick --opennmt-python onmt/bin/python
+    python benchmarks/decode.py free --run RUN --source SOURCE --reference REFERENCE
+    python benchmarks/decode.py growth
+    python benchmarks/decode.py memory
+
+`forced` (what runs if nothing is named): every hypothesis has exactly 16, 32 or 64 tokens, so that
+all do the same number of steps. `--quick`: only what has a floor, at length 32. `free`: a trained
+model translates a file, hypotheses end by themselves. `growth`: the time per token against the
+length. `memory`: the peak of the search, in a process of its own for each setting, and a line
+through the peaks.
+
+All have the same sentences of token ids, the same sizes and vocabulary, and as many cores as
+`--threads`; each turns ids into its own form and back within its time. A measurement is one decode,
+or as many as take a fifth of a second; the peers follow each other, forwards and backwards in turn.
+A ratio is the peer's seconds over ours, so above 1 we are faster: the median of the rounds, in
+brackets the least and the greatest.
+
+What differs between the peers:
+
+- CTranslate2 has our weights. Its time has its look-up of token strings. Free-running, it scores by
+  n ** alpha, stops at `beam_size` ended hypotheses, and has one greatest length for the batch.
+- OpenNMT-tf has weights of its own, drawn at random, so it takes no part in `free`. Its time has
+  its look-up of token strings and the pipe to its process. What forces the length costs it no more
+  than what it does anyway; it costs us and KerasHub nothing, and CTranslate2 next to nothing.
+- KerasHub has our model and no cache: see `decode_peers/keras_hub_samplers.py`. Where one decode
+  would take minutes it is left out; `free` has it if `--peers` names it.
+
+It needs `ctranslate2` and `keras-hub`, and OpenNMT-tf an environment of its own, see
+`decode_peers/opennmt_tf.py`. Who is missing is left out, and a line says so. Linux only.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import itertools
+import multiprocessing
+import os
+import pathlib
+import re
+import statistics
+from typing import NamedTuple
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # cores are compared
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from decode_peers.timing import (
+    in_turns,
+    print_row,
+    print_verdict,
+    progress,
+    rate,
+    ratios,
+    with_spread,
+)
+
+VOCABULARY_SIZE = 8000
+BEAMS = (1, 4)
+FREE_BATCH = 64
+GROWTH_LENGTHS = (16, 32, 64, 128, 256)
+GROWTH_LIMIT = 2.5
+MEMORY_BEAMS = (2, 4, 8)
+MEMORY_LENGTHS = (64, 128, 256)
+# How far a peak may lie from the line, as a part of the peak.
+MEMORY_LIMIT = 0.1
+
+# option of --peers -> name in the tables
+PEERS = {
+    "float32": "ours float32",
+    "bfloat16": "ours bfloat16",
+    "ct2": "CTranslate2 float32",
+    "ct2-int8": "CTranslate2 int8",
+    "opennmt": "OpenNMT-tf",
+    "kerashub": "KerasHub",
+}
+OURS, OURS_BFLOAT16, CT2, CT2_INT8, OPENNMT, KERASHUB = PEERS.values()
+
+
+class Setting(NamedTuple):
+    size: str
+    beam_size: int
+    batch: int
+    length: int
+
+
+class Goal(NamedTuple):
+    """In every setting of these, `ours` must be `floor` times as fast as `peer`, or `target`."""
+
+    size: str
+    batch: int
+    beam_sizes: tuple
+    ours: str
+    peer: str
+    floor: float
+    target: float | None = None
+
+    def is_about(self, setting):
+        same = (self.size, self.batch) == (setting.size, setting.batch)
+        return same and setting.beam_size in self.beam_sizes
+
+
+GOALS = (
+    Goal("tiny", 64, (1, 4), OURS, CT2, floor=0.9, target=1.1),
+    Goal("tiny", 1, (1, 4), OURS, CT2, floor=0.4, target=0.7),
+    Goal("base", 64, (1, 4), OURS_BFLOAT16, CT2, floor=1.6, target=1.8),
+    Goal("tiny", 64, (4,), OURS, OPENNMT, floor=2.0, target=2.5),
+    Goal("tiny", 64, (4,), OURS, KERASHUB, floor=8.0),
+)
+
+
+# === The peers ===
+
+
+@contextlib.contextmanager
+def make_peers(model, names, arguments):
+    """Those of the peers that can be had here, by name; ours in float32 is always one."""
+    from decode_peers.ours import Ours
+
+    peers, threads = [Ours(model)], arguments.threads
+    if OURS_BFLOAT16 in names:
+        peers.append(Ours(model, "bfloat16"))
+    if {CT2, CT2_INT8} & names and is_installed("ctranslate2"):
+        from decode_peers.ctranslate2_engine import CTranslate2
+
+        types = [name.split()[1] for name in (CT2, CT2_INT8) if name in names]
+        peers += [CTranslate2(model, compute_type, threads) for compute_type in types]
+    if KERASHUB in names and is_installed("keras_hub"):
+        from decode_peers.keras_hub_samplers import KerasHub
+
+        peers.append(KerasHub(model))
+    with contextlib.ExitStack() as stack:
+        if OPENNMT in names and arguments.opennmt_python:
+            from decode_peers.opennmt_tf import OpenNMT
+
+            peers.append(OpenNMT(arguments.opennmt_python, model.config, threads))
+            stack.callback(peers[-1].close)
+        elif OPENNMT in names:
+            print("OpenNMT-tf is left out: see decode_peers/opennmt_tf.py, and --opennmt-python")
+        yield {peer.name: peer for peer in peers}
+
+
+def is_installed(package):
+    found = importlib.util.find_spec(package) is not None
+    if not found:
+        print(f"{package} is left out: it is not installed")
+    return found
+
+
+def use_threads(threads):
+    """Holds this process, and those it starts, to so many cores."""
+    cores = sorted(os.sched_getaffinity(0))[-threads:]
+    if len(cores) < threads:
+        raise SystemExit(f"There are {len(cores)} cores here. Received: --threads {threads}")
+    os.sched_setaffinity(0, cores)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+
+def new_model(size):
+    import keras
+
+    import keras_transformer as kt
+
+    keras.utils.set_random_seed(0)
+    return kt.Transformer(getattr(kt.TransformerConfig, size)(VOCABULARY_SIZE))
+
+
+def random_sentences(number):
+    """Sentences of 8 to 20 tokens and the end token, 2, sorted by length as `Translator` does."""
+    import numpy as np
+
+    rng = np.random.default_rng(number)
+    lengths = sorted(rng.integers(8, 21, number))
+    return [[*rng.integers(4, VOCABULARY_SIZE - 1, length).tolist(), 2] for length in lengths]
+
+
+# === Forced lengths ===
+
+
+def forced(arguments):
+    """A table for each size, and what it says of the goals."""
+    settings = list(forced_settings(arguments))
+    measured = {}
+    with progress(len(settings)) as show:
+        for size, group in itertools.groupby(settings, lambda setting: setting.size):
+            measure_size(size, list(group), arguments, measured, show)
+    for goal in GOALS:
+        judge(goal, measured)
+
+
+def forced_settings(arguments):
+    beams = arguments.beams or BEAMS
+    lengths = arguments.lengths or ((32,) if arguments.quick else (16, 32, 64))
+    for values in itertools.product(arguments.sizes, beams, arguments.batches, lengths):
+        setting = Setting(*values)
+        if not arguments.quick or any(goal.is_about(setting) for goal in GOALS):
+            yield setting
+
+
+def names_of(setting, arguments):
+    """Who takes part: with `--quick`, those whom a goal names."""
+    names = {PEERS[option] for option in arguments.peers or PEERS}
+    if arguments.quick:
+        names &= {name for g in GOALS if g.is_about(setting) for name in (g.ours, g.peer)}
+    return names | {OURS}
+
+
+def measure_size(size, settings, arguments, measured, show):
+    """Prints the table of one size, and adds it to `measured`."""
+    names = set().union(*(names_of(setting, arguments) for setting in settings))
+    print(f"\n{size}, {arguments.threads} thread(s): tokens/s, and our speed over the peer's")
+    with make_peers(new_model(size), names, arguments) as peers:
+        widths = [4, 5, 6, len(OURS)] + [26] * (len(peers) - 1)
+        print_row(widths, "beam", "batch", "length", *peers)
+        for setting in settings:
+            _, beam_size, batch, length = setting
+            show(f"{size}, beam {beam_size}, batch {batch}, length {length}")
+            chosen = names_of(setting, arguments)
+            if KERASHUB in peers and peers[KERASHUB].takes_minutes(batch, beam_size, length):
+                chosen -= {KERASHUB}
+            seconds = in_turns(
+                {
+                    name: forced_decode(peers[name], random_sentences(batch), beam_size, length)
+                    for name in peers
+                    if name in chosen
+                },
+                arguments.rounds,
+            )
+            measured[setting] = seconds
+            cells = (rate(batch * length, seconds, name, OURS) for name in peers)
+            print_row(widths, beam_size, batch, length, *cells)
+
+
+def forced_decode(peer, sentences, beam_size, length):
+    def decode():
+        lengths = [len(row) for row in peer.decode(sentences, beam_size, length)]
+        if lengths != [length] * len(sentences):
+            raise RuntimeError(f"{peer.name} must give {length} tokens each. Received: {lengths}")
+
+    return decode
+
+
+def judge(goal, measured):
+    """Prints whether all settings that a goal is about reach it."""
+    reached = {
+        setting: ratios(seconds, goal.peer, goal.ours)
+        for setting, seconds in measured.items()
+        if goal.is_about(setting) and {goal.ours, goal.peer} <= set(seconds)
+    }
+    what = f"{goal.size}, batch {goal.batch}: {goal.ours} over {goal.peer}"
+    if not reached:
+        print(f"\n{what}: not measured")
+        return
+    medians = {setting: statistics.median(values) for setting, values in reached.items()}
+    worst = min(medians, key=medians.get)
+    print(
+        f"\n{what}: {medians[worst]:.2f} to {max(medians.values()):.2f} in {len(medians)} settings;"
+        f" the least, beam {worst.beam_size} and length {worst.length}: "
+        f"{with_spread(reached[worst])}"
+    )
+    print_verdict(medians[worst] >= goal.floor, f"floor {goal.floor}")
+    if goal.target is not None:
+        print_verdict(medians[worst] >= goal.target, f"target {goal.target}")
+
+
+# === Free-running ===
+
+
+def free(arguments):
+    """A trained model translates a file: sentences a second, BLEU, and how many are as ours."""
+    if not (arguments.run and arguments.source):
+        raise SystemExit("free: give a trained run, --run, and a file to translate, --source.")
+    import keras_transformer as kt
+    from keras_transformer.data.corpus import read_lines
+
+    translator = kt.load_run(arguments.run, model=arguments.model)
+    lines = list(read_lines(arguments.source))
+    beams = arguments.beams or BEAMS
+    references = list(read_lines(arguments.reference)) if arguments.reference else None
+    sentences = translator.source_tokenizer.tokenize(lines, add_end=True).to_list()
+    order = sorted(range(len(lines)), key=lambda index: len(sentences[index]))
+    starts = range(0, len(order), FREE_BATCH)
+    batches = [[sentences[i] for i in order[start : start + FREE_BATCH]] for start in starts]
+    names = {PEERS[o] for o in arguments.peers or ("bfloat16", "ct2", "ct2-int8")} - {OPENNMT}
+    widths = (4, 20, 30, 11, 6)
+    print(f"{len(lines)} sentences in batches of {FREE_BATCH}, {arguments.threads} thread(s)\n")
+    print_row(widths, "beam", "", "sentences/s, ours over it", "same as us", "BLEU")
+    with (
+        progress(len(beams)) as show,
+        make_peers(translator.model, names, arguments) as peers,
+    ):
+        for beam_size in beams:
+            show(f"beam {beam_size}")
+            rows = {}
+            works = {name: free_decode(peers[name], batches, beam_size, rows) for name in peers}
+            seconds = in_turns(works, arguments.rounds)
+            for name in peers:
+                same = sum(a == b for a, b in zip(rows[name], rows[OURS], strict=True))
+                score = "-"
+                if references:
+                    texts = translator.target_tokenizer.detokenize(rows[name]).numpy()
+                    texts = [text.decode() for text in texts]
+                    wanted = [references[i] for i in order]
+                    score = kt.evaluation.bleu(texts, wanted, tokenized=arguments.tokenized).value
+                    score = f"{score:.2f}"
+                speed = rate(len(lines), seconds, name, OURS)
+                print_row(widths, beam_size, name, speed, f"{same / len(lines):.1%}", score)
+
+
+def free_decode(peer, batches, beam_size, rows):
+    """A function that decodes all batches and leaves the hypotheses in `rows[peer.name]`."""
+
+    def decode():
+        decoded = [peer.decode(batch, beam_size) for batch in batches]
+        rows[peer.name] = list(itertools.chain.from_iterable(decoded))
+
+    return decode
+
+
+# === Growth and memory ===
+
+
+def growth(arguments):
+    """The time per token against the length: greedy, batch 64, tiny."""
+    lengths = arguments.lengths or GROWTH_LENGTHS
+    sentences = random_sentences(64)
+    seconds = {}
+    with progress(1) as show, make_peers(new_model("tiny"), {CT2}, arguments) as peers:
+        show("all lengths in turns")
+        works = {
+            (name, length): forced_decode(peer, sentences, 1, length)
+            for name, peer in peers.items()
+            for length in lengths
+        }
+        seconds = in_turns(works, arguments.rounds)
+    first, last = min(lengths), max(lengths)
+    for name in dict.fromkeys(name for name, _ in seconds):
+        print(f"\n{name}, tiny, greedy, batch 64, {arguments.threads} thread(s)")
+        print_row((6, 15, 20), "length", "µs per token", f"growth from {first}")
+        for length in lengths:
+            each = statistics.median(seconds[name, length]) / (64 * length)
+            grown = ratios(seconds, (name, length), (name, first))
+            grown = [ratio * first / length for ratio in grown]
+            print_row((6, 15, 20), length, f"{each * 1e6:.1f}", with_spread(grown))
+        if name == OURS:
+            passed = statistics.median(grown) <= GROWTH_LIMIT
+            print_verdict(passed, f"from {first} to {last} at most {GROWTH_LIMIT} x")
+
+
+def memory(arguments):
+    """The peak of the search against batch, beam and length, and the line through the peaks.
+
+    Without oneDNN the peak is of what lives. With it, as TensorFlow comes, its pool and its kernels
+    for every shape are there too, and stay: the last column, of which no line is asked.
+    """
+    import numpy as np
+
+    # What is freed goes back at once.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
+    beams, lengths = arguments.beams or MEMORY_BEAMS, arguments.lengths or MEMORY_LENGTHS
+    settings = list(itertools.product(arguments.batches, beams, lengths))
+    peaks = []
+    with progress(len(settings)) as show:
+        for setting in settings:
+            show("batch {}, beam {}, length {}".format(*setting))
+            peaks.append([peak_of_process(setting, arguments.threads, onednn) for onednn in "01"])
+    if len(peaks) < 4:
+        raise SystemExit("A line needs at least four settings.")
+    settings, (peaks, pools) = settings[: len(peaks)], np.array(peaks).T
+    batch, beam, length = np.array(settings).T
+    terms = np.stack([np.ones_like(batch), batch * beam, batch * beam * length], axis=1)
+    # Divided by the peaks: a tenth of a small one counts as much as a tenth of a large one.
+    (constant, hypothesis, token), *_ = np.linalg.lstsq(
+        terms / peaks[:, None], np.ones_like(peaks), rcond=None
+    )
+    line = terms @ (constant, hypothesis, token)
+    widths = (5, 4, 6, 9, 9, 12)
+    print("tiny: peak of the search in MiB\n")
+    print_row(widths, "batch", "beam", "length", "peak", "line", "with oneDNN")
+    for setting, *numbers in zip(settings, peaks, line, pools, strict=True):
+        print_row(widths, *setting, *(f"{number / 2**20:.1f}" for number in numbers))
+    print(
+        f"\npeak = {constant / 2**20:.1f} MiB + batch x beam x ({hypothesis / 2**10:.1f} KiB + "
+        f"length x {token / 2**10:.2f} KiB)"
+    )
+    off = np.abs(line / peaks - 1).max()
+    print_verdict(off <= MEMORY_LIMIT, f"linear: no peak is off the line by more than {off:.0%}")
+
+
+def peak_of_process(setting, threads, onednn):
+    """The peak of the search in a new process, with oneDNN or without."""
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = onednn
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(peak_of_search, (*setting, threads))
+
+
+def peak_of_search(batch, beam_size, length, threads):
+    """Bytes by which a decode raises this process's memory at the most."""
+    use_threads(threads)
+    from decode_peers.ours import Ours
+
+    ours = Ours(new_model("tiny"))
+    ours.decode(random_sentences(1), beam_size, 2)  # traces
+    sentences = random_sentences(batch)
+    before = memory_status("VmRSS")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    ours.decode(sentences, beam_size, length)
+    return memory_status("VmHWM") - before
+
+
+def memory_status(field):
+    status = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"{field}:\s+(\d+) kB", status)[1])
+
+
+def main():
+    measures = {function.__name__: function for function in (forced, free, growth, memory)}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("measure", nargs="?", choices=measures, default="forced")
+    parser.add_argument("--quick", action="store_true", help="forced: only what has a floor")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="default: all that can be had")
+    parser.add_argument("--opennmt-python", help="the python of OpenNMT-tf's own environment")
+    parser.add_argument("--sizes", nargs="+", choices=("tiny", "base"), default=("tiny", "base"))
+    parser.add_argument("--beams", nargs="+", type=int)
+    parser.add_argument("--batches", nargs="+", type=int, default=(1, 16, 64))
+    parser.add_argument("--lengths", nargs="+", type=int)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--run", help="free: folder of a trained run")
+    parser.add_argument("--model", help="free: another model file, such as an average")
+    parser.add_argument("--source", help="free: file of sentences")
+    parser.add_argument("--reference", help="free: file of their translations, for BLEU")
+    parser.add_argument("--tokenized", action="store_true", help="free: the files are tokenised")
+    arguments = parser.parse_args()
+    use_threads(arguments.threads)
+    measures[arguments.measure](arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""OpenNMT-tf: its own Transformer of the same sizes, with random weights, in its own environment.
+
+    python3.10 -m venv onmt && onmt/bin/pip install opennmt-tf==2.32.0 tensorflow==2.13.1
+
+It needs an older Python and TensorFlow, so it answers from a process of its own; its time has the
+way of the token ids through the pipe, and its look-up of token strings.
+"""
+
+import json
+import pathlib
+import subprocess
+import tempfile
+
+WORKER = pathlib.Path(__file__).with_name("opennmt_worker.py")
+
+
+class OpenNMT:
+    name = "OpenNMT-tf"
+
+    def __init__(self, python, config, threads):
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [python, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for us; it ends with its input
+        )
+        sizes = {
+            "num_layers": [config.num_encoder_layers, config.num_decoder_layers],
+            "num_units": config.hidden_dim,
+            "num_heads": config.num_heads,
+            "ffn_inner_dim": config.intermediate_dim,
+            "pre_norm": config.normalize_first,
+        }
+        vocabulary_size = config.vocabulary_size
+        self._ask({"threads": threads, "vocabulary_size": vocabulary_size, "sizes": sizes})
+
+    def decode(self, sentences, beam_size, length):
+        return self._ask({"sentences": sentences, "beam_size": beam_size, "length": length})
+
+    def close(self):
+        self.process.communicate()
+
+    def _ask(self, request):
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer is missing then
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.errors.seek(0)
+            raise RuntimeError(f"OpenNMT-tf ended with:\n{self.errors.read()[-2000:]}")
+        return json.loads(answer)

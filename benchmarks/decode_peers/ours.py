@@ -1,0 +1,67 @@
+"""Ours: the package's search on the package's model, called as `Translator` calls it.
+
+A forced length is an end token that is no token, which costs the search nothing.
+"""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+import keras_transformer as kt
+from decode_peers import longest, until
+from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.greedy_search import greedy_search
+from keras_transformer.decoding.search import StepOutput
+
+
+class Ours:
+    """`model`, its weights cast once to `dtype`."""
+
+    def __init__(self, model, dtype="float32"):
+        self.name = f"ours {dtype}"
+        self.config = model.config
+        self.model = model
+        if dtype != "float32":
+            self.model = kt.Transformer(model.config, dtype=dtype)
+            self.model.set_weights(model.get_weights())
+        self._search = functools.cache(self._make_search)
+
+    def decode(self, sentences, beam_size, length=None):
+        end_token_id = self.config.end_token_id if length is None else self.config.vocabulary_size
+        result = self._search(beam_size, end_token_id)(
+            padded(sentences, self.config.pad_token_id),
+            tf.constant([length or longest(sentence) for sentence in sentences]),
+        )
+        rows = zip(result.token_ids[:, 0].numpy(), result.lengths[:, 0].numpy(), strict=True)
+        return [until(row[:size].tolist(), end_token_id) for row, size in rows]
+
+    def _make_search(self, beam_size, end_token_id):
+        config = self.config
+        many = beam_size > 1
+        search = functools.partial(beam_search, beam_size=beam_size) if many else greedy_search
+
+        def step(token_ids, parents, cache, index):
+            parents = parents if many else None
+            return StepOutput(*self.model.decode_step(token_ids, cache, index, parents=parents))
+
+        @tf.function(
+            input_signature=[tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
+        )
+        def run(encoder_token_ids, max_lengths):
+            return search(
+                step,
+                self.model.init_cache(encoder_token_ids),
+                max_lengths,
+                config.start_token_id,
+                end_token_id,
+                config.pad_token_id,
+            )
+
+        return run
+
+
+def padded(sentences, pad_token_id):
+    """Lists of token ids as one int32 tensor `(B, S)`."""
+    ids = keras.utils.pad_sequences(sentences, padding="post", value=pad_token_id)
+    return tf.constant(ids, tf.int32)

@@ -1,0 +1,343 @@
+"""The searches once more in plain Python, and random models for both to search.
+
+Here one sentence is searched at a time, with lists and float64; nothing is padded or sorted out,
+no search stops early, and a hypothesis is its tokens and their log-probs.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.search import StepOutput
+
+PAD, START, END = 0, 1, 2
+TOLERANCE = 1e-5
+GRID = 4.0  # log-probs that are multiples of 1 / GRID have exact sums in float32
+
+
+class Hypothesis(NamedTuple):
+    score: float
+    tokens: tuple
+    log_probs: tuple
+
+
+def are_close(a, b):
+    """Equal but for float32: to 1e-5, relative where the magnitude is above 1."""
+    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def scored(tokens, log_probs, length_penalty, alpha):
+    n = len(tokens)
+    if n == 0:
+        return Hypothesis(0.0, (), ())
+    penalty = {"gnmt": ((5 + n) / 6) ** alpha, "mean": n**alpha, None: 1.0}[length_penalty]
+    return Hypothesis(sum(log_probs) / penalty, tokens, log_probs)
+
+
+def best_first(complete, length_penalty, alpha):
+    """Of equal scores the earlier stays the earlier."""
+    hypotheses = [scored(*both, length_penalty, alpha) for both in complete]
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+
+
+def is_complete(tokens, max_length, end):
+    return len(tokens) == max_length or tokens[-1:] == (end,)
+
+
+def all_hypotheses(next_log_probs, max_length, penalty, end=END):
+    """Every possible hypothesis, best first. `next_log_probs`: from the prefix to V floats."""
+
+    def extensions(tokens, log_probs):
+        if is_complete(tokens, max_length, end):
+            yield tokens, log_probs
+            return
+        for token, log_prob in enumerate(next_log_probs(tokens)):
+            if log_prob > -math.inf:
+                yield from extensions((*tokens, token), (*log_probs, log_prob))
+
+    return best_first(extensions((), ()), *penalty)
+
+
+def summands(tokens, log_probs):
+    """What makes a total: each log-prob but those of 0, and after which prefix it came."""
+    return [(tokens[:t], x) for t, x in enumerate(log_probs) if x]
+
+
+def beam_hypotheses(next_log_probs, max_length, penalty, beam_size, end=END):
+    """Every hypothesis that was completed, best first, and whether rounding may decide.
+
+    It may where the totals of two neighbours among the candidates are as good as equal, and from
+    where their prefixes part, either adds more than zeros.
+    """
+    alive, complete, in_doubt = [((), ())], [], False
+    if max_length == 0:
+        alive, complete = [], alive
+    while alive:
+        candidates = sorted(
+            (-sum((*log_probs, log_prob)), token, slot, (*tokens, token), (*log_probs, log_prob))
+            for slot, (tokens, log_probs) in enumerate(alive)
+            for token, log_prob in enumerate(next_log_probs(tokens))
+            if log_prob > -math.inf
+        )
+        watched = candidates[: 2 * beam_size + 1]
+        for one, other in zip(watched, watched[1:], strict=False):
+            in_doubt |= are_close(one[0], other[0]) and summands(*one[3:]) != summands(*other[3:])
+        chosen = [candidate[-2:] for candidate in candidates[: 2 * beam_size]]
+        complete += [c for c in chosen if is_complete(c[0], max_length, end)]
+        alive = [c for c in chosen if not is_complete(c[0], max_length, end)][:beam_size]
+    return best_first(complete, *penalty), in_doubt
+
+
+def greedy_hypotheses(next_log_probs, max_length, penalty, end=END):
+    """A list of the one hypothesis, or of none where no token was possible."""
+    tokens, log_probs = (), ()
+    while not is_complete(tokens, max_length, end):
+        row = next_log_probs(tokens)
+        best = max(row)
+        if best == -math.inf:
+            return []
+        tokens, log_probs = (*tokens, row.index(best)), (*log_probs, best)
+    return [scored(tokens, log_probs, *penalty)]
+
+
+class RandomModels:
+    """A batch of models, one for each sentence, whose next token depends on the whole prefix.
+
+    Args:
+        kind: str. `"any"`: logits on a continuous scale, with ties within a step. `"grid"`: small
+            integers: ties everywhere. `"level"`: a sentence's possible tokens are always equally
+            many and probable, so that all its prefixes of one length tie. The last two are to be
+            searched with the processor `on_grid`, which makes all sums exact.
+        seed: int.
+        count: int. How many sentences.
+        vocabulary_size: int.
+        max_length: int. Up to here every prefix has logits of its own, as far as the `499` rows of
+            a model suffice; beyond, prefixes share them.
+        end: int, the end token.
+
+    In each kind some sentences have impossible tokens (logit -inf), often all but one, so that
+    certain ones come about; and some end soon, some late.
+    """
+
+    def __init__(self, kind, seed, count, vocabulary_size, max_length, end=END):
+        self._arguments = (kind, seed, count, vocabulary_size, max_length, end)
+        rng = np.random.default_rng(seed)
+        prefixes = sum(vocabulary_size**length for length in range(max_length))
+        self.kind, self.count, self.end = kind, count, end
+        self.vocabulary_size, self.max_length = vocabulary_size, max_length
+        self.rows = prefixes if vocabulary_size <= 5 and max_length <= 6 else 499
+        shape = (count, self.rows, vocabulary_size)
+        logits = rng.normal(0.0, 1.5, shape)
+        if kind == "any":
+            # Ties need equal values in a row; a scale for each row keeps those of others apart.
+            scale = rng.uniform(0.5, 1.5, (count, self.rows, 1))
+            rounded = rng.random((count, self.rows, 1)) < 0.3
+            logits = np.where(rounded, np.rint(logits) * scale, logits)
+            logits[:, :, end] += rng.normal(0.0, 2.0, (count, 1))
+        else:
+            logits = np.rint(logits)
+            logits[:, :, end] += rng.integers(-3, 3, (count, 1))
+        impossible = rng.random(shape) < rng.choice([0.0, 0.3, 0.7], (count, 1, 1))
+        np.put_along_axis(impossible, rng.integers(0, vocabulary_size, (*shape[:2], 1)), False, -1)
+        if kind == "level":
+            possible = rng.integers(1, vocabulary_size + 1, (count, 1, 1))
+            impossible = rng.random(shape).argsort(axis=-1) >= possible
+            logits = np.zeros(shape)
+        logits[impossible] = -np.inf
+        if kind == "grid":
+            logits = _apart_from_rounding(logits)
+        self.logits = logits.astype("float32")
+        log_probs = _log_softmax(self.logits.astype("float64"))
+        if kind != "any":
+            log_probs = np.rint(log_probs * GRID) / GRID
+        self._log_probs = log_probs.tolist()
+
+    def __repr__(self):
+        """For the report of a failing example."""
+        return f"RandomModels{self._arguments}"
+
+    @property
+    def processors(self):
+        """What a search of these models needs, before any processor of the test."""
+        return () if self.kind == "any" else (on_grid,)
+
+    def with_all_possible(self):
+        """The search's view without impossible tokens, where there is no oracle to tell."""
+        self.logits = np.maximum(self.logits, -9.0)
+        return self
+
+    def row(self, prefix):
+        code = 0
+        for token in prefix:
+            code = code * self.vocabulary_size + token + 1
+        return code % self.rows
+
+    def next_log_probs(self, sentence, constraints=()):
+        """The oracle's view. A constraint turns (log-probs, tokens so far) into log-probs."""
+
+        def from_prefix(prefix):
+            log_probs = self._log_probs[sentence][self.row(prefix)]
+            for constraint in constraints:
+                log_probs = constraint(log_probs, prefix)
+            return log_probs
+
+        return from_prefix
+
+    def cache(self, sentences):
+        logits = tf.constant(self.logits[list(sentences)])
+        return {"logits": logits, "rows": tf.zeros([logits.shape[0], 1, 1], tf.int32)}
+
+    def step_fn(self, token_ids, parents, cache, index):
+        """The search's view: the prefix is known only through the cache, which grows.
+
+        Its attention says which row of logits it used, and when.
+        """
+        rows = tf.gather(cache["rows"], parents, batch_dims=1)
+        tf.debugging.assert_equal(tf.shape(rows)[2], index + 1)
+        tf.debugging.assert_less(index, self.max_length, "A sentence has become too long.")
+        row = (rows[:, :, -1] * self.vocabulary_size + token_ids + 1) % self.rows
+        row = tf.where(index == 0, token_ids - START, row)  # another start, another model
+        logits = tf.gather(cache["logits"], row, batch_dims=1)
+        logits = tf.ensure_shape(logits, [None, None, self.vocabulary_size])
+        attention = tf.stack([row, tf.fill(tf.shape(row), index)], axis=-1)
+        rows = tf.concat([rows, row[:, :, None]], axis=2)
+        cache = {"logits": cache["logits"], "rows": rows}
+        return StepOutput(logits, cache, tf.cast(attention, tf.float32))
+
+
+def on_grid(log_probs, token_ids, index):
+    """A processor: rounds log-probs so that every order of adding them gives the same bits."""
+    return tf.round(log_probs * GRID) / GRID
+
+
+def _log_softmax(logits):
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def _apart_from_rounding(logits):
+    """Where float32 might round a log-prob to another multiple, only the best tokens stay."""
+    log_probs = np.where(np.isinf(logits), 0.0, _log_softmax(logits)) * GRID
+    to_boundary = np.abs(log_probs - np.floor(log_probs) - 0.5).min(axis=-1, keepdims=True)
+    is_best = logits == logits.max(axis=-1, keepdims=True)
+    return np.where((to_boundary < 1e-4) & ~is_best, -np.inf, logits)
+
+
+def hypotheses(result, end=END, pad=PAD):
+    """A `SearchResult` as a list of `Hypothesis` for each sentence, after a check of its form."""
+    tokens, lengths, scores, log_probs, attention = (
+        None if value is None else value.numpy() for value in result
+    )
+    assert tokens.dtype == lengths.dtype == np.int32
+    assert scores.dtype == log_probs.dtype == np.float32
+    assert tokens.shape == log_probs.shape
+    assert tokens.shape[:2] == lengths.shape == scores.shape
+    assert attention is None or attention.shape[:3] == tokens.shape
+    is_padding = np.arange(tokens.shape[2]) >= lengths[:, :, None]
+    assert np.all(tokens[is_padding] == pad) and np.all(log_probs[is_padding] == 0.0)
+    with np.errstate(invalid="ignore"):  # -inf after -inf
+        assert not np.any(np.diff(scores, axis=1) > 0.0), "the best comes first"
+    found = []
+    for sentence in zip(tokens, lengths, scores, log_probs, strict=True):
+        found.append([])
+        for row, length, score, row_log_probs in zip(*sentence, strict=True):
+            if score == -np.inf:
+                assert length == 0
+                continue
+            assert end not in row[: max(length - 1, 0)], "nothing follows an end token"
+            row, row_log_probs = tuple(row[:length].tolist()), row_log_probs[:length].tolist()
+            found[-1].append(Hypothesis(float(score), row, tuple(row_log_probs)))
+    return found
+
+
+def assert_best(found, complete, n_best, strictly=False):
+    """`found` are the `n_best` of all `complete` ones; of equal scores, any, unless `strictly`."""
+    expected = {hypothesis.tokens: hypothesis for hypothesis in complete}
+    assert len(found) == len({hypothesis.tokens for hypothesis in found})
+    for hypothesis, best in zip(found, complete[:n_best], strict=True):
+        assert are_close(hypothesis.score, best.score)
+        same = expected[hypothesis.tokens]
+        assert are_close(hypothesis.score, same.score)
+        assert all(map(are_close, hypothesis.log_probs, same.log_probs))
+        assert not strictly or hypothesis.tokens == best.tokens
+
+
+penalties = st.tuples(
+    st.sampled_from(["gnmt", "mean", None]), st.sampled_from([0.6, 1.0, 2.0, 0.0, -0.5, -2.0])
+)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_examples(count):
+    """The same ones every time."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+@st.composite
+def small_models(draw, kinds=("any", "grid", "level"), count=6):
+    """Models of 3 to 5 tokens, and the greatest lengths, in half the cases all different."""
+    longest = draw(st.integers(1, 6))
+    kind, seed, vocabulary_size = draw(st.sampled_from(kinds)), draw(seeds), draw(st.integers(3, 5))
+    models = RandomModels(kind, seed, count, vocabulary_size, longest)
+    lengths = st.integers(0, longest) if draw(st.booleans()) else st.just(longest)
+    return models, draw(st.lists(lengths, min_size=count, max_size=count))
+
+
+def exhaustive_width(models, max_lengths):
+    """As many hypotheses as can be unfinished before the last step."""
+    return (models.vocabulary_size - 1) ** (max(*max_lengths, 1) - 1)
+
+
+def plain_search(models, sentence, max_length, penalty, beam_size, constraints=()):
+    """What a search must find among, best first, and whether rounding may decide.
+
+    With `beam_size=None` that is all there is.
+    """
+    model = models.next_log_probs(sentence, constraints)
+    if beam_size is None:
+        return all_hypotheses(model, max_length, penalty, models.end), False
+    if beam_size == 1:
+        return greedy_hypotheses(model, max_length, penalty, models.end), False
+    complete, in_doubt = beam_hypotheses(model, max_length, penalty, beam_size, models.end)
+    return complete, in_doubt and models.kind == "any"  # else all sums are exact
+
+
+def search(models, max_lengths, penalty=(None, 0.0), processors=(), by=beam_search, **options):
+    """Searches all sentences, or `sentences`."""
+    sentences = options.pop("sentences", range(models.count))
+    return by(
+        models.step_fn,
+        models.cache(sentences),
+        tf.constant([max_lengths[sentence] for sentence in sentences], tf.int32),
+        *(START, models.end, PAD),
+        length_penalty=penalty[0],
+        alpha=penalty[1],
+        processors=(*models.processors, *processors),
+        **options,
+    )
+
+
+def search_both_ways(models, max_lengths, penalty, **options):
+    """The hypotheses with compaction, which must be those without."""
+    result = search(models, max_lengths, penalty, **options)
+    assert_same(result, search(models, max_lengths, penalty, compaction=False, **options))
+    return hypotheses(result, models.end)
+
+
+def assert_same(result, other):
+    """The same `SearchResult`: the batch that a sentence is in may change the rounding."""
+    for one, another in zip(result, other, strict=True):
+        assert (one is None) == (another is None)
+        if one is not None:
+            np.testing.assert_allclose(one, another, rtol=TOLERANCE, atol=TOLERANCE)
