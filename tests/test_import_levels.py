@@ -18,6 +18,7 @@ layers.masks layers.attention layers.dropout layers.projection layers.positional
     data.corpus data.number_names data.batching training.token_weights training.schedules
     evaluation plotting
     decoding.search decoding.next_tokens decoding.processors decoding.hypothesis
+    decoding.frozen
 layers.feed_forward layers.residual layers.multi_head_attention
     data.tokenizer data.pipeline training.losses training.metrics training.distribution
     training.fused_loss recipe decoding.greedy_search

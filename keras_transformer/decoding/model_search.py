@@ -17,7 +17,7 @@ def search_model(
     """Finds the best translations of sentences.
 
     Args:
-        model: `Transformer`.
+        model: `Transformer`, or `FrozenTransformer`.
         encoder_token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
         settings: `SearchSettings`.
         n_best: int. Translations of each sentence. Defaults to `1`.

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.model_search import score_model, search_model
 from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult, penalty
@@ -47,9 +48,10 @@ class Translator:
         model: `Transformer`.
         tokenizer: `Tokenizer` of the source, and of the target unless `target_tokenizer` is given.
         target_tokenizer: `Tokenizer` of the target, if the vocabularies are separate.
-        dtype: name of a dtype, such as `"bfloat16"`: translate with a copy of the model whose
-            weights are cast to it, once and now. Defaults to the model as it is, whatever it
-            learns meanwhile.
+        frozen: bool. Translate with a copy of the model as it is now, its weights constants of
+            the graph: faster, for one sentence at a time by a third. Defaults to `False`:
+            what the model learns meanwhile shows.
+        dtype: name of a dtype, such as `"bfloat16"`, that a frozen copy is cast to. Optional.
         **settings: those of `SearchSettings`: `beam_size=4`, `length_penalty="gnmt"`, `alpha=0.6`,
             `length_ratio=1.0`, `extra_length=50`, `processors=()`, `sampler=None`.
 
@@ -90,7 +92,9 @@ class Translator:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1, for the search.
     """
 
-    def __init__(self, model, tokenizer, target_tokenizer=None, dtype=None, **settings):
+    def __init__(
+        self, model, tokenizer, target_tokenizer=None, *, frozen=False, dtype=None, **settings
+    ):
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
                 "Translating runs in the TensorFlow graph: set KERAS_BACKEND=tensorflow, and load "
@@ -109,7 +113,9 @@ class Translator:
                     f"The {side} tokenizer must have the model's vocabulary of {expected} tokens. "
                     f"Received: a tokenizer of {tokenizer.vocabulary_size} tokens"
                 )
-        self.model = model if dtype is None else _cast(model, dtype)
+        frozen = frozen or dtype is not None
+        self._decoder = FrozenTransformer(model, dtype) if frozen else model
+        self.model = self._decoder.model if frozen else model
         self._searches = {}
 
     def __call__(
@@ -156,7 +162,7 @@ class Translator:
     def translate(self, text):
         """Translates in the graph: string tensor `(B,)` in, string tensor `(B,)` out."""
         source = _with_end(self.source_tokenizer, text).to_tensor(self.model.config.pad_token_id)
-        result = search_model(self.model, source, self.settings)
+        result = search_model(self._decoder, source, self.settings)
         return self.target_tokenizer.detokenize(result.token_ids[:, 0])
 
     def score(self, sources, targets, batch_sentences=64, on_progress=None):
@@ -248,7 +254,9 @@ class Translator:
 
             @tf.function(input_signature=[_IDS] * (1 + has_prefix), autograph=False)
             def search(source, prefix=None):
-                return search_model(self.model, source, settings, n_best, prefix, return_attention)
+                return search_model(
+                    self._decoder, source, settings, n_best, prefix, return_attention
+                )
 
             self._searches[key] = search.get_concrete_function()
         return self._searches[key]
@@ -306,14 +314,14 @@ def load_tokenizers(files):
     return tokenizers[0], tokenizers[-1]
 
 
-def load_run(path, model=None, dtype=None, **settings):
+def load_run(path, model=None, *, dtype=None, **settings):
     """Returns the `Translator` of a trained run.
 
     Args:
         path: path of the run's folder, as `keras-transformer train` made it.
         model: path of another model file, such as an average of the run's checkpoints. Defaults to
             the run's own, `model.keras`.
-        dtype, **settings: as in `Translator`.
+        dtype, **settings: as in `Translator`, which is frozen.
 
     Returns:
         `Translator`.
@@ -325,14 +333,8 @@ def load_run(path, model=None, dtype=None, **settings):
     """
     run = RunFolder.existing(path)
     tokenizers = load_tokenizers(run.tokenizer_files(run.recipe().vocabulary.joint))
-    return Translator(load_model(model or run.model_file), *tokenizers, dtype=dtype, **settings)
-
-
-def _cast(model, dtype):
-    """A copy of a model with the weights, too, in another dtype."""
-    copy = type(model).from_config({**model.get_config(), "dtype": dtype})
-    copy.set_weights(model.get_weights())
-    return copy
+    model = load_model(model or run.model_file)
+    return Translator(model, *tokenizers, frozen=True, dtype=dtype, **settings)
 
 
 def _with_end(tokenizer, text):

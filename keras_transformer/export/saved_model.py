@@ -72,7 +72,8 @@ def _module(translator):
         return {"translation": translator.translate(text)}
 
     module = tf.Module()
-    module.weights = [weight.value for weight in translator.model.weights]
+    # Those of a frozen translator are in the graph.
+    module.weights = translate.get_concrete_function().variables
     module.tokenizers = [translator.source_tokenizer, translator.target_tokenizer]
     module.translate = translate
     return module

@@ -152,6 +152,17 @@ def test_processors_and_samplers_have_a_say(translator):
     assert draw(1) == draw(1) != draw(2)
 
 
+def test_frozen_translator_keeps_the_weights_it_was_made_with(tmp_path):
+    live = make_translator(tmp_path / "numbers.model")
+    frozen = Translator(live.model, live.source_tokenizer, frozen=True, extra_length=6)
+    before = live(LINES)
+    assert frozen(LINES) == before
+    randomize(live.model, seed=4)
+    assert frozen(LINES) == before != live(LINES)
+    assert frozen(LINES, beam_size=1) != live(LINES, beam_size=1)
+    assert frozen.score(["one"], ["eins"]) != live.score(["one"], ["eins"])
+
+
 def test_bfloat16_is_a_copy_and_close(translator):
     copy = Translator(translator.model, translator.source_tokenizer, dtype="bfloat16")
     assert {weight.dtype for weight in copy.model.weights} == {"bfloat16"}
