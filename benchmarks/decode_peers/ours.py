@@ -1,4 +1,4 @@
-"""Ours: the package's search on the package's model, called as `Translator` calls it.
+"""Ours: the package's search on the package's model, frozen as `load_run` does it.
 
 A forced length is an end token that is no token, which costs the search nothing.
 """
@@ -8,23 +8,20 @@ import functools
 import keras
 import tensorflow as tf
 
-import keras_transformer as kt
 from decode_peers import longest, until
 from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.greedy_search import greedy_search
 from keras_transformer.decoding.search import StepOutput
 
 
 class Ours:
-    """`model`, its weights cast once to `dtype`."""
+    """`model` as it is now, in `dtype`."""
 
     def __init__(self, model, dtype="float32"):
         self.name = f"ours {dtype}"
         self.config = model.config
-        self.model = model
-        if dtype != "float32":
-            self.model = kt.Transformer(model.config, dtype=dtype)
-            self.model.set_weights(model.get_weights())
+        self.model = FrozenTransformer(model, dtype)
         self._search = functools.cache(self._make_search)
 
     def decode(self, sentences, beam_size, length=None):
@@ -45,9 +42,9 @@ class Ours:
             parents = parents if many else None
             return StepOutput(*self.model.decode_step(token_ids, cache, index, parents=parents))
 
-        @tf.function(
-            input_signature=[tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
-        )
+        ids, lengths = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
+
+        @tf.function(input_signature=[ids, lengths], autograph=False)
         def run(encoder_token_ids, max_lengths):
             return search(
                 step,

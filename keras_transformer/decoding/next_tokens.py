@@ -29,7 +29,8 @@ def top_k(values, k):
     # (B, W, V) -> (B, W, chunks, 64)
     chunks = tf.reshape(values, tf.concat([outer, [-1, _CHUNK]], axis=0))
     best = tf.math.top_k(tf.reduce_max(chunks, axis=-1), k).indices
-    best = tf.sort(best)  # among equals the lower index shall come first
+    if k > 1:
+        best = tf.sort(best)  # among equals the lower index shall come first
     # (B, W, k, 64) -> (B, W, k * 64)
     inside = tf.reshape(tf.gather(chunks, best, batch_dims=2), tf.concat([outer, [-1]], axis=0))
     values, positions = tf.math.top_k(inside, k)

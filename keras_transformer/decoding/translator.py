@@ -20,6 +20,8 @@ from keras_transformer.run_folder import RunFolder
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32)
+# Ways to search whose graphs are kept: the oldest goes, so that ever new processors fill no memory.
+_KEPT_SEARCHES = 16
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,8 @@ class Translator:
                     self._decoder, source, settings, n_best, prefix, return_attention
                 )
 
+            if len(self._searches) == _KEPT_SEARCHES:
+                del self._searches[next(iter(self._searches))]
             self._searches[key] = search.get_concrete_function()
         return self._searches[key]
 
