@@ -1,0 +1,321 @@
+"""Does a translation depend on its batch, and what does a wider beam buy? On a trained run.
+
+    python benchmarks/decode_quality.py RUN --source test.en --reference test.de --tokenized
+    python benchmarks/decode_quality.py RUN --model M --source S --reference R --only table
+
+`invariance`: greedy search and beam 4 translate the file as it is, each sentence alone, in other
+orders and batches, and with up to 40 columns of padding more. The token ids must be the same; where
+they are not, both are scored alone, and may differ by no more than rounding: a tie.
+
+`scores`: beam 4's scores against greedy search's. A beam may lose the better hypothesis, so a few
+are lower. The searches of these are watched: greedy search's hypothesis must have left the beam, at
+a step where it was not among the candidates that the search keeps, by totals that are summed up
+anew from the log-probs that the search saw.
+
+`table`: BLEU, chrF, mean score, length and speed for five beams. The length is in words, over the
+references'. The speed is of the second call; the first traces the graph.
+
+Exit code 1 if a bar is missed.
+"""
+
+import argparse
+import functools
+import itertools
+import os
+import statistics
+import sys
+import time
+from dataclasses import replace
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from decode_peers.timing import print_row
+
+import keras_transformer as kt
+from keras_transformer.cli.translators import progress
+from keras_transformer.data.corpus import read_parallel
+from keras_transformer.decoding.frozen import FrozenTransformer
+from keras_transformer.decoding.model_search import score_model, search_model
+from keras_transformer.decoding.search import penalty
+
+GREEDY, BEAM = 1, 4
+TABLE_BEAMS = (1, 2, 4, 8, 16)
+SHUFFLED_BATCHES = (64, 64, 7, 256, 1000)  # sentences decoded together; a shuffle each
+PADDED_BATCHES = (16, 64, 250)
+MOST_PADDING = 40
+SAME_SHARE = 0.998
+LOWER_SHARE = 0.03
+TIE = 1e-4
+
+
+class Trial:
+    """The translator and the sentences; translations as `Hypothesis` or as tuples of token ids."""
+
+    def __init__(self, translator, pairs):
+        self.translator = translator
+        self.config = translator.model.config
+        self.sources, self.references = zip(*pairs, strict=True)
+        self.source_ids = translator.source_tokenizer.tokenize(list(self.sources), add_end=True)
+        pieces = translator.target_tokenizer.tokens(range(self.config.vocabulary_size)).numpy()
+        self._ids = {piece.decode(): token_id for token_id, piece in enumerate(pieces)}
+
+    @functools.cache  # noqa: B019 (there is one trial)
+    def hypotheses(self, beam_size):
+        """The file as it is, in batches of 64."""
+        with progress(len(self.sources)) as advance:
+            return self.translate(self.sources, beam_size, on_progress=advance)
+
+    def translate(self, lines, beam_size, **options):
+        found = self.translator(lines, n_best=1, beam_size=beam_size, **options)
+        return [best for (best,) in found]
+
+    def ids(self, hypothesis):
+        return tuple(self._ids[token] for token in hypothesis.tokens)
+
+    def score_alone(self, number, token_ids):
+        """The score of given token ids, by one forward pass of one sentence."""
+        source = self.source_ids[number][None]
+        log_probs = score_model(self.translator.model, source, tf.constant([token_ids]))
+        settings = self.translator.settings
+        divisor = penalty(len(token_ids), settings.length_penalty, settings.alpha)
+        return float(tf.reduce_sum(log_probs) / divisor)
+
+
+# === Invariance ===
+
+
+def invariance(trial):
+    """Whether the sentences get the same token ids in whatever company."""
+    passed, total = True, len(trial.sources)
+    for beam_size in (GREEDY, BEAM):
+        expected = [trial.ids(hypothesis) for hypothesis in trial.hypotheses(beam_size)]
+        print(f"\nBeam {beam_size}: of {total} sentences so many as in batches of 64")
+        for what, translate in other_ways(trial, beam_size):
+            with progress(total) as advance:
+                found = translate(advance)
+            differ = [number for number in range(total) if found[number] != expected[number]]
+            ties = [is_tie(trial, number, expected[number], found[number]) for number in differ]
+            same = total - len(differ)
+            passed &= verdict(same >= SAME_SHARE * total and all(ties), f"{same:5} {what}")
+    return passed
+
+
+def other_ways(trial, beam_size):
+    """Yields what is other, and a function that translates all sentences so, to token ids."""
+    yield "each alone", functools.partial(one_by_one, trial, beam_size)
+    for seed, batch in enumerate(SHUFFLED_BATCHES):
+        name = f"shuffled, seed {seed}, in batches of {batch}"
+        yield name, functools.partial(shuffled, trial, beam_size, seed, batch)
+    # A graph of its own: a translator sorts by length, and pads no further than it must.
+    decoder = FrozenTransformer(trial.translator.model)
+    settings = replace(trial.translator.settings, beam_size=beam_size)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
+    def search(source):
+        return search_model(decoder, source, settings)
+
+    for seed, batch in enumerate(PADDED_BATCHES):
+        name = f"unsorted, in batches of {batch}, with 1 to {MOST_PADDING} columns more"
+        yield name, functools.partial(padded, trial, search, seed, batch)
+
+
+def one_by_one(trial, beam_size, advance):
+    alone = (trial.translate([line], beam_size, on_progress=advance) for line in trial.sources)
+    return [trial.ids(hypothesis) for (hypothesis,) in alone]
+
+
+def shuffled(trial, beam_size, seed, batch, advance):
+    order = np.random.default_rng(seed).permutation(len(trial.sources))
+    lines = [trial.sources[number] for number in order]
+    found = trial.translate(lines, beam_size, batch_sentences=batch, on_progress=advance)
+    return [trial.ids(found[place]) for place in np.argsort(order)]
+
+
+def padded(trial, search, seed, batch, advance):
+    rng = np.random.default_rng(seed)
+    order, pad = rng.permutation(len(trial.sources)), trial.config.pad_token_id
+    found = {}
+    for numbers in np.split(order, range(batch, len(order), batch)):
+        source = tf.gather(trial.source_ids, numbers).to_tensor(pad)
+        more = [[0, 0], [0, rng.integers(1, MOST_PADDING + 1)]]
+        result = search(tf.pad(source, more, constant_values=pad))
+        rows = tf.RaggedTensor.from_tensor(result.token_ids[:, 0], result.lengths[:, 0])
+        found |= zip(numbers, map(tuple, rows.to_list()), strict=True)
+        advance(len(numbers))
+    return found
+
+
+def is_tie(trial, number, expected, found):
+    """Prints the scores of both hypotheses; whether only rounding can have decided."""
+    one, other = (trial.score_alone(number, token_ids) for token_ids in (expected, found))
+    step = next(t for t in itertools.count() if expected[: t + 1] != found[: t + 1])
+    tie = abs(one - other) <= TIE
+    print(
+        f"      sentence {number + 1}, from step {step + 1} on: scores {one:.6f} and {other:.6f}, "
+        f"{'a tie' if tie else 'NO TIE'}"
+    )
+    return tie
+
+
+# === Scores ===
+
+
+def scores(trial):
+    """Whether beam 4 finds better hypotheses, and where it does not, whether it may."""
+    greedy, beam = trial.hypotheses(GREEDY), trial.hypotheses(BEAM)
+    pairs = list(zip(greedy, beam, strict=True))
+    same = sum(one.tokens == other.tokens for one, other in pairs)
+    # Where both are the same, the scores differ by rounding.
+    lower = [
+        number
+        for number, (one, other) in enumerate(pairs)
+        if other.score < one.score and other.tokens != one.tokens
+    ]
+    higher = len(pairs) - same - len(lower)
+    print(f"\nBeam {BEAM} and greedy search on {len(pairs)} sentences: {same} the same,")
+    print(f"beam {BEAM}'s score is higher on {higher} others and lower on {len(lower)}")
+    means = [statistics.fmean(one.score for one in found) for found in (greedy, beam)]
+    what = f"mean score: greedy search {means[0]:.5f}, beam {BEAM} {means[1]:.5f}"
+    passed = verdict(means[1] > means[0], what)
+    share = len(lower) / len(pairs)
+    passed &= verdict(share <= LOWER_SHARE, f"lower on {share:.1%}, at most {LOWER_SHARE:.0%}")
+    return passed & departures(trial, lower)
+
+
+def departures(trial, numbers):
+    """Prints where greedy search's hypotheses left the beam; whether they had to."""
+    steps, faults = [], []
+    widths = (8, 9, 9, 8, 16, 10, 9)
+    header = ("sentence", "greedy", f"beam {BEAM}", "step", "token", "rank, kept", "behind")
+    print_row(widths, *header)
+    watch = watcher(steps)
+    for number in numbers:
+        greedy, beam = trial.hypotheses(GREEDY)[number], trial.hypotheses(BEAM)[number]
+        steps.clear()
+        (watched,) = trial.translate([trial.sources[number]], BEAM, processors=(watch,))
+        step, rank, kept, behind = departure(trial.ids(greedy), steps, trial.config.end_token_id)
+        at = f"{step + 1} of {len(greedy.tokens)}"
+        cells = (f"{greedy.score:.5f}", f"{beam.score:.5f}", at, greedy.tokens[step])
+        print_row(widths, number + 1, *cells, f"{rank}, {kept}", f"{behind:.4f}")
+        lost = behind < -TIE and greedy.score - beam.score > TIE
+        if lost or watched.tokens != beam.tokens:
+            faults.append(number + 1)
+    if faults:
+        what = f"THE SEARCH IS WRONG: sentences {faults}: the better one was kept, and lost, or"
+        return verdict(False, f"{what} a search that is watched finds another")
+    return verdict(True, "greedy search's hypothesis was never among the candidates kept")
+
+
+def watcher(steps):
+    """A processor that changes nothing, and appends to `steps` what one sentence's search sees.
+
+    For each step the prefixes alive, int32 `(W, T)`, and the log-probs of what may come next,
+    float32 `(W, V)`.
+    """
+
+    def keep(log_probs, token_ids):
+        steps.append((token_ids[0].copy(), log_probs[0].copy()))
+        return log_probs
+
+    def process(log_probs, token_ids, index):
+        seen = tf.numpy_function(keep, [log_probs, token_ids], tf.float32)
+        return tf.ensure_shape(seen, log_probs.shape)
+
+    return process
+
+
+def departure(hypothesis, steps, end_token_id):
+    """Follows a hypothesis through a search that was watched, until it is alive no more.
+
+    Args:
+        hypothesis: tuple of token ids.
+        steps: those of `watcher`.
+        end_token_id: int.
+
+    Returns:
+        step, counted from 0; the rank of its extension among all of that step; how many of them a
+        search keeps; how far its total is behind that of the last one kept, or, below 0, ahead of
+        the first one not kept.
+    """
+    totals = {(): 0.0}
+    alive = [{tuple(row): slot for slot, row in enumerate(rows.tolist())} for rows, _ in steps]
+    for step, (_, log_probs) in enumerate(steps):
+        totals = {
+            (*prefix, token_id): totals[prefix] + float(log_prob)
+            for prefix, slot in alive[step].items()
+            for token_id, log_prob in enumerate(log_probs[slot])
+        }
+        prefix = hypothesis[: step + 1]
+        if step + 1 < len(steps) and prefix in alive[step + 1]:
+            continue
+        # Twice the beam compete for completion; what ends takes no place of what stays alive.
+        is_complete = prefix == hypothesis
+        kept = len(log_probs) * (2 if is_complete else 1)
+        own = totals.pop(prefix)
+        others = [n for p, n in totals.items() if is_complete or p[-1] != end_token_id]
+        others.sort(reverse=True)
+        return step, 1 + sum(total > own for total in others), kept, others[kept - 1] - own
+    raise ValueError(f"The search must have gone on until its end. Received: {len(steps)} steps")
+
+
+# === Table ===
+
+
+def table(trial, tokenized):
+    """What every beam is worth, in Markdown; nothing here has a bar."""
+    header = ("beam", "BLEU", "chrF", "mean score", "length", "sentences/s", "of beam 1")
+    print(f"\n{len(trial.sources)} sentences in batches of 64\n")
+    print(f"| {' | '.join(header)} |\n|{' ---: |' * len(header)}")
+    rates = []
+    for beam_size in TABLE_BEAMS:
+        hypotheses = trial.hypotheses(beam_size)  # traces
+        began = time.perf_counter()
+        texts = trial.translator(trial.sources, beam_size=beam_size)
+        rates.append(len(texts) / (time.perf_counter() - began))
+        words, wanted = (sum(len(t.split()) for t in side) for side in (texts, trial.references))
+        cells = (
+            f"{beam_size:4}",
+            f"{kt.evaluation.bleu(texts, trial.references, tokenized=tokenized).value:.2f}",
+            f"{kt.evaluation.chrf(texts, trial.references).value:.2f}",
+            f"{statistics.fmean(hypothesis.score for hypothesis in hypotheses):10.4f}",
+            f"{words / wanted:6.3f}",
+            f"{rates[-1]:11.0f}",
+            f"{rates[-1] / rates[0]:9.2f}",
+        )
+        print(f"| {' | '.join(cells)} |", flush=True)
+    return True
+
+
+def verdict(passed, what):
+    print(f"{'PASS' if passed else 'FAIL'}  {what}", flush=True)
+    return passed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", help="folder of a trained run")
+    parser.add_argument("--model", help="another model file, such as an average")
+    parser.add_argument("--source", required=True, help="file of sentences, plain or gzip")
+    parser.add_argument("--reference", required=True, help="file of their translations")
+    parser.add_argument("--tokenized", action="store_true", help="the files are tokenised")
+    parser.add_argument("--only", choices=("invariance", "scores", "table"))
+    parser.add_argument("--sentences", type=int, help="only the first so many")
+    arguments = parser.parse_args()
+    pairs = read_parallel(arguments.source, arguments.reference)
+    translator = kt.load_run(arguments.run, model=arguments.model)
+    trial = Trial(translator, itertools.islice(pairs, arguments.sentences))
+    parts = {
+        "invariance": invariance,
+        "scores": scores,
+        "table": functools.partial(table, tokenized=arguments.tokenized),
+    }
+    chosen = [arguments.only] if arguments.only else parts
+    passed = [parts[name](trial) for name in chosen]
+    sys.exit(not all(passed))
+
+
+if __name__ == "__main__":
+    main()
