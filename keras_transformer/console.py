@@ -24,6 +24,17 @@ def clear_errors():
             message = f"{error.strerror}: {error.filename}"
         console.print(f"Error: {message}")
         raise typer.Exit(2) from None
+    except Exception as error:
+        # TensorFlow's own, such as logits that are NaN: the last line but the node's says what.
+        if os.environ.get("KERAS_TRANSFORMER_TRACEBACK") or not _is_of_tensorflow(error):
+            raise
+        lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
+        console.print(f"Error: {next(filter(None, reversed(lines)), error)}")
+        raise typer.Exit(1) from None
+
+
+def _is_of_tensorflow(error):
+    return type(error).__module__ == "tensorflow.python.framework.errors_impl"
 
 
 def import_tensorflow():

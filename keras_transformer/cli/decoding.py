@@ -139,7 +139,7 @@ def write_lines(rows):
     """Writes lists of fields to standard output: tab-separated, each list one line."""
     out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
     for fields in rows:
-        out.write(one_line("\t".join(fields)) + "\n")
+        out.write("\t".join(one_line(field.replace("\t", " ")) for field in fields) + "\n")
     out.flush()
     out.detach()
 
@@ -168,6 +168,8 @@ def picture_files(path, count):
             f"`--attention` draws at most {MAX_PICTURES} lines, a picture each. "
             f"Received: {count:,} lines"
         )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(path.parent)!r} for the pictures.")
     path = path.with_suffix(path.suffix or ".png")
     return [path] if count == 1 else [path.with_stem(f"{path.stem}-{i + 1}") for i in range(count)]
 

@@ -5,15 +5,17 @@ import contextlib
 from keras_transformer.console import console, import_tensorflow
 
 
-def load_translator(run, model=None, **settings):
-    """Returns the translator of a run; a wrong path is told before TensorFlow is imported."""
+def load_translator(run, model=None, *, dtype=None, **settings):
+    """Returns the translator of a run; what is wrong is told before TensorFlow is imported."""
+    from keras_transformer.decoding.search_settings import SearchSettings
     from keras_transformer.run_folder import RunFolder
 
     RunFolder.existing(run)
+    SearchSettings(**settings)
     import_tensorflow()
     from keras_transformer.decoding.translator import load_run
 
-    return load_run(run, model, **settings)
+    return load_run(run, model, dtype=dtype, **settings)
 
 
 @contextlib.contextmanager

@@ -65,10 +65,12 @@ def beam_search(
     Raises:
         ValueError: if `beam_size`, `n_best` or `length_penalty` is out of its range.
 
-    Memory: beside the step's own, `16 * (2 * W + n_best) * T` bytes per sentence, and the logits.
+    Memory: beside the step's own, `16 * (2 * W + n_best) * T` bytes per sentence, the attention for
+        as many tokens if it is asked for, and the logits.
 
     Example: after the best first token, 3, no end is likely.
 
+    >>> from keras_transformer.decoding.search import StepOutput
     >>> table = np.full((5, 5), -np.inf, "float32")
     >>> table[1, 3:] = np.log([0.6, 0.4])  # after the start
     >>> table[3, 2:] = np.log([0.4, 0.3, 0.3])  # after 3
@@ -76,8 +78,8 @@ def beam_search(
     >>> def step_fn(token_ids, parents, cache, index):
     ...     return StepOutput(tf.gather(table, tf.maximum(token_ids, 1)), cache)
     >>> result = beam_search(step_fn, (), tf.constant([5]), start_token_id=1, end_token_id=2)
-    >>> result.token_ids.numpy(), tf.exp(tf.reduce_sum(result.log_probs)).numpy().round(2)
-    (array([[[4, 2]]], dtype=int32), 0.4)
+    >>> result.token_ids.numpy(), np.exp(result.log_probs.numpy()).round(2)
+    (array([[[4, 2]]], dtype=int32), array([[[0.4, 1. ]]], dtype=float32))
 
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1;
@@ -167,13 +169,14 @@ class _BeamSearch:
         totals, parents, new = self._candidates(output, alive["log_prob"], constraints)
         history = extend_history(select(alive["history"], parents), **new)
         length = index + 1
-        ends = (new["token_ids"] == self.end_token_id) | (length >= state["max_lengths"])[:, None]
+        is_last = length >= state["max_lengths"]
+        ends = (new["token_ids"] == self.end_token_id) | is_last[:, None]
         complete = self._compete(
             state["complete"], history, length, tf.where(ends, totals, IMPOSSIBLE)
         )
         log_prob, best = tf.math.top_k(tf.where(ends, IMPOSSIBLE, totals), self.beam_size)
         bound = self._bound(log_prob, length, state["max_lengths"])
-        done = state["done"] | (bound <= complete["score"][:, -1])
+        done = state["done"] | is_last | (bound <= complete["score"][:, -1])
         return state | {
             "cache": output.cache,
             "last": select(new["token_ids"], best),

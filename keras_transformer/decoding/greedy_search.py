@@ -70,6 +70,7 @@ def greedy_search(
 
     Example: with probabilities that depend on nothing, the same token comes again and again.
 
+    >>> from keras_transformer.decoding.search import StepOutput
     >>> def step_fn(token_ids, parents, cache, index):
     ...     return StepOutput(tf.constant([[[0.0, 0.0, 0.1, 0.7, 0.2]]]), cache)
     >>> greedy_search(step_fn, (), tf.constant([3]), 1, 2).token_ids.numpy()

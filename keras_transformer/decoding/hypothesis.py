@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)  # arrays have no one truth
 class Hypothesis:
     """A translation, its score, and where the model looked.
 
@@ -18,7 +18,8 @@ class Hypothesis:
             -inf, with an empty text, if no hypothesis was possible.
         source_tokens: list of S strings, the end token included.
         tokens: list of T strings, with the end token unless the greatest length cut it off.
-        log_probs: list of T floats, the natural logarithm of each token's probability.
+        log_probs: list of T floats, the natural logarithm of each token's probability; where a
+            processor lowered it, what it made of it.
         attention: float32 array `(L, N, T, S)`, the encoder-decoder attention when each token was
             chosen, or `None` if it was not asked for.
 

@@ -12,7 +12,13 @@ from keras_transformer.decoding.search import StepOutput
 
 
 def search_model(
-    model, encoder_token_ids, settings, n_best=1, target_prefix=None, return_attention=False
+    model,
+    encoder_token_ids,
+    settings,
+    numbers=None,
+    n_best=1,
+    target_prefix=None,
+    return_attention=False,
 ):
     """Finds the best translations of sentences.
 
@@ -20,6 +26,8 @@ def search_model(
         model: `Transformer`, or `FrozenTransformer`.
         encoder_token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
         settings: `SearchSettings`.
+        numbers: `alpha`, `length_ratio` and `extra_length` as scalar tensors, in place of those of
+            the settings. Optional.
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 tensor `(B, P)`, padded: tokens that come first. Optional.
         return_attention: bool. Defaults to `False`.
@@ -31,6 +39,7 @@ def search_model(
         ValueError: if `n_best` exceeds the beam.
     """
     config = model.config
+    alpha, *length_bound = settings.numbers if numbers is None else numbers
     encoder_token_ids = _require_positions(config, encoder_token_ids)
     single = settings.beam_size == 1 or settings.sampler is not None
     if n_best > (1 if single else settings.beam_size):
@@ -53,12 +62,12 @@ def search_model(
         return StepOutput(logits, cache, tf.transpose(tf.stack(scores), [1, 3, 0, 2, 4]))
 
     arguments = {
-        "max_lengths": _max_lengths(config, encoder_token_ids, settings, target_prefix),
+        "max_lengths": _max_lengths(config, encoder_token_ids, *length_bound, target_prefix),
         "start_token_id": config.start_token_id,
         "end_token_id": config.end_token_id,
         "pad_token_id": config.pad_token_id,
         "length_penalty": settings.length_penalty,
-        "alpha": settings.alpha,
+        "alpha": alpha,
         "target_prefix": target_prefix,
         "processors": settings.processors,
     }
@@ -94,11 +103,11 @@ def score_model(model, encoder_token_ids, target_token_ids):
     return tf.where(target_token_ids == config.pad_token_id, 0.0, -losses)
 
 
-def _max_lengths(config, encoder_token_ids, settings, target_prefix):
+def _max_lengths(config, encoder_token_ids, length_ratio, extra_length, target_prefix):
     """The most tokens for each sentence, the end token included; empty ones stay empty."""
     lengths = _count_tokens(encoder_token_ids, config) - 1
-    longest = tf.cast(settings.length_ratio * tf.cast(lengths, tf.float32), tf.int32)
-    longest = tf.maximum(longest + settings.extra_length, 1)
+    longest = tf.cast(length_ratio * tf.cast(lengths, tf.float32), tf.int32)
+    longest = tf.maximum(longest + extra_length, 1)
     if target_prefix is not None:
         longest = tf.maximum(longest, _count_tokens(target_prefix, config) + 1)
     if config.positions == "learned":

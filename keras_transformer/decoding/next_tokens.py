@@ -50,10 +50,13 @@ def best_next_tokens(logits, k, constraints):
     """
     if constraints is not None:
         return top_k(next_log_probs(logits, constraints), k)
-    # The order of a hypothesis's log-probs is that of its logits: normalise only the best.
+    # The order of a hypothesis's log-probs is that of its logits: normalise only the best, by the
+    # probability of the very best. The softmax kernel is twice as fast as that of its logarithm.
     logits = tf.cast(logits, tf.float32)
     values, token_ids = top_k(logits, k)
-    return tf.minimum(values - _log_normalizer(logits), 0.0), token_ids
+    highest = tf.gather(tf.nn.softmax(logits), token_ids[:, :, :1], batch_dims=2)
+    highest = tf.minimum(_checked(tf.math.log(highest)), 0.0)
+    return values - values[:, :, :1] + highest, token_ids
 
 
 def next_log_probs(logits, constraints=None):
@@ -64,18 +67,15 @@ def next_log_probs(logits, constraints=None):
     Returns:
         float32 tensor `(B, W, V)`.
     """
-    logits = tf.cast(logits, tf.float32)
-    log_probs = tf.minimum(logits - _log_normalizer(logits), 0.0)
+    log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
+    _checked(tf.reduce_max(log_probs, axis=-1))
     return log_probs if constraints is None else constraints(log_probs)
 
 
-def _log_normalizer(logits):
-    """Log of the sum of the exponentials, `(B, W, 1)`."""
-    # By the softmax of the peak, since the softmax kernel is faster than `reduce_logsumexp`.
-    peak = tf.reduce_max(tf.nn.softmax(logits), axis=-1, keepdims=True)
+def _checked(highest_log_probs):
+    """Refuses the log-probs of the best tokens unless they are finite."""
     return tf.debugging.check_numerics(
-        tf.reduce_max(logits, axis=-1, keepdims=True) - tf.math.log(peak),
-        "The model's logits are NaN, or leave no token possible",
+        highest_log_probs, "The model's logits are NaN, or leave no token possible"
     )
 
 

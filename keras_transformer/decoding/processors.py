@@ -4,7 +4,8 @@ A processor is a callable `(log_probs, token_ids, index) -> log_probs`: float32 
 next token, int32 `(B, W, T)` tokens so far without the start token, and how many those are. It must
 return nothing above 0, since a search stops where it can prove that no better hypothesis is left.
 Whatever it makes -inf cannot be chosen; the rest is not normalised anew, so that scores remain the
-model's own.
+model's own. Only what lowers a token without forbidding it, as `repetition_penalty` does, counts in
+the scores.
 """
 
 import tensorflow as tf

@@ -3,7 +3,9 @@
 Pure Python, so that a mistake is told before TensorFlow is imported.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 
 from keras_transformer.settings import Settings
 
@@ -19,7 +21,8 @@ class SearchSettings(Settings):
             `4`, the paper's.
         length_penalty: `"gnmt"`: scores are sums of log-probs over `((5 + n) / 6)^alpha`, the
             paper's; `"mean"`: over `n^alpha`; `None`: sums. `n` counts the end token.
-        alpha: float. Defaults to `0.6`, the paper's. More of it favours longer translations.
+        alpha: float from -10 to 10. Defaults to `0.6`, the paper's. More of it favours longer
+            translations.
         length_ratio: float. A translation has at most `length_ratio * source + extra_length`
             tokens. Defaults to `1.0`.
         extra_length: int, in tokens. Defaults to `50`, the paper's.
@@ -29,8 +32,16 @@ class SearchSettings(Settings):
             the tokens. `beam_size` then plays no part. Its draws depend on what else is in the
             batch. Optional.
 
+    `alpha`, `length_ratio` and `extra_length` may change from call to call at no cost; everything
+    else, also another processor or sampler, is another graph.
+
     Raises:
         ValueError: if a value is of another type or out of its range.
+
+    Example:
+
+    >>> SearchSettings(beam_size=8, alpha=1.0).numbers
+    (1.0, 1.0, 50)
     """
 
     beam_size: int = 4
@@ -47,12 +58,29 @@ class SearchSettings(Settings):
             self._reject("beam_size", "at least 1")
         if self.length_penalty not in LENGTH_PENALTIES:
             self._reject("length_penalty", '"gnmt", "mean" or None')
+        if not -10 <= self.alpha <= 10:
+            self._reject("alpha", "from -10 to 10")
         for name in ("length_ratio", "extra_length"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 self._reject(name, "at least 0")
-        if not all(map(callable, self.processors)):
-            self._reject("processors", "a tuple of callables")
-        if self.sampler is not None and not hasattr(self.sampler, "get_next_token"):
-            self._reject("sampler", "a sampler of KerasHub")
+        if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
+            self._reject("processors", "a tuple of callables that can be hashed")
+        if self.sampler is not None and not _draws_tokens(self.sampler):
+            self._reject("sampler", "a sampler of KerasHub that draws single tokens")
         # Hashable: each of its searches is traced once.
         object.__setattr__(self, "processors", tuple(self.processors))
+
+    @property
+    def numbers(self):
+        """tuple: `alpha`, `length_ratio`, `extra_length`, which graphs take as inputs."""
+        return self.alpha, self.length_ratio, self.extra_length
+
+    def without_numbers(self):
+        """Returns the settings that make another graph, the others being the defaults."""
+        return replace(self, alpha=0.6, length_ratio=1.0, extra_length=50)
+
+
+def _draws_tokens(sampler):
+    """Not a search of its own, which has the method from the base class, where it raises."""
+    owners = [kind for kind in type(sampler).__mro__ if "get_next_token" in vars(kind)]
+    return bool(owners) and owners[0].__name__ != "Sampler"

@@ -3,7 +3,9 @@
 It runs as it is in Python, and is what `export_saved_model` writes.
 """
 
+import re
 from dataclasses import dataclass, replace
+from functools import partial
 
 import keras
 import numpy as np
@@ -15,13 +17,22 @@ from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.model_search import score_model, search_model
 from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult, penalty
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.layers.arguments import require_positive
 from keras_transformer.models.transformer import load_model
 from keras_transformer.run_folder import RunFolder
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32)
-# Ways to search whose graphs are kept: the oldest goes, so that ever new processors fill no memory.
-_KEPT_SEARCHES = 16
+_NUMBERS = (
+    tf.TensorSpec([], tf.float32),
+    tf.TensorSpec([], tf.float32),
+    tf.TensorSpec([], tf.int32),
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Sentences times the square of the longest: what attention makes of a batch has to find room.
+_MOST_PAIRS = 64 * 256**2
+# Graphs kept, each with its weights if it is frozen. The oldest goes.
+_KEPT_SEARCHES = 8
 
 
 @dataclass(frozen=True)
@@ -106,15 +117,8 @@ class Translator:
         self.source_tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer or tokenizer
         config = model.config
-        for side, tokenizer, expected in (
-            ("source", self.source_tokenizer, config.source_vocabulary_size),
-            ("target", self.target_tokenizer, config.vocabulary_size),
-        ):
-            if tokenizer.vocabulary_size != expected:
-                raise ValueError(
-                    f"The {side} tokenizer must have the model's vocabulary of {expected} tokens. "
-                    f"Received: a tokenizer of {tokenizer.vocabulary_size} tokens"
-                )
+        _require_fit("source", self.source_tokenizer, config, config.source_vocabulary_size)
+        _require_fit("target", self.target_tokenizer, config, config.vocabulary_size)
         frozen = frozen or dtype is not None
         self._decoder = FrozenTransformer(model, dtype) if frozen else model
         self.model = self._decoder.model if frozen else model
@@ -137,8 +141,8 @@ class Translator:
             lines, is_one = list(lines), False
         columns = [self._tokenize(lines, "lines", self.source_tokenizer)]
         if target_prefix is not None:
-            if isinstance(target_prefix, str):
-                target_prefix = [target_prefix] * len(lines)
+            is_for_all = isinstance(target_prefix, str)
+            target_prefix = [target_prefix] * len(lines) if is_for_all else list(target_prefix)
             if len(target_prefix) != len(lines):
                 raise ValueError(
                     "`target_prefix` must be one string, or one for each line. "
@@ -146,6 +150,8 @@ class Translator:
                 )
             prefix = self._tokenize(target_prefix, "target_prefix", self.target_tokenizer)
             columns += [prefix[:, :-1]]  # without the end
+        if n_best is not None:
+            require_positive(n_best=n_best)
         search = self._search(
             settings=replace(self.settings, **settings),
             n_best=n_best or 1,
@@ -171,16 +177,22 @@ class Translator:
         """Scores translations that are given, by the model and the translator's length penalty.
 
         Args:
-            sources: list of strings.
-            targets: list of as many strings, their translations.
+            sources: list of strings, or one string.
+            targets: list of as many strings, their translations, or one string.
             batch_sentences, on_progress: as in a call.
 
         Returns:
-            list of `Hypothesis`, one for each pair.
+            list of `Hypothesis`, one for each pair; for one string, one. Each has its end token,
+            also where the source is empty: a search leaves those out.
 
         Raises:
             ValueError: if there are more of the one than of the other.
         """
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.score([sources], [targets])[0]
+        for name, lines in (("sources", sources), ("targets", targets)):
+            if isinstance(lines, str):
+                raise TypeError(f"`{name}` must be a list, as the other is. Received: {lines!r}")
         sources, targets = list(sources), list(targets)
         if len(sources) != len(targets):
             raise ValueError(
@@ -223,6 +235,11 @@ class Translator:
         for number, line in enumerate(lines, start=1):
             if not isinstance(line, str):
                 raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}")
+            if not line.isascii() and _SURROGATE.search(line):
+                raise ValueError(
+                    f"`{name}` must be text that UTF-8 can write. Received: half of a surrogate "
+                    f"pair in line {number}, {line!r}"
+                )
         token_ids = _with_end(tokenizer, lines)
         config = self.model.config
         if config.positions == "learned" and lines:
@@ -237,11 +254,12 @@ class Translator:
 
     def _in_batches(self, function, columns, batch_sentences, on_progress):
         """The results of a function of padded batches, in the order of the rows of the columns."""
-        order = np.argsort(columns[0].row_lengths(), kind="stable")
+        require_positive(batch_sentences=batch_sentences)
+        lengths = np.max([column.row_lengths() for column in columns], axis=0)
+        order = np.argsort(lengths, kind="stable")
         results = [None] * len(order)
-        for start in range(0, len(order), batch_sentences):
-            chosen = order[start : start + batch_sentences]
-            pad = self.model.config.pad_token_id
+        pad = self.model.config.pad_token_id
+        for chosen in _cut(order, lengths, batch_sentences):
             batch = [tf.gather(column, chosen).to_tensor(pad) for column in columns]
             for index, result in zip(chosen, function(*batch), strict=True):
                 results[index] = result
@@ -251,19 +269,29 @@ class Translator:
 
     def _search(self, settings, n_best=1, return_attention=False, has_prefix=False):
         """The search as a graph, traced once for each way to search."""
+        numbers = [tf.constant(number, tf.float32) for number in settings.numbers[:2]]
+        numbers = (*numbers, tf.constant(settings.extra_length))
+        settings = settings.without_numbers()
         key = (settings, n_best, return_attention, has_prefix)
         if key not in self._searches:
+            inputs = [_NUMBERS] + [_IDS] * (1 + has_prefix)
 
-            @tf.function(input_signature=[_IDS] * (1 + has_prefix), autograph=False)
-            def search(source, prefix=None):
+            @tf.function(input_signature=inputs, autograph=False)
+            def search(numbers, source, *prefix):
                 return search_model(
-                    self._decoder, source, settings, n_best, prefix, return_attention
+                    self._decoder,
+                    source,
+                    settings,
+                    numbers,
+                    n_best,
+                    *prefix or [None],
+                    return_attention=return_attention,
                 )
 
             if len(self._searches) == _KEPT_SEARCHES:
                 del self._searches[next(iter(self._searches))]
             self._searches[key] = search.get_concrete_function()
-        return self._searches[key]
+        return partial(self._searches[key], numbers)
 
     @tf.function(input_signature=[_IDS, _IDS], autograph=False)
     def _log_probs(self, source, target):
@@ -318,14 +346,15 @@ def load_tokenizers(files):
     return tokenizers[0], tokenizers[-1]
 
 
-def load_run(path, model=None, *, dtype=None, **settings):
+def load_run(path, model=None, *, frozen=True, dtype=None, **settings):
     """Returns the `Translator` of a trained run.
 
     Args:
         path: path of the run's folder, as `keras-transformer train` made it.
         model: path of another model file, such as an average of the run's checkpoints. Defaults to
             the run's own, `model.keras`.
-        dtype, **settings: as in `Translator`, which is frozen.
+        frozen: bool. Defaults to `True`, since a run that is loaded learns no more.
+        dtype, **settings: as in `Translator`.
 
     Returns:
         `Translator`.
@@ -338,7 +367,32 @@ def load_run(path, model=None, *, dtype=None, **settings):
     run = RunFolder.existing(path)
     tokenizers = load_tokenizers(run.tokenizer_files(run.recipe().vocabulary.joint))
     model = load_model(model or run.model_file)
-    return Translator(model, *tokenizers, frozen=True, dtype=dtype, **settings)
+    return Translator(model, *tokenizers, frozen=frozen, dtype=dtype, **settings)
+
+
+def _require_fit(side, tokenizer, config, vocabulary_size):
+    if tokenizer.vocabulary_size != vocabulary_size:
+        raise ValueError(
+            f"The {side} tokenizer must have the model's vocabulary of {vocabulary_size} tokens. "
+            f"Received: a tokenizer of {tokenizer.vocabulary_size} tokens"
+        )
+    for name in ("pad_token_id", "start_token_id", "end_token_id"):
+        ours, theirs = getattr(config, name), getattr(tokenizer, name)
+        if ours != theirs:
+            raise ValueError(
+                f"The {side} tokenizer must have the model's `{name}`, {ours}. Received: {theirs}"
+            )
+
+
+def _cut(order, lengths, batch_sentences):
+    """Yields the rows of each batch, shorter ones first; fewer where they are very long."""
+    start = 0
+    while start < len(order):
+        chosen = order[start : start + batch_sentences]
+        pairs = np.arange(1, len(chosen) + 1) * lengths[chosen].astype("int64") ** 2
+        chosen = chosen[: max(1, np.searchsorted(pairs, _MOST_PAIRS, side="right"))]
+        yield chosen
+        start += len(chosen)
 
 
 def _with_end(tokenizer, text):

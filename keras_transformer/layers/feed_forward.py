@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.projection import project
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -52,7 +52,7 @@ class FeedForward(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
         self.use_bias = use_bias
-        self.intermediate = Projection(
+        self.intermediate = keras.layers.Dense(
             intermediate_dim,
             activation=self.activation,
             use_bias=use_bias,
@@ -62,7 +62,7 @@ class FeedForward(keras.layers.Layer):
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, inputs_shape):
-        self.output_dense = Projection(
+        self.output_dense = keras.layers.Dense(
             inputs_shape[-1], use_bias=self.use_bias, dtype=self.dtype_policy, name="output"
         )
         self.intermediate.build(inputs_shape)
@@ -70,8 +70,8 @@ class FeedForward(keras.layers.Layer):
         self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
 
     def call(self, inputs, training=None):
-        hidden = self.dropout_layer(self.intermediate(inputs), training=training)
-        return self.output_dense(hidden)
+        hidden = self.dropout_layer(project(self.intermediate, inputs), training=training)
+        return project(self.output_dense, hidden)
 
     def get_config(self):
         return {

@@ -11,7 +11,7 @@ from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask, combine_masks
-from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.projection import outer_shape, project
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -129,13 +129,13 @@ class MultiHeadAttention(keras.layers.Layer):
         mask = self._mask(query, cache, attention_mask, use_causal_mask, value_mask, key_mask)
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = scaled_dot_product_attention(
-            self._split_heads(self.query_dense(query)),
+            self._split_heads(project(self.query_dense, query)),
             cache["key"],
             cache["value"],
             attention_mask=mask,
             dropout=lambda scores: self.dropout_layer(scores, training=training),
         )
-        outputs = self.output_dense(self._join_heads(outputs))
+        outputs = project(self.output_dense, self._join_heads(outputs))
         extras = (scores,) * return_attention_scores + (cache,) * cache_given
         return (outputs, *extras) if extras else outputs
 
@@ -164,12 +164,12 @@ class MultiHeadAttention(keras.layers.Layer):
             dict `{"key": (B, N, S, K), "value": (B, N, S, V)}`.
         """
         return {
-            "key": self._split_heads(self.key_dense(value if key is None else key)),
-            "value": self._split_heads(self.value_dense(value)),
+            "key": self._split_heads(project(self.key_dense, value if key is None else key)),
+            "value": self._split_heads(project(self.value_dense, value)),
         }
 
     def _dense(self, units, name):
-        return Projection(units, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
+        return keras.layers.Dense(units, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
 
     def _append(self, cache, new):
         return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
@@ -189,17 +189,19 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _split_heads(self, projected):
         # (B, T, N * K) -> (B, T, N, K) -> (B, N, T, K)
-        length, dim = ops.shape(projected)[1], projected.shape[-1] // self.num_heads
+        dim = projected.shape[-1] // self.num_heads
         if projected.shape[1] == 1:  # one step of decoding: nothing to swap
             return ops.reshape(projected, (-1, self.num_heads, 1, dim))
-        return ops.swapaxes(ops.reshape(projected, (-1, length, self.num_heads, dim)), 1, 2)
+        shape = (*outer_shape(projected), self.num_heads, dim)
+        return ops.swapaxes(ops.reshape(projected, shape), 1, 2)
 
     def _join_heads(self, outputs):
         # (B, N, T, V) -> (B, T, N, V) -> (B, T, N * V)
-        length, dim = ops.shape(outputs)[2], self.num_heads * self.value_dim
-        if outputs.shape[2] != 1:
-            outputs = ops.swapaxes(outputs, 1, 2)
-        return ops.reshape(outputs, (-1, length, dim))
+        dim = self.num_heads * self.value_dim
+        if outputs.shape[2] == 1:
+            return ops.reshape(outputs, (-1, 1, dim))
+        outputs = ops.swapaxes(outputs, 1, 2)
+        return ops.reshape(outputs, (*outer_shape(outputs)[:2], dim))
 
     def get_config(self):
         return {

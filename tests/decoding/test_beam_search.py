@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.greedy_search import greedy_search
 from keras_transformer.decoding.next_tokens import top_k
+from keras_transformer.decoding.processors import min_length
 from keras_transformer.decoding.search import StepOutput
 from tests.decoding.search_oracle import (
     END,
@@ -243,6 +244,12 @@ def test_search_stops_when_nothing_better_can_come():
     # A long one may yet have the better mean.
     assert steps_taken(logits, 50, beam_size=2, length_penalty="mean", alpha=1.0)[0] > 1
     assert steps_taken(logits, 0, beam_size=2)[0] == 0
+
+
+@pytest.mark.parametrize("alpha", [math.nan, 1e6, -1e6])
+def test_search_ends_at_the_greatest_length_whatever_the_scores(alpha):
+    steps, _ = steps_taken([0.0] * 5, 7, alpha=alpha, processors=(min_length(9, END),))
+    assert steps <= 7
 
 
 def test_search_goes_on_while_the_next_step_may_win():

@@ -199,7 +199,9 @@ def test_processor_of_the_user_is_told_the_tokens_so_far():
 
     watched = search(models, [5, 4, 3, 5], processors=(watch,), beam_size=2)
     assert seen == [(tf.float32, (2, 5), tf.int32, (2, t)) for t in range(len(seen))]
-    assert hypotheses(watched) == hypotheses(search(models, [5, 4, 3, 5], beam_size=2))
+    free = search(models, [5, 4, 3, 5], beam_size=2)
+    np.testing.assert_array_equal(watched.token_ids, free.token_ids)
+    np.testing.assert_allclose(watched.log_probs, free.log_probs, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,37 @@ def test_processors_and_samplers_have_a_say(translator):
     assert draw(1) == draw(1) != draw(2)
 
 
+def test_numbers_of_a_search_change_no_graph(translator):
+    translator("seven", alpha=0.5)
+    kept = list(translator._searches)
+    scores = [translator("seven", n_best=1, alpha=alpha)[0].score for alpha in (0.5, 1.5)]
+    assert scores[0] < scores[1]
+    assert len(translator("seven", n_best=1, length_ratio=0.0, extra_length=2)[0].tokens) == 2
+    assert list(translator._searches) == kept
+
+
+def test_very_long_lines_are_translated_by_themselves(translator):
+    sizes = []
+    lines = ["one", "two " * 1600, "three", "four " * 1500]
+    settings = {"extra_length": 1, "length_ratio": 0.0}
+    translations = translator(lines, on_progress=sizes.append, **settings)
+    assert sizes == [2, 1, 1]
+    assert translations == [translator(line, **settings) for line in lines]
+
+
+def test_text_that_utf_8_cannot_write_is_named(translator):
+    with pytest.raises(ValueError, match="surrogate pair in line 2"):
+        translator(["one", "\ud800"])
+
+
+def test_special_tokens_that_do_not_fit_are_refused(translator):
+    config = TransformerConfig.tiny(
+        340, num_encoder_layers=1, num_decoder_layers=1, end_token_id=9, hidden_dim=8, num_heads=1
+    )
+    with pytest.raises(ValueError, match="`end_token_id`, 9. Received: 2"):
+        Translator(Transformer(config), translator.source_tokenizer)
+
+
 def test_frozen_translator_keeps_the_weights_it_was_made_with(tmp_path):
     live = make_translator(tmp_path / "numbers.model")
     frozen = Translator(live.model, live.source_tokenizer, frozen=True, extra_length=6)
@@ -180,11 +211,16 @@ def test_bfloat16_is_a_copy_and_close(translator):
         ({"n_best": 5}, "n_best=5, beam_size=4"),
         ({"length_penalty": "wu"}, "'wu'"),
         ({"extra_length": -1}, "extra_length=-1"),
+        ({"alpha": float("nan")}, "alpha=nan"),
+        ({"alpha": 40.0}, "alpha=40.0"),
+        ({"n_best": 0}, "n_best=0"),
+        ({"batch_sentences": 0}, "batch_sentences=0"),
+        ({"sampler": keras_hub.samplers.BeamSampler()}, "draws single tokens"),
         ({"processors": ["min_length"]}, "processors"),
         ({"sampler": "top_k"}, "sampler='top_k'"),
     ],
 )
-def test_settings_out_of_range_are_named(translator, settings, message):
+def test_settings_out_of_range_or_of_another_type_are_named(translator, settings, message):
     with pytest.raises(ValueError, match=message):
         translator(["one"], **settings)
 

@@ -55,3 +55,8 @@ def test_layer_follows_the_recipe(tmp_path):
 def test_width_that_is_not_positive_is_named():
     with pytest.raises(ValueError, match="`intermediate_dim` must .*Received: intermediate_dim=0"):
         FeedForward(intermediate_dim=0)
+
+
+def test_sentences_of_no_tokens_stay_sentences():
+    layer = built()
+    assert tuple(layer(np.zeros((2, 0, 8))).shape)[:2] == (2, 0)
