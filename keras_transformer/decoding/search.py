@@ -136,8 +136,7 @@ def search_loop(step, state, result, max_lengths, pad_token_id, compaction):
         `SearchResult`.
     """
     state = {**state, "row": tf.range(tf.size(max_lengths))}
-    room = tf.maximum(tf.reduce_max(max_lengths), 1)  # scatters refuse empty rows
-    results = tf.nest.map_structure(lambda leaf: lengthen(tf.zeros_like(leaf), room), result(state))
+    results = tf.nest.map_structure(tf.zeros_like, result(state))
 
     def few_are_done(index, state):
         done = tf.math.count_nonzero(state["done"], dtype=tf.int32)
@@ -152,9 +151,10 @@ def search_loop(step, state, result, max_lengths, pad_token_id, compaction):
         index, state = tf.while_loop(few_are_done, advance, (index, state), shape_invariants=shapes)
         done, others = tf.where(state["done"])[:, 0], tf.where(~state["done"])[:, 0]
         rows = tf.gather(state["row"], done)[:, None]
+        so_far = tf.maximum(index, 1)  # scatters refuse empty rows
         results = tf.nest.map_structure(
             lambda all_, leaf: tf.tensor_scatter_nd_update(
-                all_, rows, lengthen(tf.gather(leaf, done), room)
+                lengthen(all_, so_far), rows, lengthen(tf.gather(leaf, done), so_far)
             ),
             results,
             result(state),
