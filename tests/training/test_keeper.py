@@ -56,7 +56,7 @@ def test_early_stopping_is_that_of_plain_python(values, patience, monitor):
 EVERY = 3
 # It stops early: the rate is far too high.
 RECIPE = runs.recipe(
-    **{"epochs": 12, "learning_rate": 0.1, "patience": 1, "clip_norm": 1, "ema_momentum": 0.5},
+    **{"epochs": 12, "learning_rate": 0.5, "patience": 1, "clip_norm": 1, "ema_momentum": 0.5},
     **{"average": 3, "checkpoint_updates": EVERY, "keep_last": 3},
 )
 
