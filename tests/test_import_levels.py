@@ -13,11 +13,11 @@ MODULES = {p: ".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in FI
 LEVELS = """
 settings training.workers
 config decoding.search_settings
-layers.arguments
+layers.arguments decoding.next_tokens
 layers.masks layers.attention layers.dropout layers.projection layers.positional_embedding
     data.corpus data.number_names data.batching training.token_weights training.schedules
     evaluation plotting
-    decoding.search decoding.next_tokens decoding.processors decoding.hypothesis
+    decoding.search decoding.processors decoding.hypothesis
     decoding.frozen
 layers.feed_forward layers.residual layers.multi_head_attention
     data.tokenizer data.pipeline training.losses training.metrics training.distribution

@@ -3,21 +3,19 @@
 Runs inside the TensorFlow graph, and knows no model, only a step function.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import tensorflow as tf
 
 from keras_transformer.decoding.greedy_search import greedy_search
-from keras_transformer.decoding.next_tokens import best_next_tokens, make_constraints
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE, best_next_tokens
 from keras_transformer.decoding.search import (
-    IMPOSSIBLE,
+    Search,
     empty_history,
     extend_history,
     lengthen,
     penalty,
-    search_loop,
     select,
 )
 
@@ -114,23 +112,17 @@ def beam_search(
         penalty=partial(penalty, length_penalty=length_penalty, alpha=alpha),
         processors=processors,
     )
-    state = {"cache": cache, **search.start(max_lengths, start_token_id, attention_shape)}
-    if target_prefix is not None:
-        state["target_prefix"] = target_prefix
-    return search_loop(search.step, state, search.result, max_lengths, pad_token_id, compaction)
+    return search.run(
+        cache, max_lengths, start_token_id, target_prefix, attention_shape, compaction
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BeamSearch:
+class _BeamSearch(Search):
     """Start, step and result. Letters: C candidates, twice the beam."""
 
-    step_fn: Callable
     beam_size: int
     n_best: int
-    end_token_id: int
-    pad_token_id: int
-    penalty: Callable
-    processors: tuple
 
     def start(self, max_lengths, start_token_id, attention_shape):
         """One hypothesis alive, none complete; only an empty sentence is complete at once."""
@@ -150,7 +142,6 @@ class _BeamSearch:
                 "history": empty_history(batch_size, self.n_best, attention_shape),
             },
             "done": is_empty[:, 0],
-            "max_lengths": max_lengths,
         }
 
     def step(self, index, state):
@@ -159,13 +150,7 @@ class _BeamSearch:
         last = tf.ensure_shape(state["last"], [None, self.beam_size])
         parents = tf.ensure_shape(state["parents"], [None, self.beam_size])
         output = self.step_fn(last, parents, state["cache"], index)
-        constraints = make_constraints(
-            self.processors,
-            alive["history"]["token_ids"],
-            index,
-            state.get("target_prefix"),
-            self.pad_token_id,
-        )
+        constraints = self.constraints(state, alive["history"], index)
         totals, parents, new = self._candidates(output, alive["log_prob"], constraints)
         history = extend_history(select(alive["history"], parents), **new)
         length = index + 1

@@ -3,7 +3,6 @@
 Runs inside the TensorFlow graph, and knows no model, only a step function.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,16 +10,15 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.decoding.next_tokens import (
+    IMPOSSIBLE,
     best_next_tokens,
-    make_constraints,
     next_log_probs,
 )
 from keras_transformer.decoding.search import (
-    IMPOSSIBLE,
+    Search,
     empty_history,
     extend_history,
     penalty,
-    search_loop,
 )
 
 
@@ -84,21 +82,15 @@ def greedy_search(
         processors=processors,
         sampler=sampler,
     )
-    state = {"cache": cache, **search.start(max_lengths, start_token_id, attention_shape)}
-    if target_prefix is not None:
-        state["target_prefix"] = target_prefix
-    return search_loop(search.step, state, search.result, max_lengths, pad_token_id, compaction)
+    return search.run(
+        cache, max_lengths, start_token_id, target_prefix, attention_shape, compaction
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _GreedySearch:
+class _GreedySearch(Search):
     """Start, step and result."""
 
-    step_fn: Callable
-    end_token_id: int
-    pad_token_id: int
-    penalty: Callable
-    processors: tuple
     sampler: Any
 
     def start(self, max_lengths, start_token_id, attention_shape):
@@ -110,20 +102,13 @@ class _GreedySearch:
             "length": tf.zeros(shape, tf.int32),
             "history": empty_history(*shape, attention_shape),
             "done": max_lengths <= 0,
-            "max_lengths": max_lengths,
         }
 
     def step(self, index, state):
         """Extends each sentence that is not done by one token."""
         last = tf.ensure_shape(state["last"], [None, 1])
         output = self.step_fn(last, tf.zeros_like(last), state["cache"], index)
-        constraints = make_constraints(
-            self.processors,
-            state["history"]["token_ids"],
-            index,
-            state.get("target_prefix"),
-            self.pad_token_id,
-        )
+        constraints = self.constraints(state, state["history"], index)
         new = self._choose(output.logits, constraints)
         done = state["done"]
         log_prob = tf.where(done[:, None], state["log_prob"], state["log_prob"] + new["log_probs"])

@@ -5,6 +5,8 @@ Letters: B batch, W beam, T tokens so far, V vocabulary.
 
 import tensorflow as tf
 
+# The log-prob of what cannot be, and the score of a hypothesis that there is not.
+IMPOSSIBLE = -float("inf")
 # The best of a vocabulary are looked for in chunks of this size.
 _CHUNK = 64
 
@@ -22,9 +24,9 @@ def top_k(values, k):
     size = values.shape[-1]
     if size <= k * _CHUNK:
         return tf.math.top_k(values, k)
-    padding = [[0, 0], [0, 0], [0, -size % _CHUNK]]
     if size % _CHUNK:
-        values = tf.pad(values, padding, constant_values=-float("inf"))
+        padding = [[0, 0], [0, 0], [0, -size % _CHUNK]]
+        values = tf.pad(values, padding, constant_values=IMPOSSIBLE)
     outer = tf.shape(values)[:2]
     # (B, W, V) -> (B, W, chunks, 64)
     chunks = tf.reshape(values, tf.concat([outer, [-1, _CHUNK]], axis=0))
@@ -119,5 +121,5 @@ def _force(given, log_probs, target_prefix, index, pad_token_id):
     token = tf.pad(target_prefix, [[0, 0], [0, 1]], constant_values=pad_token_id)
     token = tf.gather(token, tf.minimum(index, length), axis=1)[:, None, None]
     is_token = tf.range(tf.shape(log_probs)[-1]) == token
-    forced = tf.where(is_token, given, -float("inf"))
+    forced = tf.where(is_token, given, IMPOSSIBLE)
     return tf.where(token == pad_token_id, log_probs, forced)

@@ -10,7 +10,7 @@ the scores.
 
 import tensorflow as tf
 
-_IMPOSSIBLE = -float("inf")
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 
 
 def min_length(length, end_token_id):
@@ -30,7 +30,7 @@ def min_length(length, end_token_id):
 
     def process(log_probs, token_ids, index):
         is_end = tf.range(tf.shape(log_probs)[-1]) == end_token_id
-        return tf.where(is_end & (index < length), _IMPOSSIBLE, log_probs)
+        return tf.where(is_end & (index < length), IMPOSSIBLE, log_probs)
 
     return process
 
@@ -51,7 +51,7 @@ def suppress_tokens(token_ids):
 
     def process(log_probs, token_ids, index):
         ids = tf.range(tf.shape(log_probs)[-1])[:, None]
-        return tf.where(tf.reduce_any(ids == suppressed, axis=1), _IMPOSSIBLE, log_probs)
+        return tf.where(tf.reduce_any(ids == suppressed, axis=1), IMPOSSIBLE, log_probs)
 
     return process
 
@@ -114,7 +114,7 @@ def no_repeat_ngram_size(size):
             latest = token_ids[:, :, index - size + 1 + offset :][:, :, :1]
             stood &= token_ids[:, :, offset : offset + count] == latest
         followers = tf.where(stood, token_ids[:, :, size - 1 :], -1)
-        return tf.where(_stands_in(followers, log_probs), _IMPOSSIBLE, log_probs)
+        return tf.where(_stands_in(followers, log_probs), IMPOSSIBLE, log_probs)
 
     return process
 

@@ -4,12 +4,14 @@ Knows no model, only a step function from the last tokens to the logits of the n
 B batch, W beam, R hypotheses returned (`n_best`), T target length, V vocabulary.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# The log-prob of what cannot be, and the score of a hypothesis that there is not.
-IMPOSSIBLE = -float("inf")
+from keras_transformer.decoding.next_tokens import make_constraints
+
 # To move the others together pays once this fraction of the sentences is done.
 _DONE_FRACTION = 0.1
 
@@ -118,6 +120,39 @@ def lengthen(leaf, length):
 def select(nest, indices):
     """Chooses among the hypotheses, axis 1 of every tensor, sentence by sentence."""
     return tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices, batch_dims=1), nest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Base of the searches, which add `start`, `step` and `result`.
+
+    Args:
+        step_fn, end_token_id, pad_token_id, processors: as in `greedy_search`.
+        penalty: callable from lengths to what the sum of the log-probs is divided by.
+    """
+
+    step_fn: Callable
+    end_token_id: int
+    pad_token_id: int
+    penalty: Callable
+    processors: tuple
+
+    def run(self, cache, max_lengths, start_token_id, target_prefix, attention_shape, compaction):
+        """Returns the `SearchResult`."""
+        state = self.start(max_lengths, start_token_id, attention_shape)
+        state |= {"cache": cache, "max_lengths": max_lengths}
+        if target_prefix is not None:
+            state["target_prefix"] = target_prefix
+        return search_loop(
+            self.step, state, self.result, max_lengths, self.pad_token_id, compaction
+        )
+
+    def constraints(self, state, history, index):
+        """What processors and prefix say of the next token, as `best_next_tokens` takes it."""
+        prefix = state.get("target_prefix")
+        return make_constraints(
+            self.processors, history["token_ids"], index, prefix, self.pad_token_id
+        )
 
 
 def search_loop(step, state, result, max_lengths, pad_token_id, compaction):

@@ -15,7 +15,8 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.model_search import score_model, search_model
-from keras_transformer.decoding.search import IMPOSSIBLE, SearchResult, penalty
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE
+from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.layers.arguments import require_positive
 from keras_transformer.models.transformer import load_model
