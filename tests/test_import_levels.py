@@ -21,7 +21,7 @@ layers.masks layers.attention layers.dropout layers.projection layers.positional
     decoding.frozen
 layers.feed_forward layers.residual layers.multi_head_attention
     data.tokenizer data.pipeline training.losses training.metrics training.distribution
-    training.fused_loss recipe decoding.greedy_search
+    training.token_loss training.fused_loss recipe decoding.greedy_search
 layers.block run_folder console training.exact_step training.checkpoints
     decoding.beam_search
 layers.encoder_block layers.decoder_block decoding.model_search

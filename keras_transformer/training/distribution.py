@@ -133,7 +133,9 @@ def deal_rows(dataset, strategy):
         strategy: `tf.distribute.Strategy`.
 
     Returns:
-        `tf.distribute.DistributedDataset` of as many batches; `dataset` itself for one replica.
+        `tf.distribute.DistributedDataset` of as many batches `(x, y, sample_weight, is_real)`;
+        `is_real`, bool `(B,)`, tells the rows of the dataset from those added. `dataset` itself for
+        one replica.
     """
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
@@ -148,9 +150,13 @@ def deal_rows(dataset, strategy):
             mine = keras.tree.map_structure(lambda block: block[first : first + local], dealt)
             return tf.data.Dataset.from_tensor_slices(mine)
 
-        return dataset.map(_with_weights).flat_map(blocks).prefetch(local)
+        return dataset.map(_whole_rows).flat_map(blocks)
 
-    dealt = strategy.distribute_datasets_from_function(of_worker)
+    # Moved to the devices by the step itself. Otherwise batches are read ahead as soon as there is
+    # an iterator, of which Keras makes more than it uses, and a dataset that counts its epochs by
+    # what is taken would skip some.
+    options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
+    dealt = strategy.distribute_datasets_from_function(of_worker, options)
     # It has counted blocks, of which a batch has several; `fit` is to count batches.
     dealt._cardinality = int(dataset.cardinality())
     return dealt
@@ -164,10 +170,10 @@ def row_blocks(rows, number):
     return tf.reshape(tf.pad(rows, padding), shape)
 
 
-def _with_weights(x, y, sample_weight=None):
+def _whole_rows(x, y, sample_weight=None):
     if sample_weight is None:
         sample_weight = tf.ones(tf.shape(y))
-    return x, y, sample_weight
+    return x, y, sample_weight, tf.fill(tf.shape(y)[:1], True)
 
 
 def _automatic(devices):

@@ -5,16 +5,34 @@ over all replicas, workers and micro-batches. Keras divides by each replica's ow
 before it sums.
 """
 
+import functools
 import inspect
+from typing import Any, NamedTuple
 
 import keras
-
-from keras_transformer.training.token_weights import token_weights
 
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
 
     from keras_transformer.training.distribution import deal_rows, num_workers, row_blocks
+    from keras_transformer.training.token_loss import TokenLoss
+
+
+class _Rows(NamedTuple):
+    """Some rows of a batch.
+
+    Args:
+        x: nest of tensors `(B, ...)`.
+        y: int tensor `(B, T)`.
+        sample_weight: float tensor `(B, T)` or `(B,)`.
+        is_real: bool tensor `(B,)`. `False`: the row only fills a part of a batch up; such rows
+            come last.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    is_real: Any
 
 
 class ExactTraining:
@@ -27,7 +45,15 @@ class ExactTraining:
 
     The model has one output, logits `(B, T, V)`, and labels `(B, T)`. The compiled loss gives one
     value per token, as `SmoothedCrossEntropy` does, or Keras's
-    `SparseCategoricalCrossentropy(from_logits=True)`.
+    `SparseCategoricalCrossentropy(from_logits=True)`. Its `reduction` says what the sum is divided
+    by: the weights (`"mean_with_sample_weight"`), the labels that are not ignored (Keras's default,
+    `"sum_over_batch_size"`, and `"mean"`), or nothing (`"sum"`). `loss_weights` multiplies it.
+
+    Regularizers, activity regularizers and `add_loss` count once per update. What a layer adds
+    during its call is taken for a mean over the rows of the batch, such as Keras's activity
+    regularizers are: each part of a batch weighs by its rows.
+
+    A `compute_loss` of a subclass is used, if one device takes the whole batch at once.
 
     Attributes:
         accumulation_steps: int. Micro-batches that each replica's rows are cut into, one after the
@@ -35,7 +61,9 @@ class ExactTraining:
 
     Raises:
         ValueError: when training begins, if the optimizer clips or accumulates by itself in a way
-            that depends on the number of devices, or the loss gives no value per token.
+            that depends on the number of devices, the loss gives no value per token, `class_weight`
+            is given, or `steps_per_execution` or `jit_compile` with more than one device (the
+            latter also with micro-batches).
     """
 
     _accumulation_steps = 1
@@ -56,25 +84,36 @@ class ExactTraining:
 
     # === What Keras calls ===
 
-    def fit(self, x=None, *args, **kwargs):
-        arguments = inspect.signature(super().fit).bind(self._dealt(x), *args, **kwargs).arguments
-        if arguments.get("validation_data") is not None:
-            arguments["validation_data"] = self._dealt(arguments["validation_data"])
+    @functools.wraps(keras.Model.fit)
+    def fit(self, *args, **kwargs):
+        arguments = inspect.signature(super().fit).bind(*args, **kwargs).arguments
+        _refuse_class_weight(arguments.pop("class_weight", None))
+        for name in ("x", "validation_data"):
+            arguments[name] = self._dealt(arguments.get(name))
         return super().fit(**arguments)
 
+    @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x=None, *args, **kwargs):
         return super().evaluate(self._dealt(x), *args, **kwargs)
 
-    def make_train_function(self, force=False):
-        _check_optimizer(self.optimizer)
-        return super().make_train_function(force)
+    @functools.wraps(keras.Model.train_on_batch)
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
+        _refuse_class_weight(class_weight)
+        return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
+
+    @functools.wraps(keras.Model.predict_on_batch)
+    def predict_on_batch(self, x):
+        if self.distribute_strategy.num_replicas_in_sync == 1:
+            return super().predict_on_batch(x)
+        # Keras gives each replica the whole batch, and returns the rows of all.
+        return self.predict(x, batch_size=keras.tree.flatten(x)[0].shape[0], verbose=0)
 
     def train_step(self, data):
-        x, y, sample_weight, weights = self._weighed(data)
-        num_tokens = _sum_over_replicas(tf.reduce_sum(weights))
-        gradients, loss = self._gradients(x, y, sample_weight, weights, num_tokens)
+        rows = _rows(data)
+        divisors = self._divisors(rows)
+        gradients, loss = self._gradients(rows, divisors)
         gradients, loss = _sum_over_replicas((gradients, loss))
-        self._track_loss(loss, num_tokens)
+        self._track_loss(loss, divisors)
         gradients, norm = self._clipped(gradients)
         replicas = self.distribute_strategy.num_replicas_in_sync
         if replicas > 1:
@@ -84,10 +123,10 @@ class ExactTraining:
         return self._logs(gradient_norm=norm)
 
     def test_step(self, data):
-        x, y, sample_weight, weights = self._weighed(data)
-        num_tokens = _sum_over_replicas(tf.reduce_sum(weights))
-        loss = self._loss_share(x, y, sample_weight, weights, num_tokens, training=False)
-        self._track_loss(_sum_over_replicas(loss), num_tokens)
+        rows = _rows(data)
+        divisors = self._divisors(rows)
+        loss = self._loss_share(rows, divisors, training=False)
+        self._track_loss(_sum_over_replicas(loss), divisors)
         return self._logs()
 
     def _resolve_auto_jit_compile(self):
@@ -95,16 +134,60 @@ class ExactTraining:
         return False
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras averages the batch over the replicas first, which fails on several workers and
-        # where replicas have rows of different lengths. Any replica's shapes do.
-        if data_batch is None and self.distribute_strategy.num_replicas_in_sync > 1:
-            _, _, batches = next(iter(iterator))
-            local = self.distribute_strategy.experimental_local_results
-            data_batch = keras.tree.map_structure(lambda value: local(value)[0], next(batches))
-            iterator = None
-        super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+        """Builds optimizer and metrics; the first thing that `fit`, `evaluate` and so on do.
+
+        Keras takes a batch of the data to know its shapes, which a generator then has lost, and
+        under no strategy leaves it to the first trace, after whose failure nothing can be built.
+        """
+        self._check_compiled()
+        if data_batch is None:
+            spec = iterator._get_iterator().element_spec
+            data_batch = keras.tree.map_structure(_symbolic, spec)
+        leaves = [leaf for leaf in keras.tree.flatten(data_batch) if leaf is not None]
+        if all(hasattr(leaf, "shape") for leaf in leaves):
+            with self.distribute_strategy.scope():
+                self._symbolic_build(data_batch=data_batch[:3])
 
     # === The parts of a step ===
+
+    @property
+    def _num_parts(self):
+        """How many parts a batch is cut into."""
+        return self.distribute_strategy.num_replicas_in_sync * self.accumulation_steps
+
+    @property
+    def _token_loss(self):
+        if self._compile_loss is None:
+            return TokenLoss(None)
+        return TokenLoss(self.loss, self._compile_loss._user_loss_weights)
+
+    def _check_compiled(self):
+        """Refuses what would make the update depend on the number of devices, or is not built."""
+        _check_optimizer(self.optimizer)
+        _ = self._token_loss
+        replicas, parts = self.distribute_strategy.num_replicas_in_sync, self._num_parts
+        if replicas > 1 and self.steps_per_execution > 1:
+            raise ValueError(
+                "`steps_per_execution` works on one device only: compile with 1. Received: "
+                f"steps_per_execution={self.steps_per_execution} under {replicas} replicas"
+            )
+        if parts > 1 and self.jit_compile:
+            raise ValueError(
+                "`jit_compile` needs a batch that one device takes at once, since XLA must know "
+                "how many rows each part of a batch has: compile with False. Received: "
+                f"jit_compile=True under {replicas} replicas, "
+                f"accumulation_steps={self.accumulation_steps}"
+            )
+        if parts > 1 and self._has_own_loss:
+            raise ValueError(
+                "`compute_loss` gives one number, of which nobody knows how it is divided among "
+                "replicas and micro-batches. Compile a loss with one value per token, or train on "
+                f"one device without micro-batches. Received: {type(self).__name__}.compute_loss"
+            )
+
+    @property
+    def _has_own_loss(self):
+        return type(self).compute_loss is not keras.Model.compute_loss
 
     def _dealt(self, data):
         """Under several replicas, a dataset whose batches are dealt to them row by row."""
@@ -119,37 +202,48 @@ class ExactTraining:
             )
         return data
 
-    def _weighed(self, data):
-        """Inputs, labels, the weights given for metrics, and those of tokens in the loss."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        if sample_weight is None:
-            sample_weight = tf.ones(tf.shape(y))
-        weights = token_weights(y, getattr(self.loss, "ignore_class", None), sample_weight)
-        return x, y, sample_weight, weights
+    def _divisors(self, rows):
+        """What loss and additional losses of the whole update are divided by: tokens and rows."""
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        of_loss = self._token_loss.divisor(rows.y, rows.sample_weight, rows.is_real, replicas)
+        return _sum_over_replicas((of_loss, _count(rows)))
 
-    def _loss_share(self, x, y, sample_weight, weights, num_tokens, training):
-        """What these rows add to the mean loss per token of the update; metrics are updated."""
+    def _loss_share(self, rows, divisors, training):
+        """What these rows add to the loss of the update; metrics are updated."""
+        if self._num_parts > 1:
+            rows = _without_filling(rows)
+        x, y, sample_weight, _ = rows
         logits = self(x, training=training)
-        losses = _token_losses(self.loss, y, logits)
-        self._update_metrics(x, y, logits, sample_weight, weights)
-        return tf.math.divide_no_nan(tf.reduce_sum(losses * weights), num_tokens)
+        self._update_metrics(rows, logits)
+        if self._has_own_loss:
+            return tf.cast(self._compute_loss(x, y, logits, sample_weight, training), tf.float32)
+        loss, divisor, num_rows = self._token_loss, *divisors
+        shares = [
+            tf.reduce_sum(tf.cast(additional, tf.float32)) * _count(rows) / num_rows
+            for additional in self.losses
+        ]
+        if loss:
+            weights = loss.weights(y, sample_weight)
+            total = tf.reduce_sum(loss.values(y, logits, weights) * weights)
+            shares.append(tf.math.divide_no_nan(total, divisor) * loss.factor)
+        if not shares:
+            raise ValueError("There is no loss: give `compile` one. Received: loss=None")
+        return tf.add_n(shares)
 
-    def _update_metrics(self, x, y, logits, sample_weight, weights):
-        is_cut = self.distribute_strategy.num_replicas_in_sync * self.accumulation_steps > 1
-        if is_cut and len(self.metrics) > 1:
-            # Rows that fill a batch up are not shown to metrics, which might count them.
-            rows = tf.reduce_any(weights > 0, axis=-1)
+    def _update_metrics(self, rows, logits):
+        x, y, sample_weight, is_real = rows
+        if self._num_parts > 1:  # metrics might count what fills a part up
             x, y, logits, sample_weight = keras.tree.map_structure(
-                lambda tensor: tf.boolean_mask(tensor, rows), (x, y, logits, sample_weight)
+                lambda tensor: tf.boolean_mask(tensor, is_real), (x, y, logits, sample_weight)
             )
         self.compute_metrics(x, y, logits, sample_weight=sample_weight)
 
-    def _gradients(self, x, y, sample_weight, weights, num_tokens):
+    def _gradients(self, rows, divisors):
         """This replica's share of gradient and loss, summed over its micro-batches."""
 
         def micro_batch(rows):
             with tf.GradientTape() as tape:
-                loss = self._loss_share(*rows, num_tokens, training=True)
+                loss = self._loss_share(rows, divisors, training=True)
                 scaled = self.optimizer.scale_loss(loss)
             gradients = tape.gradient(
                 scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
@@ -158,9 +252,9 @@ class ExactTraining:
 
         variables = [variable.value for variable in self.trainable_variables]
         if self.accumulation_steps == 1:
-            return micro_batch((x, y, sample_weight, weights))
+            return micro_batch(rows)
         slices = keras.tree.map_structure(
-            lambda rows: row_blocks(rows, self.accumulation_steps), (x, y, sample_weight, weights)
+            lambda tensor: row_blocks(tensor, self.accumulation_steps), rows
         )
         zeros = [tf.zeros(v.shape, v.dtype) for v in variables], tf.zeros(())
 
@@ -186,10 +280,10 @@ class ExactTraining:
             gradients = [gradient * factor for gradient in gradients]
         return gradients, norm
 
-    def _track_loss(self, loss, num_tokens):
-        # Each replica knows the sum over all: it enters its part of it, and the parts are summed.
+    def _track_loss(self, loss, divisors):
+        # Metric variables are summed over replicas when read, so each adds 1/N of the global sum.
         replicas = self.distribute_strategy.num_replicas_in_sync
-        self._loss_tracker.update_state(loss, sample_weight=num_tokens / replicas)
+        self._loss_tracker.update_state(loss, sample_weight=divisors[0] / replicas)
 
     def _logs(self, **more):
         """Loss and metrics of the epoch so far, over all replicas."""
@@ -227,23 +321,49 @@ def _sum_over_replicas(values):
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-def _token_losses(loss, labels, logits):
-    """float32 `(B, T)` losses by whatever loss was compiled."""
-    if isinstance(loss, str) or not getattr(loss, "from_logits", True):
+def _rows(data):
+    """The rows of a batch, as Keras or `deal_rows` gives them."""
+    is_real = data[3:]
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data[:3])
+    if sample_weight is None:
+        sample_weight = tf.ones(tf.shape(y))
+    rows = _Rows(x, y, sample_weight, *is_real or [tf.fill(tf.shape(y)[:1], True)])
+    several = tf.distribute.get_replica_context().num_replicas_in_sync > 1
+    return _at_least_one_row(rows) if several else rows
+
+
+def _count(rows):
+    return tf.reduce_sum(tf.cast(rows.is_real, tf.float32))
+
+
+def _without_filling(rows):
+    """The real rows; where there are none a row of zeros, since a mean over none would be NaN."""
+    stays = rows.is_real | (tf.range(tf.size(rows.is_real)) == 0)
+    return keras.tree.map_structure(lambda tensor: tf.boolean_mask(tensor, stays), rows)
+
+
+def _at_least_one_row(rows):
+    """Fills up the part of a replica for which Keras had no row left."""
+    missing = tf.maximum(1 - tf.size(rows.is_real), 0)
+    return keras.tree.map_structure(
+        lambda tensor: tf.pad(tensor, [[0, missing]] + [[0, 0]] * (tensor.shape.rank - 1)), rows
+    )
+
+
+def _symbolic(spec):
+    """The shape and dtype of an element of a dataset; of a replica's part, if it is distributed."""
+    (spec, *_) = getattr(spec, "_value_specs", [spec])
+    if not isinstance(spec, tf.TensorSpec):
+        return None
+    return keras.KerasTensor(spec.shape, dtype=spec.dtype.name)
+
+
+def _refuse_class_weight(class_weight):
+    if class_weight is not None:
         raise ValueError(
-            "The model gives logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
-            f"`from_logits=True`. Received: loss={loss!r}"
+            "`class_weight` weighs one class per row, and here each token has one. Give "
+            f"`sample_weight`, of shape (B, T). Received: class_weight={class_weight!r}"
         )
-    losses = loss.call(labels, logits) if isinstance(loss, keras.losses.Loss) else None
-    if losses is None and callable(loss):
-        losses = loss(labels, logits)
-    if losses is None or losses.shape.rank != 2:
-        raise ValueError(
-            "The loss must give one value per token, shape (B, T), to be divided by the number of "
-            "tokens of all devices; `SmoothedCrossEntropy` does. "
-            f"Received: loss={loss!r}, of shape {getattr(losses, 'shape', None)}"
-        )
-    return tf.cast(losses, tf.float32)
 
 
 def _check_optimizer(optimizer):

@@ -6,7 +6,7 @@ Paper, section 5.4.
 import keras
 from keras import ops
 
-from keras_transformer.training.token_weights import token_weights
+from keras_transformer.training.token_weights import class_indices, token_weights
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -21,8 +21,10 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         label_smoothing: float in [0, 1), `eps`. Defaults to `0.1`.
         ignore_class: int. Labels equal to it weigh 0, with or without `sample_weight`; `None`
             ignores nothing. Defaults to `0`, the padding.
-        reduction: as in `keras.losses.Loss`. Defaults to `"mean_with_sample_weight"`: the mean over
-            the tokens that count, however much padding a batch has.
+        reduction: as in `keras.losses.Loss`. Defaults to `"mean_with_sample_weight"`: the sum over
+            the tokens divided by the sum of their weights, however much padding a batch has.
+            `"mean"` and `"sum_over_batch_size"` divide by the number of labels that are not
+            ignored, `"sum"` by nothing.
         name: str.
         dtype: dtype of the loss. Defaults to float32.
 
@@ -32,7 +34,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         sample_weight: float tensor `(B, T)` or `(B,)`. Optional.
 
     Returns:
-        scalar in nats per token; `call`, without reduction and weights, a `(B, T)` tensor.
+        scalar in nats per token; `call`, without reduction and weights, a `(B, T)` tensor. A label
+        outside the vocabulary that weighs anything gives NaN.
 
     Precision: float32.
     Departures from the paper: none.
@@ -68,14 +71,21 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         weights = token_weights(y_true, self.ignore_class, sample_weight)
+        if self.reduction in ("mean", "sum_over_batch_size"):
+            # As Keras's losses with an `ignore_class`: Keras itself divides by all labels.
+            kept = token_weights(y_true, self.ignore_class)
+            weights = ops.divide_no_nan(weights, ops.mean(kept))
+        # A label that weighs nothing may be any number.
+        y_true = ops.where(ops.equal(weights, 0), 0, y_true)
         return super().__call__(y_true, y_pred, sample_weight=weights)
 
     def call(self, y_true, y_pred):
         logits = ops.cast(y_pred, "float32")
         num_classes = logits.shape[-1]
-        target = ops.one_hot(ops.cast(y_true, "int32"), num_classes, dtype="float32")
+        indices, outside = class_indices(y_true, num_classes)
+        target = ops.one_hot(indices, num_classes, dtype="float32")
         target = target * (1.0 - self.label_smoothing) + self.label_smoothing / num_classes
-        return ops.categorical_crossentropy(target, logits, from_logits=True)
+        return ops.categorical_crossentropy(target, logits, from_logits=True) + outside
 
     def get_config(self):
         return {

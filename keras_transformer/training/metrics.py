@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.training.token_weights import token_weights
+from keras_transformer.training.token_weights import class_indices, token_weights
 
 
 class TokenMean(keras.metrics.Mean):
@@ -16,7 +16,8 @@ class TokenMean(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true = ops.cast(y_true, "int32")
         weights = token_weights(y_true, self.ignore_class, sample_weight)
-        values = self.token_values(y_true, y_pred)
+        # A label that weighs nothing may be any number.
+        values = self.token_values(ops.where(ops.equal(weights, 0), 0, y_true), y_pred)
         # Keras would average each row first, and so weigh tokens by the width of their batch.
         super().update_state(ops.reshape(values, (-1,)), sample_weight=ops.reshape(weights, (-1,)))
 
@@ -75,7 +76,8 @@ class Perplexity(TokenMean):
     Call arguments: as `SmoothedCrossEntropy`: labels `(B, T)`, logits `(B, T, V)`.
 
     Returns:
-        scalar, at least 1. Per token of this vocabulary: other vocabularies give other figures.
+        scalar, at least 1. Per token of this vocabulary: other vocabularies give other figures. NaN
+        if a label is outside the vocabulary.
 
     Example:
 
@@ -90,7 +92,8 @@ class Perplexity(TokenMean):
 
     def token_values(self, labels, logits):
         logits = ops.cast(logits, "float32")
-        return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        indices, outside = class_indices(labels, logits.shape[-1])
+        return ops.sparse_categorical_crossentropy(indices, logits, from_logits=True) + outside
 
     def result(self):
         return ops.exp(super().result())

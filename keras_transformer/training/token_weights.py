@@ -1,4 +1,4 @@
-"""The one rule by which loss and metrics weigh tokens."""
+"""How loss and metrics weigh tokens, and what they make of labels that are no class."""
 
 from keras import ops
 
@@ -29,3 +29,25 @@ def token_weights(labels, ignore_class, sample_weight=None):
     if len(sample_weight.shape) < len(weights.shape):
         sample_weight = ops.expand_dims(sample_weight, -1)
     return weights * sample_weight
+
+
+def class_indices(labels, num_classes):
+    """Separates labels that can be looked up from those outside the vocabulary.
+
+    Args:
+        labels: int tensor `(B, T)`.
+        num_classes: int, `V`.
+
+    Returns:
+        int32 tensor `(B, T)` of indices from 0 to `V - 1`, and float32 `(B, T)`, NaN where the
+        label is outside and 0 elsewhere: add it to what was computed from the index.
+
+    Example:
+
+    >>> indices, outside = class_indices(np.array([[1, 9]]), num_classes=8)
+    >>> ops.convert_to_numpy(indices).tolist(), ops.convert_to_numpy(outside).tolist()
+    ([[1, 7]], [[0.0, nan]])
+    """
+    labels = ops.cast(labels, "int32")
+    indices = ops.clip(labels, 0, num_classes - 1)
+    return indices, ops.where(ops.equal(labels, indices), 0.0, float("nan"))

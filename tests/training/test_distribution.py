@@ -70,10 +70,12 @@ def test_dealt_dataset_has_as_many_batches_and_every_row_weighs_once():
     ).apply(tf.data.experimental.assert_cardinality(3))
     dealt = deal_rows(dataset, strategy)
     assert dealt.cardinality == 3
-    for rows, (x, y, weights) in zip(batches, dealt, strict=True):
-        parts = [np.concatenate(strategy.experimental_local_results(v)) for v in (x, y, weights)]
-        np.testing.assert_array_equal(parts[0], parts[1])
-        np.testing.assert_array_equal(parts[0][parts[2] > 0], rows.ravel())
+    for rows, batch in zip(batches, dealt, strict=True):
+        parts = [np.concatenate(strategy.experimental_local_results(v)) for v in batch]
+        x, y, weights, is_real = parts
+        np.testing.assert_array_equal(x, y)
+        np.testing.assert_array_equal(x[is_real], rows)
+        np.testing.assert_array_equal(weights[:, 0] > 0, is_real)
 
 
 SLURM = """

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import SmoothedCrossEntropy
+from keras_transformer import Perplexity, SmoothedCrossEntropy
 from tests.builders import to_numpy
 
 B, T, V = 3, 5, 11
@@ -88,3 +88,12 @@ def test_loss_survives_its_config():
 def test_smoothing_outside_its_range_is_refused(smoothing):
     with pytest.raises(ValueError, match=f"label_smoothing.*{smoothing}"):
         SmoothedCrossEntropy(smoothing)
+
+
+@pytest.mark.parametrize("label", [-1, V, V + 7])
+@pytest.mark.parametrize("make", [SmoothedCrossEntropy, Perplexity])
+def test_label_outside_the_vocabulary_gives_nan_unless_it_weighs_nothing(make, label):
+    labels, logits = np.array([[1, label]]), np.zeros((1, 2, V), "float32")
+    assert np.isnan(to_numpy(make()(labels, logits)))
+    assert np.isfinite(to_numpy(make()(labels, logits, sample_weight=np.array([[1.0, 0.0]]))))
+    assert np.isfinite(to_numpy(make(ignore_class=label)(labels, logits)))

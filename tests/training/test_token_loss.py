@@ -1,0 +1,211 @@
+"""What a Keras user puts into a loss counts as Keras counts it, however a batch is cut up.
+
+The truth is Keras's own step on one device, with the same weights.
+"""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy
+from keras_transformer.training.exact_step import TrainingStep
+from tests.builders import padded_ids, to_numpy
+
+pytestmark = pytest.mark.tensorflow_only
+
+V = 11
+TOKENS = padded_ids([4, 3, 6, 2, 5, 1, 6], V)
+LABELS = padded_ids([4, 3, 6, 2, 5, 1, 6], V, seed=1)
+# Of the last cut, the second replica's last micro-batch has no row of its own.
+CUTS = [(1, 1), (1, 3), (2, 1), (2, 2)]
+
+
+class Tagger(TrainingStep, keras.Model):
+    """Token ids `(B, T)` to logits `(B, T, V)`, by the step under test."""
+
+
+class AddsLoss(keras.layers.Layer):
+    """Adds the mean square of its inputs to the loss."""
+
+    def call(self, inputs):
+        self.add_loss(keras.ops.mean(keras.ops.square(inputs)))
+        return inputs
+
+
+def network(kind, **dense):
+    """The same small network, its weights the same each time, as a model of some class."""
+    tokens = keras.Input((None,), dtype="int32")
+    x = AddsLoss()(keras.layers.Embedding(V, 6)(tokens))
+    model = kind(tokens, keras.layers.Dense(V, name="logits", **dense)(x))
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
+    return model
+
+
+def updated(kind, rows=7, cut=(1, 1), sample_weight=None, dense=None, evaluates=False, **compiled):
+    """The reported loss and the weights after one update on so many rows."""
+    import tensorflow as tf
+
+    from tests.replicas import mirrored
+
+    replicas, accumulation_steps = cut
+    strategy = mirrored() if replicas == 2 else tf.distribute.get_strategy()
+    with strategy.scope():
+        model = network(kind, **dense or {})
+        model.compile(keras.optimizers.SGD(0.5), **compiled)
+    if kind is Tagger:
+        model.accumulation_steps = accumulation_steps
+    arrays = (TOKENS, LABELS) + (() if sample_weight is None else (sample_weight,))
+    batch = tf.data.Dataset.from_tensors(tuple(array[:rows] for array in arrays))
+    if evaluates:
+        return model.evaluate(batch, verbose=0, return_dict=True)
+    history = model.fit(batch, verbose=0, shuffle=False).history
+    return history["loss"][0], [to_numpy(v) for v in model.trainable_variables]
+
+
+def weights(low):
+    return np.random.default_rng(2).uniform(low, 2, LABELS.shape).astype("float32")
+
+
+def assert_as_keras(cut, rows=7, **arguments):
+    loss, variables = updated(keras.Model, rows, **arguments)
+    found_loss, found = updated(Tagger, rows, cut, **arguments)
+    np.testing.assert_allclose(found_loss, loss, rtol=2e-6)
+    for value, expected in zip(found, variables, strict=True):
+        np.testing.assert_allclose(value, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_additional_losses_count_once_per_update(cut):
+    """A regularizer, an activity regularizer and a loss of a layer's call, on uneven parts."""
+    regularizers = {"kernel_regularizer": "l2", "activity_regularizer": "l2"}
+    assert_as_keras(cut, rows=5, dense=regularizers, loss=SmoothedCrossEntropy())
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_loss_weights_count(cut):
+    loss = SmoothedCrossEntropy()
+    assert_as_keras(cut, loss=loss, loss_weights=[0.25])
+    one, quarter = (updated(Tagger, loss=loss, loss_weights=w)[0] for w in (None, {"logits": 0.25}))
+    assert quarter < 0.9 * one  # what the layer adds is not weighed
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size", "mean_with_sample_weight"])
+def test_reduction_is_that_of_the_loss(reduction, cut):
+    options = {"from_logits": True, "ignore_class": 0, "reduction": reduction}
+    loss = keras.losses.SparseCategoricalCrossentropy(**options)
+    assert_as_keras(cut, sample_weight=weights(0.5), loss=loss)
+
+
+def test_function_is_a_loss_as_in_keras():
+    def loss(labels, logits):
+        return keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+    assert_as_keras((2, 2), loss=loss)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "mean_with_sample_weight"])
+def test_smoothed_cross_entropy_reduces_as_the_loss_of_keras_that_ignores_a_class(reduction):
+    logits = np.random.default_rng(0).normal(size=(*LABELS.shape, V)).astype("float32")
+    options = {"ignore_class": 0, "reduction": reduction}
+    ours = SmoothedCrossEntropy(label_smoothing=0.0, **options)
+    theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+    for sample_weight in (None, weights(0.5)):
+        expected = float(theirs(LABELS, logits, sample_weight))
+        assert float(ours(LABELS, logits, sample_weight)) == pytest.approx(expected, rel=1e-5)
+
+
+class OwnLoss(Tagger):
+    def compute_loss(self, x, y, y_pred, sample_weight, training=True):
+        return 3 * super().compute_loss(x, y, y_pred, sample_weight, training)
+
+
+def test_own_compute_loss_is_used_on_one_device():
+    loss, _ = updated(Tagger, loss=SmoothedCrossEntropy())
+    tripled, _ = updated(OwnLoss, loss=SmoothedCrossEntropy())
+    assert tripled == pytest.approx(3 * loss, rel=1e-6)
+
+
+def test_own_compute_loss_is_refused_on_parts_of_a_batch():
+    model = network(OwnLoss)
+    model.compile("sgd", SmoothedCrossEntropy())
+    model.accumulation_steps = 2
+    with pytest.raises(ValueError, match="OwnLoss.compute_loss"):
+        model.fit(TOKENS, LABELS, verbose=0)
+
+
+def test_loss_may_come_from_the_layers_alone():
+    loss, _ = updated(Tagger, loss=None)
+    embedded = to_numpy(network(Tagger).layers[1](TOKENS))
+    assert loss == pytest.approx(np.square(embedded).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_metrics_see_the_rows_of_the_data_whatever_these_weigh(cut):
+    """Rows of weight 0 and less are rows; those that fill a part up are not."""
+    sample_weight = weights(-1)
+    sample_weight[[1, 5]] = 0
+    metrics = {
+        "metrics": [keras.metrics.SparseCategoricalAccuracy(name="unweighted")],
+        "weighted_metrics": [TokenAccuracy(), Perplexity()],
+    }
+    one, found = (
+        updated(
+            Tagger,
+            cut=each,
+            sample_weight=sample_weight,
+            evaluates=True,
+            loss=SmoothedCrossEntropy(),
+            **metrics,
+        )
+        for each in [(1, 1), cut]
+    )
+    logits = to_numpy(network(Tagger)(TOKENS))
+    assert one["unweighted"] == pytest.approx((logits.argmax(-1) == LABELS).mean(), rel=1e-6)
+    for name, value in one.items():
+        assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+@pytest.mark.parametrize(
+    "loss, said",
+    [
+        (keras.losses.sparse_categorical_crossentropy, "from_logits=True"),
+        (keras.losses.SparseCategoricalCrossentropy(), "from_logits=True"),
+        (SmoothedCrossEntropy(reduction=None), "reduction=None"),
+        ([SmoothedCrossEntropy(), SmoothedCrossEntropy()], "one output"),
+    ],
+)
+def test_losses_that_would_be_taken_for_something_else_are_refused(loss, said):
+    model = network(Tagger)
+    model.compile("sgd", loss)
+    for method in (model.fit, model.evaluate, model.train_on_batch, model.test_on_batch):
+        with pytest.raises(ValueError, match=said):
+            method(TOKENS, LABELS)
+
+
+def test_class_weight_is_refused():
+    model = network(Tagger)
+    model.compile("sgd", SmoothedCrossEntropy())
+    for method in (model.fit, model.train_on_batch):
+        with pytest.raises(ValueError, match="`class_weight`.*`sample_weight`"):
+            method(TOKENS, LABELS, class_weight={1: 2.0})
+
+
+@pytest.mark.parametrize("label", [-3, V, V + 50])
+def test_label_outside_the_vocabulary_is_refused(label):
+    import tensorflow as tf
+
+    model = network(Tagger)
+    model.compile("sgd", SmoothedCrossEntropy())
+    labels = LABELS.copy()
+    labels[2, 1] = label
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=f"token id of the model, 0 to {V - 1}"
+    ):
+        model.fit(TOKENS, labels, verbose=0)
+    sample_weight = np.ones(LABELS.shape)
+    sample_weight[2, 1] = 0  # what weighs nothing may be any number
+    assert np.isfinite(
+        model.fit(TOKENS, labels, sample_weight=sample_weight, verbose=0).history["loss"]
+    )
