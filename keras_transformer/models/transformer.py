@@ -193,12 +193,21 @@ class Transformer(TrainingStep, keras.Model):
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "name": self.name,
             "trainable": self.trainable,
+            "frozen": [part.path for part in self._parts() if not part.trainable],
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        return cls(TransformerConfig.from_dict(config.pop("config")), **config)
+        frozen = set(config.pop("frozen", []))
+        model = cls(TransformerConfig.from_dict(config.pop("config")), **config)
+        for part in model._parts():
+            part.trainable = part.path not in frozen
+        return model
+
+    def _parts(self):
+        """Layers, the outer ones first, then weights: a layer hands its `trainable` on inwards."""
+        return [*self._flatten_layers(include_self=False), *self.weights]
 
 
 def _embeddings(config, dtype):

@@ -117,6 +117,29 @@ def test_tied_matrix_stays_tied_after_loading(tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), 0)
 
 
+def test_frozen_parts_stay_frozen_and_keep_their_optimizer(tmp_path):
+    """Layers, a layer thawed inside a frozen one, and a single weight."""
+    small = {**VARIANT, "num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}
+    model = new_transformer(**small)
+    model.encoder.trainable = False
+    model.encoder.blocks[0].feed_forward.trainable = True
+    model.decoder.blocks[0].self_attention.query_dense.kernel.trainable = False
+    model.compile("adam", SmoothedCrossEntropy())
+    model.train_on_batch(inputs, labels)
+    model.save(tmp_path / "frozen.keras")
+    loaded = keras_transformer.load_model(tmp_path / "frozen.keras")
+    assert [v.path for v in loaded.trainable_variables] == [
+        v.path for v in model.trainable_variables
+    ]
+    assert not loaded.encoder.trainable and loaded.encoder.blocks[0].feed_forward.trainable
+    for each in (model, loaded):
+        each.train_on_batch(inputs, labels)
+    for found, expected in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_allclose(to_numpy(found), to_numpy(expected), atol=1e-6)
+    thawed = Transformer.from_config({**model.get_config(), "frozen": []})
+    assert len(thawed.trainable_variables) == len(new_transformer(**small).trainable_variables)
+
+
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.keras"):
         keras_transformer.load_model(tmp_path / "nowhere.keras")

@@ -78,6 +78,61 @@ def test_dealt_dataset_has_as_many_batches_and_every_row_weighs_once():
         np.testing.assert_array_equal(weights[:, 0] > 0, is_real)
 
 
+def new_tagger(strategy, vocabulary_size, rate=0.1):
+    """A small model that trains by the exact step."""
+    import keras
+
+    from keras_transformer import SmoothedCrossEntropy
+    from keras_transformer.training.exact_step import TrainingStep
+
+    class Tagger(TrainingStep, keras.Model):
+        pass
+
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        tokens = keras.Input((None,), dtype="int32")
+        x = keras.layers.Embedding(vocabulary_size, 4)(tokens)
+        model = Tagger(tokens, keras.layers.Dense(vocabulary_size)(x))
+        model.compile(keras.optimizers.SGD(rate), SmoothedCrossEntropy())
+    return model
+
+
+def test_generator_loses_no_batch_on_replicas():
+    batches = [np.full((rows, 3), rows, "int32") for rows in (4, 3, 2, 5, 1)]
+    losses = []
+    for strategy in (get_strategy("single"), get_strategy("mirrored", DEVICES)):
+        model = new_tagger(strategy, 9)
+        with pytest.warns(UserWarning, match="ran out of data"):  # Keras does not know the length
+            generator = ((rows, rows) for rows in batches)
+            history = model.fit(generator, shuffle=False, verbose=0).history
+        losses.append((history["loss"][0], *(np.sum(w) for w in model.get_weights())))
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("pairs", [3, 40])
+def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_path):
+    """A dataset that counts its epochs by what is taken; without learning, losses tell batches."""
+    import keras
+
+    from keras_transformer import Tokenizer, make_dataset, number_names
+
+    corpus = number_names("train", pairs)
+    texts = (text for pair in corpus for text in pair)
+    tokenizer = Tokenizer.train(texts, 300, tmp_path / "numbers.model")
+    seen = []
+    for strategy in (get_strategy("single"), get_strategy("mirrored", DEVICES)):
+        dataset, _ = make_dataset(corpus, tokenizer, batch_tokens=128, seed=3)
+        dataset = dataset.map(lambda x, y, weights: (x["decoder_token_ids"], y, weights))
+        losses = []
+        watch = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, losses=losses: losses.append(logs["loss"])
+        )
+        model = new_tagger(strategy, tokenizer.vocabulary_size, rate=0.0)
+        model.fit(dataset, epochs=4, shuffle=False, verbose=0, callbacks=[watch])
+        seen.append(losses)
+    np.testing.assert_allclose(seen[0], seen[1], rtol=1e-6)
+
+
 SLURM = """
 from keras_transformer.training.distribution import *
 strategy = get_strategy("multi_worker")

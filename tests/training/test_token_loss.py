@@ -144,10 +144,12 @@ def test_loss_may_come_from_the_layers_alone():
 @pytest.mark.parametrize("cut", CUTS)
 def test_metrics_see_the_rows_of_the_data_whatever_these_weigh(cut):
     """Rows of weight 0 and less are rows; those that fill a part up are not."""
-    sample_weight = weights(-1)
+    sample_weight = weights(0.5)
     sample_weight[[1, 5]] = 0
+    sample_weight[2] *= -0.1
+    unweighted = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="unweighted")
     metrics = {
-        "metrics": [keras.metrics.SparseCategoricalAccuracy(name="unweighted")],
+        "metrics": [unweighted],
         "weighted_metrics": [TokenAccuracy(), Perplexity()],
     }
     one, found = (
@@ -162,7 +164,8 @@ def test_metrics_see_the_rows_of_the_data_whatever_these_weigh(cut):
         for each in [(1, 1), cut]
     )
     logits = to_numpy(network(Tagger)(TOKENS))
-    assert one["unweighted"] == pytest.approx((logits.argmax(-1) == LABELS).mean(), rel=1e-6)
+    losses = keras.losses.sparse_categorical_crossentropy(LABELS, logits, from_logits=True)
+    assert one["unweighted"] == pytest.approx(to_numpy(losses).mean(), rel=1e-5)
     for name, value in one.items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
 
@@ -209,3 +212,51 @@ def test_label_outside_the_vocabulary_is_refused(label):
     assert np.isfinite(
         model.fit(TOKENS, labels, sample_weight=sample_weight, verbose=0).history["loss"]
     )
+
+
+def test_fit_works_after_one_that_failed_in_the_graph():
+    model = network(Tagger)
+    model.compile(keras.optimizers.Adam(), SmoothedCrossEntropy(), metrics=[TokenAccuracy()])
+    with pytest.raises(ValueError):
+        model.fit(TOKENS, LABELS[:, :3], verbose=0)
+    assert np.isfinite(model.fit(TOKENS, LABELS, verbose=0).history["loss"])
+    assert model.optimizer.iterations.numpy() == 1
+
+
+@pytest.mark.parametrize(
+    "option, accumulation_steps",
+    [({"steps_per_execution": 2}, 1), ({"jit_compile": True}, 1), ({"jit_compile": True}, 2)],
+)
+def test_ways_of_execution_that_need_one_device_say_so(option, accumulation_steps):
+    import tensorflow as tf
+
+    from tests.replicas import mirrored
+
+    on_one_device = network(Tagger)
+    strategy = mirrored() if accumulation_steps == 1 else tf.distribute.get_strategy()
+    with strategy.scope():
+        model = network(Tagger)
+    for each in (on_one_device, model):
+        with each.distribute_strategy.scope():
+            each.compile(keras.optimizers.SGD(0.5), SmoothedCrossEntropy(), **option)
+    model.accumulation_steps = accumulation_steps
+    (name,) = option
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            method(TOKENS, LABELS, verbose=0)
+    found = on_one_device.fit(TOKENS, LABELS, batch_size=2, shuffle=False, verbose=0)
+    plain = network(Tagger)
+    plain.compile(keras.optimizers.SGD(0.5), SmoothedCrossEntropy())
+    expected = plain.fit(TOKENS, LABELS, batch_size=2, shuffle=False, verbose=0)
+    np.testing.assert_allclose(found.history["loss"], expected.history["loss"], rtol=1e-5)
+
+
+def test_predictions_of_a_batch_on_replicas_are_those_of_its_rows():
+    from tests.replicas import mirrored
+
+    expected = network(Tagger).predict_on_batch(TOKENS)
+    with mirrored().scope():
+        model = network(Tagger)
+    for rows in (7, 1):
+        found = model.predict_on_batch(TOKENS[:rows])
+        np.testing.assert_allclose(found, expected[:rows], atol=1e-6)
