@@ -121,7 +121,7 @@ def sum_over_workers(strategy, value):
     return float(strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None))
 
 
-def deal_rows(dataset, strategy):
+def deal_rows(dataset, strategy, marked=True):
     """Cuts each batch of a dataset into as many blocks of rows as there are replicas.
 
     All workers must be given the same batches. Blocks have equally many rows; where these do not
@@ -131,6 +131,7 @@ def deal_rows(dataset, strategy):
         dataset: `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, batches on the first
             axis.
         strategy: `tf.distribute.Strategy`.
+        marked: bool. `False` leaves `is_real` out. Defaults to `True`.
 
     Returns:
         `tf.distribute.DistributedDataset` of as many batches `(x, y, sample_weight, is_real)`;
@@ -150,7 +151,12 @@ def deal_rows(dataset, strategy):
             mine = keras.tree.map_structure(lambda block: block[first : first + local], dealt)
             return tf.data.Dataset.from_tensor_slices(mine)
 
-        return dataset.map(_whole_rows).flat_map(blocks)
+        dealt = dataset.map(_whole_rows).flat_map(blocks)
+        return (
+            dealt
+            if marked
+            else dealt.map(lambda x, y, sample_weight, is_real: (x, y, sample_weight))
+        )
 
     # Moved to the devices by the step itself. Otherwise batches are read ahead as soon as there is
     # an iterator, of which Keras makes more than it uses, and a dataset that counts its epochs by

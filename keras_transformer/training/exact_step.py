@@ -146,7 +146,8 @@ class ExactTraining:
         leaves = [leaf for leaf in keras.tree.flatten(data_batch) if leaf is not None]
         if all(hasattr(leaf, "shape") for leaf in leaves):
             with self.distribute_strategy.scope():
-                self._symbolic_build(data_batch=data_batch[:3])
+                is_tuple = isinstance(data_batch, tuple)
+                self._symbolic_build(data_batch=data_batch[:3] if is_tuple else data_batch)
 
     # === The parts of a step ===
 
@@ -193,7 +194,10 @@ class ExactTraining:
         """Under several replicas, a dataset whose batches are dealt to them row by row."""
         strategy = self.distribute_strategy
         if isinstance(data, tf.data.Dataset):
-            return deal_rows(data, strategy)
+            # A step of a subclass unpacks what Keras's steps unpack.
+            steps = type(self).train_step, type(self).test_step
+            ours = ExactTraining.train_step, ExactTraining.test_step
+            return deal_rows(data, strategy, marked=steps == ours)
         is_distributed = data is None or isinstance(data, tf.distribute.DistributedDataset)
         if num_workers(strategy) > 1 and not is_distributed:
             raise ValueError(
@@ -323,13 +327,18 @@ def _sum_over_replicas(values):
 
 def _rows(data):
     """The rows of a batch, as Keras or `deal_rows` gives them."""
-    is_real = data[3:]
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data[:3])
     if sample_weight is None:
         sample_weight = tf.ones(tf.shape(y))
-    rows = _Rows(x, y, sample_weight, *is_real or [tf.fill(tf.shape(y)[:1], True)])
-    several = tf.distribute.get_replica_context().num_replicas_in_sync > 1
-    return _at_least_one_row(rows) if several else rows
+    if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
+        return _Rows(x, y, sample_weight, tf.fill(tf.shape(y)[:1], True))
+    if len(data) == 4:
+        is_real = data[3]
+    else:  # unmarked: rows of zeros that weigh nothing fill a part up
+        is_real = tf.reduce_any(y != 0, axis=1) | tf.reduce_any(
+            tf.reshape(sample_weight, [tf.shape(y)[0], -1]) != 0, axis=1
+        )
+    return _at_least_one_row(_Rows(x, y, sample_weight, is_real))
 
 
 def _count(rows):

@@ -116,6 +116,29 @@ def test_smoothed_cross_entropy_reduces_as_the_loss_of_keras_that_ignores_a_clas
         assert float(ours(LABELS, logits, sample_weight)) == pytest.approx(expected, rel=1e-5)
 
 
+class OwnStep(Tagger):
+    """Unpacks its data as Keras's steps do."""
+
+    def train_step(self, data):
+        keras.utils.unpack_x_y_sample_weight(data)
+        return super().train_step(data)
+
+    def test_step(self, data):
+        keras.utils.unpack_x_y_sample_weight(data)
+        return super().test_step(data)
+
+
+def test_own_step_is_given_what_keras_gives():
+    unweighted = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+    arguments = {"rows": 5, "loss": SmoothedCrossEntropy(), "metrics": [unweighted]}
+    one, two = (updated(OwnStep, cut=cut, evaluates=True, **arguments) for cut in [(1, 1), (2, 1)])
+    assert two == pytest.approx(one, rel=1e-5)
+    loss, variables = updated(OwnStep, cut=(2, 1), **arguments)
+    expected_loss, expected = updated(Tagger, **arguments)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    np.testing.assert_allclose(variables[0], expected[0], atol=1e-6)
+
+
 class OwnLoss(Tagger):
     def compute_loss(self, x, y, y_pred, sample_weight, training=True):
         return 3 * super().compute_loss(x, y, y_pred, sample_weight, training)
