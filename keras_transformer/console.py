@@ -11,6 +11,19 @@ from rich.console import Console
 console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
+def is_watched():
+    """Whether standard error is a terminal whose lines may be written over.
+
+    `NO_COLOR` asks for plain text. `FORCE_COLOR` makes no terminal of a file, though rich says so.
+    """
+    return (
+        console.is_terminal
+        and not console.is_dumb_terminal
+        and not console.no_color
+        and console.file.isatty()
+    )
+
+
 @contextlib.contextmanager
 def clear_errors():
     """Ends the program with one line and exit code 2 on what the user can mend."""

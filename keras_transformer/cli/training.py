@@ -69,11 +69,11 @@ def train(
             report = trainer.train()
         except TrainingInterrupted as interrupted:
             words = ("keras-transformer", "train", recipe, "--data", data, "--run", run)
-            console.print(f"\n{interrupted}\nThe same command goes on from there:")
+            console.print(f"{interrupted}\nThe same command goes on from there:")
             console.print(shlex.join(map(str, words)))
             raise typer.Exit(128 + interrupted.signal) from None
         except NonFiniteLossError as error:  # not a mistake in the words: exit code 1
-            console.print(f"\nError: {error}")
+            console.print(f"Error: {error}")
             raise typer.Exit(1) from None
     if trainer.is_chief:
         for name, value in report.items():
