@@ -16,12 +16,7 @@ def is_watched():
 
     `NO_COLOR` asks for plain text. `FORCE_COLOR` makes no terminal of a file, though rich says so.
     """
-    return (
-        console.is_terminal
-        and not console.is_dumb_terminal
-        and not console.no_color
-        and console.file.isatty()
-    )
+    return console.is_interactive and not console.no_color and console.file.isatty()
 
 
 @contextlib.contextmanager
