@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import warnings
 
 import typer
 from rich.console import Console
@@ -21,9 +22,14 @@ def is_watched():
 
 @contextlib.contextmanager
 def clear_errors():
-    """Ends the program with one line and exit code 2 on what the user can mend."""
+    """Ends the program with one line and exit code 2 on what the user can mend.
+
+    Warnings of Python appear as one line too, without the place in the code.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: console.print(f"Warning: {message}")
+            yield
     except (OSError, ValueError, ImportError) as error:
         if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
             raise
