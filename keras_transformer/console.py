@@ -28,7 +28,7 @@ def clear_errors():
     """
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: console.print(f"Warning: {message}")
+            warnings.showwarning = print_warning
             yield
     except (OSError, ValueError, ImportError) as error:
         if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
@@ -45,6 +45,11 @@ def clear_errors():
         lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
         console.print(f"Error: {next(filter(None, reversed(lines)), error)}")
         raise typer.Exit(1) from None
+
+
+def print_warning(message, *_, **__):
+    """What Python shows a warning by: its words, in one line."""
+    console.print(f"Warning: {' '.join(str(message).split())}")
 
 
 def _is_of_tensorflow(error):
