@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import warnings
 
 import typer
 from rich.console import Console
@@ -11,11 +12,24 @@ from rich.console import Console
 console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
+def is_watched():
+    """Whether standard error is a terminal whose lines may be written over.
+
+    `NO_COLOR` asks for plain text. `FORCE_COLOR` makes no terminal of a file, though rich says so.
+    """
+    return console.is_interactive and not console.no_color and console.file.isatty()
+
+
 @contextlib.contextmanager
 def clear_errors():
-    """Ends the program with one line and exit code 2 on what the user can mend."""
+    """Ends the program with one line and exit code 2 on what the user can mend.
+
+    Warnings of Python appear as one line too, without the place in the code.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = print_warning
+            yield
     except (OSError, ValueError, ImportError) as error:
         if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
             raise
@@ -31,6 +45,11 @@ def clear_errors():
         lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
         console.print(f"Error: {next(filter(None, reversed(lines)), error)}")
         raise typer.Exit(1) from None
+
+
+def print_warning(message, *_, **__):
+    """What Python shows a warning by: its words, in one line."""
+    console.print(f"Warning: {' '.join(str(message).split())}")
 
 
 def _is_of_tensorflow(error):

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data.corpus import CorpusError, read_parallel
 from keras_transformer.data.number_names import number_names
 from keras_transformer.settings import Settings
 
@@ -67,11 +67,20 @@ class DataSettings(Settings):
 
         Returns:
             iterable of `(source, target)` strings, which can be iterated more than once.
+
+        Raises:
+            CorpusError: if no pair has text on both sides.
         """
         split = getattr(self, name)
         if isinstance(split, dict):
             return number_names(split["number_names"], split["size"], split.get("seed", 0))
-        return read_parallel(*(str(Path(folder) / path) for path in split))
+        paths = [str(Path(folder) / path) for path in split]
+        pairs = read_parallel(*paths)
+        if not any(source.strip() and target.strip() for source, target in pairs):
+            raise CorpusError(
+                f"`{name}` must hold a pair with text on both sides. Received: {', '.join(paths)}"
+            )
+        return pairs
 
     def _check_split(self, name, split):
         if isinstance(split, list):
@@ -279,17 +288,24 @@ class Recipe(Settings):
             "vocabulary": VocabularySettings,
             "training": TrainingSettings,
         }
-        if isinstance(values, dict):
-            values = {
+        if not isinstance(values, dict):
+            received = {type(None): "nothing", str: "text"}.get(type(values), type(values).__name__)
+            raise ValueError(
+                "A recipe is a YAML mapping with the section `data`, and `vocabulary`, `model` and "
+                "`training` where they differ from the defaults; `keras-transformer recipe` lists "
+                f"some to start from. Received: {received}"
+            )
+        return super().from_dict(
+            {
                 key: sections[key].from_dict(value) if key in sections else value
                 for key, value in values.items()
             }
-        return super().from_dict(values)
+        )
 
     @classmethod
     def load(cls, name):
         """Returns the recipe in a file, or the packaged one of that name."""
-        return cls.from_yaml(recipe_text(name))
+        return cls.from_yaml(recipe_text(name), name)
 
     def continues(self, other):
         """Returns whether a run by this recipe can go on with what one by `other` has done."""
@@ -333,6 +349,7 @@ def recipe_text(name):
 
     Raises:
         FileNotFoundError: if there is neither.
+        ValueError: if the file is no text.
     """
     if name in packaged_recipes():
         return (files("keras_transformer") / "recipes" / f"{name}.yaml").read_text("utf-8")
@@ -341,4 +358,7 @@ def recipe_text(name):
             f"There is no recipe {name!r}: neither a file nor one of the packaged recipes "
             f"{', '.join(packaged_recipes())}."
         )
-    return Path(name).read_text("utf-8")
+    try:
+        return Path(name).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: a recipe must be UTF-8 text. Received: {error}") from None

@@ -41,7 +41,7 @@ class RunFolder:
 
     def recipe(self):
         """Returns the `Recipe` that the run was, or is being, trained by."""
-        return Recipe.from_yaml(self.recipe_file.read_text("utf-8"))
+        return Recipe.load(str(self.recipe_file))
 
     def tokenizer_files(self, joint):
         """Returns the paths of the tokenizers: of source and target, or of both in one."""
@@ -56,7 +56,15 @@ class RunFolder:
     def report(self):
         """Returns what is in `report.json`, an empty dict if there is none."""
         file = self.report_file
-        return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        try:
+            report = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+            if not isinstance(report, dict):
+                raise ValueError("no JSON object")
+        except ValueError as error:
+            raise ValueError(
+                f"{file} is damaged ({error}). Delete it: `train` and `evaluate` write it again."
+            ) from None
+        return report
 
     def add_to_report(self, **entries):
         """Writes entries into `report.json`, beside those that are there, and returns all."""

@@ -1,6 +1,7 @@
 """The command line as a person uses it: one small run, all commands, and every mistake."""
 
 import gzip
+import importlib.metadata
 import json
 import pathlib
 import random
@@ -22,9 +23,11 @@ from keras_transformer.cli import app
 from keras_transformer.console import console
 from keras_transformer.models.transformer import load_model
 from tests import runs
+from tests.screen import Screen, run_on_terminal
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
+DISTRIBUTION = "keras-seq2seq-transformer"
 CLI = [sys.executable, "-c", "from keras_transformer.cli import app; app()"]
 RECIPE = {
     "data": {
@@ -71,7 +74,61 @@ def folder(tmp_path_factory):
         patch.chdir(folder)
         ran = cli("train", "recipe.yaml", "--run", "run")
     assert ran.exit_code == 0, ran.stderr
+    (folder / "train.log").write_text(ran.stderr, "utf-8")
     return folder
+
+
+def test_train_into_a_file_writes_plain_lines(folder):
+    text = (folder / "train.log").read_text("utf-8")
+    assert_plain(text)
+    *_, last = text.splitlines()
+    assert last == "Next: keras-transformer evaluate run --data ."
+    updates = json.loads((folder / "run" / "report.json").read_text())["updates"] // 2
+    assert re.search(rf"^epoch 1/2 batch 1/{updates} loss \d+\.\d+ lr \S+ [\d,]+ tok/s", text, re.M)
+    assert len(re.findall(r"^epoch [12]/2 loss \S+ val_loss \S+ [\d,]+ tok/s$", text, re.M)) == 2
+    assert re.search("^ +dropped  empty 0, too long 0, length ratio 0$", text, re.M)
+    assert "{" not in text
+
+
+def assert_plain(text):
+    """Nothing but lines of text."""
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), text
+
+
+def test_train_on_a_terminal_leaves_it_clean_when_ctrl_c_is_typed(folder, tmp_path):
+    """And what comes of it: a warning in words, where to go on, and then a step that can work."""
+    english = (folder / "train.en").read_text("utf-8").splitlines()[:300]
+    (folder / "little.tsv").write_text("".join(f"{line}\t{line}\n" for line in english), "utf-8")
+    recipe = RECIPE | {
+        "data": {"train": ["little.tsv"]},
+        "vocabulary": {"size": 8000},
+        "training": RECIPE["training"] | {"batch_tokens": 64},
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    words = ["train", tmp_path / "mine.yaml", "--run", tmp_path / "a run"]
+    status, written = run_on_terminal(CLI[-1], *words, answer=("━.* loss ", b"\x03"))
+    assert status == 128 + signal.SIGINT, written
+    screen = Screen(written)
+    assert screen.cursor_is_shown
+    assert "━" not in "".join(screen.rows), "the line is gone"
+    assert not [row for row in screen.wrapped if row.startswith("epoch")]
+    text = "".join(screen.rows)  # as the terminal wraps it
+    assert re.search("Warning: The text gives no more than [0-9]+ tokens", text)
+    assert "UserWarning" not in text and "Stopped by SIGINT" in text
+    ran = cli(*words)
+    assert ran.exit_code == 0, ran.stderr
+    assert_plain(ran.stderr)
+    start, first = re.search(
+        r"Going on.*batch (\d+)\.\nepoch \d/2 batch (\d+)/", ran.stderr
+    ).groups()
+    assert start == first, "the first update of this process"
+    next_words = shlex.split(ran.stderr.splitlines()[-1].removeprefix("Next: "))
+    assert next_words[1:3] == ["evaluate", str(tmp_path / "a run")] and "--source" in next_words
+    next_words = ["small.tsv" if word == "FILE" else word for word in next_words[1:]]
+    assert cli(*next_words).exit_code == 0
+    refused = cli("plot", tmp_path / "a run")
+    assert refused.exit_code == 2 and "give `--text`" in refused.stderr
+    assert "--source" not in refused.stderr, "an option of another command"
 
 
 def test_train_leaves_a_run_that_explains_itself(folder):
@@ -113,6 +170,7 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 128 + number, stderr
+        assert_plain(stderr.decode())
         *_, what, how, command = stderr.decode().splitlines()
         newest = runs.checkpoints(stopped)[max(updates_saved(stopped))][1]
         assert newest["epoch"] == epoch and newest["batch"] > 0, newest
@@ -356,7 +414,39 @@ def broken(folder, **changes):
     return path
 
 
+def run_with(folder, name, content):
+    """A copy of the run in which a file holds something else."""
+    run = folder / "broken run"
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(folder / "run", run)
+    whole = (run / name).read_bytes()
+    (run / name).write_bytes(content(whole) if callable(content) else content)
+    return run
+
+
 MISTAKES = {
+    "empty data": (
+        lambda f: ["train", broken(f, data={"train": ["empty.en", "empty.de"]}), "--run", "r"],
+        ["`train`", "empty.en, ", "empty.de"],
+    ),
+    "empty test": (
+        lambda f: ["evaluate", "run", "--source", "empty.en", "--reference", "empty.de"],
+        ["empty.en"],
+    ),
+    "text for a recipe": (lambda f: ["train", "train.en"], ["train.en", "`data`", "YAML"]),
+    "data for a recipe": (lambda f: ["train", "train.de.gz"], ["train.de.gz", "UTF-8"]),
+    "empty recipe of a run": (
+        lambda f: ["train", "recipe.yaml", "--run", run_with(f, "config.yaml", b"")],
+        ["broken run/config.yaml", "nothing"],
+    ),
+    "damaged report": (
+        lambda f: ["evaluate", run_with(f, "report.json", b'{"updates": 3')],
+        ["broken run/report.json", "Delete it"],
+    ),
+    "half a model": (
+        lambda f: ["translate", run_with(f, "model.keras", lambda whole: whole[:-100])],
+        ["broken run/model.keras", "whole"],
+    ),
     "no recipe": (lambda f: ["train", "nowhere.yaml"], ["nowhere.yaml", "number_names"]),
     "no data": (
         lambda f: ["train", "recipe.yaml", "--data", "/no", "--run", "r"],
@@ -398,6 +488,8 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_ends_in_one_clear_line_and_exit_code_2(folder, mistake):
     (folder / "short.de").write_text("eins\n")
+    for name in ("empty.en", "empty.de"):
+        (folder / name).write_text("")
     (folder / "bad.tsv").write_bytes(b"one\teins\ntwo\tzw\xffei\n")
     words, named = MISTAKES[mistake]
     ran = cli(*words(folder))
@@ -417,6 +509,12 @@ def test_text_is_shown_as_it_is(capsys):
     """Also a translation with what would be a markup of the console."""
     console.print("[b]one[/b] -> [/i] :smile:")
     assert capsys.readouterr().err == "[b]one[/b] -> [/i] :smile:\n"
+
+
+def test_version_is_that_of_the_package():
+    ran = cli("--version")
+    assert ran.exit_code == 0
+    assert ran.stdout.split() == ["keras-transformer", importlib.metadata.version(DISTRIBUTION)]
 
 
 @pytest.mark.parametrize("command", typer.main.get_command(app).commands)

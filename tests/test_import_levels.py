@@ -30,7 +30,7 @@ models.stack
 models.encoder models.decoder
 models.transformer
 decoding.translator
-export.saved_model export.ctranslate2 training.callbacks
+export.saved_model export.ctranslate2 training.callbacks training.progress
 training.keeper
 training.trainer training.averaging training.roll_call
 training.doctor

@@ -46,7 +46,15 @@ def evaluate(
 ):
     """Translate a test set and score it: BLEU and chrF with their signatures, exact match."""
     with clear_errors():
+        from keras_transformer.run_folder import RunFolder
+
+        folder = RunFolder(run)
+        is_recorded = source is None and model is None
+        if is_recorded:
+            folder.report()  # damaged? Not after the work is done.
         pairs = list(test_pairs(run, data, source, reference))
+        if not pairs:
+            raise ValueError(f"`--source` must hold a line to translate. Received: {source}")
         sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         penalty = {"length_penalty": length_penalty.setting, "alpha": alpha}
         search = {"beam_size": beam_size, **penalty}
@@ -56,10 +64,8 @@ def evaluate(
         scores, match = evaluation_scores(translations, references, tokenized)
         if output is not None:
             output.write_text("".join(one_line(line) + "\n" for line in translations), "utf-8")
-        if source is None and model is None:
-            from keras_transformer.run_folder import RunFolder
-
-            RunFolder(run).add_to_report(
+        if is_recorded:
+            folder.add_to_report(
                 search=search,
                 exact_match=match,
                 **{score.name: vars(score) for score in scores},
@@ -86,12 +92,14 @@ def plot(
 ):
     """Draw attention.png, curves.png and positions.png into the run's folder."""
     with clear_errors():
-        if text is None:
-            text = next(iter(test_pairs(run, data)))[0]
-        translator = load_translator(run, model)
         from keras_transformer import plotting
         from keras_transformer.run_folder import RunFolder
 
+        plotting.require_matplotlib()
+        if text is None:
+            pairs = test_pairs(run, data, instead="`--text`")
+            text = next(line for line, _ in pairs if line.strip())
+        translator = load_translator(run, model)
         attention = translator.attention(text)
         source, target = attention.source_tokens, attention.target_tokens
         given, scores = attention.decoder_tokens, attention.scores
@@ -120,8 +128,11 @@ def evaluation_scores(translations, references, tokenized):
     return scores, evaluation.exact_match(translations, references)
 
 
-def test_pairs(run, data, source=None, reference=None):
-    """The sentence pairs to evaluate: those of two files, or of the run's recipe."""
+def test_pairs(run, data, source=None, reference=None, instead="`--source` and `--reference`"):
+    """The sentence pairs to evaluate: those of two files, or of the run's recipe.
+
+    `instead` names the options of the command that do without a test split.
+    """
     from keras_transformer.data.corpus import read_parallel
     from keras_transformer.run_folder import RunFolder
 
@@ -134,5 +145,5 @@ def test_pairs(run, data, source=None, reference=None):
         return read_parallel(source, reference)
     settings = RunFolder.existing(run).recipe().data
     if settings.test is None:
-        raise ValueError("The run's recipe has no test split; give `--source` and `--reference`.")
+        raise ValueError(f"The run's recipe has no test split; give {instead}.")
     return settings.pairs("test", data)

@@ -69,16 +69,19 @@ def train(
             report = trainer.train()
         except TrainingInterrupted as interrupted:
             words = ("keras-transformer", "train", recipe, "--data", data, "--run", run)
-            console.print(f"\n{interrupted}\nThe same command goes on from there:")
+            console.print(f"{interrupted}\nThe same command goes on from there:")
             console.print(shlex.join(map(str, words)))
             raise typer.Exit(128 + interrupted.signal) from None
         except NonFiniteLossError as error:  # not a mistake in the words: exit code 1
-            console.print(f"\nError: {error}")
+            console.print(f"Error: {error}")
             raise typer.Exit(1) from None
     if trainer.is_chief:
-        for name, value in report.items():
-            console.print(f"{name:>20}  {value}")
-        console.print(f"Next: keras-transformer evaluate {run} --data {data}")
+        for line in report_lines(report):
+            console.print(line)
+        words = ("keras-transformer", "evaluate", run, "--data", data)
+        if parsed.data.test is None:  # what `evaluate` translates unless it is given files
+            words = (*words[:3], "--source", "FILE", "--reference", "FILE")
+        console.print(f"Next: {shlex.join(map(str, words))}")
 
 
 @commands.command(epilog=example("keras-transformer average runs/multi30k_en_de --last 5"))
@@ -101,3 +104,15 @@ def average(
         for path in average_run(run, output, last=last, best=best):
             console.print(f"averaged {path}")
     print(output)
+
+
+def report_lines(report):
+    """What a report says, an entry each: plain numbers and words."""
+    for name, value in report.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {count:,}" for key, count in value.items())
+        elif isinstance(value, int):
+            value = f"{value:,}"
+        elif isinstance(value, float):
+            value = f"{value:.4f}".rstrip("0").rstrip(".")
+        yield f"{name.replace('_', ' '):>20}  {value}"

@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 import warnings
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -97,7 +98,7 @@ class Tokenizer(tf.Module):
         vocabulary_size,
         path,
         *,
-        model_type="unigram",
+        model_type="bpe",
         normalization="nfkc",
         character_coverage=1.0,
         max_lines=2_000_000,
@@ -115,7 +116,7 @@ class Tokenizer(tf.Module):
                 the text, and the subwords that are learned. Lowered, with a warning, if the text
                 does not have that many.
             path: where the model file goes; it appears whole or not at all.
-            model_type: `"unigram"` or `"bpe"`.
+            model_type: `"bpe"`, as in the paper, or `"unigram"`.
             normalization: `"nfkc"` or `"identity"`: the rule of `normalize`.
             character_coverage: float in (0, 1]. Fraction of the text's characters that get a token;
                 the rarest others are spelt in bytes. Lower it (0.9995) for Chinese or Japanese.
@@ -133,7 +134,8 @@ class Tokenizer(tf.Module):
         lines = _prepare_lines(_lines_of(files), normalization)
         first = next(lines, None)
         if first is None:
-            raise ValueError(f"`files` must hold a line of text. Received: files={files!r}")
+            received = "an iterator without one" if isinstance(files, Iterator) else repr(files)
+            raise ValueError(f"`files` must hold a line of text. Received: files={received}")
         model = _train_sentencepiece(
             itertools.chain([first], lines),
             vocabulary_size,

@@ -4,6 +4,7 @@ Token ids come in, logits go out; `fit`, `encode` and `decode_step` run the same
 Paper, section 3, figure 1.
 """
 
+import zipfile
 from pathlib import Path
 
 import keras
@@ -251,8 +252,16 @@ def load_model(path):
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is not a `.keras` file.
+        ValueError: if the file is not a `.keras` file, or a part of it is missing or damaged.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"There is no model at {str(path)!r}.")
+    with open(path, "rb") as file:
+        try:
+            member = zipfile.ZipFile(file).testzip()
+            damage = member and f"{member} in it is damaged"
+        except Exception as error:  # zipfile has many errors for what is no whole archive
+            damage = str(error)
+    if damage is not None:
+        raise ValueError(f"{path} must be a whole `.keras` file. Received: {damage}")
     return keras.saving.load_model(path)

@@ -179,7 +179,7 @@ class TranslationEvaluator(keras.callbacks.Callback):
             translations, self._references, tokenized=self._tokenized
         ).value
         logs["val_chrf"] = evaluation.chrf(translations, self._references).value
-        self._say("")  # ends the line of the progress bar
+        self._say("")  # ends the line of Keras's progress bar
         for source, translation in zip(self._sources[: self._samples], translations, strict=False):
             self._say(f"{source} -> {translation}")
 

@@ -36,6 +36,7 @@ from keras_transformer.training.distribution import (
 )
 from keras_transformer.training.keeper import RunKeeper
 from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.progress import TrainingProgress
 from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
 
 
@@ -259,6 +260,11 @@ class Trainer:
         return [*callbacks, keeper]
 
     def _fit(self, model, stream, validation, keeper, callbacks):
+        progress = TrainingProgress(stream.report.batches_per_epoch)
+        if self.is_chief:
+            # Behind what adds to the logs; in front of the keeper, which may stop the run.
+            place = callbacks.index(keeper)
+            callbacks = [*callbacks[:place], progress, *callbacks[place:]]
         try:
             model.fit(
                 stream.dataset(counts_epochs=False),  # the keeper seeks
@@ -266,10 +272,11 @@ class Trainer:
                 epochs=self.recipe.training.epochs,
                 validation_data=validation,
                 callbacks=callbacks,
-                verbose="auto" if self.is_chief else 0,
+                verbose=0,
                 shuffle=False,  # the dataset does that
             )
         finally:
+            progress.close()
             keeper.release()
 
     def _average(self, model, validation):

@@ -1,5 +1,6 @@
 """The tokenizer loses nothing but what its rule says, in every mode and after every round trip."""
 
+import inspect
 import os
 import pathlib
 import random
@@ -14,7 +15,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data.corpus import CorpusError
+from keras_transformer.data.corpus import CorpusError, read_lines
 from keras_transformer.data.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.tensorflow_only
@@ -272,9 +273,28 @@ def test_training_reads_files_globs_and_lines_alike(tmp_path):
     assert len(models) == 1
 
 
+def test_vocabulary_is_byte_pairs_unless_told_otherwise_wherever_it_is_learned():
+    """The paper's, in Python, in a recipe and on the command line."""
+    from keras_transformer.cli.data import vocabulary
+    from keras_transformer.recipe import VocabularySettings
+
+    defaults = [
+        inspect.signature(function).parameters["model_type"].default
+        for function in (Tokenizer.train, vocabulary, VocabularySettings)
+    ]
+    assert defaults == ["bpe"] * 3
+
+
+def test_file_without_text_is_named(tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    for files in (str(tmp_path / "empty.txt"), read_lines(tmp_path / "empty.txt")):
+        with pytest.raises(ValueError, match="`files` must hold a line of text.*empty.txt"):
+            Tokenizer.train(files, 300, tmp_path / "m")
+
+
 def test_lines_with_tabs_are_learned_from(tmp_path):
     lines = ["ab\tcd", "cd\tab"] * 50
-    tokenizer = Tokenizer.train(iter(lines), 266, tmp_path / "m")
+    tokenizer = Tokenizer.train(iter(lines), 268, tmp_path / "m")
     assert tokenizer.tokenize("ab cd").shape[0] < len("ab cd")
 
 
@@ -294,7 +314,7 @@ def broken_corpus():
     ("files", "arguments", "error", "named"),
     [
         (iter(["abc"]), {"vocabulary_size": 262}, ValueError, "`vocabulary_size` must be at least"),
-        (iter(["", " "]), {}, ValueError, "`files` must hold a line of text"),
+        (iter(["", " "]), {}, ValueError, "`files` must hold a line.*an iterator without one$"),
         (iter([("a", "b")]), {}, ValueError, "`files` must give lines"),
         (["one line", "another"], {}, FileNotFoundError, r"one line.*iter\(lines\)"),
         ("missing.txt", {}, FileNotFoundError, "missing.txt"),

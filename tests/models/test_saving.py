@@ -1,6 +1,7 @@
 """Models outlive their process: `.keras`, `.weights.h5`, config."""
 
 import json
+import zipfile
 
 import keras
 import numpy as np
@@ -65,6 +66,22 @@ model.load_weights("{folder}/model.weights.h5")
 def test_model_answers_the_same_in_a_fresh_process(saved, load):
     folder, model = saved
     assert_same_in_a_fresh_process(model, inputs, load, folder)
+
+
+def test_model_file_that_is_not_whole_is_named(saved, tmp_path):
+    """Cut off anywhere, or with any byte of its content changed."""
+    content = (saved[0] / "model.keras").read_bytes()
+    size, path = len(content), tmp_path / "cut.keras"
+    broken = [content[:length] for length in (0, 1, 30, size // 4, size // 2, size - 1)]
+    with zipfile.ZipFile(saved[0] / "model.keras") as archive:
+        for member in archive.infolist():
+            # Behind the header of 30 bytes and the name.
+            place = member.header_offset + 30 + len(member.filename) + member.compress_size // 2
+            broken.append(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    for wrong in (*broken, b"text"):
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match="cut.keras must be a whole `.keras` file"):
+            keras_transformer.load_model(path)
 
 
 def test_loaded_model_is_whole(saved):

@@ -1,0 +1,179 @@
+"""What all settings have in common: YAML as people write it, errors that name field and file."""
+
+import dataclasses
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.config import TransformerConfig
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.recipe import (
+    DataSettings,
+    Recipe,
+    TrainingSettings,
+    VocabularySettings,
+    recipe_text,
+)
+from keras_transformer.settings import Settings
+
+REQUIRED = {TransformerConfig: {"vocabulary_size": 100}, DataSettings: {"train": ["a", "b"]}}
+KINDS = (TransformerConfig, DataSettings, VocabularySettings, TrainingSettings, SearchSettings)
+NUMBERS = [
+    (kind, field.name)
+    for kind in KINDS
+    for field in dataclasses.fields(kind)
+    if field.type in (int, float, int | None, float | None)
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Anything(Settings):
+    """Takes whatever YAML says."""
+
+    value: object = None
+    other: object = None
+
+
+def read(text):
+    (value,) = Anything.from_yaml(f"value: [{text}]").value
+    return value
+
+
+def refused(kind, text, *source):
+    with pytest.raises(ValueError) as caught:
+        kind.from_yaml(text, *source)
+    assert "\n" not in str(caught.value) and "<unicode string>" not in str(caught.value)
+    return str(caught.value)
+
+
+# === Floats ===
+
+MANTISSAS = st.from_regex(r"[-+]?([0-9]{1,4}\.?[0-9]{0,4}|\.[0-9]{1,4})", fullmatch=True)
+EXPONENTS = st.from_regex(r"[eE][-+]?[0-9]{1,2}", fullmatch=True)
+
+
+@settings(deadline=None)
+@given(MANTISSAS, EXPONENTS)
+def test_float_with_an_exponent_is_read_as_python_reads_it(mantissa, exponent):
+    value = read(mantissa + exponent)
+    assert isinstance(value, float) and value == float(mantissa + exponent)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("1", "-1", "1_000", "0x1F", "1.5", ".5", "1:30", "true", "null", "~", "2026-11-22"),
+        *("e5", "1e", "1e5e5", "-e3", "1.2.3e4", "GPU:0", "1e-3x", "'1e-3'", '"1e-3"', "val_loss"),
+    ],
+)
+def test_everything_else_is_read_as_yaml_reads_it(text):
+    assert read(text) == yaml.safe_load(text) and type(read(text)) is type(yaml.safe_load(text))
+
+
+@settings(deadline=None)
+@given(st.text() | st.from_regex(r"[-+]?[0-9.]{0,5}[eE][-+]?[0-9]{1,3}", fullmatch=True))
+def test_text_survives_also_if_it_looks_like_a_float(text):
+    """Such as a folder named 1e-3 in `init_from`."""
+    training = TrainingSettings(init_from=text)
+    assert TrainingSettings.from_yaml(training.to_yaml()) == training
+    assert yaml.safe_load(training.to_yaml())["init_from"] == text, "for other readers of YAML too"
+
+
+@pytest.mark.parametrize("kind, name", NUMBERS)
+def test_number_that_is_not_finite_is_refused_by_name(kind, name):
+    others = [f"{key}: {value}" for key, value in REQUIRED.get(kind, {}).items() if key != name]
+    for text in (".inf", "-.inf", ".nan", ".NaN", "1e999"):
+        assert f"`{name}` must be" in refused(kind, "\n".join([*others, f"{name}: {text}"]))
+
+
+@pytest.mark.parametrize("kind, name", NUMBERS)
+def test_int_beyond_all_floats_is_refused_where_a_float_is_meant(kind, name):
+    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
+    if field.type in (float, float | None):
+        with pytest.raises(ValueError, match=f"`{name}` must be a finite number"):
+            kind(**REQUIRED.get(kind, {}) | {name: 10**400})
+
+
+# === Keys ===
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("value: 1\nother: 2\nvalue: 3", ["'value'", "line 3", "first in line 1"]),
+        ("{value: 1, value: 1}", ["'value'", "line 1, column 12"]),
+        ("value:\n  a: {b: 1,\n      'b': 2}", ["'b'", "line 3", "first in line 2"]),
+    ],
+)
+def test_key_that_stands_twice_is_refused_with_its_lines(text, named):
+    message = refused(Anything, text)
+    for word in named:
+        assert word in message
+
+
+def test_merged_mappings_may_be_overruled():
+    """YAML's own way to say a key again."""
+    text = "value: &a {x: 1, y: 2}\nother: &b {<<: *a, y: 3}"
+    assert Anything.from_yaml(text) == Anything({"x": 1, "y": 2}, {"x": 1, "y": 3})
+    assert Anything.from_yaml(f"{text}\n").to_yaml().count("x: 1") == 2
+
+
+def test_unknown_key_is_answered_by_the_one_that_is_meant():
+    message = refused(TrainingSettings, "batch_token: 5")
+    assert "Did you mean 'batch_tokens'?" in message and "label_smoothing" not in message
+    for word in ("'zzz'", "label_smoothing", "batch_tokens"):
+        assert word in refused(TrainingSettings, "zzz: 5"), "nothing close: all of them"
+    assert "'epochs'" in refused(Recipe, "data: {train: [a.tsv]}\ntraining: {epoch: 3}")
+
+
+# === Files ===
+
+DATA = "data: {train: [a.tsv]}\n"
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("", ["a YAML mapping", "`data`", "nothing"]),
+        ("Zwei Männer schlafen.\nEin Hund.\n", ["a YAML mapping", "`data`", "text"]),
+        ("- one\n- two\n", ["a YAML mapping", "list"]),
+        (DATA + "training: [", ["not valid YAML", "line 2"]),
+        (DATA + "training: {epochs: \0}", ["not valid YAML"]),
+        (DATA + "training: {epochs: 0}", ["`epochs`"]),
+        (DATA + "model: {num_heads: 3}", ["num_heads=3"]),
+        (DATA + "training: {epochs: 1, epochs: 2}", ["'epochs' stands twice"]),
+        ("training: {epochs: 1}", ["'data'"]),
+    ],
+)
+def test_error_in_a_recipe_names_its_file(tmp_path, text, named):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(ValueError) as caught:
+        Recipe.load(str(path))
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ") and "<unicode string>" not in message
+    for word in named:
+        assert word in message
+    assert "Männer" not in message, "what is no recipe is not echoed"
+
+
+def test_recipe_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "model.keras"
+    path.write_bytes(b"PK\x03\x04\xff\xfe")
+    for reader in (Recipe.load, recipe_text):
+        with pytest.raises(ValueError, match="model.keras: a recipe must be UTF-8 text"):
+            reader(str(path))
+
+
+@pytest.mark.parametrize("section", ["train", "validation", "test"])
+@pytest.mark.parametrize("lines", ["", "\n \n", "one\t\n\teins\n"], ids=["empty", "blank", "half"])
+def test_split_without_text_is_named_with_its_files(tmp_path, section, lines):
+    (tmp_path / "full.tsv").write_text("one\teins\n")
+    (tmp_path / "void.tsv").write_text(lines if "\t" in lines else lines.replace("\n", "\t\n"))
+    data = DataSettings(**{"train": ["full.tsv"], section: ["void.tsv"]})
+    with pytest.raises(ValueError, match=f"`{section}` must hold a pair.*{tmp_path}/void.tsv"):
+        data.pairs(section, tmp_path)
+    (tmp_path / "void.tsv").write_text("\t\n" * 3 + "one\teins\n")
+    assert len(list(data.pairs(section, tmp_path))) == 4, "each line is a pair"
