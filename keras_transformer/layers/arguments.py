@@ -1,6 +1,13 @@
-"""Checks of the layers' arguments: errors name the argument that the user wrote."""
+"""Checks of the layers' arguments: errors name the argument that the user wrote.
 
+Looks at the backend: only a TensorFlow graph can raise when it runs.
+"""
+
+import keras
 import numpy as np
+
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
 
 
 def require_positive(**sizes):
@@ -40,3 +47,47 @@ def require_mask(axes, **masks):
                 f"Received: {name} of shape {tuple(np.shape(mask))}. "
                 f"Pass a padding mask (B, S) as `mask[{padding}]`."
             )
+
+
+def require_in_table(start_index, length, max_sequence_length):
+    """Raises if the positions reach beyond `max_sequence_length`, the rows of a learned table.
+
+    A `ValueError` where the numbers are known. In a TensorFlow graph, which raises when it runs,
+    `tf.errors.InvalidArgumentError`. Other backends know the length, but not a traced
+    `start_index`.
+
+    Args:
+        start_index: int or int tensor. The first position.
+        length: int or int tensor. Number of positions.
+        max_sequence_length: int.
+
+    Returns:
+        `start_index`, which in a graph depends on the check, so that the graph cannot drop it.
+
+    Example:
+
+    >>> require_in_table(2, 4, max_sequence_length=6)
+    2
+    """
+    known = [_known(start_index), _known(length)]
+    message = "The input must not reach beyond `max_sequence_length` when positions are learned."
+    if sum(number or 0 for number in known) > max_sequence_length:
+        raise ValueError(
+            f"{message} Received: {length} tokens, start_index={start_index}, "
+            f"max_sequence_length={max_sequence_length}"
+        )
+    if None not in known or keras.config.backend() != "tensorflow":
+        return start_index
+    received = [length, "tokens, start_index =", start_index]
+    received = [f"{message} Received:", *received, "max_sequence_length =", max_sequence_length]
+    check = tf.debugging.Assert(start_index + length <= max_sequence_length, received)
+    with tf.control_dependencies([check]):
+        return tf.identity(start_index)
+
+
+def _known(number):
+    """int, or `None` if the number is known only when the graph runs."""
+    try:
+        return int(number)
+    except TypeError:
+        return None

@@ -140,9 +140,7 @@ class DecoderBlock(Block):
             x, sublayer=attend_to_encoder, training=training
         )
         x = self.feed_forward_residual(x, sublayer=self.feed_forward, training=training)
-        extras = ()
-        if return_attention_scores:
-            extras += ({"self": scores, "encoder": encoder_scores},)
+        extras = ({"self": scores, "encoder": encoder_scores},) * return_attention_scores
         if cache_given:
             extras += ({"self": grown[0], "encoder": same[0]},)
         return (x, *extras) if extras else x
