@@ -16,7 +16,6 @@ from keras_transformer.layers.masks import (
 )
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
-from keras_transformer.layers.residual import Residual
 
 __all__ = [
     "DecoderBlock",
@@ -26,7 +25,6 @@ __all__ = [
     "MultiHeadAttention",
     "PaddingMask",
     "PositionalEmbedding",
-    "Residual",
     "additive_attention",
     "causal_mask",
     "combine_masks",

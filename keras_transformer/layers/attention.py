@@ -4,10 +4,13 @@ Both turn queries, keys and values that are already projected and split into hea
 output per query, and both return the scores they used.
 """
 
+import numpy as np
 from keras import ops
 
-# Far below any similarity, yet finite: a row that may attend to nothing must not become NaN.
-MASKED_SIMILARITY = -1e9
+from keras_transformer.layers.arguments import require_mask
+
+# Below any other similarity, yet finite: a row that may attend to nothing must not become NaN.
+MASKED_SIMILARITY = float(np.finfo("float32").min)
 
 
 def scaled_dot_product_attention(query, key, value, attention_mask=None, scaled=True, dropout=None):
@@ -20,7 +23,8 @@ def scaled_dot_product_attention(query, key, value, attention_mask=None, scaled=
         query: float tensor `(B, N, T, K)`.
         key: float tensor `(B, N, S, K)`.
         value: float tensor `(B, N, S, V)`.
-        attention_mask: bool tensor broadcastable to `(B, N, T, S)`, `True` = may attend. Optional.
+        attention_mask: bool tensor of 4 axes that broadcasts to `(B, N, T, S)`, `True` = may
+            attend. Optional.
         scaled: bool. `False` leaves out the division by `sqrt(K)`: for large `K` the dot products
             then grow (their variance is `K`) and push the softmax to where its gradient vanishes.
         dropout: callable applied to the scores before they weigh the values. Optional.
@@ -28,6 +32,9 @@ def scaled_dot_product_attention(query, key, value, attention_mask=None, scaled=
     Returns:
         float tensor `(B, N, T, V)` in the dtype of `value`, and the scores before dropout, float32
         `(B, N, T, S)`. Rows that may attend to nothing are 0 in both.
+
+    Raises:
+        ValueError: if `attention_mask` has another number of axes.
 
     Example:
 
@@ -57,11 +64,15 @@ def additive_attention(query, key, value, score_vector, attention_mask=None, dro
         key: float tensor `(B, N, S, K)`.
         value: float tensor `(B, N, S, V)`.
         score_vector: float tensor `(K,)`, or one that broadcasts to `(B, N, T, S, K)`.
-        attention_mask: bool tensor broadcastable to `(B, N, T, S)`, `True` = may attend. Optional.
+        attention_mask: bool tensor of 4 axes that broadcasts to `(B, N, T, S)`, `True` = may
+            attend. Optional.
         dropout: callable applied to the scores before they weigh the values. Optional.
 
     Returns:
         As `scaled_dot_product_attention`.
+
+    Raises:
+        ValueError: if `attention_mask` has another number of axes.
 
     Example:
 
@@ -86,6 +97,7 @@ def _mix(similarity, value, attention_mask, dropout):
     if attention_mask is None:
         scores = _softmax(similarity)
     else:
+        require_mask("BNTS", attention_mask=attention_mask)
         scores = _softmax(ops.where(attention_mask, similarity, MASKED_SIMILARITY))
         # Exact zeros, also on rows that may attend to nothing.
         scores = scores * ops.cast(attention_mask, "float32")

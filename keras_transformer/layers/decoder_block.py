@@ -5,6 +5,7 @@ Paper, section 3.1, right half of figure 1.
 
 import keras
 
+from keras_transformer.layers.arguments import require_mask
 from keras_transformer.layers.block import Block
 
 
@@ -36,7 +37,8 @@ class DecoderBlock(Block):
         encoder_output: float tensor `(B, S, D')`. Not needed with a `cache`.
         attention_mask: bool tensor `(B, T, T)` or `(B, 1, T)`, beside the causal mask. With a
             `cache` it covers cached and new positions. Optional.
-        encoder_attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`. Optional.
+        encoder_attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`. Optional. A padding mask
+            `(B, S)` goes in as `mask[:, None, :]`, here and above.
         use_causal_mask: bool. `False` if `attention_mask` says all, as where the positions are
             rival next tokens. Defaults to `True`.
         return_attention_scores: bool. Defaults to `False`.
@@ -49,7 +51,7 @@ class DecoderBlock(Block):
         `{"self": (B, N, T, T), "encoder": (B, N, T, S)}`, float32.
 
     Raises:
-        ValueError: if neither `encoder_output` nor `cache` is given.
+        ValueError: if neither `encoder_output` nor `cache` is given, or a mask has not 3 axes.
 
     Masking: self-attention is causal. Implicit Keras masks of `inputs` and `encoder_output`
         are honoured beside the arguments.
@@ -109,6 +111,7 @@ class DecoderBlock(Block):
                 "`encoder_output` or `cache` must be given. "
                 "Received: encoder_output=None, cache=None"
             )
+        require_mask("BTS", encoder_attention_mask=encoder_attention_mask)
         cache_given = cache is not None
 
         def attend(x):
@@ -137,9 +140,7 @@ class DecoderBlock(Block):
             x, sublayer=attend_to_encoder, training=training
         )
         x = self.feed_forward_residual(x, sublayer=self.feed_forward, training=training)
-        extras = ()
-        if return_attention_scores:
-            extras += ({"self": scores, "encoder": encoder_scores},)
+        extras = ({"self": scores, "encoder": encoder_scores},) * return_attention_scores
         if cache_given:
             extras += ({"self": grown[0], "encoder": same[0]},)
         return (x, *extras) if extras else x

@@ -32,13 +32,18 @@ class EncoderBlock(Block):
 
     Call arguments:
         inputs: float tensor `(B, S, D)`.
-        attention_mask: bool tensor `(B, S, S)` or `(B, 1, S)`, `True` = may attend. Optional.
+        attention_mask: bool tensor `(B, S, S)` or `(B, 1, S)`, `True` = may attend. A padding mask
+            `(B, S)` goes in as `mask[:, None, :]`. Optional.
+        use_causal_mask: bool. Also hide what comes after each position. Defaults to `False`.
         return_attention_scores: bool. Defaults to `False`.
         training: bool. Dropout is active only if `True`.
 
     Returns:
         float tensor `(B, S, D)`; with `return_attention_scores`, a pair with the scores, float32
         `(B, N, S, S)`.
+
+    Raises:
+        ValueError: if `attention_mask` has not 3 axes.
 
     Masking: an implicit Keras mask of `inputs` is honoured beside `attention_mask`, and passed on.
     Precision: softmax and layer-norm statistics are always float32.
@@ -54,12 +59,20 @@ class EncoderBlock(Block):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1.
     """
 
-    def call(self, inputs, attention_mask=None, return_attention_scores=False, training=None):
+    def call(
+        self,
+        inputs,
+        attention_mask=None,
+        use_causal_mask=False,
+        return_attention_scores=False,
+        training=None,
+    ):
         def attend(x):
             return self.self_attention(
                 query=x,
                 value=x,
                 attention_mask=attention_mask,
+                use_causal_mask=use_causal_mask,
                 return_attention_scores=True,
                 training=training,
             )

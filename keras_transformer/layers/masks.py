@@ -41,11 +41,20 @@ def causal_mask(query_length, key_length=None):
     Returns:
         bool tensor `(1, T, S)`.
 
+    Raises:
+        ValueError: if `query_length` is `None`, as `ops.shape(x)[1]` is in a functional model of
+            open length. Call the layer with `use_causal_mask=True` there.
+
     Example:
 
     >>> ops.convert_to_numpy(causal_mask(2, 3)).astype(int).tolist()
     [[[1, 1, 0], [1, 1, 1]]]
     """
+    if query_length is None:
+        raise ValueError(
+            "`query_length` must be an int or an int tensor. Received: query_length=None. "
+            "Where the length is open, call the layer with `use_causal_mask=True`."
+        )
     key_length = query_length if key_length is None else key_length
     queries = ops.arange(query_length, dtype="int32") + (key_length - query_length)
     keys = ops.arange(key_length, dtype="int32")

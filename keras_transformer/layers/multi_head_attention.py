@@ -7,7 +7,7 @@ cached keys and values. Paper, section 3.2.2.
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import require_positive
+from keras_transformer.layers.arguments import require_mask, require_positive
 from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask, combine_masks
@@ -34,7 +34,8 @@ class MultiHeadAttention(keras.layers.Layer):
         query: float tensor `(B, T, D)`.
         value: float tensor `(B, S, D)`. `None` with a `cache`: attend over the cache as it stands.
         key: float tensor `(B, S, D)`. Defaults to `value`.
-        attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`, `True` = may attend. Optional.
+        attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`, `True` = may attend. A padding mask
+            `(B, S)` goes in as `mask[:, None, :]`. Optional.
         use_causal_mask: bool. Also hide what comes after each query. Defaults to `False`.
         return_attention_scores: bool. Defaults to `False`.
         cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of what was projected before,
@@ -49,7 +50,9 @@ class MultiHeadAttention(keras.layers.Layer):
         `(B, N, T, S)`; the cache, grown by the new positions.
 
     Raises:
-        ValueError: if a width is not positive, or neither `value` nor `cache` is given.
+        ValueError: if a width is not positive, neither `value` nor `cache` is given, or
+            `attention_mask` has not 3 axes. (`keras.layers.MultiHeadAttention` reads 2 axes as
+            `(T, S)` and 4 as `(B, N, T, S)`.)
 
     Masking: implicit Keras masks of `value` and `key` are honoured beside `attention_mask`, unless
         there is a `cache`; that of `query` is passed on. A query that may attend to nothing gets
@@ -117,6 +120,7 @@ class MultiHeadAttention(keras.layers.Layer):
         key_mask=None,
         training=None,
     ):
+        require_mask("BTS", attention_mask=attention_mask)
         cache_given = cache is not None
         if value is not None:
             new = self.make_cache(value, key)

@@ -4,11 +4,16 @@ The first layer of both stacks and, where the matrix is shared, the last layer o
 Paper, sections 3.4 and 3.5.
 """
 
+import math
+
 import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.arguments import require_positive
+from keras_transformer.layers.arguments import require_in_table, require_positive
+
+# Integers up to here are exact in these dtypes: a larger token id would become another one.
+LARGEST_EXACT_ID = {"bfloat16": 2**8, "float16": 2**11}
 
 
 def sinusoidal_encoding(positions, hidden_dim):
@@ -60,10 +65,13 @@ class PositionalEmbedding(keras.layers.Layer):
         hidden_dim: int. Width of the embeddings. Even for sinusoidal positions.
         positions: `"sinusoidal"` (any length) or `"learned"` (up to `max_sequence_length`).
         max_sequence_length: int, in tokens. Needed for, and only used by, learned positions.
+        mask_zero: bool. Whether token id 0 is padding: the output then carries a Keras mask, as
+            that of `keras.layers.Embedding` does. Defaults to `False`.
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
-        inputs: int tensor `(B, T)` of token ids; with `reverse=True`, float tensor `(B, T, D)`.
+        inputs: int tensor `(B, T)` of token ids, or float tensor of whole numbers, as
+            `keras.Sequential` makes them; with `reverse=True`, float tensor `(B, T, D)`.
         start_index: int or int tensor, the position of the first token: how many tokens were
             already decoded. Defaults to `0`.
         reverse: bool. Project to the vocabulary instead of embedding. Defaults to `False`.
@@ -73,9 +81,13 @@ class PositionalEmbedding(keras.layers.Layer):
         `(B, T, V)`.
 
     Raises:
-        ValueError: if an argument does not fit, or the input is longer than the learned table.
+        ValueError: if an argument does not fit, the dtype of the token ids cannot hold every id,
+            or the input reaches beyond the learned table. In a TensorFlow graph in which that is
+            not known before it runs, `tf.errors.InvalidArgumentError` when it runs. Where nothing
+            can be raised, in XLA and in JAX with a traced `start_index`, such positions are NaN.
 
-    Masking: none is made or needed; the model derives masks from token ids.
+    Masking: with `mask_zero`, a Keras mask that is false at token id 0; `EncoderBlock`,
+        `GlobalAveragePooling1D` and others honour it. With `reverse=True` a mask is passed on.
     Precision: the sum of embedding and position is made in float32 and cast last; logits are
         multiplied in the compute dtype and returned as float32.
     Departures from the paper: none. (`positions="learned"` is its Table 3, row E.)
@@ -97,9 +109,12 @@ class PositionalEmbedding(keras.layers.Layer):
         hidden_dim,
         positions="sinusoidal",
         max_sequence_length=None,
+        mask_zero=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
+        self.autocast = False  # half precision cannot hold every token id
         require_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
         if positions not in ("sinusoidal", "learned"):
             raise ValueError(
@@ -116,6 +131,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.hidden_dim = hidden_dim
         self.positions = positions
         self.max_sequence_length = max_sequence_length
+        self.mask_zero = mask_zero
 
     def build(self, inputs_shape=None):
         # Not autocast: the sum with the positions is made in float32, and casting the rows that
@@ -140,6 +156,11 @@ class PositionalEmbedding(keras.layers.Layer):
     def call(self, inputs, start_index=0, reverse=False):
         return self._project(inputs) if reverse else self._embed(inputs, start_index)
 
+    def compute_mask(self, inputs, previous_mask=None):
+        # Hidden states, the inputs of `reverse=True`, have one axis more than token ids.
+        made_here = self.mask_zero and len(inputs.shape) == 2
+        return ops.not_equal(inputs, 0) if made_here else previous_mask
+
     def _initializer(self):
         return keras.initializers.RandomNormal(stddev=self.hidden_dim**-0.5)
 
@@ -154,30 +175,41 @@ class PositionalEmbedding(keras.layers.Layer):
         """
         if self.positions == "sinusoidal":
             return sinusoidal_encoding(positions, self.hidden_dim)
-        return ops.cast(ops.take(self.position_embeddings, positions, axis=0), "float32")
+        rows = ops.cast(ops.take(self.position_embeddings, positions, axis=0), "float32")
+        # On a GPU and in XLA, a lookup beyond the table gives zeros or the last row.
+        in_table = ops.less(positions, self.max_sequence_length)
+        return ops.where(ops.expand_dims(in_table, -1), rows, float("nan"))
 
-    def _embed(self, token_ids, start_index):
+    def _embed(self, inputs, start_index):
+        token_ids, length = self._token_ids(inputs), ops.shape(inputs)[1]
         if self.positions == "learned":
-            self._check_length(token_ids.shape[1], start_index)
-        positions = ops.arange(ops.shape(token_ids)[1], dtype="int32") + start_index
+            start_index = require_in_table(start_index, length, self.max_sequence_length)
+        positions = ops.arange(length, dtype="int32") + start_index
         embedded = ops.cast(ops.take(self.embeddings, token_ids, axis=0), "float32")
         embedded = embedded * self.hidden_dim**0.5 + self.encode_positions(positions)
         return ops.cast(embedded, self.compute_dtype)
 
-    def _check_length(self, length, start_index):
-        """Where both are known; in a graph of unknown length the lookup itself fails."""
-        if length is None or not isinstance(start_index, int):
-            return
-        if start_index + length > self.max_sequence_length:
+    def _token_ids(self, inputs):
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        if dtype in ("int32", "int64"):
+            return inputs
+        if self.vocabulary_size - 1 > LARGEST_EXACT_ID.get(dtype, math.inf):
             raise ValueError(
-                "The input must not reach beyond `max_sequence_length` when positions are "
-                f"learned. Received: {length} tokens, start_index={start_index}, "
-                f"max_sequence_length={self.max_sequence_length}"
+                f"Token ids must be integers: {dtype} cannot hold every id below "
+                f"`vocabulary_size`. Received: inputs of dtype {dtype}, "
+                f"vocabulary_size={self.vocabulary_size}. Begin a `keras.Sequential` with "
+                '`keras.Input((None,), dtype="int32")`.'
             )
+        return ops.cast(inputs, "int32")
 
     def _project(self, hidden):
+        if self.mask_zero and len(hidden.shape) != 3:
+            raise ValueError(
+                "`inputs` must be (B, T, D) with `mask_zero` and `reverse=True`. "
+                f"Received: inputs of shape {tuple(hidden.shape)}"
+            )
         # (B, T, D) -> (B*T, D): the gradient of a 3-D product would hold (B, D, V).
-        flat = ops.reshape(hidden, (-1, self.hidden_dim))
+        flat = ops.cast(ops.reshape(hidden, (-1, self.hidden_dim)), self.compute_dtype)
         matrix = ops.cast(self.embeddings, self.compute_dtype)
         logits = ops.cast(ops.matmul(flat, ops.transpose(matrix)), "float32")
         return ops.reshape(logits, (*ops.shape(hidden)[:-1], self.vocabulary_size))
@@ -189,4 +221,5 @@ class PositionalEmbedding(keras.layers.Layer):
             "hidden_dim": self.hidden_dim,
             "positions": self.positions,
             "max_sequence_length": self.max_sequence_length,
+            "mask_zero": self.mask_zero,
         }

@@ -1,4 +1,4 @@
-"""The wrapper around every sub-layer: dropout, addition, layer normalisation.
+"""The part of a block around each sub-layer: dropout, addition, layer normalisation.
 
 The only place that knows whether normalisation stands behind the sub-layer (as in the paper) or
 before it. Paper, sections 3.1 and 5.4.
@@ -9,13 +9,16 @@ import keras
 from keras_transformer.layers.dropout import Dropout
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class Residual(keras.layers.Layer):
     """Adds what a sub-layer computes to what it was given, and normalises.
 
     Post-norm, the paper's: `LayerNorm(x + Dropout(sublayer(x)))`.
     Pre-norm, `normalize_first=True`: `x + Dropout(sublayer(LayerNorm(x)))`; the stack then needs
     one more normalisation at its end.
+
+    Internal to the blocks, and not exported: the sub-layer is a call argument, so that a block can
+    hand it masks and caches. Keras tracks no layers among call arguments: a functional model would
+    neither train nor save them. The block owns the sub-layer's weights.
 
     Args:
         dropout: float in [0, 1). Fraction of the sub-layer's outputs dropped. Defaults to `0.1`.
@@ -38,7 +41,7 @@ class Residual(keras.layers.Layer):
 
     Example:
 
-    >>> layer = keras_transformer.layers.Residual(dropout=0.0)
+    >>> layer = Residual(dropout=0.0)
     >>> tuple(layer(np.ones((2, 5, 8)), sublayer=lambda x: x * 2).shape)
     (2, 5, 8)
 
@@ -69,11 +72,3 @@ class Residual(keras.layers.Layer):
         if not self.normalize_first:
             outputs = self.layer_norm(outputs)
         return (outputs, *rest) if rest else outputs
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "dropout": self.dropout,
-            "normalize_first": self.normalize_first,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-        }

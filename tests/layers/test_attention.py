@@ -1,8 +1,11 @@
 """The two attention functions, against NumPy, Keras and what softmax promises."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_transformer.layers import additive_attention, scaled_dot_product_attention
 from tests.builders import assert_close, normal, to_numpy
@@ -118,3 +121,61 @@ def test_content_behind_the_mask_changes_nothing(function):
     actual = to_numpy(function(query, other_key, other_value, attention_mask=mask))
     for ours, theirs in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+# Near the ends of float32, around -1e9 (often taken for minus infinity), and ordinary.
+SIMILARITIES = np.array([-3e38, -1e30, -1e9, -1e9 + 64, 0.0, 1.0, 3e38])
+# Every choice of visible keys, one a query; the first sees none.
+EVERY_MASK = np.array(list(itertools.product([False, True], repeat=len(SIMILARITIES))))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_any_finite_similarity_is_weighed_right_beside_masked_keys(dtype):
+    """Queries and keys of width 1, the queries 1: each similarity is its key."""
+    largest_finite = 65504 if dtype == "float16" else 3e38
+    keys = ops.cast(np.clip(SIMILARITIES, -largest_finite, largest_finite)[:, None], dtype)
+    values = ops.cast(np.arange(1.0, len(SIMILARITIES) + 1)[:, None], dtype)
+    queries = ops.ones((len(EVERY_MASK), 1), dtype)
+    outputs, scores = scaled_dot_product_attention(
+        *(x[None, None] for x in (queries, keys, values)), attention_mask=EVERY_MASK[None, None]
+    )
+    outputs, scores = to_numpy((outputs, scores))
+    exact = [to_numpy(x).astype("float64") for x in (queries[1:], keys, values)]
+    expected_outputs, expected_scores = attention(*exact, EVERY_MASK[1:])
+    assert_close(scores[0, 0, 1:], expected_scores, 1e-6)
+    assert_close(outputs[0, 0, 1:], expected_outputs, 2.0**-7)
+    np.testing.assert_array_equal(scores[0, 0, 0], 0)
+    np.testing.assert_array_equal(outputs[0, 0, 0], 0)
+
+
+def test_gradients_beside_masked_keys_are_finite_and_zero_where_nothing_is_visible():
+    class Attention(keras.layers.Layer):
+        def build(self, mask_shape):
+            shape = (1, 1, len(EVERY_MASK), 1)
+            self.queries = self.add_weight(shape=shape, initializer="ones")
+            self.keys = self.add_weight(shape=(1, 1, len(SIMILARITIES), 1))
+            self.keys.assign(SIMILARITIES[None, None, :, None])
+
+        def call(self, mask):
+            values = ops.reshape(ops.arange(len(SIMILARITIES), dtype="float32"), (1, 1, -1, 1))
+            return scaled_dot_product_attention(self.queries, self.keys, values, mask)[0]
+
+    mask = EVERY_MASK[None, None]
+    model = keras.Sequential([Attention()])
+    model.compile(optimizer=keras.optimizers.SGD(1.0), loss=lambda _, outputs: ops.sum(outputs))
+    model.build(mask.shape)
+    model.train_on_batch(mask, np.zeros((1, 1)))
+    queries, keys = (to_numpy(v) for v in model.trainable_variables)
+    gradients = 1 - queries[0, 0, :, 0]
+    assert np.isfinite(gradients).all() and np.isfinite(keys).all()
+    assert gradients[0] == 0
+    only_0_and_1 = (EVERY_MASK == np.isin(SIMILARITIES, [0, 1])).all(axis=1)
+    assert (gradients[only_0_and_1] != 0).all()
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("shape", [(T, S), (B, S), (B, T, S), (1, B, 1, T, S)])
+def test_mask_with_another_number_of_axes_is_named(function, shape):
+    message = rf"`attention_mask` must have 4 axes.*Received: .*\({', '.join(map(str, shape))}\)"
+    with pytest.raises(ValueError, match=message):
+        function(query, key, value, attention_mask=np.ones(shape, bool))

@@ -216,3 +216,47 @@ def test_each_dropout_acts_only_in_training(make, field):
 def test_decoder_block_without_source_is_named():
     with pytest.raises(ValueError, match="`encoder_output`.*Received: encoder_output=None"):
         decoder_block()(target)
+
+
+@pytest.mark.parametrize(
+    "make, inputs, argument, padding",
+    [
+        (encoder_block, [source], "attention_mask", source_padding),
+        (decoder_block, [target, source], "attention_mask", target_padding),
+        (decoder_block, [target, source], "encoder_attention_mask", source_padding),
+    ],
+    ids=["encoder", "decoder", "decoder to encoder"],
+)
+def test_padding_mask_as_attention_mask_is_named(make, inputs, argument, padding):
+    with pytest.raises(ValueError, match=f"`{argument}` must have 3 axes.*Received: {argument} "):
+        make()(*inputs, **{argument: padding})
+    make()(*inputs, **{argument: padding[:, None, :]})
+
+
+@NORMS
+def test_causal_encoder_of_open_length_never_sees_the_future(normalize_first):
+    inputs = keras.Input((None, D))
+    outputs = EncoderBlock(**SIZES, normalize_first=normalize_first)(inputs, use_causal_mask=True)
+    outputs = EncoderBlock(**SIZES)(outputs, use_causal_mask=True)
+    model = randomize(keras.Model(inputs, outputs))
+    before = model.predict_on_batch(source)
+    assert_close(model.predict_on_batch(source[:, :2]), before[:, :2], 1e-6)
+    for t in range(S):
+        changed = source.copy()
+        changed[:, t] += 1.0
+        difference = np.abs(model.predict_on_batch(changed) - before).max(axis=(0, 2))
+        assert (difference[:t] <= 1e-6).all() and (difference[t:] > 1e-4).all()
+
+
+def test_causal_encoder_honours_the_other_masks():
+    block = encoder_block()
+    both = source_padding[:, None] & np.tri(S, dtype=bool)
+    expected = block(source, attention_mask=both, return_attention_scores=True)
+    actual = block(
+        source,
+        attention_mask=source_padding[:, None],
+        use_causal_mask=True,
+        return_attention_scores=True,
+    )
+    for ours, explicit in zip(to_numpy(actual), to_numpy(expected), strict=True):
+        np.testing.assert_array_equal(ours, explicit)

@@ -1,11 +1,15 @@
 """Our layers in a Keras author's own functional model: implicit masks, fit, save, load."""
 
+import re
+import textwrap
+
 import keras
 import numpy as np
 import pytest
 
 from keras_transformer import layers
 from tests.builders import (
+    ROOT,
     assert_close,
     assert_same_in_a_fresh_process,
     normal,
@@ -24,8 +28,9 @@ def embedded(name):
     return token_ids, keras.layers.Embedding(V, 16, mask_zero=True)(token_ids)
 
 
-def tagger():
-    token_ids, x = embedded("token_ids")
+def tagger(embedding):
+    token_ids = keras.Input((None,), dtype="int32", name="token_ids")
+    x = embedding(V, 16, mask_zero=True)(token_ids)
     x = layers.EncoderBlock(**SIZES)(x)
     x = layers.MultiHeadAttention(num_heads=2, key_dim=4)(query=x, value=x)
     return randomize(keras.Model({"token_ids": token_ids}, keras.layers.Dense(3)(x)))
@@ -39,8 +44,9 @@ def two_towers(normalize_first):
     return randomize(keras.Model({"source": source_ids, "target": target_ids}, y))
 
 
-def test_encoder_layers_honour_the_implicit_mask():
-    model = tagger()
+@pytest.mark.parametrize("embedding", [keras.layers.Embedding, layers.PositionalEmbedding])
+def test_encoder_layers_honour_the_implicit_mask(embedding):
+    model = tagger(embedding)
     wider = np.pad(source, [(0, 0), (0, 3)])
     expected = to_numpy(model({"token_ids": source}))
     assert_close(to_numpy(model({"token_ids": wider}))[:, :4], expected, 1e-6)
@@ -61,7 +67,7 @@ def test_decoder_block_honours_the_implicit_masks_of_both_sides(normalize_first,
 
 
 def test_model_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
-    model = tagger()
+    model = tagger(layers.PositionalEmbedding)
     model.compile(optimizer="adam", loss="mse")
     inputs = {"token_ids": padded_ids([4, 2], V)}
     before = to_numpy(model(inputs))
@@ -72,3 +78,37 @@ def test_model_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
         'import keras_transformer.layers\nmodel = keras.saving.load_model("{folder}/foreign.keras")'
     )
     assert_same_in_a_fresh_process(model, inputs, load, tmp_path)
+
+
+def readme_classifier():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    section = readme.partition("## One layer in your own model")[2]
+    names = {}
+    exec(textwrap.dedent(re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]), names)
+    return names["classifier"]
+
+
+def sequential_classifier():
+    return keras.Sequential(
+        [
+            layers.PositionalEmbedding(V, 16, mask_zero=True),
+            layers.EncoderBlock(**SIZES),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(2),
+        ]
+    )
+
+
+@pytest.mark.parametrize("make", [readme_classifier, sequential_classifier])
+def test_classifier_gives_the_same_logits_whatever_the_padding(make):
+    ids = padded_ids([4, 2, 3], V).astype("int64")
+    model = make()
+    model(ids)
+    randomize(model)
+    expected = to_numpy(model(ids))
+    wider = np.pad(ids, [(0, 0), (0, 24)])
+    assert_close(to_numpy(model(wider)), expected, 1e-5)
+    assert_close(model.predict(wider, verbose=0), expected, 1e-5)
+    for row, length in enumerate([4, 2, 3]):
+        alone = to_numpy(model(ids[row : row + 1, :length]))
+        assert_close(alone[0], expected[row], 1e-5)

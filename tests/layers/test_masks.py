@@ -1,5 +1,6 @@
 """Masks against literal matrices: 1 = may be attended."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -37,6 +38,12 @@ def test_padding_mask_takes_another_pad_token():
 )
 def test_causal_mask_lets_the_last_query_see_every_key(lengths, expected):
     assert_equal(causal_mask(*lengths), expected[None])
+
+
+def test_open_length_of_a_causal_mask_is_named():
+    inputs = keras.Input((None, 8))
+    with pytest.raises(ValueError, match="`query_length`.*=None.*`use_causal_mask=True`"):
+        causal_mask(keras.ops.shape(inputs)[1])
 
 
 def test_combine_masks_allows_what_all_allow():

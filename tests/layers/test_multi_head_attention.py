@@ -198,3 +198,22 @@ def test_width_that_is_not_positive_is_named(argument, wrong):
 def test_missing_value_is_named():
     with pytest.raises(ValueError, match="`value`.*Received: value=None"):
         attention_layer({"query": query, "value": value})(query=query)
+
+
+@pytest.mark.parametrize("batch", [1, N, N + 1])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_padding_mask_as_attention_mask_is_named(batch, symbolic):
+    """With a batch of 1 or of `num_heads`, its axes fit those of the heads by chance."""
+    layer = MultiHeadAttention(**SIZES)
+    x = keras.Input((S, D)) if symbolic else normal(batch, S, D)
+    padding = keras.Input((S,), dtype="bool") if symbolic else np.ones((batch, S), bool)
+    message = r"`attention_mask` must have 3 axes.*Received: .*Pass .* as `mask\[:, None, :\]`"
+    with pytest.raises(ValueError, match=message):
+        layer(query=x, value=x, attention_mask=padding)
+    layer(query=x, value=x, attention_mask=padding[:, None, :])
+
+
+def test_mask_for_each_head_is_named():
+    layer = MultiHeadAttention(**SIZES)
+    with pytest.raises(ValueError, match=r"Received: attention_mask of shape \(2, 2, 6, 6\)"):
+        layer(query=query, value=query, attention_mask=np.ones((B, N, T, T), bool))

@@ -100,8 +100,9 @@ def test_embeddings_are_drawn_from_a_normal_of_deviation_root_of_width():
 
 
 @POSITIONS
-def test_layer_follows_the_recipe(positions, tmp_path):
-    config = {"vocabulary_size": V, "hidden_dim": D, **positions}
+@pytest.mark.parametrize("mask_zero", [False, True])
+def test_layer_follows_the_recipe(positions, mask_zero, tmp_path):
+    config = {"vocabulary_size": V, "hidden_dim": D, "mask_zero": mask_zero, **positions}
     check_layer(PositionalEmbedding, config, {"inputs": ids}, tmp_path)
 
 
@@ -125,9 +126,121 @@ def test_odd_width_of_the_encoding_is_named():
         sinusoidal_encoding(np.arange(3), 7)
 
 
+@pytest.mark.parametrize("mask_zero", [False, True])
+def test_padding_is_left_out_of_an_average_only_with_mask_zero(mask_zero):
+    layer = built(mask_zero=mask_zero)
+    average = to_numpy(keras.layers.GlobalAveragePooling1D()(layer(ids)))
+    counted = ids != 0 if mask_zero else np.ones_like(ids, bool)
+    for row, embedded in enumerate(to_numpy(layer(ids))):
+        assert_close(average[row], embedded[counted[row]].mean(axis=0), 1e-6)
+    for inputs in (ids, ids.astype("float32")):
+        mask = layer.compute_mask(keras.ops.convert_to_tensor(inputs))
+        assert mask is None if not mask_zero else (to_numpy(mask) == (ids != 0)).all()
+
+
+def test_reverse_makes_no_mask_of_hidden_states_but_passes_theirs_on():
+    layer, plain = built(mask_zero=True), built()
+    hidden = to_numpy(layer(ids))
+    hidden[:, 0] = 0.0  # zeros of a hidden state are no padding
+    tensor = keras.ops.convert_to_tensor(hidden)
+    assert layer.compute_mask(tensor) is None
+    np.testing.assert_array_equal(
+        to_numpy(layer(tensor, reverse=True)), to_numpy(plain(hidden, reverse=True))
+    )
+    average = keras.layers.GlobalAveragePooling1D()
+    logits = to_numpy(layer(layer(ids), reverse=True))
+    expected = [row[real].mean(axis=0) for row, real in zip(logits, ids != 0, strict=True)]
+    assert_close(to_numpy(average(layer(layer(ids), reverse=True))), np.stack(expected), 1e-6)
+
+
+def test_flat_hidden_states_that_look_like_token_ids_are_named():
+    with pytest.raises(ValueError, match=r"`inputs` must be \(B, T, D\).*Received: .*\(5, 8\)"):
+        built(mask_zero=True)(normal(5, D), reverse=True)
+
+
+@pytest.mark.parametrize("policy", ["float32", *HALF_PRECISION])
+def test_float_token_ids_are_those_integers_also_in_half_precision(policy):
+    layer = PositionalEmbedding(5000, D, dtype=policy)
+    odd = np.array([[4999, 1001, 257, 0]])
+    expected = to_numpy(layer(odd))
+    for dtype in ("float32", "float64", "uint16"):
+        np.testing.assert_array_equal(to_numpy(layer(odd.astype(dtype))), expected)
+
+
+@pytest.mark.parametrize("policy", HALF_PRECISION)
+def test_dtype_that_cannot_hold_every_token_id_is_named(policy):
+    """Sequential makes its inputs in the compute dtype, in which 257 would become 256."""
+    dtype = HALF_PRECISION[policy]
+    model = keras.Sequential([PositionalEmbedding(5000, D, dtype=policy)])
+    message = f"Token ids must be integers: {dtype}.*Received: .*vocabulary_size=5000"
+    with pytest.raises(ValueError, match=message):
+        model.predict(ids, verbose=0)
+    small = PositionalEmbedding(257, D, dtype=policy)
+    every_id = np.arange(257).reshape(1, -1)
+    halved = small(keras.ops.cast(every_id, dtype))
+    np.testing.assert_array_equal(to_numpy(halved), to_numpy(small(every_id)))
+
+
 @pytest.mark.parametrize("length, start_index", [(7, 0), (1, 6), (4, 3)])
-def test_position_beyond_the_learned_table_is_named(length, start_index):
-    with pytest.raises(
-        ValueError, match="`max_sequence_length`.*Received: .*max_sequence_length=6"
-    ):
-        built(**LEARNED)(np.ones((1, length), "int32"), start_index=start_index)
+@pytest.mark.parametrize("convert", [int, np.int32, keras.ops.convert_to_tensor])
+def test_position_beyond_the_learned_table_is_named(length, start_index, convert):
+    layer = built(**LEARNED)
+    with pytest.raises(ValueError, match=f"`max_sequence_length`.*Received: {length} tokens.*=6"):
+        layer(np.ones((1, length), "int32"), start_index=convert(start_index))
+
+
+def functions_of_open_length(layer, folder):
+    """name -> function of the number of tokens, which its graph does not know."""
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec((), tf.int32)])
+    def decode(length):
+        def step(index, total):
+            embedded = layer(tf.ones((1, 1), tf.int32), start_index=index)
+            return index + 1, total + embedded[0, 0]
+
+        return tf.while_loop(lambda index, _: index < length, step, (0, tf.zeros(D)))[1]
+
+    inputs = keras.Input((None,), dtype="int32")
+    model = keras.Model(inputs, layer(inputs))
+    model.export(folder, verbose=False)
+    loaded = tf.saved_model.load(folder)
+    return {
+        "model": lambda length: model.predict_on_batch(np.ones((1, length), "int32")),
+        "SavedModel": lambda length: loaded.serve(tf.ones((1, length), tf.int32)),
+        "decoding": decode,
+    }
+
+
+@pytest.mark.tensorflow_only
+def test_position_beyond_the_learned_table_is_named_in_graphs(tmp_path):
+    import tensorflow as tf
+
+    for name, function in functions_of_open_length(built(**LEARNED), tmp_path).items():
+        assert np.isfinite(function(6)).all(), name
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            function(7)
+        tokens, start_index = (1, 6) if name == "decoding" else (7, 0)
+        received = f"[{tokens}] [tokens, start_index =] [{start_index}] [max_sequence_length =] [6]"
+        assert received in str(error.value), name
+
+
+def test_position_beyond_the_learned_table_is_nan_where_nothing_can_be_raised():
+    layer = built(**LEARNED)
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        compiled = tf.function(
+            lambda index: layer(ids, start_index=index),
+            input_signature=[tf.TensorSpec((), tf.int32)],
+            jit_compile=True,
+        )
+    elif keras.config.backend() == "jax":
+        import jax
+
+        compiled = jax.jit(lambda index: layer(ids, start_index=index))
+    else:
+        pytest.skip("everything is known on PyTorch")
+    assert_close(to_numpy(compiled(np.int32(2))), to_numpy(layer(ids, start_index=2)), 1e-6)
+    beyond = to_numpy(compiled(np.int32(4)))
+    assert np.isfinite(beyond[:, :2]).all() and np.isnan(beyond[:, 2:]).all()

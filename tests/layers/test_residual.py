@@ -1,12 +1,15 @@
 """Residual: LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x))."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers import Residual
+from keras_transformer import layers
+from keras_transformer.layers.residual import Residual
 from tests.builders import assert_close, normal, randomize, to_numpy, weights_below
-from tests.layer_checks import HALF_PRECISION, check_config
+from tests.layer_checks import HALF_PRECISION
 from tests.paper_reference import layer_norm
 
 x = normal(2, 5, 8) * 3 + 1
@@ -65,5 +68,9 @@ def test_statistics_are_float32_in_half_precision(policy):
     assert_close(to_numpy(outputs), expected, 2.0**-7)
 
 
-def test_config_is_complete():
-    check_config(Residual, {"dropout": 0.2, "normalize_first": True, "layer_norm_epsilon": 1e-5})
+def test_no_public_layer_takes_a_sublayer_as_call_argument():
+    """A functional model neither trains nor saves a layer among call arguments."""
+    public = [getattr(layers, name) for name in layers.__all__]
+    public = [c for c in public if inspect.isclass(c) and issubclass(c, keras.layers.Layer)]
+    assert public and Residual not in public
+    assert not [c for c in public if "sublayer" in inspect.signature(c.call).parameters]
