@@ -57,11 +57,9 @@ def train(
         import_tensorflow()
         from keras_transformer.training.callbacks import NonFiniteLossError
         from keras_transformer.training.keeper import TrainingInterrupted
-        from keras_transformer.training.trainer import Trainer, begin_anew
+        from keras_transformer.training.trainer import Trainer
 
-        if not resume:
-            begin_anew(run)
-        trainer = Trainer(parsed, data, run, say=console.print)
+        trainer = Trainer(parsed, data, run, say=console.print, resume=resume)
         if trainer.finished:
             console.print(f"{run} is trained already: see {trainer.run.report_file}.")
             return

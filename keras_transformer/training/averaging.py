@@ -3,27 +3,36 @@
 Paper, section 6.1.
 """
 
+import itertools
+
 from keras_transformer.models.transformer import load_model
 from keras_transformer.run_folder import RunFolder, replaced
 from keras_transformer.training.callbacks import better
 from keras_transformer.training.checkpoints import (
     CheckpointFolder,
     average_checkpoints,
+    check_model_state,
+    read_shapes,
     restore_model_state,
+    step_of,
 )
 
 
 def average_run(run_folder, output, last=5, best=0):
     """Writes a model whose weights are the average of a run's checkpoints.
 
+    Of a run with `ema_momentum`, the moving averages of the weights are averaged: these are what
+    was validated.
+
     Args:
         run_folder: path of the run's folder.
         output: path of the `.keras` file to write.
-        last: int. How many of the last checkpoints. Defaults to `5`.
-        best: int. Instead: how many of the best ones. Defaults to `0`.
+        last: int. How many of the last checkpoints: of those after an epoch or, if the run keeps
+            fewer, of those after every `checkpoint_updates` updates. Defaults to `5`.
+        best: int. Instead: how many of the best epochs. Defaults to `0`.
 
     Returns:
-        list of the paths averaged.
+        list of the paths averaged, the newest or the best first.
 
     Raises:
         ValueError: if the run does not keep that many.
@@ -35,14 +44,54 @@ def average_run(run_folder, output, last=5, best=0):
     training = run.recipe().training
     monitor = training.monitor or "val_loss"
     folder = CheckpointFolder(run.checkpoints, mode=better(monitor).__name__)
-    paths = folder.best(best) if best else folder.last(last)
+    paths = folder.best(best) if best else last_to_average(folder, last)
     if not paths or len(paths) < (best or last):
         raise ValueError(
             f"The run keeps {len(paths)} such checkpoints (`keep_last` {training.keep_last}, "
             f"`keep_best` {training.keep_best} in its recipe). Received: last={last}, best={best}"
         )
     model = load_model(run.model_file)
-    restore_model_state(model, average_checkpoints(paths), parts=("model",))
+    average_into(model, paths)
     with replaced(output) as partial:
         model.save(partial)
+    if output == run.averaged_file:
+        run.add_made(output.name)
     return paths
+
+
+def last_to_average(folder, number):
+    """Returns the last checkpoints that are spaced alike; fewer than asked if there are no more.
+
+    They are those after the last epochs or, if these are too few, those after every so many
+    updates. A mixture of both would count some stretches of the training twice, and so would the
+    checkpoint of a run that was told to stop.
+
+    Args:
+        folder: `CheckpointFolder`.
+        number: int, how many are asked for.
+
+    Returns:
+        list of paths, the newest first.
+    """
+    epochs = folder.last(number, "epoch")
+    updates = folder.last(number, "updates")
+    steps = [step_of(path) for path in updates]
+    gaps = [newer - older for newer, older in itertools.pairwise(steps)]
+    # `checkpoint_updates` may have changed when the run went on.
+    alike = sum(1 for _ in itertools.takewhile(lambda gap: gap == gaps[0], gaps)) + bool(steps)
+    return updates if len(epochs) < number == alike else epochs
+
+
+def average_into(model, paths):
+    """Gives a model the average of the weights in checkpoints.
+
+    Args:
+        model: `keras.Model` made as the one that was saved.
+        paths: paths of checkpoints.
+
+    Raises:
+        ValueError: they are not of such a model.
+    """
+    for path in paths:
+        check_model_state(model, read_shapes(path), parts=("model",))
+    restore_model_state(model, average_checkpoints(paths, ema=True), parts=("model",))

@@ -123,11 +123,10 @@ def test_plan_without_shuffling_is_the_same_in_every_epoch_longest_first():
     assert lengths[plans[0][0]].max() == lengths.max()
 
 
-def test_plan_with_a_row_over_the_budget_raises():
-    lengths = np.array([[5, 9], [3, 3]])
-    assert members(plan_batches(lengths, batch_tokens=9)) == {frozenset([0]), frozenset([1])}
-    with pytest.raises(ValueError, match="batch_tokens=8, largest length 9"):
-        plan_batches(lengths, batch_tokens=8)
+def test_plan_gives_a_row_over_the_budget_a_batch_of_its_own():
+    lengths = np.array([[5, 9], [3, 3], [2, 3], [40, 2], [39, 39]])
+    expected = {frozenset([0]), frozenset([1, 2]), frozenset([3]), frozenset([4])}
+    assert members(plan_batches(lengths, batch_tokens=8)) == expected
 
 
 def test_plan_draws_lengths_in_no_order():
@@ -281,14 +280,16 @@ def test_what_is_dropped_is_counted_by_reason(tokenizer):
         assert f"{reason} {len(unfit)}" in str(report)
 
 
-def test_pair_over_the_budget_of_tokens_is_too_long(tokenizer):
+def test_pair_over_the_budget_of_tokens_is_too_long_where_lengths_are_limited(tokenizer):
     (length,) = {len(tokenizer.tokenize(line, add_end=True)) for line in ("one " * 20,)}
     pairs = [("one " * 20, "eins"), ("two", "zwei")]
-    for batch_tokens, expected in [(length - 1, 1), (length, 0)]:
-        _, report = make_dataset(
-            pairs, tokenizer, batch_tokens=batch_tokens, max_length=None, max_length_ratio=None
-        )
-        assert report.dropped["too long"] == expected
+    for batch_tokens, max_length, dropped in [
+        *((length - 1, 256, 1), (length, 256, 0), (length - 1, None, 0)),
+    ]:
+        options = {"max_length": max_length, "max_length_ratio": None}
+        dataset, report = make_dataset(pairs, tokenizer, batch_tokens=batch_tokens, **options)
+        assert report.dropped["too long"] == dropped
+        assert len(rows_of(dataset)) == 2 - dropped
 
 
 def test_report_counts_tokens_and_slots(tokenizer):

@@ -783,7 +783,7 @@ def test_a_model_that_is_made_otherwise_is_refused():
 def test_temporary_checkpoint_goes_with_the_next_save_or_a_later_one(tmp_path):
     """A kill between writing the next one and deleting it must not let it stay."""
     folder = CheckpointFolder(tmp_path, keep_last=5)
-    temporary = folder.save(8, {"a": np.zeros(2)}, {}, temporary=True)
+    temporary = folder.save(8, {"a": np.zeros(2)}, {}, kinds=["stop"])
     kept = temporary.read_bytes()
     assert folder.last(5) == [temporary]
     folder.save(10, {"a": np.zeros(2)}, {})
