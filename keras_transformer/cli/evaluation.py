@@ -16,7 +16,7 @@ from keras_transformer.cli.options import (
     example,
 )
 from keras_transformer.cli.translators import load_translator, one_line, progress
-from keras_transformer.console import clear_errors
+from keras_transformer.console import clear_errors, console
 
 commands = typer.Typer()
 
@@ -59,7 +59,13 @@ def evaluate(
         if source is None and model is None:
             from keras_transformer.run_folder import RunFolder
 
-            RunFolder(run).add_to_report(
+            folder = RunFolder(run)
+            if "updates" not in folder.report():
+                console.print(
+                    "The run is not finished: these are figures of its best epoch so far. In "
+                    f"{folder.report_file} they move to `earlier` when it goes on."
+                )
+            folder.add_to_report(
                 search=search,
                 exact_match=match,
                 **{score.name: vars(score) for score in scores},
@@ -106,6 +112,7 @@ def plot(
         for name, figure in figures.items():
             path = run / f"{name}.png"
             figure.savefig(path, dpi=120)
+            RunFolder(run).add_made(path.name)
             print(path)
 
 

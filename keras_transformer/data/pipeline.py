@@ -336,14 +336,12 @@ def _check_fit(config, max_length, tokenizer, target_tokenizer):
             f"positions. Received: max_length={max_length}, max_sequence_length={positions}"
         )
     sizes = {"source": config.source_vocabulary_size, "target": config.vocabulary_size}
-    for side, ours in zip(sizes, (tokenizer, target_tokenizer), strict=True):
-        fields = ("pad_token_id", "start_token_id", "end_token_id")
-        of_model = {"vocabulary_size": sizes[side], **{n: getattr(config, n) for n in fields}}
-        of_tokenizer = {name: getattr(ours, name) for name in of_model}
-        if of_tokenizer != of_model:
+    tokenizers = (tokenizer, target_tokenizer)
+    for (side, size), each in zip(sizes.items(), tokenizers, strict=True):
+        if each.vocabulary_size != size:
             raise ValueError(
-                f"The {side} tokenizer must be that of the model, which has {of_model}. "
-                f"Received: {of_tokenizer}"
+                f"The {side} tokenizer must have the {size} tokens of the model's vocabulary. "
+                f"Received: a tokenizer of {each.vocabulary_size} tokens"
             )
 
 

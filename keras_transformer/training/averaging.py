@@ -64,7 +64,8 @@ def last_to_average(folder, number):
 
     They are those after the last epochs or, if these are too few, those after every so many
     updates. A mixture of both would count some stretches of the training twice, and so would the
-    checkpoint of a run that was told to stop.
+    checkpoint of a run that was told to stop. Nor are there gaps, as before an epoch that is kept
+    because it is the best.
 
     Args:
         folder: `CheckpointFolder`.
@@ -73,13 +74,22 @@ def last_to_average(folder, number):
     Returns:
         list of paths, the newest first.
     """
-    epochs = folder.last(number, "epoch")
-    updates = folder.last(number, "updates")
-    steps = [step_of(path) for path in updates]
-    gaps = [newer - older for newer, older in itertools.pairwise(steps)]
-    # `checkpoint_updates` may have changed when the run went on.
-    alike = sum(1 for _ in itertools.takewhile(lambda gap: gap == gaps[0], gaps)) + bool(steps)
-    return updates if len(epochs) < number == alike else epochs
+    metadata = folder.metadata()
+    epochs = folder.last(len(metadata), "epoch")
+    epochs = _without_gap(epochs, [metadata[path].get("epoch") for path in epochs], 1)[:number]
+    updates = folder.last(len(metadata), "updates")
+    # What `checkpoint_updates` was at the newest: it may change when a run goes on.
+    every = metadata[updates[0]].get("every") if updates else None
+    updates = _without_gap(updates, [step_of(path) for path in updates], every)[:number]
+    return updates if len(epochs) < number == len(updates) else epochs
+
+
+def _without_gap(paths, places, distance):
+    """The first of the paths, as long as their places differ by the distance."""
+    if distance is None and len(places) > 1:  # a run of an earlier version
+        distance = places[0] - places[1]
+    ends = [n for n, (a, b) in enumerate(itertools.pairwise(places), 1) if a - b != distance]
+    return paths[: min(ends, default=len(paths))]
 
 
 def average_into(model, paths):

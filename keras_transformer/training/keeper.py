@@ -237,6 +237,7 @@ class RunKeeper(keras.callbacks.Callback):
             "step": step,
             "epoch": self.epoch,
             "batch": self.batch,
+            "every": self._every,
             "history": self.history,
             **self._fingerprints,
         }
