@@ -31,7 +31,7 @@ models.encoder models.decoder
 models.transformer
 decoding.translator
 export.saved_model export.ctranslate2 training.callbacks
-training.keeper training.averaging training.vocabulary
+training.keeper training.averaging training.beginning
 training.trainer training.roll_call
 training.doctor
 cli.options cli.translators

@@ -4,6 +4,7 @@ Paper, section 6.1.
 """
 
 import itertools
+from pathlib import Path
 
 from keras_transformer.models.transformer import load_model
 from keras_transformer.run_folder import RunFolder, replaced
@@ -18,7 +19,7 @@ from keras_transformer.training.checkpoints import (
 )
 
 
-def average_run(run_folder, output, last=5, best=0):
+def average_run(run_folder, output, last=5, best=0, say=lambda line: None):
     """Writes a model whose weights are the average of a run's checkpoints.
 
     Of a run with `ema_momentum`, the moving averages of the weights are averaged: these are what
@@ -30,6 +31,7 @@ def average_run(run_folder, output, last=5, best=0):
         last: int. How many of the last checkpoints: of those after an epoch or, if the run keeps
             fewer, of those after every `checkpoint_updates` updates. Defaults to `5`.
         best: int. Instead: how many of the best epochs. Defaults to `0`.
+        say: callable that takes a line of text: that they are no epochs, if they are not. Optional.
 
     Returns:
         list of the paths averaged, the newest or the best first.
@@ -50,12 +52,14 @@ def average_run(run_folder, output, last=5, best=0):
             f"The run keeps {len(paths)} such checkpoints (`keep_last` {training.keep_last}, "
             f"`keep_best` {training.keep_best} in its recipe). Received: last={last}, best={best}"
         )
+    if not best and not set(paths) <= set(folder.last(last, "epoch")):
+        say(f"The run keeps fewer than {last} epochs in a row: averaging every so many updates.")
     model = load_model(run.model_file)
     average_into(model, paths)
     with replaced(output) as partial:
         model.save(partial)
-    if output == run.averaged_file:
-        run.add_made(output.name)
+    if Path(output) == run.averaged_file:
+        run.add_made(run.averaged_file.name)
     return paths
 
 

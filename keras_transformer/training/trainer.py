@@ -13,9 +13,10 @@ import keras
 
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.decoding.translator import Translator, load_tokenizers
-from keras_transformer.models.transformer import Transformer, load_model
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.run_folder import RunFolder, replaced, write_text
 from keras_transformer.training.averaging import average_into, last_to_average
+from keras_transformer.training.beginning import make_tokenizers, take_weights
 from keras_transformer.training.callbacks import (
     AveragedWeights,
     BestModel,
@@ -40,7 +41,6 @@ from keras_transformer.training.distribution import (
 from keras_transformer.training.keeper import RunKeeper
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
-from keras_transformer.training.vocabulary import make_tokenizers
 
 
 class Trainer:
@@ -92,7 +92,8 @@ class Trainer:
         """Trains the run to its end, from where it was interrupted if it was.
 
         Returns:
-            dict, the report that is also written to `report.json`.
+            dict, the report that is also written to `report.json` (there, those of earlier models
+            of the run are kept under `earlier`).
 
         Raises:
             RunInUseError: another process trains the run.
@@ -131,7 +132,7 @@ class Trainer:
         )
         goes_on = self._goes_on and keeper.restore(model, self.say)
         if not goes_on and self.recipe.training.init_from is not None:
-            self._take_weights(model)
+            take_weights(model, self.recipe.training.init_from)
         validation = None if validation is None else validation.dataset()
         logger = TrainingLogger(stream)
         callbacks = self._callbacks(model, tokenizers, keeper, averaged)
@@ -272,19 +273,6 @@ class Trainer:
         """The sentence pairs of a split, as something that can be iterated more than once."""
         return self.recipe.data.pairs(split, self.data_folder)
 
-    def _take_weights(self, model):
-        """The weights of `init_from`, which has to be the same model but for dropout."""
-        path = self.recipe.training.init_from
-        other = load_model(RunFolder.existing(path).model_file)
-        mine, theirs = model.config.to_dict(), other.config.to_dict()
-        unlike = [n for n in mine if "dropout" not in n and mine[n] != theirs[n]]
-        if unlike:
-            raise ValueError(
-                f"`init_from` must name a run of the same model. Received: {path!r}, where "
-                + ", ".join(f"{name} is {theirs[name]}, not {mine[name]}" for name in unlike)
-            )
-        model.set_weights(other.get_weights())
-
     def _callbacks(self, model, tokenizers, keeper, averaged):
         training = self.recipe.training
         callbacks = [] if averaged is None else [averaged]
@@ -376,4 +364,6 @@ class Trainer:
             "best_epoch": best.get("epoch", -1) + 1,
             **{name: best[name] for name in ("loss", self.monitor) if name in best},
         }
-        return self.run.begin_report(**entries) if self.is_chief else entries
+        if self.is_chief:
+            self.run.begin_report(**entries)
+        return entries

@@ -129,7 +129,9 @@ def test_average_is_that_of_the_moving_averages(run, tmp_path, asked, updates):
         rows = runs.history(run)
         best = min(range(2), key=lambda epoch: rows[epoch]["val_loss"])
         updates = [PER_EPOCH * (best + 1)]
-    paths = average_run(run, tmp_path / "mean.keras", **asked)
+    said = []
+    paths = average_run(run, tmp_path / "mean.keras", **asked, say=said.append)
+    assert len(said) == (len(paths) == 4), "that they are no epochs"
     assert [int(path.stem[-8:]) for path in paths] == updates
     averages = moving_averages(run)
     means = [np.mean(w, axis=0) for w in zip(*(averages[n] for n in updates), strict=True)]

@@ -1,13 +1,14 @@
-"""The tokenizers of a new run: another run's, given files, or learned from the training split."""
+"""What a new run begins with: its tokenizers and, from another run, its weights."""
 
 import itertools
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.models.transformer import load_model
 from keras_transformer.run_folder import RunFolder
 
 
 def make_tokenizers(recipe, data_folder, files):
-    """Writes the tokenizers that a recipe asks for.
+    """Writes the tokenizers that a recipe asks for: another run's, given files, or learned.
 
     Args:
         recipe: `Recipe`.
@@ -44,3 +45,24 @@ def _learn(recipe, data_folder, files):
             normalization=settings.normalization,
             character_coverage=settings.character_coverage,
         )
+
+
+def take_weights(model, run_folder):
+    """Gives a model the weights of a run's model, which has to be the same but for dropout.
+
+    Args:
+        model: `Transformer`.
+        run_folder: path of the other run's folder.
+
+    Raises:
+        ValueError: if that is another model; the message names what differs.
+    """
+    other = load_model(RunFolder.existing(run_folder).model_file)
+    mine, theirs = model.config.to_dict(), other.config.to_dict()
+    unlike = [n for n in mine if "dropout" not in n and mine[n] != theirs[n]]
+    if unlike:
+        raise ValueError(
+            f"`init_from` must name a run of the same model. Received: {run_folder!r}, where "
+            + ", ".join(f"{name} is {theirs[name]}, not {mine[name]}" for name in unlike)
+        )
+    model.set_weights(other.get_weights())
