@@ -139,16 +139,16 @@ class Trainer:
         is_trained = keeper.finished or keeper.epoch >= self.recipe.training.epochs
         report = self.run.report() if is_trained else {}
         is_reported = "updates" in report
+        was_missing = self._ensure_model(model, keeper)
         sum_over_workers(self.strategy, 0.0)  # the chief waits here until all are ready
         self._chief_does(lambda: self._begin(is_reported))
-        was_missing = self._ensure_model(model, keeper)
         if not is_trained:
             self._fit(model, stream, validation, keeper, [logger, guard, *callbacks])
-        if "updates" not in report or was_missing:
+        if was_missing or not is_reported:
             self._average(model, validation)
-        return (
-            report if "updates" in report else self._report(started, model, stream, keeper, logger)
-        )
+        if is_reported:
+            return {name: value for name, value in report.items() if name != "earlier"}
+        return self._report(started, model, stream, keeper, logger)
 
     def tokenizers(self):
         """Returns the tokenizers of source and target: of this run, of the recipe, or learned."""
