@@ -1,7 +1,5 @@
 """What an average is taken of: epochs, or checkpoints spaced alike, and what was validated."""
 
-import signal
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,6 @@ from keras_transformer.models.transformer import load_model
 from keras_transformer.run_folder import RunFolder
 from keras_transformer.training.averaging import average_run, last_to_average
 from keras_transformer.training.checkpoints import CheckpointFolder
-from keras_transformer.training.keeper import TrainingInterrupted
 from keras_transformer.training.trainer import Trainer
 from tests import runs
 
@@ -80,7 +77,7 @@ def test_kind_of_checkpoints_that_do_not_say_it_follows_from_their_place(tmp_pat
     assert folder.last(1) == [folder.path_of(17)]
 
 
-# One run with a moving average of the weights, told to stop in its last epoch but one.
+# One run with a moving average of the weights.
 
 MOMENTUM = 0.75
 PER_EPOCH = 10
@@ -90,9 +87,6 @@ PER_EPOCH = 10
 def run(tmp_path_factory):
     run = tmp_path_factory.mktemp("averaging") / "run"
     recipe = runs.recipe(ema_momentum=MOMENTUM, average=2)
-    stop = runs.AtUpdate(13, lambda model: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(TrainingInterrupted):
-        runs.WatchedTrainer(recipe, run, before=[stop]).train()
     Trainer(recipe, ".", run, say=lambda line: None).train()
     assert list(runs.checkpoints(run)) == list(range(1, 2 * PER_EPOCH + 1))
     return run

@@ -67,6 +67,13 @@ def trainer(recipe, folder, run, **options):
     return made
 
 
+def untrained(recipe, folder, run):
+    """A trainer that does all but the updates."""
+    made = trainer(recipe, folder, run)
+    made._fit = lambda *args: None
+    return made
+
+
 @pytest.fixture(scope="module")
 def run(folder):
     """One epoch, ended, and what it said."""
@@ -137,8 +144,8 @@ def test_run_of_an_earlier_version_is_taken_over(folder, copy):
     arrays, metadata = read_checkpoint(path)
     del metadata["kinds"], metadata["validation"]
     write_checkpoint(path, arrays, metadata)
-    longer = trainer(recipe(training=TRAINING | {"epochs": 2}), folder, copy)
-    assert longer.train()["epochs"] == 2
+    longer = untrained(recipe(training=TRAINING | {"epochs": 2}), folder, copy)
+    assert longer.train()["updates"] == metadata["step"]
     assert any("earlier version" in line and "val_loss" in line for line in longer.said)
     assert {"config.yaml", "model.keras", "tokenizer.model"} <= set(RunFolder(copy).made())
 
@@ -238,32 +245,33 @@ def test_model_that_was_deleted_is_written_again(folder, run, copy):
 
 
 def test_model_whose_epoch_is_not_kept_cannot_be_written_again(folder, copy):
-    training = TRAINING | {"epochs": 3, "keep_last": 1, "keep_best": 0, "learning_rate": 30.0}
-    run = copy.with_name("worse")  # the first epoch is the best
-    trainer(recipe(training=training), folder, run).train()
-    losses = [row["val_loss"] for row in runs.history(run)]
-    assert losses[-1] > min(losses), "or this shows nothing"
-    RunFolder(run).model_file.unlink()
-    with pytest.raises(
-        ValueError, match="model.keras' is missing, and the checkpoint of its epoch"
-    ):
-        trainer(recipe(training=training), folder, run).train()
+    """As with `keep_best: 0`, when the first of two epochs was the best."""
+    RunFolder(copy).model_file.unlink()
+    (path,) = RunFolder(copy).checkpoints.iterdir()
+    arrays, metadata = read_checkpoint(path)
+    better = metadata["history"][0] | {"val_loss": 0.0}
+    metadata["history"] = [better, metadata["history"][0] | {"epoch": 1}]
+    write_checkpoint(path, arrays, metadata | {"epoch": 2})
+    with pytest.raises(ValueError, match="model.keras' is missing, and the checkpoint"):
+        trainer(recipe(), folder, copy).train()
 
 
-def test_figures_of_the_interrupted_run_are_kept_beside_those_of_the_finished(folder, run, copy):
+def test_figures_of_the_interrupted_run_are_kept_beside_those_of_the_finished(folder, copy):
     """Those of `evaluate`, of another model than there is in the end."""
+
+    def interrupt(*args):
+        raise TrainingInterrupted(signal.SIGTERM, "checkpoints")
+
     report = RunFolder(copy).add_to_report(exact_match=0.5)
     longer = recipe(training=TRAINING | {"epochs": 2})
-    stop = runs.AtUpdate(report["updates"] + 1, lambda model: signal.raise_signal(signal.SIGTERM))
     interrupted = trainer(longer, folder, copy)
-    fit = interrupted._fit
-    interrupted._fit = lambda *args: fit(*args[:-1], [stop, *args[-1]])
+    interrupted._fit = interrupt
     with pytest.raises(TrainingInterrupted):
         interrupted.train()
     assert RunFolder(copy).report() == {"earlier": [report]}
     assert not trainer(longer, folder, copy).finished
     RunFolder(copy).add_to_report(exact_match=0.75)
-    final = trainer(longer, folder, copy).train()
-    assert final["epochs"] == 2 and "exact_match" not in final
+    final = untrained(longer, folder, copy).train()
+    assert final["updates"] == report["updates"] and "exact_match" not in final
     earlier = [report, {"exact_match": 0.75}]
     assert RunFolder(copy).report() == final | {"earlier": earlier}
