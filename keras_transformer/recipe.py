@@ -37,8 +37,9 @@ class DataSettings(Settings):
         train: the split to learn from.
         validation: the split to measure the loss on after each epoch. Optional.
         test: the split that `evaluate` translates. Optional.
-        max_length: int, in tokens with the end token. Longer training pairs are dropped. Defaults
-            to `256`.
+        max_length: int, in tokens with the end token. Longer training pairs are dropped; those to
+            validate with are not. At most `max_sequence_length` where positions are learned.
+            Defaults to `256`.
         max_length_ratio: float. Training pairs whose sides differ more are dropped. Defaults to
             `9.0`.
     """
@@ -162,10 +163,11 @@ class TrainingSettings(Settings):
             whole sentences. Defaults to `null`.
         checkpoint_updates: int. A checkpoint is written after so many updates, and after every
             epoch. Defaults to `1000`.
-        keep_last: int. How many of the last checkpoints are kept. Defaults to `5`.
+        keep_last: int. How many of the last checkpoints are kept: so many after an epoch, and so
+            many after every `checkpoint_updates`. Defaults to `5`.
         keep_best: int. How many of the best ones are kept besides. Defaults to `1`.
-        average: int. At the end, the model becomes the average of so many last checkpoints; `null`
-            for the best epoch's. Defaults to `null`.
+        average: int. At the end, the model becomes the average of so many last epochs, see
+            `average_run`; `null` for the best epoch's. Defaults to `null`.
         ema_momentum: float in (0, 1). Keep an exponential moving average of the weights, and
             validate, translate and save that; `null` for none. Defaults to `null`.
         init_from: path of a run whose weights and vocabulary this one starts with. Defaults to
@@ -279,7 +281,13 @@ class Recipe(Settings):
                 "`data`. Received: validation=None"
             )
         sizes = [self.vocabulary.size] * (1 if self.vocabulary.joint else 2)
-        self.model_config(*sizes)  # tells of mistakes before the vocabulary is learned
+        config = self.model_config(*sizes)  # tells of mistakes before the vocabulary is learned
+        if config.positions == "learned" and self.data.max_length > config.max_sequence_length:
+            raise ValueError(
+                "`max_length` of `data` must be at most `max_sequence_length` of `model`, where "
+                f"positions are learned. Received: max_length={self.data.max_length}, "
+                f"max_sequence_length={config.max_sequence_length}"
+            )
 
     @classmethod
     def from_dict(cls, values):

@@ -186,11 +186,15 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     assert list(expected) == list(resumed) and max(expected) == 3 * per_epoch
     for update, (arrays, _) in expected.items():
         runs.assert_equal(resumed[update][0].values(), arrays.values())
-    saved = runs.saved_weights(whole / "model.keras")
+    path = whole / "model.keras"
+    saved = runs.saved_weights(path)
     runs.assert_equal(runs.saved_weights(stopped / "model.keras"), saved)
-    # The model of this recipe: the mean of the raw weights, whatever is averaged for validation.
-    model = load_model(whole / "model.keras")
-    last = [runs.weights(arrays, model) for arrays, _ in list(expected.values())[-2:]]
+    # The model of this recipe: the mean of the moving averages at the ends of two epochs.
+    names = [variable.path.replace("/", "_") for variable in load_model(path).trainable_variables]
+    last = [
+        [expected[epoch * per_epoch][0][f"optimizer/adam/{name}_average"] for name in names]
+        for epoch in (2, 3)
+    ]
     for weight, *values in zip(saved, *last, strict=True):
         np.testing.assert_allclose(weight, np.mean(values, axis=0), rtol=1e-6, atol=1e-7)
 
@@ -351,6 +355,14 @@ def test_evaluate_scores_the_translations_it_writes(folder):
     assert f"reference    {pairs[0][1]}" in out and "chrF2" in out and "of 20 lines" in out
 
 
+def test_evaluate_of_a_run_that_is_not_finished_says_so(folder, tmp_path):
+    run = shutil.copytree(folder / "run", tmp_path / "run", ignore=lambda *_: ["checkpoints"])
+    (run / "report.json").write_text("{}")
+    ran = cli("evaluate", run, "--beam-size", 1)
+    assert ran.exit_code == 0 and "not finished" in ran.stderr and "`earlier`" in ran.stderr
+    assert "exact_match" in json.loads((run / "report.json").read_text())
+
+
 def test_evaluate_takes_other_files(folder, tmp_path):
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de").write_text("eins\nzwei\n")
@@ -388,6 +400,8 @@ def test_plot_draws_what_it_names(folder):
     assert {"attention.png", "curves.png", "positions.png"} <= names
     for name in names:
         assert (folder / "run" / name).read_bytes().startswith(b"\x89PNG")
+    made = json.loads((folder / "run" / "run.json").read_text())["files"]
+    assert names <= set(made), "what `--no-resume` may delete"
 
 
 def test_export_and_vocabulary_write_what_they_name(folder):

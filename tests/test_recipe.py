@@ -124,3 +124,11 @@ def test_recipe_knows_the_strategies_there_are():
     from keras_transformer.training.distribution import STRATEGIES
 
     assert DISTRIBUTIONS == STRATEGIES
+
+
+def test_pairs_longer_than_learned_positions_are_refused_by_both_names():
+    model = {"preset": "tiny", "positions": "learned", "max_sequence_length": 100}
+    with pytest.raises(ValueError, match=r"max_length.*max_sequence_length.*=256.*=100"):
+        recipe(model=model)
+    recipe(data=DATA | {"max_length": 100}, model=model)
+    recipe(model={"preset": "tiny", "max_sequence_length": 100})  # sinusoids have no end

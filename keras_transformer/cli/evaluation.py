@@ -16,7 +16,7 @@ from keras_transformer.cli.options import (
     example,
 )
 from keras_transformer.cli.translators import load_translator, one_line, progress
-from keras_transformer.console import clear_errors
+from keras_transformer.console import clear_errors, console
 
 commands = typer.Typer()
 
@@ -65,6 +65,11 @@ def evaluate(
         if output is not None:
             output.write_text("".join(one_line(line) + "\n" for line in translations), "utf-8")
         if is_recorded:
+            if "updates" not in folder.report():
+                console.print(
+                    "The run is not finished: these are figures of its best epoch so far. In "
+                    f"{folder.report_file} they move to `earlier` when it goes on."
+                )
             folder.add_to_report(
                 search=search,
                 exact_match=match,
@@ -114,6 +119,7 @@ def plot(
         for name, figure in figures.items():
             path = run / f"{name}.png"
             figure.savefig(path, dpi=120)
+            RunFolder(run).add_made(path.name)
             print(path)
 
 

@@ -45,7 +45,8 @@ def train(
         Path | None, typer.Option(help="Folder of the run. [default: runs/<recipe>]")
     ] = None,
     resume: Annotated[
-        bool, typer.Option(help="Go on with the run in the folder, or delete it and begin anew.")
+        bool,
+        typer.Option(help="Go on with the run in the folder; or, once all is ready, replace it."),
     ] = True,
 ):
     """Train a model by a recipe; go on where an interrupted run stopped, at the exact batch."""
@@ -57,11 +58,9 @@ def train(
         import_tensorflow()
         from keras_transformer.training.callbacks import NonFiniteLossError
         from keras_transformer.training.keeper import TrainingInterrupted
-        from keras_transformer.training.trainer import Trainer, begin_anew
+        from keras_transformer.training.trainer import Trainer
 
-        if not resume:
-            begin_anew(run)
-        trainer = Trainer(parsed, data, run, say=console.print)
+        trainer = Trainer(parsed, data, run, say=console.print, resume=resume)
         if trainer.finished:
             console.print(f"{run} is trained already: see {trainer.run.report_file}.")
             return
@@ -87,13 +86,15 @@ def train(
 @commands.command(epilog=example("keras-transformer average runs/multi30k_en_de --last 5"))
 def average(
     run: RunArgument,
-    last: Annotated[int, typer.Option(help="How many of the last checkpoints.", min=0)] = 5,
-    best: Annotated[int, typer.Option(help="Instead: how many of the best.", min=0)] = 0,
+    last: Annotated[
+        int, typer.Option(help="How many of the last epochs; of few, see the manual.", min=0)
+    ] = 5,
+    best: Annotated[int, typer.Option(help="Instead: how many of the best epochs.", min=0)] = 0,
     output: Annotated[
         Path | None, typer.Option(help="Model to write. [default: averaged.keras in the run]")
     ] = None,
 ):
-    """Average the weights of a run's last or best checkpoints into one model."""
+    """Average the weights of a run's last or best epochs into one model."""
     with clear_errors():
         from keras_transformer.run_folder import RunFolder
 
@@ -101,7 +102,7 @@ def average(
         import_tensorflow()
         from keras_transformer.training.averaging import average_run
 
-        for path in average_run(run, output, last=last, best=best):
+        for path in average_run(run, output, last=last, best=best, say=console.print):
             console.print(f"averaged {path}")
     print(output)
 

@@ -25,7 +25,8 @@ def plan_batches(
 
     Args:
         lengths: int array `(N, 2)`, tokens of source and target, START or END included.
-        batch_tokens: int. Most sentences times longest side of a batch.
+        batch_tokens: int. Most sentences times longest side of a batch; a row that is over it alone
+            is a batch of its own.
         batch_sentences: int. Instead: sentences of a batch.
         shuffle: bool. `False`: the same batches in every epoch, longest first.
         seed: int. With `epoch`, seeds what is random.
@@ -35,16 +36,11 @@ def plan_batches(
         list of int arrays: the rows of each batch, every row of `lengths` in exactly one.
 
     Raises:
-        ValueError: if not exactly one batch size is given, or a row is over it alone.
+        ValueError: if not exactly one batch size is given.
     """
     check_batch_size(batch_tokens, batch_sentences)
     rng = np.random.default_rng([seed, epoch])
     longest = lengths.max(axis=1)
-    if batch_tokens and longest.max(initial=0) > batch_tokens:
-        raise ValueError(
-            "`batch_tokens` must be at least the largest of `lengths`. "
-            f"Received: batch_tokens={batch_tokens}, largest length {longest.max()}"
-        )
     difference = lengths[:, 0] - lengths[:, 1].astype(float)
     order = np.arange(len(lengths))
     if shuffle:
@@ -56,7 +52,7 @@ def plan_batches(
     start = 0
     while start < len(order):
         width = -descending[start]
-        size = batch_sentences or batch_tokens // width
+        size = batch_sentences or max(1, batch_tokens // width)
         similar = np.searchsorted(descending, -(1 - BUCKET_WIDTH) * width) - start
         bucket = order[start : start + size * max(1, similar // size)]
         start += len(bucket)

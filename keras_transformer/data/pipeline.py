@@ -80,6 +80,7 @@ def make_dataset(
     shuffle=True,
     seed=0,
     first_epoch=0,
+    config=None,
 ):
     """Makes the dataset that `fit` and `evaluate` take from sentence pairs.
 
@@ -105,19 +106,24 @@ def make_dataset(
             padding included: sentences times longest sentence.
         batch_sentences: int. Instead: sentences of a batch.
         max_length: int. Pairs with more tokens than this on one side, END included, are dropped,
-            and so are those that exceed `batch_tokens` alone. `None`: no other limit.
+            and so are those that exceed `batch_tokens` alone. `None`, for evaluation: a pair that
+            exceeds `batch_tokens` alone is a batch of its own, and only what is beyond the learned
+            positions of `config` is dropped.
         max_length_ratio: float. Pairs are dropped if one side has more than so many times the
             tokens of the other, END included. `None` keeps them.
         shuffle: bool. `False`: one fixed order, for evaluation.
         seed: int. The order of epoch n depends on the lengths, `seed` and n, and nothing else.
         first_epoch: int. The epoch of the first iteration, to resume training.
+        config: `TransformerConfig` of the model that the batches are for. With it, tokenizers of
+            another vocabulary, and a `max_length` beyond the learned positions, are an error here
+            and not in the middle of an epoch. Optional.
 
     Returns:
         `tf.data.Dataset` and `DatasetReport`.
 
     Raises:
-        ValueError: if not exactly one of `batch_tokens` and `batch_sentences` is given, or no
-            pair is kept (the message says why).
+        ValueError: if not exactly one of `batch_tokens` and `batch_sentences` is given, no pair is
+            kept (the message says why), or tokenizers or `max_length` do not fit `config`.
     """
     stream = BatchStream(
         pairs,
@@ -129,6 +135,7 @@ def make_dataset(
         max_length_ratio=max_length_ratio,
         shuffle=shuffle,
         seed=seed,
+        config=config,
     )
     stream.seek(first_epoch)
     return stream.dataset(), stream.report
@@ -174,13 +181,21 @@ class BatchStream:
         max_length_ratio=9.0,
         shuffle=True,
         seed=0,
+        config=None,
     ):
         check_batch_size(batch_tokens, batch_sentences)
+        positions = None
+        if config is not None:
+            _check_fit(config, max_length, tokenizer, target_tokenizer or tokenizer)
+            positions = config.max_sequence_length if config.positions == "learned" else None
         self._tokenizers = tokenizer, target_tokenizer or tokenizer
         self._sides = _tokenize(pairs, *self._tokenizers)
         self._lengths = np.stack([side.lengths for side in self._sides], axis=1)
-        max_length = min(max_length or np.inf, batch_tokens or np.inf)
-        reasons = _reasons_to_drop(self._lengths, max_length, max_length_ratio)
+        if max_length is None:
+            most = positions or np.inf
+        else:
+            most = min(max_length, batch_tokens or np.inf)
+        reasons = _reasons_to_drop(self._lengths, most, max_length_ratio)
         self._kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
         self._dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
         if not self._kept.size:
@@ -310,6 +325,24 @@ def _tokenize(pairs, tokenizer, target_tokenizer):
         )
         for _, ragged in sides
     ]
+
+
+def _check_fit(config, max_length, tokenizer, target_tokenizer):
+    """Raises where batches would hold what a model of `config` has no row of a table for."""
+    positions = config.max_sequence_length
+    if config.positions == "learned" and max_length is not None and max_length > positions:
+        raise ValueError(
+            "`max_length` must be at most the `max_sequence_length` of a model with learned "
+            f"positions. Received: max_length={max_length}, max_sequence_length={positions}"
+        )
+    sizes = {"source": config.source_vocabulary_size, "target": config.vocabulary_size}
+    tokenizers = (tokenizer, target_tokenizer)
+    for (side, size), each in zip(sizes.items(), tokenizers, strict=True):
+        if each.vocabulary_size != size:
+            raise ValueError(
+                f"The {side} tokenizer must have the {size} tokens of the model's vocabulary. "
+                f"Received: a tokenizer of {each.vocabulary_size} tokens"
+            )
 
 
 def _reasons_to_drop(lengths, max_length, max_length_ratio):

@@ -123,9 +123,8 @@ def read_checkpoint(path):
     with _opened(path) as (archive, listing, metadata):
         arrays = {}
         for name, (shape, dtype) in listing.items():
-            # All of it, as `read` then compares the checksum; and before NumPy believes a header.
-            stream = io.BytesIO(archive.read(f"{name}.npy"))
-            array = np.lib.format.read_array(stream, allow_pickle=False)
+            # All of it, as `read` then compares the checksum.
+            array = _array(archive.read(f"{name}.npy"))
             if array.dtype.kind == "V" and array.dtype.name != dtype:
                 array = array.view(dtype)
             if [list(array.shape), array.dtype.name] != [shape, dtype]:
@@ -154,12 +153,53 @@ def read_metadata(path):
         return metadata
 
 
+def read_shapes(path):
+    """Reads what arrays a checkpoint says it holds, to be checked before they are read.
+
+    Args:
+        path: path of a file that `write_checkpoint` wrote.
+
+    Returns:
+        dict of name to shape.
+
+    Raises:
+        CorruptCheckpointError: the metadata, or the list of what the file holds, is not as written.
+        FileNotFoundError: there is no such file.
+    """
+    with _opened(path) as (_, listing, _):
+        return {name: tuple(shape) for name, (shape, dtype) in listing.items()}
+
+
+def _array(content):
+    """The array in an `.npy` file, which must be as large as its header says.
+
+    NumPy allocates what the header says.
+    """
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, _, dtype = read_header(stream)
+    if math.prod(shape) * max(1, dtype.itemsize) != len(content) - stream.tell():
+        raise ValueError(f"an array of shape {shape} and {dtype} has {len(content)} bytes")
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)
+
+
 @contextlib.contextmanager
 def _opened(path):
     """Yields the zip file, what it must hold, and the metadata."""
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+                if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+                    raise ValueError("it is compressed")
+                # Then nothing that is read takes more memory than the file takes of the disk.
+                if sum(member.file_size for member in members) > os.path.getsize(path):
+                    raise ValueError("it is smaller than what it says it holds")
                 metadata = json.loads(archive.read(METADATA))
                 listing = metadata.pop(LISTING)
                 if archive.namelist() != [METADATA, *(f"{name}.npy" for name in listing)]:
@@ -175,12 +215,12 @@ def _opened(path):
 class CheckpointFolder:
     """The checkpoints of a run: `checkpoint-00001234.npz` is the one after 1234 updates.
 
-    After each `save`, it holds the newest ones and the best ones; the others are deleted. A file
-    that cannot be read is no checkpoint: it never counts as one of those kept.
+    After each `save`, it holds the newest ones of each kind and the best ones; the others are
+    deleted. A file that cannot be read is no checkpoint: it never counts as one of those kept.
 
     Args:
         path: path of the folder; the first `save` makes it.
-        keep_last: int, how many of the newest are kept. Defaults to `5`.
+        keep_last: int, how many of the newest of each kind are kept. Defaults to `5`.
         keep_best: int, how many of the best are kept. Defaults to `1`.
         mode: `"min"` or `"max"`, the better score. Defaults to `"min"`.
 
@@ -211,7 +251,7 @@ class CheckpointFolder:
         self.keep_best = keep_best
         self.mode = mode
 
-    def save(self, step, arrays, metadata, score=None, temporary=False):
+    def save(self, step, arrays, metadata, score=None, kinds=()):
         """Writes a checkpoint, then deletes those that are neither among the last nor the best.
 
         Args:
@@ -219,8 +259,9 @@ class CheckpointFolder:
             arrays: dict of name to NumPy array.
             metadata: dict that JSON can hold; the score is added as `"score"`.
             score: float, of which `mode` says what is better. `None` and NaN are never the best.
-            temporary: bool. The next `save` deletes this one, whatever is kept. Defaults to
-                `False`.
+            kinds: list of `"epoch"` (after an epoch) and `"updates"` (after every so many updates),
+                or `["stop"]`: temporary, the next `save` deletes it. Added to the metadata as
+                `"kinds"` where given. Defaults to an epoch's.
 
         Returns:
             path of the checkpoint.
@@ -236,14 +277,12 @@ class CheckpointFolder:
             stale.unlink()
         path = self.path_of(step)
         score = None if score is None else float(score)
-        metadata = {**metadata, "score": score}
-        write_checkpoint(path, arrays, {**metadata, "temporary": True} if temporary else metadata)
-        for other in self._files():
-            with contextlib.suppress(CorruptCheckpointError):
-                if other != path and read_metadata(other).get("temporary"):
-                    other.unlink()
-        kept = {path, *self.last(self.keep_last), *self.best(self.keep_best)}
-        for other in self._scores().keys() - kept:
+        kinds = {"kinds": list(kinds)} if kinds else {}
+        write_checkpoint(path, arrays, {**metadata, "score": score, **kinds})
+        kept = {path, *self.best(self.keep_best)}
+        for kind in ("epoch", "updates"):
+            kept.update(self.last(self.keep_last, kind))
+        for other in self.metadata().keys() - kept:
             other.unlink()
         return path
 
@@ -251,18 +290,28 @@ class CheckpointFolder:
         """Returns the path of the checkpoint after so many updates, whether it is there or not."""
         return self.path / f"checkpoint-{step:08d}.npz"
 
-    def last(self, n):
-        """Returns the paths of the `n` newest checkpoints, the newest first."""
-        return list(self._scores())[:n]
+    def metadata(self):
+        """Returns a dict of path to metadata of the checkpoints, the newest first."""
+        metadata = {}
+        for path in self._files():
+            with contextlib.suppress(CorruptCheckpointError, FileNotFoundError):
+                metadata[path] = read_metadata(path)
+        return metadata
+
+    def last(self, n, kind=None):
+        """Returns the paths of the `n` newest checkpoints, of one kind or all; the newest first."""
+        metadata = self.metadata().items()
+        return [path for path, at in metadata if kind is None or kind in _kinds(at)][:n]
 
     def best(self, n):
         """Returns the paths of the `n` best checkpoints, the best first; of equals, the earlier."""
         sign = 1 if self.mode == "min" else -1
-        scored = [(path, s) for path, s in self._scores().items() if not math.isnan(s)]
+        scores = {path: at.get("score") for path, at in self.metadata().items()}
+        scored = [(p, s) for p, s in scores.items() if s is not None and not math.isnan(s)]
         ranked = sorted(reversed(scored), key=lambda item: sign * item[1])
         return [path for path, _ in ranked][:n]
 
-    def newest(self, say=print):
+    def newest(self, say=print, check=None):
         """Reads the newest checkpoint that is whole.
 
         Newer ones that are not are renamed to `<name>.corrupt`. If none is whole, all files stay
@@ -270,6 +319,8 @@ class CheckpointFolder:
 
         Args:
             say: called with one line for each checkpoint that is passed over.
+            check: called with the dict of `read_shapes` before arrays are read; to raise an error
+                where they cannot be of the model. Optional.
 
         Returns:
             `(path, arrays, metadata)`, or `None` if there are no checkpoints.
@@ -280,6 +331,9 @@ class CheckpointFolder:
         errors = {}
         for path in self._files():
             try:
+                shapes = read_shapes(path)
+                if check is not None:
+                    check(shapes)
                 arrays, metadata = read_checkpoint(path)
             except CorruptCheckpointError as error:
                 errors[path] = str(error)  # the error itself would hold on to what was read
@@ -297,31 +351,30 @@ class CheckpointFolder:
 
     def _files(self):
         """Paths of what is named as a checkpoint, the newest first."""
-        paths = [path for path in self.path.glob("checkpoint-*.npz") if _step(path) >= 0]
-        return sorted(paths, key=_step, reverse=True)
-
-    def _scores(self):
-        """{path: score} of the checkpoints, the newest first; NaN is no score."""
-        scores = {}
-        for path in self._files():
-            with contextlib.suppress(CorruptCheckpointError, FileNotFoundError):
-                score = read_metadata(path).get("score")
-                scores[path] = math.nan if score is None else score
-        return scores
+        paths = [path for path in self.path.glob("checkpoint-*.npz") if step_of(path) >= 0]
+        return sorted(paths, key=step_of, reverse=True)
 
 
-def _step(path):
-    """The number of updates in the name of a checkpoint; -1 in any other name."""
+def step_of(path):
+    """Returns the number of updates in the name of a checkpoint; -1 for any other name."""
     match = re.fullmatch(r"checkpoint-(\d{8,})\.npz", Path(path).name)
     return int(match[1]) if match else -1
 
 
-def average_checkpoints(paths, prefix="model/"):
+def _kinds(metadata):
+    """The kinds of a checkpoint, also of those that were written before they said so."""
+    old = "stop" if metadata.get("temporary") else "updates" if metadata.get("batch") else "epoch"
+    return metadata.get("kinds", [old])
+
+
+def average_checkpoints(paths, prefix="model/", ema=False):
     """Averages the floats of checkpoints, in float64; one of them is in memory at a time.
 
     Args:
         paths: paths of checkpoints of one model, in any order.
         prefix: str. What arrays are named whose name begins otherwise is left out.
+        ema: bool. Whether to take the moving averages of weights where the optimizer kept some,
+            see `ema_as_weights`. Defaults to `False`.
 
     Returns:
         dict of name to array: the mean in the array's own dtype. Arrays that are no floats, such
@@ -331,11 +384,13 @@ def average_checkpoints(paths, prefix="model/"):
         ValueError: no paths, no such arrays, or checkpoints with other names or shapes.
         CorruptCheckpointError: a checkpoint cannot be read.
     """
-    paths = sorted(paths, key=_step)
+    paths = sorted(paths, key=step_of)
     first, sums, arrays = None, {}, {}
     for path in paths:
         arrays = array = None  # or two checkpoints would be in memory
-        arrays = {n: a for n, a in read_checkpoint(path)[0].items() if n.startswith(prefix)}
+        arrays = read_checkpoint(path)[0]
+        arrays = ema_as_weights(arrays) if ema else arrays
+        arrays = {n: a for n, a in arrays.items() if n.startswith(prefix)}
         kinds = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
         first = first or kinds
         for name in sorted(kinds.keys() | first.keys()):
@@ -356,6 +411,27 @@ def average_checkpoints(paths, prefix="model/"):
     means = {name: total / len(paths) for name, total in sums.items()}
     return {
         name: np.asarray(means.get(name, array)).astype(array.dtype, copy=False)
+        for name, array in arrays.items()
+    }
+
+
+def ema_as_weights(arrays):
+    """Puts the moving averages of an optimizer with `use_ema=True` in place of the weights.
+
+    Args:
+        arrays: dict of name to array, as of `model_state`. It stays as it is.
+
+    Returns:
+        dict of the same names; the same arrays where there are no moving averages.
+    """
+    # Keras names the average of "a/kernel" "adam/a_kernel_average".
+    averages = {
+        name.split("/")[-1].removesuffix("_average"): array
+        for name, array in arrays.items()
+        if name.startswith("optimizer/") and name.endswith("_average")
+    }
+    return {
+        name: averages.get(name.removeprefix("model/").replace("/", "_"), array)
         for name, array in arrays.items()
     }
 
@@ -381,6 +457,40 @@ def model_state(model):
     }
 
 
+def check_model_state(model, shapes, parts=PARTS):
+    """Checks, before any array is read, that a state can be put into a model.
+
+    Args:
+        model: `keras.Model`. An optimizer that is not built is built.
+        shapes: dict of name to shape, as of `read_shapes`.
+        parts: which of `"model"`, `"optimizer"` and `"metrics"`; all else is ignored. Defaults to
+            all.
+
+    Raises:
+        ValueError: missing or additional names, or other shapes.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if "optimizer" in parts and optimizer is not None and not optimizer.built:
+        strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's models have one
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            optimizer.build(model.trainable_variables)
+    variables = _state_variables(model, parts)
+    shapes = {name: shape for name, shape in shapes.items() if name.split("/")[0] in parts}
+    problems = [f"{name} is missing" for name in variables if name not in shapes]
+    problems += [f"{name} is not in the model" for name in shapes if name not in variables]
+    for name, shape in shapes.items():
+        expected = tuple(variables[name].shape) if name in variables else shape
+        if shape != expected:
+            problems.append(f"{name} has shape {shape}, in the model {expected}")
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise ValueError(
+            f"`arrays` must be the state of such a model. Received: {'; '.join(problems[:5])}"
+            f"{more}. Make and compile the model as the one that was saved; metrics are built with "
+            "the first batch; `parts=('model',)` restores the model alone."
+        )
+
+
 def restore_model_state(model, arrays, parts=PARTS):
     """Puts back what `model_state` returned. All of it, or, on an error, nothing.
 
@@ -395,27 +505,8 @@ def restore_model_state(model, arrays, parts=PARTS):
     Raises:
         ValueError: missing or additional names, or other shapes.
     """
-    optimizer = getattr(model, "optimizer", None)
-    if "optimizer" in parts and optimizer is not None and not optimizer.built:
-        strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's models have one
-        with strategy.scope() if strategy else contextlib.nullcontext():
-            optimizer.build(model.trainable_variables)
-    variables = _state_variables(model, parts)
-    arrays = {name: array for name, array in arrays.items() if name.split("/")[0] in parts}
-    problems = [f"{name} is missing" for name in variables if name not in arrays]
-    problems += [f"{name} is not in the model" for name in arrays if name not in variables]
-    for name, array in arrays.items():
-        shape = tuple(variables[name].shape) if name in variables else None
-        if shape not in (None, np.shape(array)):
-            problems.append(f"{name} has shape {np.shape(array)}, in the model {shape}")
-    if problems:
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise ValueError(
-            f"`arrays` must be the state of such a model. Received: {'; '.join(problems[:5])}"
-            f"{more}. Make and compile the model as the one that was saved; metrics are built with "
-            "the first batch; `parts=('model',)` restores the model alone."
-        )
-    for name, variable in variables.items():
+    check_model_state(model, {name: np.shape(array) for name, array in arrays.items()}, parts)
+    for name, variable in _state_variables(model, parts).items():
         variable.assign(arrays[name])
 
 

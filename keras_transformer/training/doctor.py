@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.decoding.translator import load_tokenizers
 from keras_transformer.training.roll_call import roll_call
 from keras_transformer.training.trainer import Trainer
 
@@ -111,13 +112,12 @@ class _Examination:
         alone = replace(recipe.training, distribution="single", devices=None)
         alone = replace(recipe, training=alone)
         self.alone = Trainer(alone, *self.folders, say=lambda line: None)
+        self.of_run = None
         if run_folder is not None:
             run = Trainer(alone, data_folder, run_folder).run  # refuses a run of another recipe
-            joint = recipe.vocabulary.joint
-            files, copies = run.tokenizer_files(joint), self.alone.run.tokenizer_files(joint)
-            if all(file.is_file() for file in files):
-                for file, copy in zip(files, copies, strict=True):
-                    shutil.copyfile(file, copy)
+            files = run.tokenizer_files(recipe.vocabulary.joint)
+            if all(file.is_file() for file in (run.recipe_file, *files)):
+                self.of_run = files
         self.texts = 0
         self.trainer = self.tokenizers = self.stream = self.batches = None
 
@@ -135,7 +135,7 @@ class _Examination:
         if not self.texts:
             return False, "`train` holds no pair with text on both sides"
         try:
-            self.tokenizers = self.alone.tokenizers()
+            self.tokenizers = self._tokenizers()
         except Exception:
             raise _NotRunError("vocabulary") from None
         self.stream = self.alone.stream(self.tokenizers)
@@ -146,7 +146,7 @@ class _Examination:
 
     def vocabulary(self):
         _need(data=self.texts)
-        tokenizers = self.tokenizers or self.alone.tokenizers()
+        tokenizers = self.tokenizers or self._tokenizers()
         _need(data=self.stream)
         source, target = (tokenizer.vocabulary_size for tokenizer in tokenizers)
         config = self.recipe.model_config(target, source)
@@ -199,12 +199,15 @@ class _Examination:
         return passed, f"{STEPS} steps on one batch: loss {first:.3f} -> {last:.3f}{advice}"
 
     def disk(self):
-        _need(vocabulary=self.tokenizers)
+        _need(vocabulary=self.tokenizers, data=self.stream)
         training = self.recipe.training
         with tf.device("CPU:0"):
             parameters = self.alone.model(self.tokenizers).count_params()
         copies = 3 + (training.ema_momentum is not None)  # weights, Adam's two means, the average
-        number = training.keep_last + training.keep_best + 1
+        updates = training.epochs * self.stream.report.batches_per_epoch
+        kept = training.keep_last + training.keep_best
+        number = min(kept, training.epochs) + 1
+        number += min(training.keep_last, updates // training.checkpoint_updates)
         needed = 4 * copies * parameters * number
         folder = next(path for path in (self.place, *self.place.parents) if path.is_dir())
         free = shutil.disk_usage(folder).free
@@ -213,6 +216,9 @@ class _Examination:
             f"{free / GIB:,.1f} GiB free in {folder}, {needed / GIB:,.2f} needed for {number} "
             f"checkpoints of {parameters:,} parameters{advice}"
         )
+
+    def _tokenizers(self):
+        return load_tokenizers(self.of_run) if self.of_run else self.alone.tokenizers()
 
     def _train(self, indices, rate=None):
         """Trains a new model on batches the way the run does, and returns the loss of each."""

@@ -10,6 +10,7 @@ import keras
 from keras_transformer.run_folder import write_text
 from keras_transformer.training.callbacks import better
 from keras_transformer.training.checkpoints import (
+    check_model_state,
     model_state,
     read_checkpoint,
     restore_model_state,
@@ -45,6 +46,7 @@ class RunKeeper(keras.callbacks.Callback):
         folder: `CheckpointFolder`.
         stream: `BatchStream` that the model trains from.
         monitor: str. Name of the logged value that early stopping and the best checkpoint go by.
+        validation: `BatchStream` that the model is validated with. Optional.
         patience: int, in epochs. `None`: no early stopping.
         every: int, in updates.
         averaged: `AveragedWeights`, to be ended before weights are saved. Optional.
@@ -55,13 +57,23 @@ class RunKeeper(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, run, folder, stream, monitor, patience=None, every=1000, averaged=None, guard=None
+        self,
+        run,
+        folder,
+        stream,
+        monitor,
+        validation=None,
+        patience=None,
+        every=1000,
+        averaged=None,
+        guard=None,
     ):
         super().__init__()
         self._run = run
         self._folder = folder
         self._stream = stream
         self._monitor = monitor
+        self._validation = validation
         self._patience = patience
         self._every = every
         self._averaged = averaged
@@ -85,10 +97,15 @@ class RunKeeper(keras.callbacks.Callback):
             bool, whether there was one.
 
         Raises:
-            ValueError: if it was trained on other data.
+            ValueError: if it was trained on, or validated with, other data.
         """
         strategy = model.distribute_strategy
-        found = self._folder.newest(say) if is_chief(strategy) else None
+        parts = ("model", "optimizer")
+
+        def check(shapes):
+            check_model_state(model, shapes, parts)
+
+        found = self._folder.newest(say, check) if is_chief(strategy) else None
         step = -1 if found is None else found[2]["step"]
         # All workers go on from the checkpoint that the chief can read.
         step = int(sum_over_workers(strategy, step if is_chief(strategy) else 0))
@@ -98,12 +115,8 @@ class RunKeeper(keras.callbacks.Callback):
             path = self._folder.path_of(step)
             found = path, *read_checkpoint(path)
         path, arrays, metadata = found
-        if metadata["data"] != self._stream.fingerprint:
-            raise ValueError(
-                f"The training pairs are not those that {path} was trained on. Give the same "
-                "data, or begin anew with `--no-resume`."
-            )
-        restore_model_state(model, arrays, parts=("model", "optimizer"))
+        self._check_data(path, metadata, say)
+        restore_model_state(model, arrays, parts)
         self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
         self.history = metadata["history"]
         self.epoch, self.batch = metadata["epoch"], metadata["batch"]
@@ -111,6 +124,25 @@ class RunKeeper(keras.callbacks.Callback):
             write_text(self._run.history_file, _csv(self.history))
         say(f"Going on after {step:,} updates, epoch {self.epoch + 1}, batch {self.batch + 1}.")
         return True
+
+    def _check_data(self, path, metadata, say):
+        for name, split in (("data", "training"), ("validation", "validation")):
+            if name not in metadata and self._validation is not None:
+                say(
+                    "An earlier version began this run: it left long validation pairs out of "
+                    "`val_loss`, so its values cannot be compared with those from now on, and "
+                    "whether the validation pairs are the same is not known."
+                )
+            elif metadata.get(name) != self._fingerprints[name]:
+                raise ValueError(
+                    f"The {split} pairs are not those that {path} was trained with. Give the same "
+                    "data, or begin anew with `--no-resume`."
+                )
+
+    @property
+    def _fingerprints(self):
+        validation = None if self._validation is None else self._validation.fingerprint
+        return {"data": self._stream.fingerprint, "validation": validation}
 
     def best(self):
         """Returns the epoch of the history with the best monitored value, or `None`."""
@@ -153,8 +185,8 @@ class RunKeeper(keras.callbacks.Callback):
         is_told = step % self._questions == 0 and self._is_told_to_stop()
         is_due = step % self._every == 0
         if is_told or is_due:
-            # A run never interrupted would not have it, and may average its last ones.
-            path = self._save(step, temporary=not is_due)
+            # Temporary: an uninterrupted run would not have the checkpoint of a stop.
+            path = self._save(step, ["updates"] if is_due else ["stop"])
         if is_told:
             self._stop(path)
 
@@ -163,7 +195,9 @@ class RunKeeper(keras.callbacks.Callback):
             self._averaged.give_back()
         self.history.append({"epoch": epoch, **{name: float(v) for name, v in logs.items()}})
         self.epoch, self.batch = epoch + 1, 0
-        path = self._save(int(self.model.optimizer.iterations.numpy()), logs.get(self._monitor))
+        step = int(self.model.optimizer.iterations.numpy())
+        kinds = ["epoch", "updates"] if step % self._every == 0 else ["epoch"]
+        path = self._save(step, kinds, logs.get(self._monitor))
         if self._writes():
             write_text(self._run.history_file, _csv(self.history))
         if self._is_told_to_stop():
@@ -195,7 +229,7 @@ class RunKeeper(keras.callbacks.Callback):
 
         self.model.train_function = skip
 
-    def _save(self, step, score=None, temporary=False):
+    def _save(self, step, kinds, score=None):
         state = model_state(self.model)  # by all workers: they sum the metrics for it
         if self._guard is not None:
             self._guard.check_state(state)
@@ -203,12 +237,13 @@ class RunKeeper(keras.callbacks.Callback):
             "step": step,
             "epoch": self.epoch,
             "batch": self.batch,
+            "every": self._every,
             "history": self.history,
-            "data": self._stream.fingerprint,
+            **self._fingerprints,
         }
         if not self._writes():
             return self._folder.path_of(step)
-        return self._folder.save(step, state, metadata, score, temporary)
+        return self._folder.save(step, state, metadata, score, kinds)
 
     def _on_signal(self, number, frame):
         if self._signal is not None:  # the second time: at once

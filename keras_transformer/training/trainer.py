@@ -3,18 +3,20 @@
 The way through the whole package that `keras-transformer train` takes.
 """
 
+import contextlib
 import itertools
-import shutil
+import os
 import time
 from pathlib import Path
 
 import keras
 
 from keras_transformer.data.pipeline import BatchStream
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.translator import Translator, load_tokenizers
-from keras_transformer.models.transformer import Transformer, load_model
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.run_folder import RunFolder, replaced, write_text
+from keras_transformer.training.averaging import average_into, last_to_average
+from keras_transformer.training.beginning import make_tokenizers, take_weights
 from keras_transformer.training.callbacks import (
     AveragedWeights,
     BestModel,
@@ -25,10 +27,12 @@ from keras_transformer.training.callbacks import (
 )
 from keras_transformer.training.checkpoints import (
     CheckpointFolder,
-    average_checkpoints,
+    ema_as_weights,
+    read_checkpoint,
     restore_model_state,
 )
 from keras_transformer.training.distribution import (
+    WorkerLostError,
     get_strategy,
     is_chief,
     lost_workers_told,
@@ -43,27 +47,28 @@ from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
 class Trainer:
     """Trains one run, or goes on with one that was interrupted, at the exact batch.
 
+    All that can fail before the first update is done first: data, vocabulary, batches and model.
+    Until then nothing in the run's folder changes.
+
     Args:
         recipe: `Recipe`.
         data_folder: path that the recipe's files are relative to.
         run_folder: path of the run's folder, made if it is not there. Several workers must all see
             the same one.
         say: callable that takes a line of text for the user.
+        resume: bool. `False`: delete the run in the folder and begin anew. Defaults to `True`.
 
     Raises:
-        ValueError: if the folder holds a run of another recipe, the strategy is not to be had, or
-            `init_from` names a run of another model.
+        ValueError: if the folder holds a run of another recipe or something else, the strategy is
+            not available, or `init_from` names this run.
     """
 
-    def __init__(self, recipe, data_folder, run_folder, say=print):
+    def __init__(self, recipe, data_folder, run_folder, say=print, resume=True):
         self.recipe = recipe
         self.data_folder = Path(data_folder)
         self.run = RunFolder(run_folder)
-        if self.run.recipe_file.is_file() and not recipe.continues(self.run.recipe()):
-            raise ValueError(
-                f"{str(self.run.path)!r} holds a run of another recipe. Choose another folder with "
-                "`--run`, or begin it anew with `--no-resume`."
-            )
+        self.resume = resume
+        self._check_folder()
         training = recipe.training
         # Several workers have to find each other before TensorFlow is used for anything.
         self.strategy = get_strategy(training.distribution, training.devices)
@@ -79,29 +84,31 @@ class Trainer:
 
     @property
     def finished(self):
-        """Whether the run was trained to its end before."""
+        """Whether there is nothing to do: the run was trained to its end before."""
         # `evaluate` writes a report too, also of a run that was interrupted.
-        return "updates" in self.run.report() and self.run.recipe() == self.recipe
+        is_done = self.resume and self.run.model_file.is_file() and "updates" in self.run.report()
+        return is_done and self.run.recipe() == self.recipe
 
     def train(self):
         """Trains the run to its end, from where it was interrupted if it was.
 
         Returns:
-            dict, the report that is also written to `report.json`.
+            dict, the report that is also written to `report.json` (there, those of earlier models
+            of the run are kept under `earlier`).
 
         Raises:
+            RunInUseError: another process trains the run.
             TrainingInterrupted: told to stop by Ctrl-C or SIGTERM; the same call goes on.
             NonFiniteLossError: a loss that is not finite.
             WorkerLostError: another worker has ended.
         """
-        with lost_workers_told(self.strategy):
+        with lost_workers_told(self.strategy), contextlib.ExitStack() as stack:
+            self._chief_does(lambda: self._claim(stack))
             return self._train()
 
     def _train(self):
         started = time.perf_counter()
         keras.utils.set_random_seed(self.recipe.training.seed)
-        if self.is_chief:
-            self._clear()
         tokenizers = self.tokenizers()
         stream = self.stream(tokenizers)
         self.say(str(stream.report))
@@ -109,9 +116,8 @@ class Trainer:
         self.say(f"{model.count_params():,} parameters")
         validation = None
         if self.recipe.data.validation is not None:
-            validation = self.stream(tokenizers, "validation").dataset()
-        if self.is_chief:
-            write_text(self.run.recipe_file, self.recipe.to_yaml())
+            validation = self.stream(tokenizers, "validation")
+            self.say(f"Validation: {str(validation.report).splitlines()[0]}")
         averaged = AveragedWeights() if self.recipe.training.ema_momentum else None
         guard = StopOnNonFiniteLoss(stream, self.checkpoints)
         keeper = RunKeeper(
@@ -119,49 +125,62 @@ class Trainer:
             self.checkpoints,
             stream,
             self.monitor,
+            validation=validation,
             patience=self.recipe.training.patience,
             every=self.recipe.training.checkpoint_updates,
             averaged=averaged,
             guard=guard,
         )
-        if not keeper.restore(model, self.say) and self.recipe.training.init_from is not None:
-            self._take_weights(model)
+        goes_on = self._goes_on and keeper.restore(model, self.say)
+        if not goes_on and self.recipe.training.init_from is not None:
+            take_weights(model, self.recipe.training.init_from)
+        validation = None if validation is None else validation.dataset()
         logger = TrainingLogger(stream)
         callbacks = self._callbacks(model, tokenizers, keeper, averaged)
-        if not keeper.finished:
+        is_trained = keeper.finished or keeper.epoch >= self.recipe.training.epochs
+        report = self.run.report() if is_trained else {}
+        is_reported = "updates" in report
+        was_missing = self._ensure_model(model, keeper)
+        sum_over_workers(self.strategy, 0.0)  # the chief waits here until all are ready
+        self._chief_does(lambda: self._begin(is_reported))
+        if not is_trained:
             self._fit(model, stream, validation, keeper, [logger, guard, *callbacks])
-        self._average(model, validation)
+        if was_missing or not is_reported:
+            self._average(model, validation)
+        if is_reported:
+            return {name: value for name, value in report.items() if name != "earlier"}
         return self._report(started, model, stream, keeper, logger)
 
     def tokenizers(self):
         """Returns the tokenizers of source and target: of this run, of the recipe, or learned."""
         files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
-        if self.is_chief and not all(file.is_file() for file in files):
-            self.run.path.mkdir(parents=True, exist_ok=True)
-            self._make_tokenizers(files)
-        sum_over_workers(self.strategy, 0.0)  # the others wait for the chief here
+        if not self._goes_on or not all(file.is_file() for file in files):
+            files = [self.run.staging / file.name for file in files]
+            self._chief_does(lambda: make_tokenizers(self.recipe, self.data_folder, files))
         return load_tokenizers(files)
 
     def stream(self, tokenizers, split="train"):
-        """Returns the `BatchStream` of a split of the recipe's data."""
+        """Returns the `BatchStream` of a split of the recipe's data.
+
+        Pairs of other splits than `"train"` are dropped only where they cannot be scored: an empty
+        side, or more tokens than learned positions.
+        """
+        is_train = split == "train"
         return BatchStream(
             self._pairs(split),
             *tokenizers,
             batch_tokens=self.recipe.training.batch_tokens,
-            max_length=self.recipe.data.max_length,
-            max_length_ratio=self.recipe.data.max_length_ratio,
-            shuffle=split == "train",
+            # What is validated must not depend on what is trained on.
+            max_length=self.recipe.data.max_length if is_train else None,
+            max_length_ratio=self.recipe.data.max_length_ratio if is_train else None,
+            shuffle=is_train,
             seed=self.recipe.training.seed,
+            config=self._config(tokenizers),
         )
 
     def model(self, tokenizers):
         """Returns the compiled model, its weights random."""
-        source, target = tokenizers
-        training = self.recipe.training
-        config = self.recipe.model_config(
-            target.vocabulary_size,
-            None if self.recipe.vocabulary.joint else source.vocabulary_size,
-        )
+        training, config = self.recipe.training, self._config(tokenizers)
         schedule = WarmupSchedule(config.hidden_dim, training.warmup_steps)
         if training.learning_rate is not None:
             schedule = WarmupSchedule.from_peak(
@@ -185,58 +204,75 @@ class Trainer:
             self.say(f"{replicas} replicas, {model.accumulation_steps} micro-batches on each")
         return model
 
-    def _clear(self):
-        """Removes what a start that failed, or a training that now goes on, has left."""
-        self.run.report_file.unlink(missing_ok=True)  # of another model than there will be
-        if not self.run.recipe_file.is_file():
-            self.run.delete_tokenizers()
+    @property
+    def _goes_on(self):
+        """Whether what is in the folder belongs to this run: else it is replaced."""
+        return self.resume and self.run.recipe_file.is_file()
+
+    def _check_folder(self):
+        self.run.check()
+        path = str(self.run.path)
+        if self._goes_on and not self.recipe.continues(self.run.recipe()):
+            raise ValueError(
+                f"{path!r} holds a run of another recipe. Choose another folder with `--run`, or "
+                "begin it anew with `--no-resume`."
+            )
+        if self.resume and not self._goes_on and self.run.trained:
+            raise ValueError(
+                f"{str(self.run.recipe_file)!r} is missing, beside what was trained by it. Put a "
+                "copy of it back, or begin anew with `--no-resume`."
+            )
+        init_from = self.recipe.training.init_from
+        if init_from is not None and Path(init_from).resolve() == self.run.path.resolve():
+            raise ValueError(
+                "`init_from` must name another run than the one that is trained. Received: "
+                f"init_from={init_from!r}, --run {path!r}"
+            )
+
+    def _chief_does(self, function):
+        """Lets the first worker do something while the others wait; its failure ends all."""
+        error = None
+        if self.is_chief:
+            try:
+                function()
+            except Exception as raised:
+                error = raised
+        if sum_over_workers(self.strategy, float(error is not None)):
+            raise error or WorkerLostError(
+                "The first worker could not begin the run. Look into its output, then start all "
+                "workers again."
+            )
+
+    def _claim(self, stack):
+        if not stack.enter_context(self.run.claimed()):
+            self.say(
+                f"Files cannot be locked in {self.run.path}: see that no other process trains it."
+            )
+        self._check_folder()  # again: another process may have trained until now
+
+    def _begin(self, is_reported):
+        """Makes the folder that of this run, once all is ready for its first update."""
+        if not self._goes_on:
+            self.run.reset()
+        staged = list(self.run.staging.glob("*"))
+        made = (self.run.model_file, self.run.history_file, self.run.report_file)
+        self.run.add_made(*(file.name for file in (*made, self.run.recipe_file, *staged)))
+        for file in staged:
+            os.replace(file, self.run.path / file.name)
+        if not is_reported:
+            self.run.begin_report()  # the last one is of another model than there will be
+        write_text(self.run.recipe_file, self.recipe.to_yaml())
+
+    def _config(self, tokenizers):
+        source, target = tokenizers
+        is_joint = self.recipe.vocabulary.joint
+        return self.recipe.model_config(
+            target.vocabulary_size, None if is_joint else source.vocabulary_size
+        )
 
     def _pairs(self, split):
         """The sentence pairs of a split, as something that can be iterated more than once."""
         return self.recipe.data.pairs(split, self.data_folder)
-
-    def _make_tokenizers(self, files):
-        settings = self.recipe.vocabulary
-        init_from = self.recipe.training.init_from
-        if init_from is not None:
-            given = RunFolder.existing(init_from).tokenizer_files(settings.joint)
-        elif settings.files is not None:
-            given = [self.data_folder / name for name in settings.files]
-        else:
-            self._learn_vocabulary(files)
-            return
-        for name, file in zip(given, files, strict=True):
-            Tokenizer(name).save(file)
-
-    def _learn_vocabulary(self, files):
-        settings = self.recipe.vocabulary
-        pairs = self._pairs("train")
-        if settings.joint:
-            texts = [itertools.chain.from_iterable(pairs)]
-        else:
-            texts = [(pair[side] for pair in pairs) for side in (0, 1)]
-        for text, file in zip(texts, files, strict=True):
-            Tokenizer.train(
-                text,
-                settings.size,
-                file,
-                model_type=settings.model_type,
-                normalization=settings.normalization,
-                character_coverage=settings.character_coverage,
-            )
-
-    def _take_weights(self, model):
-        """The weights of `init_from`, which has to be the same model but for dropout."""
-        path = self.recipe.training.init_from
-        other = load_model(RunFolder.existing(path).model_file)
-        mine, theirs = model.config.to_dict(), other.config.to_dict()
-        unlike = [n for n in mine if "dropout" not in n and mine[n] != theirs[n]]
-        if unlike:
-            raise ValueError(
-                f"`init_from` must name a run of the same model. Received: {path!r}, where "
-                + ", ".join(f"{name} is {theirs[name]}, not {mine[name]}" for name in unlike)
-            )
-        model.set_weights(other.get_weights())
 
     def _callbacks(self, model, tokenizers, keeper, averaged):
         training = self.recipe.training
@@ -279,17 +315,44 @@ class Trainer:
             progress.close()
             keeper.release()
 
+    def _ensure_model(self, model, keeper):
+        """Writes the best epoch's model again if the file was deleted; returns whether it was."""
+        best = keeper.best()
+        is_missing = self.is_chief and best is not None and not self.run.model_file.is_file()
+        if not sum_over_workers(self.strategy, float(is_missing)):
+            return False
+        # A checkpoint at the end of an epoch says where to go on: in the next one.
+        end = best["epoch"] + 1, 0
+        saved = self.checkpoints.metadata().items()
+        paths = [path for path, at in saved if (at.get("epoch"), at.get("batch")) == end]
+        if paths:
+            arrays = ema_as_weights(read_checkpoint(paths[0])[0])
+            restore_model_state(model, arrays, parts=("model", "optimizer"))
+            self._save(model)
+            keeper.restore(model, say=lambda line: None)
+            self.say(f"{self.run.model_file} was missing; it is that of {paths[0].name} again.")
+        elif self.recipe.training.average is None:
+            raise ValueError(
+                f"{str(self.run.model_file)!r} is missing, and the checkpoint of its epoch, "
+                f"{best['epoch'] + 1}, is not kept. Put a copy of it back, or begin anew with "
+                "`--no-resume`."
+            )
+        return True
+
     def _average(self, model, validation):
         """Lets the run's model be the average of the last checkpoints, if the recipe says so."""
         number = self.recipe.training.average
         if number is None:
             return
-        paths = self.checkpoints.last(number)
-        restore_model_state(model, average_checkpoints(paths), parts=("model",))
-        self.say(f"Averaged {', '.join(path.name for path in paths)}.")
+        paths = last_to_average(self.checkpoints, number)
+        average_into(model, paths)
+        self.say(f"Averaged {', '.join(path.name for path in paths)} (`average` is {number}).")
         if validation is not None:
             loss = model.evaluate(validation, verbose=0)
             self.say(f"Validation loss {loss:.4f}")
+        self._save(model)
+
+    def _save(self, model):
         if self.is_chief:
             with replaced(self.run.model_file) as partial:
                 model.save(partial)
@@ -308,16 +371,6 @@ class Trainer:
             "best_epoch": best.get("epoch", -1) + 1,
             **{name: best[name] for name in ("loss", self.monitor) if name in best},
         }
-        return self.run.add_to_report(**entries) if self.is_chief else entries
-
-
-def begin_anew(run_folder):
-    """Deletes what a run has trained, so that the next training does not go on with it."""
-    run = RunFolder(run_folder)
-    for folder in (run.checkpoints, run.logs):
-        if folder.is_dir():
-            shutil.rmtree(folder)
-    run.delete_tokenizers()
-    made = (run.recipe_file, run.model_file, run.averaged_file, run.history_file, run.report_file)
-    for file in (*made, *run.path.glob("*.png")):
-        file.unlink(missing_ok=True)
+        if self.is_chief:
+            self.run.begin_report(**entries)
+        return entries

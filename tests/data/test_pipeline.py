@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from keras_transformer.config import TransformerConfig
 from keras_transformer.data.batching import plan_batches
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.number_names import number_names
@@ -123,11 +124,10 @@ def test_plan_without_shuffling_is_the_same_in_every_epoch_longest_first():
     assert lengths[plans[0][0]].max() == lengths.max()
 
 
-def test_plan_with_a_row_over_the_budget_raises():
-    lengths = np.array([[5, 9], [3, 3]])
-    assert members(plan_batches(lengths, batch_tokens=9)) == {frozenset([0]), frozenset([1])}
-    with pytest.raises(ValueError, match="batch_tokens=8, largest length 9"):
-        plan_batches(lengths, batch_tokens=8)
+def test_plan_gives_a_row_over_the_budget_a_batch_of_its_own():
+    lengths = np.array([[5, 9], [3, 3], [2, 3], [40, 2], [39, 39]])
+    expected = {frozenset([0]), frozenset([1, 2]), frozenset([3]), frozenset([4])}
+    assert members(plan_batches(lengths, batch_tokens=8)) == expected
 
 
 def test_plan_draws_lengths_in_no_order():
@@ -281,14 +281,16 @@ def test_what_is_dropped_is_counted_by_reason(tokenizer):
         assert f"{reason} {len(unfit)}" in str(report)
 
 
-def test_pair_over_the_budget_of_tokens_is_too_long(tokenizer):
+def test_pair_over_the_budget_of_tokens_is_too_long_where_lengths_are_limited(tokenizer):
     (length,) = {len(tokenizer.tokenize(line, add_end=True)) for line in ("one " * 20,)}
     pairs = [("one " * 20, "eins"), ("two", "zwei")]
-    for batch_tokens, expected in [(length - 1, 1), (length, 0)]:
-        _, report = make_dataset(
-            pairs, tokenizer, batch_tokens=batch_tokens, max_length=None, max_length_ratio=None
-        )
-        assert report.dropped["too long"] == expected
+    for batch_tokens, max_length, dropped in [
+        *((length - 1, 256, 1), (length, 256, 0), (length - 1, None, 0)),
+    ]:
+        options = {"max_length": max_length, "max_length_ratio": None}
+        dataset, report = make_dataset(pairs, tokenizer, batch_tokens=batch_tokens, **options)
+        assert report.dropped["too long"] == dropped
+        assert len(rows_of(dataset)) == 2 - dropped
 
 
 def test_report_counts_tokens_and_slots(tokenizer):
@@ -341,3 +343,38 @@ def test_dataset_that_does_not_count_begins_where_it_is_told(tokenizer):
         expected[epoch] = [batch[1].numpy().tolist() for batch in dataset]
         assert [batch[1].numpy().tolist() for batch in dataset] == expected[epoch]
     assert expected[0] != expected[1]
+
+
+def learned(tokenizer, positions, **overrides):
+    sizes = {"vocabulary_size": tokenizer.vocabulary_size, **overrides}
+    return TransformerConfig(positions="learned", max_sequence_length=positions, **sizes)
+
+
+def test_pairs_beyond_learned_positions_are_refused_or_dropped(tokenizer):
+    pairs = [("one " * n, "eins") for n in range(1, 30)]
+    lengths = [len(tokenizer.tokenize(source, add_end=True)) for source, _ in pairs]
+    config = learned(tokenizer, 20)
+    options = {"batch_tokens": 700, "max_length_ratio": None, "config": config}
+    with pytest.raises(ValueError, match="max_length=21, max_sequence_length=20"):
+        make_dataset(pairs, tokenizer, max_length=21, **options)
+    with pytest.raises(ValueError, match="max_length=256, max_sequence_length=20"):
+        make_dataset(pairs, tokenizer, **options)
+    for max_length in (20, None):
+        dataset, report = make_dataset(pairs, tokenizer, max_length=max_length, **options)
+        assert report.dropped["too long"] == sum(length > 20 for length in lengths) > 0
+        assert max(inputs["encoder_token_ids"].shape[1] for inputs, _, _ in dataset) <= 20
+    sinusoidal = TransformerConfig(vocabulary_size=tokenizer.vocabulary_size)
+    make_dataset(pairs, tokenizer, **options | {"config": sinusoidal})
+
+
+def test_tokenizers_of_another_vocabulary_than_the_models_are_refused(tokenizer, source_tokenizer):
+    size, source_size = tokenizer.vocabulary_size, source_tokenizer.vocabulary_size
+    both = {"source_vocabulary_size": source_size, "tie_embeddings": "none"}
+    config = learned(tokenizer, 256, **both)
+    make_dataset(PAIRS, source_tokenizer, tokenizer, batch_tokens=700, config=config)
+    for tokenizers, named in [
+        ([tokenizer], f"source tokenizer must have the {source_size} tokens .* {size} tokens"),
+        ([source_tokenizer], f"target tokenizer must have the {size} tokens .* {source_size} tok"),
+    ]:
+        with pytest.raises(ValueError, match=named):
+            make_dataset(PAIRS, *tokenizers, batch_tokens=700, config=config)

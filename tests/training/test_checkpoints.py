@@ -26,9 +26,11 @@ from keras_transformer.training.checkpoints import (
     CheckpointFolder,
     CorruptCheckpointError,
     average_checkpoints,
+    check_model_state,
     model_state,
     read_checkpoint,
     read_metadata,
+    read_shapes,
     restore_model_state,
     write_checkpoint,
 )
@@ -258,6 +260,88 @@ def test_a_zip_file_that_is_no_checkpoint_is_found_out(small, change):
             archive.writestr(name, content)
     with pytest.raises(CorruptCheckpointError, match="checkpoint-00000001.npz"):
         read_checkpoint(small)
+
+
+# What a file says of itself is not believed: nobody's memory is filled by a small file.
+
+
+def rewritten(path, compression=zipfile.ZIP_STORED, **members):
+    """The same checkpoint with some members replaced."""
+    with zipfile.ZipFile(path) as archive:
+        old = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in (old | members).items():
+            archive.writestr(name, content)
+    return path
+
+
+def assert_refused_within(size, path, reason):
+    for read in (read_checkpoint, read_metadata):
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptCheckpointError, match=reason):
+                read(path)
+            assert tracemalloc.get_traced_memory()[1] < size
+        finally:
+            tracemalloc.stop()
+        if "array" in reason:
+            return  # metadata is read without arrays
+
+
+def test_a_compressed_file_is_refused_before_it_is_inflated(tmp_path):
+    path = tmp_path / "checkpoint-00000001.npz"
+    write_checkpoint(path, {"a": np.zeros(2**22)}, {"epoch": 3})
+    rewritten(path, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2**16
+    assert_refused_within(2**20, path, "compressed")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", " " * 2**25, zipfile.ZIP_BZIP2)
+    assert_refused_within(2**20, path, "compressed")
+
+
+def test_members_that_are_the_same_bytes_are_refused(tmp_path):
+    """A listing that names one member a thousand times, all at the same place of the file."""
+    path = tmp_path / "checkpoint-00000001.npz"
+    write_checkpoint(path, {f"{n:03d}": np.zeros(2**12 if n == 0 else 0) for n in range(500)}, {})
+    with zipfile.ZipFile(path, "a") as archive:
+        first, *others = archive.infolist()[1:]
+        for member in others:
+            member.header_offset = first.header_offset
+            member.file_size = member.compress_size = first.file_size
+            member.CRC = first.CRC
+        archive._didModify = True  # writes the directory again
+    assert_refused_within(2**22, path, "smaller than what it says it holds|array|verlap")
+
+
+def test_a_header_with_a_right_checksum_is_not_believed(tmp_path):
+    path = tmp_path / "checkpoint-00000001.npz"
+    write_checkpoint(path, {"a": np.zeros(10)}, {})
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        content, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)}
+    )
+    assert_refused_within(2**20, rewritten(path, **{"a.npy": content.getvalue()}), "array of shape")
+
+
+def test_a_checkpoint_of_another_model_is_refused_before_its_arrays_are_read(tmp_path):
+    model = train(small_model(), 0, 1)
+    state = model_state(model)
+    name = "model/model/second/bias"
+    path = CheckpointFolder(tmp_path).save(1, state | {name: np.zeros(2**22)}, {})
+    assert read_shapes(path) == {n: a.shape for n, a in state.items()} | {name: (2**22,)}
+
+    def check(shapes):
+        check_model_state(model, shapes)
+
+    def newest():
+        with pytest.raises(ValueError, match=r"second/bias has shape \(4194304,\)"):
+            CheckpointFolder(tmp_path).newest(check=check)
+
+    assert peak_memory(newest) < 2**22
+    assert path.exists(), "it may be another model's; it is not corrupt"
+    state[name] = state[name] + 1
+    CheckpointFolder(tmp_path).save(1, state, {})
+    assert CheckpointFolder(tmp_path).newest(check=check)[0] == path
 
 
 def test_a_missing_file_is_not_a_corrupt_one(tmp_path):
@@ -783,7 +867,7 @@ def test_a_model_that_is_made_otherwise_is_refused():
 def test_temporary_checkpoint_goes_with_the_next_save_or_a_later_one(tmp_path):
     """A kill between writing the next one and deleting it must not let it stay."""
     folder = CheckpointFolder(tmp_path, keep_last=5)
-    temporary = folder.save(8, {"a": np.zeros(2)}, {}, temporary=True)
+    temporary = folder.save(8, {"a": np.zeros(2)}, {}, kinds=["stop"])
     kept = temporary.read_bytes()
     assert folder.last(5) == [temporary]
     folder.save(10, {"a": np.zeros(2)}, {})

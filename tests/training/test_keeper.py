@@ -93,7 +93,10 @@ def test_interrupted_run_ends_as_if_it_had_not_been(run, tmp_path):
         with pytest.raises(TrainingInterrupted) as caught:
             runs.WatchedTrainer(RECIPE, again, before=[stop]).train()
         assert caught.value.signal == number
-        assert max(runs.checkpoints(again)) == update
+        stopped = runs.checkpoints(again)
+        assert max(stopped) == update
+        is_due = update % EVERY == 0 or update % per_epoch == 0
+        assert (stopped[update][1]["kinds"] == ["stop"]) == (not is_due)
         assert [signal.getsignal(number) for number in signal.Signals] == handlers
         assert len(runs.history(again)) == update // per_epoch, "no epoch twice, none left out"
     runs.WatchedTrainer(RECIPE, again).train()

@@ -15,7 +15,7 @@ from keras_transformer.recipe import Recipe
 from keras_transformer.run_folder import RunFolder
 from keras_transformer.training.averaging import average_run
 from keras_transformer.training.keeper import TrainingInterrupted
-from keras_transformer.training.trainer import Trainer, begin_anew
+from keras_transformer.training.trainer import Trainer
 from tests import runs
 
 pytestmark = pytest.mark.tensorflow_only
@@ -48,10 +48,10 @@ def copy(run, tmp_path):
     return shutil.copytree(run, tmp_path / "copy")
 
 
-def mean_of_last(run, number):
-    """The mean of the trainable weights in the last checkpoints, by NumPy."""
+def mean_of(run, steps):
+    """The mean of the trainable weights in the checkpoints of these updates, by NumPy."""
     model = load_model(RunFolder(run).model_file)
-    last = list(runs.checkpoints(run).values())[-number:]
+    last = [runs.checkpoints(run)[step] for step in steps]
     weights = [runs.weights(arrays, model) for arrays, _ in last]
     return [np.mean(values, axis=0, dtype="float64") for values in zip(*weights, strict=True)]
 
@@ -102,35 +102,39 @@ def test_run_that_goes_on_is_not_finished_until_it_ends(copy):
 
 
 def test_run_of_another_recipe_is_refused_until_begun_anew(copy):
-    other = runs.recipe(dropout=0.0, learning_rate=0.001)
+    other = runs.recipe(dropout=0.0, learning_rate=0.001, epochs=1)
     with pytest.raises(ValueError, match="another recipe.*--no-resume"):
         quiet(other, copy)
     (copy / "notes.txt").write_text("mine")
-    begin_anew(copy)
-    assert [path.name for path in copy.iterdir()] == ["notes.txt"]
-    assert not quiet(other, copy).finished
+    assert quiet(other, copy, resume=False).train()["epochs"] == 1
+    assert RunFolder(copy).recipe() == other and len(runs.history(copy)) == 1
+    assert (copy / "notes.txt").read_text() == "mine"
+    assert quiet(other, copy).finished
 
 
-def test_start_that_failed_leaves_no_vocabulary_behind(tmp_path):
-    """A recipe that is mended may ask for another one."""
+@pytest.mark.parametrize("parents", ["", "a/b"])
+def test_start_that_failed_leaves_nothing_behind(tmp_path, parents):
     recipe = runs.recipe(validation=["nowhere.tsv"])
-    for size in (300, 320):
-        smaller = recipe.from_dict(recipe.to_dict() | {"vocabulary": {"size": size}})
-        with pytest.raises(FileNotFoundError, match="nowhere"):
-            quiet(smaller, tmp_path / "run").train()
-        assert runs.tokenizer(tmp_path / "run").vocabulary_size == size
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        quiet(recipe, tmp_path / parents / "run").train()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "run").mkdir()
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        quiet(recipe, tmp_path / "run").train()
+    assert [path.name for path in tmp_path.rglob("*")] == ["run"], "an empty folder was there"
 
 
 # Averages.
 
 
 def test_average_of_a_run_is_the_mean_of_its_last_checkpoints(run, tmp_path):
+    """Of those after every update, as there are only two epochs."""
     before = (run / "model.keras").read_bytes()
     paths = average_run(run, tmp_path / "mean.keras", last=4)
     assert [path.name for path in paths] == sorted(
         (path.name for path in (run / "checkpoints").iterdir()), reverse=True
     )[:4]
-    assert_close(runs.saved_weights(tmp_path / "mean.keras"), mean_of_last(run, 4))
+    assert_close(runs.saved_weights(tmp_path / "mean.keras"), mean_of(run, range(17, 21)))
     assert (run / "model.keras").read_bytes() == before
     assert len(load_run(run, model=tmp_path / "mean.keras")(["one", "two"])) == 2
 
@@ -152,7 +156,7 @@ def test_average_of_more_than_is_kept_is_an_error(run, tmp_path, asked):
 
 
 def test_model_of_a_recipe_with_average_is_that(longer):
-    assert_close(runs.saved_weights(longer / "model.keras"), mean_of_last(longer, 3))
+    assert_close(runs.saved_weights(longer / "model.keras"), mean_of(longer, (10, 20, 30)))
 
 
 # Micro-batches.
