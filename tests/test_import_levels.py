@@ -11,7 +11,7 @@ MODULES = {p: ".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in FI
 
 # From the lowest level to the highest: a file imports only from rows above its own.
 LEVELS = """
-settings training.workers
+settings training.workers export.folder
 config decoding.search_settings
 layers.arguments decoding.next_tokens
 layers.masks layers.attention layers.dropout layers.projection layers.positional_embedding
