@@ -386,6 +386,10 @@ MISTAKES = {
         lambda f: ["translate", "run", "--n-best", 5],
         ["n_best=5", "beam_size=4"],
     ),
+    "a length that overflows": (
+        lambda f: ["translate", "run", "--extra-length", 2**31 - 1],
+        ["extra_length=2147483647", "from 0 to 1,000,000"],
+    ),
     "uneven files to score": (
         lambda f: ["score", "run", "train.en", "short.de"],
         ["train.en", "short.de", "1500 and 1 lines"],

@@ -3,7 +3,6 @@
 Pure Python, so that a mistake is told before TensorFlow is imported.
 """
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
@@ -23,9 +22,9 @@ class SearchSettings(Settings):
             paper's; `"mean"`: over `n^alpha`; `None`: sums. `n` counts the end token.
         alpha: float from -10 to 10. Defaults to `0.6`, the paper's. More of it favours longer
             translations.
-        length_ratio: float. A translation has at most `length_ratio * source + extra_length`
-            tokens. Defaults to `1.0`.
-        extra_length: int, in tokens. Defaults to `50`, the paper's.
+        length_ratio: float from 0 to 1,000. A translation has at most `length_ratio * source +
+            extra_length` tokens, the product rounded down. Defaults to `1.0`.
+        extra_length: int from 0 to 1,000,000, in tokens. Defaults to `50`, the paper's.
         processors: tuple of callables that constrain the next token, such as those of
             `decoding.processors`. Defaults to none.
         sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
@@ -60,9 +59,9 @@ class SearchSettings(Settings):
             self._reject("length_penalty", '"gnmt", "mean" or None')
         if not -10 <= self.alpha <= 10:
             self._reject("alpha", "from -10 to 10")
-        for name in ("length_ratio", "extra_length"):
-            if not 0 <= getattr(self, name) < math.inf:
-                self._reject(name, "at least 0")
+        for name, most in (("length_ratio", 1_000), ("extra_length", 1_000_000)):
+            if not 0 <= getattr(self, name) <= most:
+                self._reject(name, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
         if self.sampler is not None and not _draws_tokens(self.sampler):

@@ -14,7 +14,12 @@ import tensorflow as tf
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.model_search import score_model, search_model
+from keras_transformer.decoding.model_search import (
+    NUMBER_SPECS,
+    number_tensors,
+    score_model,
+    search_model,
+)
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -24,11 +29,6 @@ from keras_transformer.run_folder import RunFolder
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32)
-_NUMBERS = (
-    tf.TensorSpec([], tf.float32),
-    tf.TensorSpec([], tf.float32),
-    tf.TensorSpec([], tf.int32),
-)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Sentences times the square of the longest: what attention makes of a batch has to find room.
 _MOST_PAIRS = 64 * 256**2
@@ -270,12 +270,11 @@ class Translator:
 
     def _search(self, settings, n_best=1, return_attention=False, has_prefix=False):
         """The search as a graph, traced once for each way to search."""
-        numbers = [tf.constant(number, tf.float32) for number in settings.numbers[:2]]
-        numbers = (*numbers, tf.constant(settings.extra_length))
+        numbers = number_tensors(settings)
         settings = settings.without_numbers()
         key = (settings, n_best, return_attention, has_prefix)
         if key not in self._searches:
-            inputs = [_NUMBERS] + [_IDS] * (1 + has_prefix)
+            inputs = [NUMBER_SPECS] + [_IDS] * (1 + has_prefix)
 
             @tf.function(input_signature=inputs, autograph=False)
             def search(numbers, source, *prefix):

@@ -1,5 +1,8 @@
 """The translator: a line for a line, whatever the line and whatever stands beside it."""
 
+import math
+from unittest import mock
+
 import keras_hub
 import numpy as np
 import pytest
@@ -7,7 +10,9 @@ import tensorflow as tf
 
 from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
 from keras_transformer.data.number_names import number_names
+from keras_transformer.decoding import model_search
 from keras_transformer.decoding.processors import suppress_tokens
+from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import randomize
 
 pytestmark = pytest.mark.tensorflow_only
@@ -161,6 +166,39 @@ def test_numbers_of_a_search_change_no_graph(translator):
     assert list(translator._searches) == kept
 
 
+@pytest.mark.parametrize("length_ratio", [0.0, 0.29, 1.0, 1.1, 999.99, 1000.0])
+@pytest.mark.parametrize("extra_length", [0, 50, 1_000_000])
+def test_greatest_lengths_are_those_python_computes(length_ratio, extra_length):
+    """For numbers of tokens far beyond any line, as inputs of a graph and as constants."""
+    config = TransformerConfig.tiny(50)
+    counts = [1, 7, 100, 3_000_000]
+    expected = [max(1, min(math.floor(length_ratio * n) + extra_length, 2**31 - 1)) for n in counts]
+
+    @tf.function
+    def of_graph(numbers):
+        # A line of so many tokens would need gigabytes: only their count is taken from it.
+        with mock.patch.object(model_search, "_count_tokens", lambda ids, config: ids):
+            return model_search._max_lengths(config, tf.constant(counts) + 1, *numbers[1:], None)
+
+    settings = SearchSettings(length_ratio=length_ratio, extra_length=extra_length)
+    given = model_search.number_tensors(settings)
+    assert of_graph(given).numpy().tolist() == expected
+    in_graph = tf.function(lambda: of_graph(model_search.number_tensors(settings)))
+    assert in_graph().numpy().tolist() == expected
+
+
+def test_greatest_settings_do_not_make_a_translation_empty(translator):
+    def end_after_three(log_probs, token_ids, index):
+        is_end = tf.range(tf.shape(log_probs)[-1]) == translator.model.config.end_token_id
+        return tf.where(is_end == (index == 3), log_probs, -float("inf"))
+
+    settings = {"beam_size": 1, "processors": (end_after_three,)}
+    expected = translator("seven", **settings)
+    assert expected
+    for greatest in ({"extra_length": 1_000_000}, {"length_ratio": 1000.0}):
+        assert translator("seven", **settings, **greatest) == expected
+
+
 def test_very_long_lines_are_translated_by_themselves(translator):
     sizes = []
     lines = ["one", "two " * 1600, "three", "four " * 1500]
@@ -211,6 +249,10 @@ def test_bfloat16_is_a_copy_and_close(translator):
         ({"n_best": 5}, "n_best=5, beam_size=4"),
         ({"length_penalty": "wu"}, "'wu'"),
         ({"extra_length": -1}, "extra_length=-1"),
+        ({"extra_length": 2**31 - 1}, "from 0 to 1,000,000. Received: extra_length=2147483647"),
+        ({"extra_length": 2**40}, "extra_length=1099511627776"),
+        ({"length_ratio": 1e12}, "from 0 to 1,000. Received: length_ratio=1000000000000.0"),
+        ({"length_ratio": float("nan")}, "length_ratio=nan"),
         ({"alpha": float("nan")}, "alpha=nan"),
         ({"alpha": 40.0}, "alpha=40.0"),
         ({"n_best": 0}, "n_best=0"),
