@@ -16,6 +16,8 @@ import numpy as np
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _GREY = "#8a8a8a"
 _MAX_LABEL_LENGTH = 24
+# What the extra `viz` installs; the extra's own name works in a clone only.
+_MATPLOTLIB = "matplotlib>=3.9,<4"
 
 # The learning curve's panels from top to bottom: label, last words of its columns' names, height.
 _HISTORY_PANELS = (
@@ -25,6 +27,18 @@ _HISTORY_PANELS = (
     ("BLEU, chrF", ("bleu", "chrf"), 1.6),
     ("learning rate", ("learning_rate", "lr"), 1.6),
 )
+
+
+def require_matplotlib():
+    """Checks that figures can be drawn, before the work whose result they show.
+
+    Raises:
+        ImportError: matplotlib is not installed; the message has the command that installs it.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"Pictures need matplotlib: pip install '{_MATPLOTLIB}'") from error
 
 
 def plot_attention(scores, query_tokens, key_tokens, title=None):
@@ -274,11 +288,9 @@ def _to_number(name, cell):
 
 def _make_figure(width, height):
     """Returns an empty figure of a size in inches that Jupyter shows without pyplot."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        cure = "pip install 'keras-seq2seq-transformer[viz]'"
-        raise ImportError(f"Pictures need matplotlib: {cure}") from error
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     figure._repr_png_ = functools.partial(_to_png, figure)
     return figure

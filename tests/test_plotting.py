@@ -1,9 +1,12 @@
 """The pictures show the numbers and the tokens they were given, wherever they are drawn."""
 
 import concurrent.futures
+import configparser
 import csv
 import itertools
+import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -14,8 +17,10 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from keras_transformer import plotting
 from keras_transformer.plotting import plot_attention, plot_history, plot_positional_encoding
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCE = ["▁two", "▁dogs", "</s>"]
 TARGET = ["<s>", "▁zwei", "▁Hunde", "."]
 HISTORY = {
@@ -431,13 +436,18 @@ assert "matplotlib.pyplot" not in sys.modules
         lambda: plot_attention(np.ones((1, 1, 1, 1)), ["a"], ["b"]),
         lambda: plot_history(HISTORY),
         lambda: plot_positional_encoding(np.eye(4)),
+        plotting.require_matplotlib,
     ],
 )
 def test_plotting_without_matplotlib_names_the_cure(monkeypatch, call):
+    """A command that works wherever the package was installed from: what its extra requires."""
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install 'keras-seq2seq-transformer\[viz\]'"):
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    requirement = settings["options.extras_require"]["viz"].strip()
+    with pytest.raises(ImportError, match=re.escape(f"pip install '{requirement}'")):
         call()
 
 
