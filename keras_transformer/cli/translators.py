@@ -33,3 +33,12 @@ def progress(total):
 def one_line(text):
     """One line for one line, whatever the model makes up."""
     return text.replace("\r", " ").replace("\n", " ")
+
+
+def long_line_reports(found):
+    """Yields what to say of each line that was not translated as a whole."""
+    for number, (best, *_) in enumerate(found, start=1):
+        if best.pieces > 1:
+            yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
+        if best.dropped_tokens:
+            yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."

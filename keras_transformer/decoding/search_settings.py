@@ -1,14 +1,15 @@
-"""How a translator searches, as one validated, immutable value.
+"""How a translator searches, and what it does with long lines, as one validated, immutable value.
 
 Pure Python, so that a mistake is told before TensorFlow is imported.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from keras_transformer.settings import Settings
 
 LENGTH_PENALTIES = ("gnmt", "mean", None)
+ON_TOO_LONG = ("split", "truncate", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +31,17 @@ class SearchSettings(Settings):
         sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
             the tokens. `beam_size` then plays no part. Its draws depend on what else is in the
             batch. Optional.
+        max_source_tokens: int, at least 2. The most tokens of a line that is translated as a whole,
+            its end token included: time and memory grow with its square. Defaults to the model's
+            learned positions, or else to 256, the `max_length` of `make_dataset`; for `load_run` to
+            the `data.max_length` of the run's recipe.
+        on_too_long: `"split"`: a longer line is translated in pieces, which end with a sentence if
+            they can and else with a word, and their translations are joined by a space;
+            `"truncate"`: what comes after its last whole word within the bound is not translated;
+            `"error"`: it is refused. Defaults to `"split"`.
 
-    `alpha`, `length_ratio` and `extra_length` may change from call to call at no cost; everything
-    else, also another processor or sampler, is another graph.
+    `alpha`, `length_ratio`, `extra_length`, `max_source_tokens` and `on_too_long` may change from
+    call to call at no cost; everything else, also another processor or sampler, is another graph.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
@@ -50,6 +59,8 @@ class SearchSettings(Settings):
     extra_length: int = 50
     processors: tuple | list = ()
     sampler: object = None
+    max_source_tokens: int | None = None
+    on_too_long: str = "split"
 
     def __post_init__(self):
         super().__post_init__()
@@ -66,6 +77,10 @@ class SearchSettings(Settings):
             self._reject("processors", "a tuple of callables that can be hashed")
         if self.sampler is not None and not _draws_tokens(self.sampler):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
+        if self.max_source_tokens is not None and self.max_source_tokens < 2:
+            self._reject("max_source_tokens", "at least 2: a token and the end token")
+        if self.on_too_long not in ON_TOO_LONG:
+            self._reject("on_too_long", '"split", "truncate" or "error"')
         # Hashable: each of its searches is traced once.
         object.__setattr__(self, "processors", tuple(self.processors))
 
@@ -74,9 +89,11 @@ class SearchSettings(Settings):
         """tuple: `alpha`, `length_ratio`, `extra_length`, which graphs take as inputs."""
         return self.alpha, self.length_ratio, self.extra_length
 
-    def without_numbers(self):
-        """Returns the settings that make another graph, the others being the defaults."""
-        return replace(self, alpha=0.6, length_ratio=1.0, extra_length=50)
+    @property
+    def of_graph(self):
+        """`SearchSettings`: those that make another graph, the others being the defaults."""
+        names = ("beam_size", "length_penalty", "processors", "sampler")
+        return SearchSettings(**{name: getattr(self, name) for name in names})
 
 
 def _draws_tokens(sampler):

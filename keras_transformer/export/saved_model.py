@@ -20,6 +20,10 @@ def export_saved_model(translator, path):
     a string tensor `(B,)`: one translation for each line, an empty one for an empty line. A scalar
     or a matrix is refused when it is called, by an `InvalidArgumentError` that names the shape.
 
+    It searches by the settings of the translator. A line of more than `max_source_tokens` tokens is
+    treated as `on_too_long` says: by default it is translated in pieces, joined by a space. However
+    many and however long the lines are, 64 pieces are decoded together, fewer where they are long.
+
     A SavedModel that is at `path` already stays until the new one is whole. On Linux the two then
     change places in one step, so there is a whole model at `path` at every moment. Where the
     operating system or the file system cannot do that, the old one is first renamed to

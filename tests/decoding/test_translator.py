@@ -159,11 +159,11 @@ def test_processors_and_samplers_have_a_say(translator):
 
 def test_numbers_of_a_search_change_no_graph(translator):
     translator("seven", alpha=0.5)
-    kept = list(translator._searches)
+    traced = translator._search_graph.cache_info().misses
     scores = [translator("seven", n_best=1, alpha=alpha)[0].score for alpha in (0.5, 1.5)]
     assert scores[0] < scores[1]
     assert len(translator("seven", n_best=1, length_ratio=0.0, extra_length=2)[0].tokens) == 2
-    assert list(translator._searches) == kept
+    assert translator._search_graph.cache_info().misses == traced
 
 
 @pytest.mark.parametrize("length_ratio", [0.0, 0.29, 1.0, 1.1, 999.99, 1000.0])
@@ -202,7 +202,7 @@ def test_greatest_settings_do_not_make_a_translation_empty(translator):
 def test_very_long_lines_are_translated_by_themselves(translator):
     sizes = []
     lines = ["one", "two " * 1600, "three", "four " * 1500]
-    settings = {"extra_length": 1, "length_ratio": 0.0}
+    settings = {"extra_length": 1, "length_ratio": 0.0, "max_source_tokens": 10_000}
     translations = translator(lines, on_progress=sizes.append, **settings)
     assert sizes == [2, 1, 1]
     assert translations == [translator(line, **settings) for line in lines]
@@ -320,7 +320,9 @@ def test_learned_positions_bound_source_and_target(tmp_path):
     assert len(longest) == 9, "else the bound is not what ended it"
     too_long = "one hundred thousand, one hundred and seventeen and a half and more"
     with pytest.raises(ValueError, match="at most 9 tokens.*line 2"):
-        translator(["one", too_long])
-    # In the graph, as in a SavedModel, there is no line to name.
-    with pytest.raises(tf.errors.InvalidArgumentError, match="A line is longer than"):
-        translator.translate(tf.constant([too_long]))
+        translator(["one", too_long], on_too_long="error")
+    with pytest.raises(ValueError, match="at most the model's 9 learned positions"):
+        translator("one", max_source_tokens=10)
+    with pytest.warns(UserWarning, match="line 1 in"):
+        translations = translator([too_long, "one"])
+    assert translations[1] == translator("one")
