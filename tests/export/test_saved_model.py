@@ -8,12 +8,13 @@ import sys
 import pytest
 import tensorflow as tf
 
-from keras_transformer import export_saved_model
+from keras_transformer import Translator, export_saved_model
 from keras_transformer.export import folder
 from tests.decoding.test_translator import LINES, make_translator
 
 pytestmark = pytest.mark.tensorflow_only
 
+LONGEST = 40  # tokens of a line that is not split, more than `LINES` have
 SERVE = """
 import json, sys
 sys.modules["keras_transformer"] = None  # importing it would fail
@@ -36,7 +37,10 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     parent = tmp_path_factory.mktemp("export")
-    translator = make_translator(parent / "tokenizer.model", normalize_first=True)
+    made = make_translator(parent / "tokenizer.model", normalize_first=True)
+    translator = Translator(
+        made.model, made.source_tokenizer, extra_length=6, max_source_tokens=LONGEST
+    )
     path = export_saved_model(translator, parent / "served")
     # The graph must hold everything itself.
     (parent / "tokenizer.model").unlink()
@@ -46,14 +50,17 @@ def exported(tmp_path_factory):
 
 def test_saved_model_answers_like_the_translator_in_a_process_without_this_package(exported):
     translator, path = exported
-    batches = [LINES, ["one"], []]
+    long = ["one", "seven hundred and one. " * 40, "", "two"]
+    batches = [LINES, ["one"], [], long]
     command = [sys.executable, "-P", "-c", SERVE, str(path)]
     ran = subprocess.run(command, input=json.dumps(batches), capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     served = json.loads(ran.stdout)
     assert served["inputs"] == {"text": ["string", [None]]}
     assert served["outputs"] == {"translation": ["string", [None]]}
-    assert served["answers"] == [translator(lines) for lines in batches]
+    with pytest.warns(UserWarning, match="line 2 in"):
+        split = translator(long)
+    assert served["answers"] == [*(translator(lines) for lines in batches[:3]), split]
 
 
 def test_saved_model_holds_each_weight_once_and_no_python(exported):
