@@ -114,8 +114,9 @@ def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_
         pad_token_id: int.
     """
     token_ids = result.token_ids.numpy()
-    texts = target_tokenizer.detokenize(token_ids.reshape([-1, token_ids.shape[2]]))
-    texts = texts.numpy().reshape(token_ids.shape[:2])
+    sentences, ranks, longest = token_ids.shape
+    texts = target_tokenizer.detokenize(token_ids.reshape([sentences * ranks, longest]))
+    texts = texts.numpy().reshape([sentences, ranks])
     tokens = target_tokenizer.tokens(token_ids).numpy()
     source_tokens = source_tokenizer.tokens(source).numpy()
     source_lengths = np.count_nonzero(source != pad_token_id, axis=1)

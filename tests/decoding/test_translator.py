@@ -269,6 +269,8 @@ def test_settings_out_of_range_or_of_another_type_are_named(translator, settings
 
 def test_empty_lines_stay_empty_and_nothing_gives_nothing(translator):
     assert translator(["", "  ", "\u3000"]) == ["", "", ""]
+    hypotheses = translator(["", " "], n_best=1)
+    assert [(best.text, best.tokens, best.score) for (best,) in hypotheses] == [("", [], 0.0)] * 2
     assert translator([]) == []
 
 
