@@ -337,6 +337,44 @@ def test_translate_draws_a_picture_of_every_line_with_text(folder, tmp_path):
     assert "at most 20" in refused.stderr and "21 lines" in refused.stderr
 
 
+def test_pictures_need_matplotlib_before_anything_is_translated(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr("keras_transformer.cli.decoding.load_translator", None)  # never called
+    refused = cli("translate", "run", "--attention", "out.png", stdin=b"one\n")
+    assert refused.exit_code == 2 and refused.stdout == ""
+    assert refused.stderr.startswith("Error: Pictures need matplotlib: pip install")
+
+
+def test_long_lines_are_named_on_standard_error(folder):
+    stdin = ("one\n" + "seventy-three thousand, two hundred. " * 9 + "\ntwo\n").encode()
+    bound = ("translate", "run", "--max-source-tokens", 30)
+    ran = cli(*bound, stdin=stdin)
+    assert ran.exit_code == 0, ran.stderr
+    translations = ran.stdout.splitlines()
+    assert len(translations) == 3
+    assert [translations[0], translations[2]] == translator()(["one", "two"])
+    assert re.fullmatch(
+        r"Line 2 is too long for one piece: translated in \d+ pieces.\n", ran.stderr
+    )
+    ran = cli(*bound, "--on-too-long", "truncate", stdin=stdin)
+    assert ran.stdout.count("\n") == 3
+    assert re.fullmatch(r"Line 2 is too long: its last \d+ tokens are left out.\n", ran.stderr)
+    ran = cli(*bound, "--on-too-long", "error", stdin=stdin)
+    assert ran.exit_code == 2 and ran.stdout == ""
+    assert "at most 30 tokens" in ran.stderr and "line 2" in ran.stderr
+
+
+def test_bound_of_a_run_is_that_of_its_recipe(folder, tmp_path):
+    """Longer lines than these the model has not learned."""
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    recipe = RECIPE | {"data": RECIPE["data"] | {"max_length": 40}}
+    (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    from keras_transformer import load_run
+
+    assert load_run(run).settings.max_source_tokens == 40
+    assert load_run(run, max_source_tokens=50).settings.max_source_tokens == 50
+
+
 def test_evaluate_scores_the_translations_it_writes(folder):
     words = ("evaluate", "run", "--output", "translations.txt", "--samples", "1")
     ran = cli(*words)
@@ -489,6 +527,10 @@ MISTAKES = {
     "n-best beyond the beam": (
         lambda f: ["translate", "run", "--n-best", 5],
         ["n_best=5", "beam_size=4"],
+    ),
+    "a length that overflows": (
+        lambda f: ["translate", "run", "--extra-length", 2**31 - 1],
+        ["extra_length=2147483647", "from 0 to 1,000,000"],
     ),
     "uneven files to score": (
         lambda f: ["score", "run", "train.en", "short.de"],

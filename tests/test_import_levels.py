@@ -11,19 +11,19 @@ MODULES = {p: ".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in FI
 
 # From the lowest level to the highest: a file imports only from rows above its own.
 LEVELS = """
-settings training.workers run_lock
+settings training.workers run_lock export.folder
 config decoding.search_settings
 layers.arguments decoding.next_tokens
 layers.masks layers.attention layers.dropout layers.projection layers.positional_embedding
     data.corpus data.number_names data.batching training.token_weights training.schedules
     evaluation plotting
-    decoding.search decoding.processors decoding.hypothesis
+    decoding.search decoding.processors decoding.hypothesis decoding.batches decoding.lines
     decoding.frozen
 layers.feed_forward layers.residual layers.multi_head_attention
     data.tokenizer data.pipeline training.losses training.metrics training.distribution
     training.token_loss training.fused_loss recipe decoding.greedy_search
 layers.block run_folder console training.exact_step training.checkpoints
-    decoding.beam_search
+    decoding.beam_search decoding.long_lines
 layers.encoder_block layers.decoder_block decoding.model_search
 layers
 models.stack

@@ -17,14 +17,31 @@ from keras_transformer.cli.options import (
     LengthPenalty,
     LengthPenaltyOption,
     LengthRatioOption,
+    MaxSourceTokensOption,
     ModelOption,
+    OnTooLong,
+    OnTooLongOption,
     RunArgument,
     example,
 )
-from keras_transformer.cli.translators import load_translator, one_line, progress
+from keras_transformer.cli.translators import load_translator, long_line_reports, one_line, progress
 from keras_transformer.console import clear_errors, console
 
 MAX_PICTURES = 20
+
+NBestOption = Annotated[
+    int | None,
+    typer.Option(help="Print so many for each line, after its number and a tab.", min=1),
+]
+ScoresOption = Annotated[
+    bool, typer.Option("--scores", help="Print the score and a tab before each translation.")
+]
+AttentionOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Also draw where the model looked; for several lines out-1.png, out-2.png, ..."
+    ),
+]
 
 commands = typer.Typer()
 
@@ -39,31 +56,26 @@ commands = typer.Typer()
 def translate(
     run: RunArgument,
     beam_size: BeamSizeOption = 4,
-    n_best: Annotated[
-        int | None,
-        typer.Option(help="Print so many for each line, after its number and a tab.", min=1),
-    ] = None,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="Print the score and a tab before each translation.")
-    ] = False,
-    attention: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also draw where the model looked; for several lines out-1.png, out-2.png, ..."
-        ),
-    ] = None,
+    n_best: NBestOption = None,
+    scores: ScoresOption = False,
+    attention: AttentionOption = None,
     length_penalty: LengthPenaltyOption = LengthPenalty.GNMT,
     alpha: AlphaOption = 0.6,
     length_ratio: LengthRatioOption = 1.0,
     extra_length: ExtraLengthOption = 50,
+    max_source_tokens: MaxSourceTokensOption = None,
+    on_too_long: OnTooLongOption = OnTooLong.SPLIT,
     dtype: DtypeOption = None,
     batch_sentences: BatchSentencesOption = 64,
     model: ModelOption = None,
 ):
     """Translate lines from standard input to standard output, one for one."""
     with clear_errors():
+        from keras_transformer import plotting
         from keras_transformer.data.corpus import decode_lines
 
+        if attention is not None:
+            plotting.require_matplotlib()
         lines = list(decode_lines(sys.stdin.buffer, "standard input"))
         pictures = [] if attention is None else picture_files(attention, len(lines))
         translator = load_translator(
@@ -74,6 +86,8 @@ def translate(
             alpha=alpha,
             length_ratio=length_ratio,
             extra_length=extra_length,
+            max_source_tokens=max_source_tokens,
+            on_too_long=on_too_long.value,
             dtype=dtype and dtype.value,
         )
         with progress(len(lines)) as on_progress:
@@ -85,6 +99,8 @@ def translate(
                 on_progress=on_progress,
             )
         write_lines(hypothesis_fields(found, n_best is not None, scores))
+        for report in long_line_reports(found):
+            console.print(report)
         if attention is not None:
             draw_attentions(found, lines, pictures)
 

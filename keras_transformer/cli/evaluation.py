@@ -52,6 +52,8 @@ def evaluate(
         is_recorded = source is None and model is None
         if is_recorded:
             folder.report()  # damaged? Not after the work is done.
+        if output is not None and not output.parent.is_dir():
+            raise FileNotFoundError(f"There is no folder {str(output.parent)!r} for `--output`.")
         pairs = list(test_pairs(run, data, source, reference))
         if not pairs:
             raise ValueError(f"`--source` must hold a line to translate. Received: {source}")
@@ -65,16 +67,8 @@ def evaluate(
         if output is not None:
             output.write_text("".join(one_line(line) + "\n" for line in translations), "utf-8")
         if is_recorded:
-            if "updates" not in folder.report():
-                console.print(
-                    "The run is not finished: these are figures of its best epoch so far. In "
-                    f"{folder.report_file} they move to `earlier` when it goes on."
-                )
-            folder.add_to_report(
-                search=search,
-                exact_match=match,
-                **{score.name: vars(score) for score in scores},
-            )
+            by_name = {score.name: vars(score) for score in scores}
+            record(folder, search=search, exact_match=match, **by_name)
     for index in range(min(samples, len(pairs))):
         print(f"source       {sources[index]}")
         print(f"translation  {translations[index]}")
@@ -108,19 +102,32 @@ def plot(
         attention = translator.attention(text)
         source, target = attention.source_tokens, attention.target_tokens
         given, scores = attention.decoder_tokens, attention.scores
-        encode_positions = translator.model.encoder.embedding.encode_positions
+        embedding = translator.model.encoder.embedding
+        positions = range(min(64, embedding.max_sequence_length or 64))
         figures = {
             "attention": plotting.plot_attention(scores["encoder_decoder"], target, source, text),
             "attention_encoder": plotting.plot_attention(scores["encoder"], source, source, text),
             "attention_decoder": plotting.plot_attention(scores["decoder"], target, given, text),
             "curves": plotting.plot_history(RunFolder(run).history_file),
-            "positions": plotting.plot_positional_encoding(encode_positions(list(range(64)))),
+            "positions": plotting.plot_positional_encoding(
+                embedding.encode_positions(list(positions))
+            ),
         }
         for name, figure in figures.items():
             path = run / f"{name}.png"
             figure.savefig(path, dpi=120)
             RunFolder(run).add_made(path.name)
             print(path)
+
+
+def record(folder, **figures):
+    """Adds figures to the report of a run; says so if they are not of its last model."""
+    if "updates" not in folder.report():
+        console.print(
+            "The run is not finished: these are figures of its best epoch so far. In "
+            f"{folder.report_file} they move to `earlier` when it goes on."
+        )
+    folder.add_to_report(**figures)
 
 
 def evaluation_scores(translations, references, tokenized):

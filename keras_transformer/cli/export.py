@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.options import ModelOption, RunArgument, example
+from keras_transformer.cli.options import (
+    MaxSourceTokensOption,
+    ModelOption,
+    OnTooLong,
+    OnTooLongOption,
+    RunArgument,
+    example,
+)
 from keras_transformer.cli.translators import load_translator
 from keras_transformer.console import clear_errors
 
@@ -16,11 +23,14 @@ commands = typer.Typer()
 def export(
     run: RunArgument,
     directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
+    max_source_tokens: MaxSourceTokensOption = None,
+    on_too_long: OnTooLongOption = OnTooLong.SPLIT,
     model: ModelOption = None,
 ):
     """Write a SavedModel that takes raw strings and returns translations."""
     with clear_errors():
-        translator = load_translator(run, model)
+        long_lines = {"max_source_tokens": max_source_tokens, "on_too_long": on_too_long.value}
+        translator = load_translator(run, model, **long_lines)
         from keras_transformer.export.saved_model import export_saved_model
 
         print(export_saved_model(translator, directory))

@@ -27,6 +27,14 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class OnTooLong(StrEnum):
+    """What becomes of a line that is too long."""
+
+    SPLIT = "split"
+    TRUNCATE = "truncate"
+    ERROR = "error"
+
+
 RecipeArgument = Annotated[
     str, typer.Argument(help="A recipe file, or the name of a packaged one.", show_default=False)
 ]
@@ -57,6 +65,21 @@ DtypeOption = Annotated[
     typer.Option(
         help="Compute in this type; bfloat16 is fast where the processor has it. "
         "[default: the model's own]"
+    ),
+]
+MaxSourceTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        help="A line with more tokens is too long to be translated as a whole. "
+        "[default: data.max_length of the run's recipe]",
+        min=2,
+    ),
+]
+OnTooLongOption = Annotated[
+    OnTooLong,
+    typer.Option(
+        help="Translate it in pieces, without what comes after the last of these tokens, or not "
+        "at all."
     ),
 ]
 BatchSentencesOption = Annotated[int, typer.Option(help="Sentences decoded together.", min=1)]

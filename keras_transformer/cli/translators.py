@@ -2,7 +2,7 @@
 
 import contextlib
 
-from keras_transformer.console import console, import_tensorflow
+from keras_transformer.console import console, import_tensorflow, is_watched
 
 
 def load_translator(run, model=None, *, dtype=None, **settings):
@@ -24,8 +24,7 @@ def progress(total):
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
-    watched = console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not watched) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not is_watched()) as bar:
         task = bar.add_task("", total=total)
         yield lambda done: bar.advance(task, done)
 
@@ -33,3 +32,12 @@ def progress(total):
 def one_line(text):
     """One line for one line, whatever the model makes up."""
     return text.replace("\r", " ").replace("\n", " ")
+
+
+def long_line_reports(found):
+    """Yields what to say of each line that was not translated as a whole."""
+    for number, (best, *_) in enumerate(found, start=1):
+        if best.pieces > 1:
+            yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
+        if best.dropped_tokens:
+            yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."

@@ -223,7 +223,8 @@ class _BeamSearch(Search):
         """The highest score that a hypothesis alive can reach `(B,)`: all it adds is at most 0."""
         # The penalty rises or falls with the length, so it is the greatest at one of the ends.
         greatest = tf.maximum(self.penalty(length + 1), self.penalty(max_lengths))
-        return log_prob[:, 0] / greatest
+        # Finite: where nothing is alive, -inf over inf would be NaN.
+        return log_prob[:, 0] / tf.minimum(greatest, tf.float32.max)
 
 
 def _is_first(size):

@@ -10,6 +10,13 @@ from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.greedy_search import greedy_search
 from keras_transformer.decoding.search import StepOutput
 
+# `alpha`, `length_ratio` and `extra_length` as inputs of a graph.
+NUMBER_SPECS = (
+    tf.TensorSpec([], tf.float32),
+    tf.TensorSpec([], tf.float64),
+    tf.TensorSpec([], tf.int32),
+)
+
 
 def search_model(
     model,
@@ -26,8 +33,7 @@ def search_model(
         model: `Transformer`, or `FrozenTransformer`.
         encoder_token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
         settings: `SearchSettings`.
-        numbers: `alpha`, `length_ratio` and `extra_length` as scalar tensors, in place of those of
-            the settings. Optional.
+        numbers: as from `number_tensors`, in place of the numbers of the settings. Optional.
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 tensor `(B, P)`, padded: tokens that come first. Optional.
         return_attention: bool. Defaults to `False`.
@@ -39,7 +45,7 @@ def search_model(
         ValueError: if `n_best` exceeds the beam.
     """
     config = model.config
-    alpha, *length_bound = settings.numbers if numbers is None else numbers
+    alpha, *length_bound = number_tensors(settings) if numbers is None else numbers
     encoder_token_ids = _require_positions(config, encoder_token_ids)
     single = settings.beam_size == 1 or settings.sampler is not None
     if n_best > (1 if single else settings.beam_size):
@@ -80,6 +86,12 @@ def search_model(
     return beam_search(step, cache, beam_size=settings.beam_size, n_best=n_best, **arguments)
 
 
+def number_tensors(settings):
+    """Returns `alpha`, `length_ratio` and `extra_length` as scalar tensors of `NUMBER_SPECS`."""
+    pairs = zip(settings.numbers, NUMBER_SPECS, strict=True)
+    return tuple(tf.constant(number, spec.dtype) for number, spec in pairs)
+
+
 def score_model(model, encoder_token_ids, target_token_ids):
     """What the model thinks of translations: the log-prob of each token after those before it.
 
@@ -106,8 +118,10 @@ def score_model(model, encoder_token_ids, target_token_ids):
 def _max_lengths(config, encoder_token_ids, length_ratio, extra_length, target_prefix):
     """The most tokens for each sentence, the end token included; empty ones stay empty."""
     lengths = _count_tokens(encoder_token_ids, config) - 1
-    longest = tf.cast(length_ratio * tf.cast(lengths, tf.float32), tf.int32)
-    longest = tf.maximum(longest + extra_length, 1)
+    # In float64, as Python computes it, and no further than int32 reaches.
+    longest = tf.floor(length_ratio * tf.cast(lengths, tf.float64))
+    longest = tf.minimum(longest + tf.cast(extra_length, tf.float64), tf.int32.max)
+    longest = tf.maximum(tf.cast(longest, tf.int32), 1)
     if target_prefix is not None:
         longest = tf.maximum(longest, _count_tokens(target_prefix, config) + 1)
     if config.positions == "learned":

@@ -1,15 +1,15 @@
-"""How a translator searches, as one validated, immutable value.
+"""How a translator searches, and what it does with long lines, as one validated, immutable value.
 
 Pure Python, so that a mistake is told before TensorFlow is imported.
 """
 
-import math
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from keras_transformer.settings import Settings
 
 LENGTH_PENALTIES = ("gnmt", "mean", None)
+ON_TOO_LONG = ("split", "truncate", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,17 +23,25 @@ class SearchSettings(Settings):
             paper's; `"mean"`: over `n^alpha`; `None`: sums. `n` counts the end token.
         alpha: float from -10 to 10. Defaults to `0.6`, the paper's. More of it favours longer
             translations.
-        length_ratio: float. A translation has at most `length_ratio * source + extra_length`
-            tokens. Defaults to `1.0`.
-        extra_length: int, in tokens. Defaults to `50`, the paper's.
+        length_ratio: float from 0 to 1,000. A translation has at most `length_ratio * source +
+            extra_length` tokens, the product rounded down. Defaults to `1.0`.
+        extra_length: int from 0 to 1,000,000, in tokens. Defaults to `50`, the paper's.
         processors: tuple of callables that constrain the next token, such as those of
             `decoding.processors`. Defaults to none.
         sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
             the tokens. `beam_size` then plays no part. Its draws depend on what else is in the
             batch. Optional.
+        max_source_tokens: int, at least 2. The most tokens of a line that is translated as a whole,
+            its end token included: time and memory grow with its square. Defaults to the model's
+            learned positions, or else to 256, the `max_length` of `make_dataset`; for `load_run` to
+            the `data.max_length` of the run's recipe.
+        on_too_long: `"split"`: a longer line is translated in pieces, which end with a sentence if
+            they can and else with a word, and their translations are joined by a space;
+            `"truncate"`: what comes after its last whole word within the bound is not translated;
+            `"error"`: it is refused. Defaults to `"split"`.
 
-    `alpha`, `length_ratio` and `extra_length` may change from call to call at no cost; everything
-    else, also another processor or sampler, is another graph.
+    `alpha`, `length_ratio`, `extra_length`, `max_source_tokens` and `on_too_long` may change from
+    call to call at no cost; everything else, also another processor or sampler, is another graph.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
@@ -51,6 +59,8 @@ class SearchSettings(Settings):
     extra_length: int = 50
     processors: tuple | list = ()
     sampler: object = None
+    max_source_tokens: int | None = None
+    on_too_long: str = "split"
 
     def __post_init__(self):
         super().__post_init__()
@@ -60,13 +70,17 @@ class SearchSettings(Settings):
             self._reject("length_penalty", '"gnmt", "mean" or None')
         if not -10 <= self.alpha <= 10:
             self._reject("alpha", "from -10 to 10")
-        for name in ("length_ratio", "extra_length"):
-            if not 0 <= getattr(self, name) < math.inf:
-                self._reject(name, "at least 0")
+        for name, most in (("length_ratio", 1_000), ("extra_length", 1_000_000)):
+            if not 0 <= getattr(self, name) <= most:
+                self._reject(name, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
         if self.sampler is not None and not _draws_tokens(self.sampler):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
+        if self.max_source_tokens is not None and self.max_source_tokens < 2:
+            self._reject("max_source_tokens", "at least 2: a token and the end token")
+        if self.on_too_long not in ON_TOO_LONG:
+            self._reject("on_too_long", '"split", "truncate" or "error"')
         # Hashable: each of its searches is traced once.
         object.__setattr__(self, "processors", tuple(self.processors))
 
@@ -75,9 +89,11 @@ class SearchSettings(Settings):
         """tuple: `alpha`, `length_ratio`, `extra_length`, which graphs take as inputs."""
         return self.alpha, self.length_ratio, self.extra_length
 
-    def without_numbers(self):
-        """Returns the settings that make another graph, the others being the defaults."""
-        return replace(self, alpha=0.6, length_ratio=1.0, extra_length=50)
+    @property
+    def of_graph(self):
+        """`SearchSettings`: those that make another graph, the others being the defaults."""
+        names = ("beam_size", "length_penalty", "processors", "sampler")
+        return SearchSettings(**{name: getattr(self, name) for name in names})
 
 
 def _draws_tokens(sampler):

@@ -3,19 +3,31 @@
 It runs as it is in Python, and is what `export_saved_model` writes.
 """
 
-import re
-from dataclasses import dataclass, replace
-from functools import partial
+import threading
+from dataclasses import replace
+from functools import lru_cache, partial
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.batches import (
+    LONGEST_ROW,
+    MOST_PAIRS,
+    map_batches,
+    map_rows,
+)
 from keras_transformer.decoding.frozen import FrozenTransformer
-from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.model_search import score_model, search_model
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE
+from keras_transformer.decoding.hypothesis import Attention, hypotheses_of, join_by_line
+from keras_transformer.decoding.lines import checked_lines, require_at_most, token_ids_of
+from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
+from keras_transformer.decoding.model_search import (
+    NUMBER_SPECS,
+    number_tensors,
+    score_model,
+    search_model,
+)
 from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.layers.arguments import require_positive
@@ -24,35 +36,9 @@ from keras_transformer.run_folder import RunFolder
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32)
-_NUMBERS = (
-    tf.TensorSpec([], tf.float32),
-    tf.TensorSpec([], tf.float32),
-    tf.TensorSpec([], tf.int32),
-)
-_SURROGATE = re.compile("[\ud800-\udfff]")
-# Sentences times the square of the longest: what attention makes of a batch has to find room.
-_MOST_PAIRS = 64 * 256**2
-# Graphs kept, each with its weights if it is frozen. The oldest goes.
+_MAX_SOURCE_TOKENS = 256  # the `max_length` of `make_dataset`
+# Graphs kept, each with its weights if it is frozen. The one not used for longest goes.
 _KEPT_SEARCHES = 8
-
-
-@dataclass(frozen=True)
-class Attention:
-    """One translation and what every head of every block attended to.
-
-    Args:
-        source_tokens: list of S strings, the end token included.
-        decoder_tokens: list of T strings, those the decoder was given: the start token first.
-        target_tokens: list of T strings, those it predicted.
-        scores: dict of float32 arrays, layers first: `"encoder"` `(L, N, S, S)`, `"decoder"`
-            `(L, N, T, T)` and `"encoder_decoder"` `(L, N, T, S)`; row t is where the model looked
-            when it predicted target token t.
-    """
-
-    source_tokens: list
-    decoder_tokens: list
-    target_tokens: list
-    scores: dict
 
 
 class Translator:
@@ -67,29 +53,34 @@ class Translator:
             what the model learns meanwhile shows.
         dtype: name of a dtype, such as `"bfloat16"`, that a frozen copy is cast to. Optional.
         **settings: those of `SearchSettings`: `beam_size=4`, `length_penalty="gnmt"`, `alpha=0.6`,
-            `length_ratio=1.0`, `extra_length=50`, `processors=()`, `sampler=None`.
+            `length_ratio=1.0`, `extra_length=50`, `processors=()`, `sampler=None`,
+            `max_source_tokens=None`, `on_too_long="split"`.
 
     Call arguments:
         lines: list of strings, or one string.
         n_best: int, at most `beam_size`. How many translations to return of each line. Optional.
-        return_attention: bool. Return also where the model looked. Defaults to `False`.
+        return_attention: bool. Return also where the model looked. Defaults to `False`. A line that
+            would have to be split is then refused.
         target_prefix: list of strings, or one for all lines: what the translations must begin
             with. Optional.
-        batch_sentences: int. How many sentences are decoded together. Defaults to `64`.
-        on_progress: callable that is told after each batch how many sentences it had. Optional.
+        batch_sentences: int. How many sentences are decoded together at most; fewer where they are
+            long. Defaults to `64`.
+        on_progress: callable that is told after each batch how many lines are done with it.
+            Optional.
         **settings: settings of the search that are other for this call.
 
     Returns:
         list of strings, one for each line and in the same order. An empty line, or one of white
         space, gives an empty line. With `n_best` or `return_attention`, instead of each string a
         list of `Hypothesis`, best first; fewer where there are no more. For one string in place of
-        the list, what would stand in the list.
+        the list, what would stand in the list. A line of more than `max_source_tokens` is
+        translated as `on_too_long` says. Each `Hypothesis` tells it, of a split line there is one;
+        strings cannot, so that a `UserWarning` names the lines.
 
     Raises:
         TypeError: if a line is not a string, or there is no such setting.
         ValueError: if the backend is not TensorFlow, the vocabularies of model and tokenizer
-            differ, a line is longer than the model's table of learned positions, or a setting is
-            out of its range.
+            differ, a line is too long and `on_too_long="error"`, or a setting is out of its range.
 
     Example, untrained; `load_run` makes one from a trained run:
 
@@ -114,7 +105,6 @@ class Translator:
                 "Translating runs in the TensorFlow graph: set KERAS_BACKEND=tensorflow, and load "
                 f"the model from its file. Received: the backend {keras.backend.backend()!r}"
             )
-        self.settings = SearchSettings(**settings)
         self.source_tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer or tokenizer
         config = model.config
@@ -123,7 +113,10 @@ class Translator:
         frozen = frozen or dtype is not None
         self._decoder = FrozenTransformer(model, dtype) if frozen else model
         self.model = self._decoder.model if frozen else model
-        self._searches = {}
+        self.settings = self._bounded(SearchSettings(**settings))
+        self._cutter = LineCutter(tokenizer)
+        self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
+        self._tracing = threading.Lock()
 
     def __call__(
         self,
@@ -140,39 +133,57 @@ class Translator:
             lines, is_one = [lines], True
         else:
             lines, is_one = list(lines), False
-        columns = [self._tokenize(lines, "lines", self.source_tokenizer)]
-        if target_prefix is not None:
-            is_for_all = isinstance(target_prefix, str)
-            target_prefix = [target_prefix] * len(lines) if is_for_all else list(target_prefix)
-            if len(target_prefix) != len(lines):
-                raise ValueError(
-                    "`target_prefix` must be one string, or one for each line. "
-                    f"Received: {len(target_prefix)} prefixes, {len(lines)} lines"
-                )
-            prefix = self._tokenize(target_prefix, "target_prefix", self.target_tokenizer)
-            columns += [prefix[:, :-1]]  # without the end
         if n_best is not None:
             require_positive(n_best=n_best)
-        search = self._search(
-            settings=replace(self.settings, **settings),
-            n_best=n_best or 1,
-            return_attention=return_attention,
-            has_prefix=target_prefix is not None,
-        )
+        settings = self._bounded(replace(self.settings, **settings))
+        pieces = self._pieces(lines, "lines", settings, must_be_whole=return_attention)
+        columns = [pieces.token_ids]
+        if target_prefix is not None:
+            columns += [self._prefixes(target_prefix, len(lines), pieces.lines)]
+        search = self._search(settings, n_best or 1, return_attention, target_prefix is not None)
         return_hypotheses = n_best is not None or return_attention
         finish = self._hypotheses if return_hypotheses else self._translations
-
-        translations = self._in_batches(
-            lambda *batch: finish(batch[0], search(*batch)), columns, batch_sentences, on_progress
+        lines_of = pieces.lines.numpy()
+        found = map_rows(
+            lambda *batch: finish(batch[0], search(*batch)),
+            columns,
+            self.model.config.pad_token_id,
+            batch_sentences,
+            on_progress,
+            lines_of,
+            self._most_pairs(settings, n_best or 1) if return_attention else MOST_PAIRS,
         )
+        if return_hypotheses:
+            kind, alpha = settings.length_penalty, settings.alpha
+            of_length = partial(penalty, length_penalty=kind, alpha=alpha)
+            translations = join_by_line(found, lines_of, pieces.dropped.numpy(), of_length)
+        else:
+            warn_of_long_lines(pieces, settings.max_source_tokens)
+            texts = tf.constant(found, tf.string)
+            translations = _strings(join_translations(texts, pieces.lines, len(lines)))
         return translations[0] if is_one else translations
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def translate(self, text):
-        """Translates in the graph: string tensor `(B,)` in, string tensor `(B,)` out."""
-        source = _with_end(self.source_tokenizer, text).to_tensor(self.model.config.pad_token_id)
-        result = search_model(self._decoder, source, self.settings)
-        return self.target_tokenizer.detokenize(result.token_ids[:, 0])
+        """Translates in the graph: string tensor `(B,)` in, string tensor `(B,)` out.
+
+        Lines that are too long are treated as `on_too_long` says, without a word; `"error"` is an
+        `InvalidArgumentError` then. 64 pieces are decoded together, fewer where they are long.
+        """
+        settings = self.settings
+        pieces = self._cutter.cut(
+            token_ids_of(self.source_tokenizer, text),
+            settings.max_source_tokens - 1,
+            settings.on_too_long,
+        )
+
+        def translate_batch(source):
+            result = search_model(self._decoder, source, settings)
+            return self.target_tokenizer.detokenize(result.token_ids[:, 0])
+
+        rows = self._with_end(pieces.token_ids)
+        texts = map_batches(translate_batch, rows, self.model.config.pad_token_id)
+        return join_translations(texts, pieces.lines, tf.size(text))
 
     def score(self, sources, targets, batch_sentences=64, on_progress=None):
         """Scores translations that are given, by the model and the translator's length penalty.
@@ -187,7 +198,8 @@ class Translator:
             also where the source is empty: a search leaves those out.
 
         Raises:
-            ValueError: if there are more of the one than of the other.
+            ValueError: if there are more of the one than of the other, or a line has more than
+                2,048 tokens and more than `max_source_tokens`: the score of a part would be wrong.
         """
         if isinstance(sources, str) and isinstance(targets, str):
             return self.score([sources], [targets])[0]
@@ -201,21 +213,25 @@ class Translator:
                 f"{len(sources)} sources, {len(targets)} targets"
             )
         columns = [
-            self._tokenize(sources, "sources", self.source_tokenizer),
-            self._tokenize(targets, "targets", self.target_tokenizer),
+            self._whole(sources, "sources", self.source_tokenizer),
+            self._whole(targets, "targets", self.target_tokenizer),
         ]
-        return self._in_batches(self._score, columns, batch_sentences, on_progress)
+        pad = self.model.config.pad_token_id
+        return map_rows(self._score, columns, pad, batch_sentences, on_progress)
 
     def attention(self, line):
         """Translates one line and returns what every head of every block attended to meanwhile.
 
         Args:
-            line: str, not empty.
+            line: str, not empty. One of more than `max_source_tokens` is refused, or truncated if
+                `on_too_long="truncate"`.
 
         Returns:
             `Attention`.
         """
-        source = self._tokenize([line], "line", self.source_tokenizer)
+        pieces = self._pieces([line], "line", self.settings, must_be_whole=True)
+        warn_of_long_lines(pieces, self.settings.max_source_tokens)
+        source = pieces.token_ids
         if int(source.row_lengths()[0]) == 1:
             raise ValueError(f"There is nothing to attend to in an empty line. Received: {line!r}")
         target = self._search(self.settings)(source.to_tensor()).token_ids[:, 0]
@@ -231,68 +247,88 @@ class Translator:
             scores={name: np.stack([s[0] for s in blocks]) for name, blocks in scores.items()},
         )
 
-    def _tokenize(self, lines, name, tokenizer):
-        """Ragged ids with the end tokens; what no tokenizer or model could take is refused."""
-        for number, line in enumerate(lines, start=1):
-            if not isinstance(line, str):
-                raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}")
-            if not line.isascii() and _SURROGATE.search(line):
-                raise ValueError(
-                    f"`{name}` must be text that UTF-8 can write. Received: half of a surrogate "
-                    f"pair in line {number}, {line!r}"
-                )
-        token_ids = _with_end(tokenizer, lines)
+    def _bounded(self, settings):
+        """The settings with a bound on source tokens, which the model's positions reach."""
         config = self.model.config
-        if config.positions == "learned" and lines:
-            lengths = token_ids.row_lengths().numpy()
-            if lengths.max() > config.max_sequence_length:
-                raise ValueError(
-                    f"A line must have at most {config.max_sequence_length} tokens, the model's "
-                    f"learned positions, with the end token. Received: line {lengths.argmax() + 1} "
-                    f"of `{name}` has {lengths.max()} tokens"
-                )
-        return token_ids
+        most = config.max_sequence_length if config.positions == "learned" else None
+        bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
+        if most is not None and bound > most:
+            raise ValueError(
+                f"`max_source_tokens` must be at most the model's {most} learned positions. "
+                f"Received: max_source_tokens={bound}"
+            )
+        return replace(settings, max_source_tokens=bound)
 
-    def _in_batches(self, function, columns, batch_sentences, on_progress):
-        """The results of a function of padded batches, in the order of the rows of the columns."""
-        require_positive(batch_sentences=batch_sentences)
-        lengths = np.max([column.row_lengths() for column in columns], axis=0)
-        order = np.argsort(lengths, kind="stable")
-        results = [None] * len(order)
-        pad = self.model.config.pad_token_id
-        for chosen in _cut(order, lengths, batch_sentences):
-            batch = [tf.gather(column, chosen).to_tensor(pad) for column in columns]
-            for index, result in zip(chosen, function(*batch), strict=True):
-                results[index] = result
-            if on_progress is not None:
-                on_progress(len(chosen))
-        return results
+    def _pieces(self, lines, name, settings, must_be_whole):
+        """The lines with their end tokens, each in as many pieces as the settings say."""
+        token_ids = token_ids_of(self.source_tokenizer, checked_lines(lines, name))
+        most, on_too_long = settings.max_source_tokens, settings.on_too_long
+        if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
+            what = "`max_source_tokens`" + ", where attention is returned" * must_be_whole
+            require_at_most(most, what, token_ids, name, 'or give `on_too_long="truncate"`')
+        pieces = self._cutter.cut(token_ids, most - 1, on_too_long)
+        return pieces._replace(token_ids=self._with_end(pieces.token_ids))
+
+    def _whole(self, lines, name, tokenizer):
+        """The lines with their end tokens, none of them longer than can be decoded."""
+        token_ids = token_ids_of(tokenizer, checked_lines(lines, name))
+        config = self.model.config
+        if config.positions == "learned":
+            bound = config.max_sequence_length, "the model's learned positions"
+            require_at_most(*bound, token_ids, name)
+        else:
+            most = max(LONGEST_ROW, self.settings.max_source_tokens)
+            advice = "or give a larger `max_source_tokens`"
+            require_at_most(most, "to fit into memory", token_ids, name, advice)
+        return self._with_end(token_ids)
+
+    def _prefixes(self, target_prefix, count, lines):
+        """Ragged ids of what each piece's translation must begin with: the first of each line."""
+        is_for_all = isinstance(target_prefix, str)
+        target_prefix = [target_prefix] * count if is_for_all else list(target_prefix)
+        if len(target_prefix) != count:
+            raise ValueError(
+                "`target_prefix` must be one string, or one for each line. "
+                f"Received: {len(target_prefix)} prefixes, {count} lines"
+            )
+        prefixes = self._whole(target_prefix, "target_prefix", self.target_tokenizer)
+        is_first = np.diff(lines, prepend=-1) > 0
+        empty = tf.ragged.constant([[]], tf.int32)
+        return tf.gather(
+            tf.concat([prefixes[:, :-1], empty], axis=0), np.where(is_first, lines, count)
+        )
+
+    def _with_end(self, token_ids):
+        end = tf.fill([token_ids.nrows(tf.int32), 1], self.model.config.end_token_id)
+        return tf.concat([token_ids, end], axis=1)
+
+    def _most_pairs(self, settings, n_best):
+        """Less for a search that keeps the attention of every head of every block."""
+        kept = self.model.config.num_decoder_layers * (2 * settings.beam_size + n_best)
+        return MOST_PAIRS // kept
 
     def _search(self, settings, n_best=1, return_attention=False, has_prefix=False):
         """The search as a graph, traced once for each way to search."""
-        numbers = [tf.constant(number, tf.float32) for number in settings.numbers[:2]]
-        numbers = (*numbers, tf.constant(settings.extra_length))
-        settings = settings.without_numbers()
-        key = (settings, n_best, return_attention, has_prefix)
-        if key not in self._searches:
-            inputs = [_NUMBERS] + [_IDS] * (1 + has_prefix)
+        with self._tracing:  # or several threads would trace the same
+            graph = self._search_graph(settings.of_graph, n_best, return_attention, has_prefix)
+        return partial(graph, number_tensors(settings))
 
-            @tf.function(input_signature=inputs, autograph=False)
-            def search(numbers, source, *prefix):
-                return search_model(
-                    self._decoder,
-                    source,
-                    settings,
-                    numbers,
-                    n_best,
-                    *prefix or [None],
-                    return_attention=return_attention,
-                )
+    def _trace(self, settings, n_best, return_attention, has_prefix):
+        inputs = [NUMBER_SPECS] + [_IDS] * (1 + has_prefix)
 
-            if len(self._searches) == _KEPT_SEARCHES:
-                del self._searches[next(iter(self._searches))]
-            self._searches[key] = search.get_concrete_function()
-        return partial(self._searches[key], numbers)
+        @tf.function(input_signature=inputs, autograph=False)
+        def search(numbers, source, *prefix):
+            return search_model(
+                self._decoder,
+                source,
+                settings,
+                numbers,
+                n_best,
+                *prefix or [None],
+                return_attention=return_attention,
+            )
+
+        return search.get_concrete_function()
 
     @tf.function(input_signature=[_IDS, _IDS], autograph=False)
     def _log_probs(self, source, target):
@@ -311,34 +347,8 @@ class Translator:
         return [best for (best,) in self._hypotheses(source, SearchResult(*one, attention=None))]
 
     def _hypotheses(self, source, result):
-        """Yields the hypotheses of each sentence; at least one, which may be impossible."""
-        pad = self.model.config.pad_token_id
-        shape = tf.shape(result.token_ids)
-        texts = self.target_tokenizer.detokenize(tf.reshape(result.token_ids, [-1, shape[2]]))
-        texts = tf.reshape(texts, shape[:2]).numpy()
-        tokens = self.target_tokenizer.tokens(result.token_ids).numpy()
-        source_tokens = self.source_tokenizer.tokens(source).numpy()
-        source_lengths = np.count_nonzero(source != pad, axis=1)
-        lengths, scores, log_probs = (
-            tensor.numpy() for tensor in (result.lengths, result.scores, result.log_probs)
-        )
-        attention = None if result.attention is None else result.attention.numpy()
-        for row, source_length in enumerate(source_lengths):
-            count = max(1, np.count_nonzero(scores[row] > IMPOSSIBLE))
-            yield [
-                Hypothesis(
-                    text=texts[row, rank].decode(),
-                    score=float(scores[row, rank]),
-                    source_tokens=[t.decode() for t in source_tokens[row, :source_length]],
-                    tokens=[t.decode() for t in tokens[row, rank, :length]],
-                    log_probs=log_probs[row, rank, :length].tolist(),
-                    # (T, L, N, S) -> (L, N, T, S)
-                    attention=None
-                    if attention is None
-                    else np.moveaxis(attention[row, rank, :length, ..., :source_length], 0, 2),
-                )
-                for rank, length in enumerate(lengths[row, :count])
-            ]
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return hypotheses_of(source, result, *tokenizers, self.model.config.pad_token_id)
 
 
 def load_tokenizers(files):
@@ -355,7 +365,8 @@ def load_run(path, model=None, *, frozen=True, dtype=None, **settings):
         model: path of another model file, such as an average of the run's checkpoints. Defaults to
             the run's own, `model.keras`.
         frozen: bool. Defaults to `True`, since a run that is loaded learns no more.
-        dtype, **settings: as in `Translator`.
+        dtype, **settings: as in `Translator`; but `max_source_tokens` defaults to the
+            `data.max_length` of the run's recipe, as far as learned positions reach.
 
     Returns:
         `Translator`.
@@ -366,8 +377,12 @@ def load_run(path, model=None, *, frozen=True, dtype=None, **settings):
     Example: `load_run("runs/number_names", beam_size=1)(["twenty-one"])`.
     """
     run = RunFolder.existing(path)
-    tokenizers = load_tokenizers(run.tokenizer_files(run.recipe().vocabulary.joint))
+    recipe = run.recipe()
+    tokenizers = load_tokenizers(run.tokenizer_files(recipe.vocabulary.joint))
     model = load_model(model or run.model_file)
+    if settings.get("max_source_tokens") is None:
+        lengths = recipe.data.max_length, model.config.max_sequence_length
+        settings["max_source_tokens"] = min(filter(None, lengths))
     return Translator(model, *tokenizers, frozen=frozen, dtype=dtype, **settings)
 
 
@@ -383,23 +398,6 @@ def _require_fit(side, tokenizer, config, vocabulary_size):
             raise ValueError(
                 f"The {side} tokenizer must have the model's `{name}`, {ours}. Received: {theirs}"
             )
-
-
-def _cut(order, lengths, batch_sentences):
-    """Yields the rows of each batch, shorter ones first; fewer where they are very long."""
-    start = 0
-    while start < len(order):
-        chosen = order[start : start + batch_sentences]
-        pairs = np.arange(1, len(chosen) + 1) * lengths[chosen].astype("int64") ** 2
-        chosen = chosen[: max(1, np.searchsorted(pairs, _MOST_PAIRS, side="right"))]
-        yield chosen
-        start += len(chosen)
-
-
-def _with_end(tokenizer, text):
-    """Ragged ids with the end tokens. A line of spaces is empty, also to one that keeps spaces."""
-    text = tf.convert_to_tensor(text, tf.string)
-    return tokenizer.tokenize(tf.where(tf.strings.strip(text) == "", "", text), add_end=True)
 
 
 def _strings(tensor):

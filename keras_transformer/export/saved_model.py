@@ -5,18 +5,31 @@ Tokenizer, model and search are all in its graph: whoever loads it needs `tensor
 """
 
 import contextlib
-import shutil
 import tempfile
 from pathlib import Path
 
 import tensorflow as tf
+
+from keras_transformer.export.folder import replace_folder
 
 
 def export_saved_model(translator, path):
     """Writes a translator as a SavedModel.
 
     Its signature `serving_default` takes `text`, a string tensor `(B,)`, and returns `translation`,
-    a string tensor `(B,)`: one translation for each line, an empty one for an empty line.
+    a string tensor `(B,)`: one translation for each line, an empty one for an empty line. A scalar
+    or a matrix is refused when it is called, by an `InvalidArgumentError` that names the shape.
+
+    It searches by the settings of the translator. A line of more than `max_source_tokens` tokens is
+    treated as `on_too_long` says: by default it is translated in pieces, joined by a space. However
+    many and however long the lines are, 64 pieces are decoded together, fewer where they are long.
+
+    A SavedModel that is at `path` already stays until the new one is whole. On Linux the two then
+    change places in one step, so there is a whole model at `path` at every moment. Where the
+    operating system or the file system cannot do that, the old one is first renamed to
+    `PATH.old-*`; it is put back if the new one cannot take its place, and a process that is killed
+    between the two steps leaves it there. A server that loads while `path` is replaced may read
+    files of both: export to a new folder for each version, as TensorFlow Serving expects.
 
     Args:
         translator: `Translator`.
@@ -27,6 +40,7 @@ def export_saved_model(translator, path):
 
     Raises:
         FileExistsError: if `path` exists and is not a SavedModel.
+        OSError: if it cannot be written; what was at `path` is as it was.
 
     Example, on the serving side:
 
@@ -47,9 +61,7 @@ def export_saved_model(translator, path):
         with _quiet():  # it would name the temporary folder
             signatures = {"serving_default": module.translate}
             tf.saved_model.save(module, str(written), signatures=signatures)
-        if path.exists():
-            shutil.move(path, Path(temporary) / "old")
-        shutil.move(written, path)
+        replace_folder(written, path)
     return path
 
 
@@ -69,7 +81,7 @@ def _module(translator):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
     def translate(text):
-        return {"translation": translator.translate(text)}
+        return {"translation": translator.translate(_require_vector(text))}
 
     module = tf.Module()
     # Those of a frozen translator are in the graph.
@@ -77,3 +89,13 @@ def _module(translator):
     module.tokenizers = [translator.source_tokenizer, translator.target_tokenizer]
     module.translate = translate
     return module
+
+
+def _require_vector(text):
+    """Refuses a scalar or a matrix, for which a loaded signature does not check its input."""
+    shape = tf.shape(text)
+    # `tf.rank` is 1 when the graph is made, whatever comes; the shape is what comes.
+    is_vector = tf.equal(tf.math.count_nonzero(shape >= 0), 1)
+    message = "`text` must be a vector of strings, one for each line. Received: a tensor of shape"
+    with tf.control_dependencies([tf.debugging.Assert(is_vector, [message, shape])]):
+        return tf.identity(text)

@@ -279,14 +279,10 @@ class Trainer:
         callbacks = [] if averaged is None else [averaged]
         if self.is_chief and training.translation_sample is not None:
             sample = itertools.islice(self._pairs("validation"), training.translation_sample)
-            callbacks.append(
-                TranslationEvaluator(
-                    Translator(model, *tokenizers, beam_size=1),
-                    list(sample),
-                    epochs=training.translation_epochs,
-                    say=self.say,
-                )
-            )
+            bound = self.recipe.data.max_length
+            translator = Translator(model, *tokenizers, beam_size=1, max_source_tokens=bound)
+            every = {"epochs": training.translation_epochs, "say": self.say}
+            callbacks.append(TranslationEvaluator(translator, list(sample), **every))
         if self.is_chief:
             best = keeper.best() or {}
             callbacks += [

@@ -51,6 +51,14 @@ def steps_taken(logits, max_length, **options):
     return len(steps), result
 
 
+def test_search_ends_at_once_where_nothing_is_alive_and_the_penalty_overflows():
+    def forbid_all(log_probs, token_ids, index):
+        return tf.fill(tf.shape(log_probs), -float("inf"))
+
+    steps, result = steps_taken([0.0] * 5, 100_000, alpha=10.0, processors=(forbid_all,))
+    assert steps == 1 and result.scores.numpy().tolist() == [[-math.inf]]
+
+
 @random_examples(60)  # times 6 sentences
 @given(small_models(), penalties, st.integers(1, 9))
 def test_beam_as_wide_as_the_search_space_finds_the_exhaustive_n_best(case, penalty, n_best):

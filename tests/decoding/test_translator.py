@@ -1,5 +1,8 @@
 """The translator: a line for a line, whatever the line and whatever stands beside it."""
 
+import math
+from unittest import mock
+
 import keras_hub
 import numpy as np
 import pytest
@@ -7,7 +10,9 @@ import tensorflow as tf
 
 from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
 from keras_transformer.data.number_names import number_names
+from keras_transformer.decoding import model_search
 from keras_transformer.decoding.processors import suppress_tokens
+from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import randomize
 
 pytestmark = pytest.mark.tensorflow_only
@@ -154,17 +159,50 @@ def test_processors_and_samplers_have_a_say(translator):
 
 def test_numbers_of_a_search_change_no_graph(translator):
     translator("seven", alpha=0.5)
-    kept = list(translator._searches)
+    traced = translator._search_graph.cache_info().misses
     scores = [translator("seven", n_best=1, alpha=alpha)[0].score for alpha in (0.5, 1.5)]
     assert scores[0] < scores[1]
     assert len(translator("seven", n_best=1, length_ratio=0.0, extra_length=2)[0].tokens) == 2
-    assert list(translator._searches) == kept
+    assert translator._search_graph.cache_info().misses == traced
+
+
+@pytest.mark.parametrize("length_ratio", [0.0, 0.29, 1.0, 1.1, 999.99, 1000.0])
+@pytest.mark.parametrize("extra_length", [0, 50, 1_000_000])
+def test_greatest_lengths_are_those_python_computes(length_ratio, extra_length):
+    """For numbers of tokens far beyond any line, as inputs of a graph and as constants."""
+    config = TransformerConfig.tiny(50)
+    counts = [1, 7, 100, 3_000_000]
+    expected = [max(1, min(math.floor(length_ratio * n) + extra_length, 2**31 - 1)) for n in counts]
+
+    @tf.function
+    def of_graph(numbers):
+        # A line of so many tokens would need gigabytes: only their count is taken from it.
+        with mock.patch.object(model_search, "_count_tokens", lambda ids, config: ids):
+            return model_search._max_lengths(config, tf.constant(counts) + 1, *numbers[1:], None)
+
+    settings = SearchSettings(length_ratio=length_ratio, extra_length=extra_length)
+    given = model_search.number_tensors(settings)
+    assert of_graph(given).numpy().tolist() == expected
+    in_graph = tf.function(lambda: of_graph(model_search.number_tensors(settings)))
+    assert in_graph().numpy().tolist() == expected
+
+
+def test_greatest_settings_do_not_make_a_translation_empty(translator):
+    def end_after_three(log_probs, token_ids, index):
+        is_end = tf.range(tf.shape(log_probs)[-1]) == translator.model.config.end_token_id
+        return tf.where(is_end == (index == 3), log_probs, -float("inf"))
+
+    settings = {"beam_size": 1, "processors": (end_after_three,)}
+    expected = translator("seven", **settings)
+    assert expected
+    for greatest in ({"extra_length": 1_000_000}, {"length_ratio": 1000.0}):
+        assert translator("seven", **settings, **greatest) == expected
 
 
 def test_very_long_lines_are_translated_by_themselves(translator):
     sizes = []
     lines = ["one", "two " * 1600, "three", "four " * 1500]
-    settings = {"extra_length": 1, "length_ratio": 0.0}
+    settings = {"extra_length": 1, "length_ratio": 0.0, "max_source_tokens": 10_000}
     translations = translator(lines, on_progress=sizes.append, **settings)
     assert sizes == [2, 1, 1]
     assert translations == [translator(line, **settings) for line in lines]
@@ -211,6 +249,10 @@ def test_bfloat16_is_a_copy_and_close(translator):
         ({"n_best": 5}, "n_best=5, beam_size=4"),
         ({"length_penalty": "wu"}, "'wu'"),
         ({"extra_length": -1}, "extra_length=-1"),
+        ({"extra_length": 2**31 - 1}, "from 0 to 1,000,000. Received: extra_length=2147483647"),
+        ({"extra_length": 2**40}, "extra_length=1099511627776"),
+        ({"length_ratio": 1e12}, "from 0 to 1,000. Received: length_ratio=1000000000000.0"),
+        ({"length_ratio": float("nan")}, "length_ratio=nan"),
         ({"alpha": float("nan")}, "alpha=nan"),
         ({"alpha": 40.0}, "alpha=40.0"),
         ({"n_best": 0}, "n_best=0"),
@@ -227,6 +269,8 @@ def test_settings_out_of_range_or_of_another_type_are_named(translator, settings
 
 def test_empty_lines_stay_empty_and_nothing_gives_nothing(translator):
     assert translator(["", "  ", "\u3000"]) == ["", "", ""]
+    hypotheses = translator(["", " "], n_best=1)
+    assert [(best.text, best.tokens, best.score) for (best,) in hypotheses] == [("", [], 0.0)] * 2
     assert translator([]) == []
 
 
@@ -278,7 +322,9 @@ def test_learned_positions_bound_source_and_target(tmp_path):
     assert len(longest) == 9, "else the bound is not what ended it"
     too_long = "one hundred thousand, one hundred and seventeen and a half and more"
     with pytest.raises(ValueError, match="at most 9 tokens.*line 2"):
-        translator(["one", too_long])
-    # In the graph, as in a SavedModel, there is no line to name.
-    with pytest.raises(tf.errors.InvalidArgumentError, match="A line is longer than"):
-        translator.translate(tf.constant([too_long]))
+        translator(["one", too_long], on_too_long="error")
+    with pytest.raises(ValueError, match="at most the model's 9 learned positions"):
+        translator("one", max_source_tokens=10)
+    with pytest.warns(UserWarning, match="line 1 in"):
+        translations = translator([too_long, "one"])
+    assert translations[1] == translator("one")

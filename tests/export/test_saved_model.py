@@ -1,17 +1,20 @@
 """The SavedModel answers like the translator, in a process without this package."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
 
-from keras_transformer import export_saved_model
+from keras_transformer import Translator, export_saved_model
+from keras_transformer.export import folder
 from tests.decoding.test_translator import LINES, make_translator
 
 pytestmark = pytest.mark.tensorflow_only
 
+LONGEST = 40  # tokens of a line that is not split, more than `LINES` have
 SERVE = """
 import json, sys
 sys.modules["keras_transformer"] = None  # importing it would fail
@@ -33,25 +36,31 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export")
-    translator = make_translator(folder / "tokenizer.model", normalize_first=True)
-    path = export_saved_model(translator, folder / "served")
+    parent = tmp_path_factory.mktemp("export")
+    made = make_translator(parent / "tokenizer.model", normalize_first=True)
+    translator = Translator(
+        made.model, made.source_tokenizer, extra_length=6, max_source_tokens=LONGEST
+    )
+    path = export_saved_model(translator, parent / "served")
     # The graph must hold everything itself.
-    (folder / "tokenizer.model").unlink()
-    path = path.rename(folder / "elsewhere")
+    (parent / "tokenizer.model").unlink()
+    path = path.rename(parent / "elsewhere")
     return translator, path
 
 
 def test_saved_model_answers_like_the_translator_in_a_process_without_this_package(exported):
     translator, path = exported
-    batches = [LINES, ["one"], []]
+    long = ["one", "seven hundred and one. " * 40, "", "two"]
+    batches = [LINES, ["one"], [], long]
     command = [sys.executable, "-P", "-c", SERVE, str(path)]
     ran = subprocess.run(command, input=json.dumps(batches), capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     served = json.loads(ran.stdout)
     assert served["inputs"] == {"text": ["string", [None]]}
     assert served["outputs"] == {"translation": ["string", [None]]}
-    assert served["answers"] == [translator(lines) for lines in batches]
+    with pytest.warns(UserWarning, match="line 2 in"):
+        split = translator(long)
+    assert served["answers"] == [*(translator(lines) for lines in batches[:3]), split]
 
 
 def test_saved_model_holds_each_weight_once_and_no_python(exported):
@@ -78,3 +87,37 @@ def test_export_replaces_a_saved_model_but_nothing_else(exported, tmp_path):
     with pytest.raises(FileExistsError, match="precious.*not a SavedModel"):
         export_saved_model(translator, tmp_path / "precious")
     assert (tmp_path / "precious" / "file").read_text() == "kept"
+
+
+def test_what_is_no_vector_of_strings_is_refused_in_one_sentence(exported):
+    _, path = exported
+    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+    for wrong, shape in (("one", r"\[\]"), ([["one", "two"]], r"\[1 2\]")):
+        with pytest.raises(tf.errors.InvalidArgumentError) as refused:
+            served(text=tf.constant(wrong))
+        refused.match(rf"`text` must be a vector of strings.*Received: .*shape\] {shape}")
+    assert served(text=tf.constant(["one"]))["translation"].shape == [1]
+
+
+def test_old_model_is_put_back_when_the_new_one_cannot_take_its_place(
+    exported, tmp_path, monkeypatch
+):
+    translator, _ = exported
+    path = tmp_path / "served"
+    path.mkdir()
+    (path / "saved_model.pb").write_text("old")  # what a SavedModel is told by
+    rename, moves = os.rename, []
+
+    def rename_once(source, target):
+        moves.append(target)
+        if len(moves) == 2:
+            raise OSError(5, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_once)
+    monkeypatch.setattr(folder, "_exchange", lambda one, other: False)
+    with pytest.raises(OSError, match="Input/output error"):
+        export_saved_model(translator, path)
+    assert len(moves) == 3
+    assert (path / "saved_model.pb").read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["served"]

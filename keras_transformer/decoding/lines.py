@@ -1,0 +1,37 @@
+"""Lines of text to token ids: what no tokenizer or model can take is refused, by its number."""
+
+import re
+
+import tensorflow as tf
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def checked_lines(lines, name):
+    """Refuses what no tokenizer could take."""
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line, str):
+            raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}")
+        if not line.isascii() and _SURROGATE.search(line):
+            raise ValueError(
+                f"`{name}` must be text that UTF-8 can write. Received: half of a surrogate "
+                f"pair in line {number}, {line!r}"
+            )
+    return lines
+
+
+def token_ids_of(tokenizer, text):
+    """Ragged ids. A line of spaces is empty, also to a tokenizer that keeps spaces."""
+    text = tf.convert_to_tensor(text, tf.string)
+    return tokenizer.tokenize(tf.where(tf.strings.strip(text) == "", "", text))
+
+
+def require_at_most(most, what, token_ids, name, advice=""):
+    """Refuses lines with more tokens, the end token, which is not there yet, included."""
+    lengths = token_ids.row_lengths().numpy() + 1
+    if lengths.max(initial=0) > most:
+        raise ValueError(
+            f"A line must have at most {most:,} tokens with the end token, {what}. Received: line "
+            f"{lengths.argmax() + 1} of `{name}` has {lengths.max():,} tokens. "
+            + f"Shorten it {advice}".strip()
+        )

@@ -1,0 +1,73 @@
+"""One translator in many threads: each way to search is traced once, and eight are kept."""
+
+import gc
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from keras_transformer.decoding.search import SearchResult
+from tests.decoding.test_translator import make_translator
+
+pytestmark = pytest.mark.tensorflow_only
+
+THREADS = 16
+
+
+@pytest.fixture
+def translator(tmp_path, monkeypatch):
+    """It searches for nothing and gives back the source, so that its graphs are made in no time."""
+
+    def echo(decoder, source, settings, *_, **__):
+        for rule in settings.processors:
+            rule()
+        return SearchResult(source[:, None], lengths=0, scores=0, log_probs=0, attention=())
+
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8, "num_heads": 1}
+    made = make_translator(tmp_path / "numbers.model", **sizes)
+    monkeypatch.setattr("keras_transformer.decoding.translator.search_model", echo)
+    return made
+
+
+class Rule:
+    """A processor that counts in how many graphs it is."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self):
+        time.sleep(0.02)  # as long as others need to come, too
+        self.calls.append(threading.get_ident())
+
+
+def in_threads(function, arguments):
+    """All at the same moment."""
+    barrier = threading.Barrier(len(arguments))
+
+    def wait_and_call(argument):
+        barrier.wait()
+        return function(argument)
+
+    with ThreadPoolExecutor(len(arguments)) as threads:
+        return list(threads.map(wait_and_call, arguments))
+
+
+def test_searches_beyond_eight_are_forgotten(translator):
+    rules = [Rule() for _ in range(THREADS)]
+    assert (
+        in_threads(lambda rule: translator("one", processors=(rule,)), rules) == ["one"] * THREADS
+    )
+    assert [len(rule.calls) for rule in rules] == [1] * THREADS
+    kept = [weakref.ref(rule) for rule in rules]
+    del rules
+    gc.collect()
+    assert sum(rule() is not None for rule in kept) <= 8
+
+
+def test_search_that_many_ask_for_is_traced_once(translator):
+    rule = Rule()
+    found = in_threads(lambda _: translator("one", processors=(rule,)), range(THREADS))
+    assert found == ["one"] * THREADS
+    assert len(rule.calls) == 1
