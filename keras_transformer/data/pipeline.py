@@ -94,8 +94,9 @@ def make_dataset(
 
     An iteration is an epoch and holds every kept pair once. Epochs differ in the members and the
     order of their batches, not in their number, which the dataset knows. The epoch counts up
-    when the last batch is taken: an iteration that is broken off is begun again by the next
-    (read-ahead by a distribution strategy counts as taking).
+    when the last batch is taken: an iteration that is broken off is begun again by the next.
+    `Transformer.fit` takes no batch before its step, also under several replicas; what a strategy
+    reads ahead by itself counts as taken.
 
     Args:
         pairs: iterable of `(source, target)` strings, such as `read_parallel(...)`. For a progress
