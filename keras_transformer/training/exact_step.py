@@ -101,6 +101,10 @@ class ExactTraining:
         _refuse_class_weight(class_weight)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
+    def make_train_function(self, force=False):
+        _check_optimizer(self.optimizer)
+        return super().make_train_function(force)
+
     @functools.wraps(keras.Model.predict_on_batch)
     def predict_on_batch(self, x):
         if self.distribute_strategy.num_replicas_in_sync == 1:
@@ -163,8 +167,7 @@ class ExactTraining:
         return TokenLoss(self.loss, self._compile_loss._user_loss_weights)
 
     def _check_compiled(self):
-        """Refuses what would make the update depend on the number of devices, or is not built."""
-        _check_optimizer(self.optimizer)
+        """Refuses what the steps cannot do, whatever data they are given."""
         _ = self._token_loss
         replicas, parts = self.distribute_strategy.num_replicas_in_sync, self._num_parts
         if replicas > 1 and self.steps_per_execution > 1:
@@ -181,8 +184,8 @@ class ExactTraining:
             )
         if parts > 1 and self._has_own_loss:
             raise ValueError(
-                "`compute_loss` gives one number, of which nobody knows how it is divided among "
-                "replicas and micro-batches. Compile a loss with one value per token, or train on "
+                "`compute_loss` gives one number, which cannot be divided among replicas and "
+                "micro-batches. Compile a loss with one value per token, or train on "
                 f"one device without micro-batches. Received: {type(self).__name__}.compute_loss"
             )
 
