@@ -19,9 +19,10 @@ layers.masks layers.attention layers.dropout layers.projection layers.positional
     evaluation plotting
     decoding.search decoding.processors decoding.hypothesis decoding.batches decoding.lines
     decoding.frozen
+training.losses
 layers.feed_forward layers.residual layers.multi_head_attention
-    data.tokenizer data.pipeline training.losses training.metrics training.distribution
-    training.token_loss training.fused_loss recipe decoding.greedy_search
+    data.tokenizer data.pipeline training.metrics training.distribution
+    training.token_loss training.rows training.fused_loss recipe decoding.greedy_search
 layers.block run_folder console training.exact_step training.checkpoints
     decoding.beam_search decoding.long_lines
 layers.encoder_block layers.decoder_block decoding.model_search

@@ -34,9 +34,9 @@ class EncoderBlock(Block):
         inputs: float tensor `(B, S, D)`.
         attention_mask: bool tensor `(B, S, S)` or `(B, 1, S)`, `True` = may attend. A padding mask
             `(B, S)` goes in as `mask[:, None, :]`. Optional.
-        use_causal_mask: bool. Also hide what comes after each position. Defaults to `False`.
         return_attention_scores: bool. Defaults to `False`.
         training: bool. Dropout is active only if `True`.
+        use_causal_mask: bool. Also hide what comes after each position. Defaults to `False`.
 
     Returns:
         float tensor `(B, S, D)`; with `return_attention_scores`, a pair with the scores, float32
@@ -63,9 +63,9 @@ class EncoderBlock(Block):
         self,
         inputs,
         attention_mask=None,
-        use_causal_mask=False,
         return_attention_scores=False,
         training=None,
+        use_causal_mask=False,
     ):
         def attend(x):
             return self.self_attention(

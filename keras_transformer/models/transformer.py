@@ -194,7 +194,7 @@ class Transformer(TrainingStep, keras.Model):
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "name": self.name,
             "trainable": self.trainable,
-            "frozen": [part.path for part in self._parts() if not part.trainable],
+            "frozen": [name for name, part in self._parts().items() if not part.trainable],
         }
 
     @classmethod
@@ -202,13 +202,18 @@ class Transformer(TrainingStep, keras.Model):
         config = dict(config)
         frozen = set(config.pop("frozen", []))
         model = cls(TransformerConfig.from_dict(config.pop("config")), **config)
-        for part in model._parts():
-            part.trainable = part.path not in frozen
+        for name, part in model._parts().items():
+            part.trainable = name not in frozen
         return model
 
     def _parts(self):
-        """Layers, the outer ones first, then weights: a layer hands its `trainable` on inwards."""
-        return [*self._flatten_layers(include_self=False), *self.weights]
+        """Layers, the outer ones first, since they hand `trainable` on inwards, then weights.
+
+        By their paths within this model: it may have been made inside another one.
+        """
+        outside = self.encoder.path.removesuffix(self.encoder.name)
+        parts = [*self._flatten_layers(include_self=False), *self.weights]
+        return {(part.path or part.name).removeprefix(outside): part for part in parts}
 
 
 def _embeddings(config, dtype):

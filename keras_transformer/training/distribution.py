@@ -131,7 +131,8 @@ def deal_rows(dataset, strategy, marked=True):
         dataset: `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, batches on the first
             axis.
         strategy: `tf.distribute.Strategy`.
-        marked: bool. `False` leaves `is_real` out. Defaults to `True`.
+        marked: bool. `False`: without `is_real`, and without the rows that it would mark: a replica
+            may have none then. Defaults to `True`.
 
     Returns:
         `tf.distribute.DistributedDataset` of as many batches `(x, y, sample_weight, is_real)`;
@@ -152,11 +153,7 @@ def deal_rows(dataset, strategy, marked=True):
             return tf.data.Dataset.from_tensor_slices(mine)
 
         dealt = dataset.map(_whole_rows).flat_map(blocks)
-        return (
-            dealt
-            if marked
-            else dealt.map(lambda x, y, sample_weight, is_real: (x, y, sample_weight))
-        )
+        return dealt if marked else dealt.map(_without_mark)
 
     # Moved to the devices by the step itself. Otherwise batches are read ahead as soon as there is
     # an iterator, of which Keras makes more than it uses, and a dataset that counts its epochs by
@@ -180,6 +177,12 @@ def _whole_rows(x, y, sample_weight=None):
     if sample_weight is None:
         sample_weight = tf.ones(tf.shape(y))
     return x, y, sample_weight, tf.fill(tf.shape(y)[:1], True)
+
+
+def _without_mark(x, y, sample_weight, is_real):
+    return keras.tree.map_structure(
+        lambda rows: tf.boolean_mask(rows, is_real), (x, y, sample_weight)
+    )
 
 
 def _automatic(devices):

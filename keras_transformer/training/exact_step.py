@@ -5,34 +5,26 @@ over all replicas, workers and micro-batches. Keras divides by each replica's ow
 before it sums.
 """
 
+import contextlib
 import functools
 import inspect
-from typing import Any, NamedTuple
 
 import keras
+
+from keras_transformer.training.losses import refuse_probabilities
 
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
 
     from keras_transformer.training.distribution import deal_rows, num_workers, row_blocks
+    from keras_transformer.training.rows import (
+        check_batch,
+        number_of,
+        rows_of,
+        symbolic,
+        without_filling,
+    )
     from keras_transformer.training.token_loss import TokenLoss
-
-
-class _Rows(NamedTuple):
-    """Some rows of a batch.
-
-    Args:
-        x: nest of tensors `(B, ...)`.
-        y: int tensor `(B, T)`.
-        sample_weight: float tensor `(B, T)` or `(B,)`.
-        is_real: bool tensor `(B,)`. `False`: the row only fills a part of a batch up; such rows
-            come last.
-    """
-
-    x: Any
-    y: Any
-    sample_weight: Any
-    is_real: Any
 
 
 class ExactTraining:
@@ -90,44 +82,55 @@ class ExactTraining:
         _refuse_class_weight(arguments.pop("class_weight", None))
         for name in ("x", "validation_data"):
             arguments[name] = self._dealt(arguments.get(name))
-        return super().fit(**arguments)
+        with self._traced_anew_after_errors():
+            return super().fit(**arguments)
 
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x=None, *args, **kwargs):
-        return super().evaluate(self._dealt(x), *args, **kwargs)
+        with self._traced_anew_after_errors():
+            return super().evaluate(self._dealt(x), *args, **kwargs)
 
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         _refuse_class_weight(class_weight)
-        return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
+        with self._traced_anew_after_errors():
+            if self._replicas == 1:
+                return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
+            return self._on_batch("train", (x, y, sample_weight), return_dict)
+
+    @functools.wraps(keras.Model.test_on_batch)
+    def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
+        with self._traced_anew_after_errors():
+            if self._replicas == 1:
+                return super().test_on_batch(x, y, sample_weight, return_dict=return_dict)
+            return self._on_batch("test", (x, y, sample_weight), return_dict)
+
+    @functools.wraps(keras.Model.predict_on_batch)
+    def predict_on_batch(self, x):
+        if self._replicas == 1:
+            return super().predict_on_batch(x)
+        # Keras gives each replica the whole batch, and returns the rows of all.
+        return self.predict(x, batch_size=keras.tree.flatten(x)[0].shape[0], verbose=0)
 
     def make_train_function(self, force=False):
         _check_optimizer(self.optimizer)
         return super().make_train_function(force)
 
-    @functools.wraps(keras.Model.predict_on_batch)
-    def predict_on_batch(self, x):
-        if self.distribute_strategy.num_replicas_in_sync == 1:
-            return super().predict_on_batch(x)
-        # Keras gives each replica the whole batch, and returns the rows of all.
-        return self.predict(x, batch_size=keras.tree.flatten(x)[0].shape[0], verbose=0)
-
     def train_step(self, data):
-        rows = _rows(data)
+        rows = rows_of(data)
         divisors = self._divisors(rows)
         gradients, loss = self._gradients(rows, divisors)
         gradients, loss = _sum_over_replicas((gradients, loss))
         self._track_loss(loss, divisors)
         gradients, norm = self._clipped(gradients)
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas > 1:
+        if self._replicas > 1:
             # The optimizer sums over the replicas, which all hold the same gradient.
-            gradients = [gradient / replicas for gradient in gradients]
+            gradients = [gradient / self._replicas for gradient in gradients]
         self.optimizer.apply(gradients, self.trainable_variables)
         return self._logs(gradient_norm=norm)
 
     def test_step(self, data):
-        rows = _rows(data)
+        rows = rows_of(data)
         divisors = self._divisors(rows)
         loss = self._loss_share(rows, divisors, training=False)
         self._track_loss(_sum_over_replicas(loss), divisors)
@@ -138,27 +141,57 @@ class ExactTraining:
         return False
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds optimizer and metrics; the first thing that `fit`, `evaluate` and so on do.
+        """Checks what is compiled and, under a strategy, builds optimizer and metrics from shapes.
 
-        Keras takes a batch of the data to know its shapes, which a generator then has lost, and
-        under no strategy leaves it to the first trace, after whose failure nothing can be built.
+        Keras takes a batch of the data to know its shapes, which a generator then has lost.
         """
         self._check_compiled()
         if data_batch is None:
             spec = iterator._get_iterator().element_spec
-            data_batch = keras.tree.map_structure(_symbolic, spec)
-        leaves = [leaf for leaf in keras.tree.flatten(data_batch) if leaf is not None]
-        if all(hasattr(leaf, "shape") for leaf in leaves):
+            data_batch = keras.tree.map_structure(symbolic, spec)
+        if self._steps_are_ours:
+            check_batch(data_batch)
+        if self._distribute_strategy is not None:
             with self.distribute_strategy.scope():
                 is_tuple = isinstance(data_batch, tuple)
                 self._symbolic_build(data_batch=data_batch[:3] if is_tuple else data_batch)
 
     # === The parts of a step ===
 
+    @contextlib.contextmanager
+    def _traced_anew_after_errors(self):
+        """A graph whose first trace failed cannot create what it needs in another one."""
+        try:
+            yield
+        except BaseException:
+            self.train_function = self.test_function = None
+            raise
+
+    def _on_batch(self, kind, batch, return_dict):
+        """A step on one batch, dealt to the replicas: Keras gives the whole of it to each."""
+        given = batch if batch[2] is not None else batch[:2]
+        iterator = iter(self._dealt(tf.data.Dataset.from_tensors(given)))
+        self._maybe_symbolic_build(data_batch=batch)
+        getattr(self, f"make_{kind}_function")()
+        self.reset_metrics()
+        logs = getattr(self, f"{kind}_function")(iterator)
+        logs = {name: float(tf.reshape(value, [-1])[0]) for name, value in sorted(logs.items())}
+        return logs if return_dict else self._flatten_metrics_in_order(logs)
+
     @property
     def _num_parts(self):
         """How many parts a batch is cut into."""
-        return self.distribute_strategy.num_replicas_in_sync * self.accumulation_steps
+        return self._replicas * self.accumulation_steps
+
+    @property
+    def _replicas(self):
+        return self.distribute_strategy.num_replicas_in_sync
+
+    @property
+    def _steps_are_ours(self):
+        """Whether no subclass has steps of its own, which unpack what Keras's steps unpack."""
+        steps = type(self).train_step, type(self).test_step
+        return steps == (ExactTraining.train_step, ExactTraining.test_step)
 
     @property
     def _token_loss(self):
@@ -169,7 +202,7 @@ class ExactTraining:
     def _check_compiled(self):
         """Refuses what the steps cannot do, whatever data they are given."""
         _ = self._token_loss
-        replicas, parts = self.distribute_strategy.num_replicas_in_sync, self._num_parts
+        replicas, parts = self._replicas, self._num_parts
         if replicas > 1 and self.steps_per_execution > 1:
             raise ValueError(
                 "`steps_per_execution` works on one device only: compile with 1. Received: "
@@ -197,10 +230,7 @@ class ExactTraining:
         """Under several replicas, a dataset whose batches are dealt to them row by row."""
         strategy = self.distribute_strategy
         if isinstance(data, tf.data.Dataset):
-            # A step of a subclass unpacks what Keras's steps unpack.
-            steps = type(self).train_step, type(self).test_step
-            ours = ExactTraining.train_step, ExactTraining.test_step
-            return deal_rows(data, strategy, marked=steps == ours)
+            return deal_rows(data, strategy, marked=self._steps_are_ours)
         is_distributed = data is None or isinstance(data, tf.distribute.DistributedDataset)
         if num_workers(strategy) > 1 and not is_distributed:
             raise ValueError(
@@ -211,22 +241,29 @@ class ExactTraining:
 
     def _divisors(self, rows):
         """What loss and additional losses of the whole update are divided by: tokens and rows."""
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        of_loss = self._token_loss.divisor(rows.y, rows.sample_weight, rows.is_real, replicas)
-        return _sum_over_replicas((of_loss, _count(rows)))
+        loss = self._token_loss
+        of_loss = loss.divisor(rows.y, rows.sample_weight, rows.is_real, self._replicas)
+        return _sum_over_replicas((of_loss, number_of(rows)))
 
     def _loss_share(self, rows, divisors, training):
         """What these rows add to the loss of the update; metrics are updated."""
         if self._num_parts > 1:
-            rows = _without_filling(rows)
+            rows = without_filling(rows)
         x, y, sample_weight, _ = rows
         logits = self(x, training=training)
+        if getattr(logits, "_keras_mask", None) is not None:
+            raise ValueError(
+                "The model's output carries a Keras mask, as `mask_zero=True` makes one, and the "
+                "exact step does not read it. Hand masks to the layers as arguments, and leave "
+                "padding out of the loss by `ignore_class` or `sample_weight`. "
+                f"Received: {type(self).__name__}"
+            )
         self._update_metrics(rows, logits)
         if self._has_own_loss:
             return tf.cast(self._compute_loss(x, y, logits, sample_weight, training), tf.float32)
         loss, divisor, num_rows = self._token_loss, *divisors
         shares = [
-            tf.reduce_sum(tf.cast(additional, tf.float32)) * _count(rows) / num_rows
+            tf.reduce_sum(tf.cast(additional, tf.float32)) * number_of(rows) / num_rows
             for additional in self.losses
         ]
         if loss:
@@ -289,8 +326,7 @@ class ExactTraining:
 
     def _track_loss(self, loss, divisors):
         # Metric variables are summed over replicas when read, so each adds 1/N of the global sum.
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        self._loss_tracker.update_state(loss, sample_weight=divisors[0] / replicas)
+        self._loss_tracker.update_state(loss, sample_weight=divisors[0] / self._replicas)
 
     def _logs(self, **more):
         """Loss and metrics of the epoch so far, over all replicas."""
@@ -319,6 +355,24 @@ class StandardTraining:
                 f"accumulation_steps={value!r}, backend {keras.config.backend()!r}"
             )
 
+    @functools.wraps(keras.Model.fit)
+    def fit(self, *args, **kwargs):
+        arguments = inspect.signature(super().fit).bind(*args, **kwargs).arguments
+        _refuse_class_weight(arguments.get("class_weight"))
+        refuse_probabilities(getattr(self, "loss", None))
+        return super().fit(*args, **kwargs)
+
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, *args, **kwargs):
+        refuse_probabilities(getattr(self, "loss", None))
+        return super().evaluate(*args, **kwargs)
+
+    @functools.wraps(keras.Model.train_on_batch)
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
+        _refuse_class_weight(class_weight)
+        refuse_probabilities(getattr(self, "loss", None))
+        return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
+
 
 # The mixin of this backend.
 TrainingStep = ExactTraining if keras.config.backend() == "tensorflow" else StandardTraining
@@ -326,48 +380,6 @@ TrainingStep = ExactTraining if keras.config.backend() == "tensorflow" else Stan
 
 def _sum_over_replicas(values):
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
-
-
-def _rows(data):
-    """The rows of a batch, as Keras or `deal_rows` gives them."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data[:3])
-    if sample_weight is None:
-        sample_weight = tf.ones(tf.shape(y))
-    if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
-        return _Rows(x, y, sample_weight, tf.fill(tf.shape(y)[:1], True))
-    if len(data) == 4:
-        is_real = data[3]
-    else:  # unmarked: rows of zeros that weigh nothing fill a part up
-        is_real = tf.reduce_any(y != 0, axis=1) | tf.reduce_any(
-            tf.reshape(sample_weight, [tf.shape(y)[0], -1]) != 0, axis=1
-        )
-    return _at_least_one_row(_Rows(x, y, sample_weight, is_real))
-
-
-def _count(rows):
-    return tf.reduce_sum(tf.cast(rows.is_real, tf.float32))
-
-
-def _without_filling(rows):
-    """The real rows; where there are none a row of zeros, since a mean over none would be NaN."""
-    stays = rows.is_real | (tf.range(tf.size(rows.is_real)) == 0)
-    return keras.tree.map_structure(lambda tensor: tf.boolean_mask(tensor, stays), rows)
-
-
-def _at_least_one_row(rows):
-    """Fills up the part of a replica for which Keras had no row left."""
-    missing = tf.maximum(1 - tf.size(rows.is_real), 0)
-    return keras.tree.map_structure(
-        lambda tensor: tf.pad(tensor, [[0, missing]] + [[0, 0]] * (tensor.shape.rank - 1)), rows
-    )
-
-
-def _symbolic(spec):
-    """The shape and dtype of an element of a dataset; of a replica's part, if it is distributed."""
-    (spec, *_) = getattr(spec, "_value_specs", [spec])
-    if not isinstance(spec, tf.TensorSpec):
-        return None
-    return keras.KerasTensor(spec.shape, dtype=spec.dtype.name)
 
 
 def _refuse_class_weight(class_weight):

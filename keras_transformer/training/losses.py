@@ -3,6 +3,8 @@
 Paper, section 5.4.
 """
 
+import inspect
+
 import keras
 from keras import ops
 
@@ -93,3 +95,26 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             "label_smoothing": self.label_smoothing,
             "ignore_class": self.ignore_class,
         }
+
+
+def refuse_probabilities(loss):
+    """Raises a `ValueError` for a loss that would take the model's logits for probabilities.
+
+    Args:
+        loss: what `compile` was given; `None` passes.
+    """
+    losses = [each for each in keras.tree.flatten(loss) if each is not None]
+    if any(_takes_probabilities(each) for each in losses):
+        raise ValueError(
+            "The model gives logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
+            f"`from_logits=True`. Received: loss={loss!r}"
+        )
+
+
+def _takes_probabilities(loss):
+    if hasattr(loss, "from_logits"):
+        return not loss.from_logits
+    if not callable(loss):
+        return True  # a name: Keras makes losses of probabilities of all it knows
+    from_logits = inspect.signature(loss).parameters.get("from_logits")
+    return from_logits is not None and from_logits.default is False

@@ -1,10 +1,9 @@
 """The compiled loss as one value per token, and what the sum of these is divided by."""
 
-import inspect
-
 import keras
 import tensorflow as tf
 
+from keras_transformer.training.losses import refuse_probabilities
 from keras_transformer.training.token_weights import token_weights
 
 
@@ -40,11 +39,7 @@ class TokenLoss:
         self._ignore_class = getattr(self._loss, "ignore_class", None)
         # Keras wraps a function in a loss of this reduction.
         self._reduction = getattr(self._loss, "reduction", "sum_over_batch_size")
-        if _takes_probabilities(self._loss):
-            raise ValueError(
-                "The model gives logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
-                f"`from_logits=True`. Received: loss={loss!r}"
-            )
+        refuse_probabilities(self._loss)
         if self._reduction in (None, "none"):
             raise ValueError(
                 'The loss must have a `reduction` to one number: "mean_with_sample_weight", '
@@ -67,7 +62,8 @@ class TokenLoss:
             tf.errors.InvalidArgumentError: in the graph, for a label outside the vocabulary at a
                 token that counts.
         """
-        labels = tf.where(weights == 0, tf.zeros_like(labels), labels)  # may be any number there
+        labels = tf.where(weights == 0, 0, tf.cast(labels, tf.int32))  # may be any number there
+        logits = tf.cast(logits, tf.float32)
         _check_labels(labels, logits.shape[-1])
         is_loss = isinstance(self._loss, keras.losses.Loss)
         values = (self._loss.call if is_loss else self._loss)(labels, logits)
@@ -76,6 +72,11 @@ class TokenLoss:
                 "The loss must give one value per token, shape (B, T), to be divided by the number "
                 "of tokens of all devices; `SmoothedCrossEntropy` does. "
                 f"Received: loss={self._loss!r}, of shape {getattr(values, 'shape', None)}"
+            )
+        if self._ignore_class is None and getattr(values, "_keras_mask", None) is not None:
+            raise ValueError(
+                "A loss that ignores a class must be a `keras.losses.Loss` with `ignore_class`: a "
+                f"function does not say which labels count. Received: loss={self._loss!r}"
             )
         return tf.cast(values, tf.float32)
 
@@ -97,15 +98,6 @@ class TokenLoss:
         is_mean_of_weights = self._reduction == "mean_with_sample_weight" or not self
         weights = self.weights(labels, sample_weight if is_mean_of_weights else None)
         return tf.reduce_sum(weights * tf.cast(is_real, tf.float32)[:, None])
-
-
-def _takes_probabilities(loss):
-    if loss is None or hasattr(loss, "from_logits"):
-        return not getattr(loss, "from_logits", True)
-    if not callable(loss):
-        return True  # a name: Keras makes losses of probabilities of all it knows
-    from_logits = inspect.signature(loss).parameters.get("from_logits")
-    return from_logits is not None and from_logits.default is False
 
 
 def _check_labels(labels, num_classes):

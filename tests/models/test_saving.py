@@ -137,7 +137,8 @@ def test_tied_matrix_stays_tied_after_loading(tmp_path):
 def test_frozen_parts_stay_frozen_and_keep_their_optimizer(tmp_path):
     """Layers, a layer thawed inside a frozen one, and a single weight."""
     small = {**VARIANT, "num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}
-    model = new_transformer(**small)
+    with keras.name_scope("outer"):  # as inside another model
+        model = new_transformer(**small)
     model.encoder.trainable = False
     model.encoder.blocks[0].feed_forward.trainable = True
     model.decoder.blocks[0].self_attention.query_dense.kernel.trainable = False
@@ -145,7 +146,7 @@ def test_frozen_parts_stay_frozen_and_keep_their_optimizer(tmp_path):
     model.train_on_batch(inputs, labels)
     model.save(tmp_path / "frozen.keras")
     loaded = keras_transformer.load_model(tmp_path / "frozen.keras")
-    assert [v.path for v in loaded.trainable_variables] == [
+    assert [f"outer/{v.path}" for v in loaded.trainable_variables] == [
         v.path for v in model.trainable_variables
     ]
     assert not loaded.encoder.trainable and loaded.encoder.blocks[0].feed_forward.trainable

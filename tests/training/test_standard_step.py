@@ -61,3 +61,22 @@ def test_micro_batches_are_refused_elsewhere():
     code = "from tests.builders import new_transformer as new\n"
     code += "try:\n    new().accumulation_steps = 2\nexcept ValueError as error:\n    print(error)"
     assert "needs the TensorFlow backend" in run_fresh(code, KERAS_BACKEND="jax")
+
+
+def test_what_takes_logits_for_something_else_is_refused_elsewhere():
+    code = """
+import keras, numpy as np
+from tests.builders import new_transformer, padded_ids, token_inputs
+ids = padded_ids([4, 3], 50)
+model = new_transformer()
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+for loss, arguments in ((None, {"class_weight": {1: 2.0}}), ("function", {})):
+    if loss:
+        model.compile("sgd", keras.losses.sparse_categorical_crossentropy)
+    try:
+        model.fit(token_inputs(ids, ids), ids, verbose=0, **arguments)
+    except ValueError as error:
+        print(error)
+"""
+    said = run_fresh(code, KERAS_BACKEND="jax")
+    assert "`sample_weight`" in said and "from_logits=True" in said

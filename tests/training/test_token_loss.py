@@ -3,6 +3,8 @@
 The truth is Keras's own step on one device, with the same weights.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -164,6 +166,29 @@ def test_loss_may_come_from_the_layers_alone():
     assert loss == pytest.approx(np.square(embedded).mean(), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "generator"])
+def test_rows_of_zeros_are_rows_however_the_data_comes(kind):
+    """Also where Keras deals the rows to the replicas."""
+    import tensorflow as tf
+
+    from tests.replicas import mirrored
+
+    labels, sample_weight = LABELS.copy(), np.ones(len(LABELS), "float32")
+    labels[[1, 5]] = sample_weight[[1, 5]] = 0
+    found = []
+    for strategy in (tf.distribute.get_strategy(), mirrored()):
+        with strategy.scope():
+            model = network(Tagger, activity_regularizer="l2")
+            metric = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="ce")
+            model.compile("sgd", SmoothedCrossEntropy(), metrics=[metric])
+        batch = TOKENS, labels, sample_weight
+        if kind == "arrays":
+            found.append(model.evaluate(*batch[:2], sample_weight=sample_weight, verbose=0))
+        else:
+            found.append(model.evaluate((each for each in [batch]), steps=1, verbose=0))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("cut", CUTS)
 def test_metrics_see_the_rows_of_the_data_whatever_these_weigh(cut):
     """Rows of weight 0 and less are rows; those that fill a part up are not."""
@@ -199,6 +224,7 @@ def test_metrics_see_the_rows_of_the_data_whatever_these_weigh(cut):
         (keras.losses.sparse_categorical_crossentropy, "from_logits=True"),
         (keras.losses.SparseCategoricalCrossentropy(), "from_logits=True"),
         (SmoothedCrossEntropy(reduction=None), "reduction=None"),
+        ("sparse_categorical_crossentropy", "from_logits=True"),
         ([SmoothedCrossEntropy(), SmoothedCrossEntropy()], "one output"),
     ],
 )
@@ -208,6 +234,78 @@ def test_losses_that_would_be_taken_for_something_else_are_refused(loss, said):
     for method in (model.fit, model.evaluate, model.train_on_batch, model.test_on_batch):
         with pytest.raises(ValueError, match=said):
             method(TOKENS, LABELS)
+
+
+def test_function_that_ignores_a_class_is_refused():
+    def loss(labels, logits):
+        return keras.losses.sparse_categorical_crossentropy(labels, logits, True, ignore_class=0)
+
+    model = network(Tagger)
+    model.compile("sgd", loss)
+    with pytest.raises(ValueError, match="`ignore_class`"):
+        model.fit(TOKENS, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "labels, sample_weight, said",
+    [
+        (LABELS[..., None], None, "`y` must be one tensor"),
+        (np.eye(V)[LABELS], None, "`y` must be one tensor"),
+        (None, None, "`y` must be one tensor"),
+        (LABELS, np.ones((*LABELS.shape, 1)), "`sample_weight` must be one tensor"),
+    ],
+)
+def test_labels_of_another_shape_are_refused(labels, sample_weight, said):
+    model = network(Tagger)
+    model.compile("sgd", SmoothedCrossEntropy())
+    for method in (model.fit, model.train_on_batch):
+        with pytest.raises(ValueError, match=said):
+            method(TOKENS, labels, sample_weight=sample_weight)
+
+
+def test_output_with_a_keras_mask_is_refused():
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(V, 6, mask_zero=True)(tokens)
+    model = Tagger(tokens, keras.layers.Dense(V)(x))
+    model.compile("sgd", SmoothedCrossEntropy())
+    with pytest.raises(ValueError, match="carries a Keras mask"):
+        model.fit(TOKENS, LABELS, verbose=0)
+
+
+def test_labels_may_be_bytes():
+    model = network(Tagger)
+    model.compile(keras.optimizers.SGD(0.5), SmoothedCrossEntropy())
+    expected = updated(Tagger, loss=SmoothedCrossEntropy())[0]
+    found = model.fit(TOKENS, LABELS.astype("uint8"), batch_size=7, shuffle=False, verbose=0)
+    assert found.history["loss"][0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("cut", [(1, 2), (2, 1)])
+def test_step_on_one_batch_is_that_of_the_batch(cut):
+    """Also of a loss that is a sum, and eagerly."""
+    from tests.replicas import mirrored
+
+    loss = SmoothedCrossEntropy(reduction="sum")
+    expected = updated(Tagger, loss=loss)
+    for run_eagerly in (False, True):
+        strategy = mirrored() if cut[0] == 2 else None
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            model = network(Tagger)
+            model.compile(keras.optimizers.SGD(0.5), loss, run_eagerly=run_eagerly)
+        model.accumulation_steps = cut[1]
+        tested = model.test_on_batch(TOKENS, LABELS, return_dict=True)
+        trained = model.train_on_batch(TOKENS, LABELS, return_dict=True)
+        assert tested["loss"] == pytest.approx(expected[0], rel=1e-5)
+        assert trained["loss"] == pytest.approx(expected[0], rel=1e-5)
+        for value, variable in zip(expected[1], model.trainable_variables, strict=True):
+            np.testing.assert_allclose(to_numpy(variable), value, atol=1e-5)
+
+
+def test_evaluate_builds_no_optimizer():
+    model = network(Tagger)
+    model.compile("adam", SmoothedCrossEntropy())
+    model.evaluate(TOKENS, LABELS, verbose=0)
+    assert not model.optimizer.built
 
 
 def test_class_weight_is_refused():
