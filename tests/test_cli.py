@@ -74,12 +74,12 @@ def folder(tmp_path_factory):
         patch.chdir(folder)
         ran = cli("train", "recipe.yaml", "--run", "run")
     assert ran.exit_code == 0, ran.stderr
-    (folder / "train.log").write_text(ran.stderr, "utf-8")
+    (folder / "said.log").write_text(ran.stderr, "utf-8")
     return folder
 
 
 def test_train_into_a_file_writes_plain_lines(folder):
-    text = (folder / "train.log").read_text("utf-8")
+    text = (folder / "said.log").read_text("utf-8")
     assert_plain(text)
     *_, last = text.splitlines()
     assert last == "Next: keras-transformer evaluate run --data ."

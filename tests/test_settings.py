@@ -72,8 +72,12 @@ def test_everything_else_is_read_as_yaml_reads_it(text):
     assert read(text) == yaml.safe_load(text) and type(read(text)) is type(yaml.safe_load(text))
 
 
-@settings(deadline=None)
-@given(st.text() | st.from_regex(r"[-+]?[0-9.]{0,5}[eE][-+]?[0-9]{1,3}", fullmatch=True))
+# Without control characters, of which YAML forbids some and folds others.
+TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]))
+
+
+@settings(deadline=None, derandomize=True)
+@given(TEXT | st.from_regex(r"[-+]?[0-9.]{0,5}[eE][-+]?[0-9]{1,3}", fullmatch=True))
 def test_text_survives_also_if_it_looks_like_a_float(text):
     """Such as a folder named 1e-3 in `init_from`."""
     training = TrainingSettings(init_from=text)

@@ -248,7 +248,7 @@ def test_batches_are_as_large_as_they_may_be():
 
 def test_attention_of_long_lines_is_kept_for_few_at_a_time(translator):
     """Of every head and block, for each hypothesis in the beam: far more than a search keeps."""
-    line = " ".join(english for english, _ in number_names("train", 60))
+    line = " ".join(english for english, _ in number_names("train", 40))
     settings = {"max_source_tokens": 1000, "length_ratio": 0.0, "extra_length": 1}
     sizes, alone = [], []
     translator([line] * 8, on_progress=alone.append, **settings)

@@ -98,9 +98,11 @@ def new_tagger(strategy, vocabulary_size, rate=0.1):
 
 
 def test_generator_loses_no_batch_on_replicas():
+    from tests.replicas import mirrored
+
     batches = [np.full((rows, 3), rows, "int32") for rows in (4, 3, 2, 5, 1)]
     losses = []
-    for strategy in (get_strategy("single"), get_strategy("mirrored", DEVICES)):
+    for strategy in (get_strategy("single"), mirrored()):
         model = new_tagger(strategy, 9)
         with pytest.warns(UserWarning, match="ran out of data"):  # Keras does not know the length
             generator = ((rows, rows) for rows in batches)
@@ -115,12 +117,13 @@ def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_p
     import keras
 
     from keras_transformer import Tokenizer, make_dataset, number_names
+    from tests.replicas import mirrored
 
     corpus = number_names("train", pairs)
     texts = (text for pair in corpus for text in pair)
     tokenizer = Tokenizer.train(texts, 300, tmp_path / "numbers.model")
     seen = []
-    for strategy in (get_strategy("single"), get_strategy("mirrored", DEVICES)):
+    for strategy in (get_strategy("single"), mirrored()):
         dataset, _ = make_dataset(corpus, tokenizer, batch_tokens=128, seed=3)
         dataset = dataset.map(lambda x, y, weights: (x["decoder_token_ids"], y, weights))
         losses = []
