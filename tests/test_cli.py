@@ -20,6 +20,7 @@ import yaml
 from typer.testing import CliRunner
 
 from keras_transformer.cli import app
+from keras_transformer.cli.training import report_lines
 from keras_transformer.console import console
 from keras_transformer.models.transformer import load_model
 from tests import runs
@@ -149,6 +150,38 @@ def test_train_of_a_finished_run_changes_nothing(folder):
     ran = cli("train", "recipe.yaml", "--run", "run")
     assert ran.exit_code == 0 and "trained already" in ran.stderr
     assert (folder / "run" / "model.keras").stat().st_mtime_ns == before
+
+
+def test_report_of_any_values_is_shown():
+    report = {
+        "updates": 12345,
+        "exact_match": 0.5,
+        "dropped": {"empty": 1000, "too_long": 0},
+        "search": {"beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "is_on": True},
+        "BLEU": {"name": "BLEU", "value": 31.25, "signature": "nrefs:1|case:mixed"},
+        "greedy": {"length_penalty": None, "inner": {"list": [1, 2]}},
+    }
+    lines = [line.strip() for line in report_lines(report)]
+    assert lines == [
+        "updates  12,345",
+        "exact match  0.5",
+        "dropped  empty 1,000, too_long 0",
+        "search  beam_size 4, length_penalty gnmt, alpha 0.6, is_on True",
+        "BLEU  name BLEU, value 31.25, signature nrefs:1|case:mixed",
+        "greedy  length_penalty None, inner list [1, 2]",
+    ]
+
+
+@pytest.mark.parametrize("lost", ["model.keras", "tokenizer.model"])
+def test_train_of_an_evaluated_run_makes_a_lost_file_again(folder, tmp_path, lost):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    assert cli("evaluate", run, "--beam-size", 1).exit_code == 0
+    report = (run / "report.json").read_text()
+    (run / lost).unlink()
+    ran = cli("train", "recipe.yaml", "--run", run)
+    assert ran.exit_code == 0, ran.stderr
+    assert "length_penalty gnmt" in ran.stderr and (run / "report.json").read_text() == report
+    assert cli("translate", run, stdin=b"one\n").exit_code == 0
 
 
 def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):

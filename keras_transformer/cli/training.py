@@ -110,10 +110,13 @@ def average(
 def report_lines(report):
     """What a report says, an entry each: plain numbers and words."""
     for name, value in report.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {count:,}" for key, count in value.items())
-        elif isinstance(value, int):
-            value = f"{value:,}"
-        elif isinstance(value, float):
-            value = f"{value:.4f}".rstrip("0").rstrip(".")
-        yield f"{name.replace('_', ' '):>20}  {value}"
+        yield f"{name.replace('_', ' '):>20}  {_shown(value)}"
+
+
+def _shown(value):
+    """A value of a report as plain text; of a mapping, each name and value."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items())
+    if isinstance(value, float):
+        return f"{value:.4f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if type(value) is int else str(value)
