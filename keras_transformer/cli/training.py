@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.options import DataOption, RecipeArgument, RunArgument, example
+from keras_transformer.cli.options import (
+    DataOption,
+    RecipeArgument,
+    RunArgument,
+    check_output,
+    example,
+)
 from keras_transformer.console import clear_errors, console, import_tensorflow
 
 commands = typer.Typer()
@@ -28,6 +34,7 @@ def doctor(
         from keras_transformer.recipe import Recipe
 
         parsed = Recipe.load(recipe)
+        parsed.check_lengths()
         import_tensorflow()
         from keras_transformer.training.doctor import examine
 
@@ -55,6 +62,7 @@ def train(
         from keras_transformer.recipe import Recipe
 
         parsed = Recipe.load(recipe)
+        parsed.check_lengths()
         import_tensorflow()
         from keras_transformer.training.callbacks import NonFiniteLossError
         from keras_transformer.training.keeper import TrainingInterrupted
@@ -87,7 +95,7 @@ def train(
 def average(
     run: RunArgument,
     last: Annotated[
-        int, typer.Option(help="How many of the last epochs; of few, see the manual.", min=0)
+        int, typer.Option(help="How many of the last epochs; of few, see the manual.", min=1)
     ] = 5,
     best: Annotated[int, typer.Option(help="Instead: how many of the best epochs.", min=0)] = 0,
     output: Annotated[
@@ -99,6 +107,7 @@ def average(
         from keras_transformer.run_folder import RunFolder
 
         output = output or RunFolder.existing(run).averaged_file
+        check_output(output)
         import_tensorflow()
         from keras_transformer.training.averaging import average_run
 
