@@ -281,12 +281,21 @@ class Recipe(Settings):
                 "`data`. Received: validation=None"
             )
         sizes = [self.vocabulary.size] * (1 if self.vocabulary.joint else 2)
-        config = self.model_config(*sizes)  # tells of mistakes before the vocabulary is learned
+        self.model_config(*sizes)  # tells of mistakes before the vocabulary is learned
+
+    def check_lengths(self):
+        """Raises a `ValueError` if `max_length` reaches beyond learned positions.
+
+        To be called before training. Not part of the construction: runs of earlier versions have
+        such recipes, and can still be translated with.
+        """
+        config = self.model_config(self.vocabulary.size)
         if config.positions == "learned" and self.data.max_length > config.max_sequence_length:
             raise ValueError(
                 "`max_length` of `data` must be at most `max_sequence_length` of `model`, where "
                 f"positions are learned. Received: max_length={self.data.max_length}, "
-                f"max_sequence_length={config.max_sequence_length}"
+                f"max_sequence_length={config.max_sequence_length}. Lower `max_length` in the "
+                "recipe, and begin a run of an earlier version anew with `--no-resume`"
             )
 
     @classmethod

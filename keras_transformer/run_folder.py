@@ -4,6 +4,7 @@ Everything that a later command needs of a run is found here by name. Pure Pytho
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -65,6 +66,22 @@ class RunFolder:
     def tokenizer_files(self, joint):
         """Returns the paths of the tokenizers: of source and target, or of both in one."""
         return [self.path / name for name in (TOKENIZERS[:1] if joint else TOKENIZERS[1:])]
+
+    def lost_tokenizers(self, joint):
+        """Returns the paths of those tokenizers that are not there."""
+        return [file for file in self.tokenizer_files(joint) if not file.is_file()]
+
+    def check_tokenizers(self, joint):
+        """Raises a `ValueError` if a model lost its tokenizers and all checkpoints.
+
+        Only a checkpoint can tell whether tokenizers that are made again are the same.
+        """
+        lost = self.lost_tokenizers(joint)
+        if lost and self.model_file.is_file() and not any(self.checkpoints.glob("*.npz")):
+            raise ValueError(
+                f"{', '.join(map(str, lost))} is missing beside a trained model, and no checkpoint "
+                "is left. Put a copy of it back, or begin anew with `--no-resume`."
+            )
 
     # === What is the run's, and what is not ===
 
@@ -209,11 +226,14 @@ def replaced(path):
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = " Free space on the disk, then run the same command again." if is_full else ""
         raise OSError(
             error.errno,
             f"{path} could not be written: {error.strerror or error}. What was there before is as "
-            "it was. Free space on the disk, then run the same command again.",
+            f"it was.{advice}",
         ) from error
 
 

@@ -20,6 +20,7 @@ import yaml
 from typer.testing import CliRunner
 
 from keras_transformer.cli import app
+from keras_transformer.cli.training import report_lines
 from keras_transformer.console import console
 from keras_transformer.models.transformer import load_model
 from tests import runs
@@ -149,6 +150,38 @@ def test_train_of_a_finished_run_changes_nothing(folder):
     ran = cli("train", "recipe.yaml", "--run", "run")
     assert ran.exit_code == 0 and "trained already" in ran.stderr
     assert (folder / "run" / "model.keras").stat().st_mtime_ns == before
+
+
+def test_report_of_any_values_is_shown():
+    report = {
+        "updates": 12345,
+        "exact_match": 0.5,
+        "dropped": {"empty": 1000, "too_long": 0},
+        "search": {"beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "is_on": True},
+        "BLEU": {"name": "BLEU", "value": 31.25, "signature": "nrefs:1|case:mixed"},
+        "greedy": {"length_penalty": None, "inner": {"list": [1, 2]}},
+    }
+    lines = [line.strip() for line in report_lines(report)]
+    assert lines == [
+        "updates  12,345",
+        "exact match  0.5",
+        "dropped  empty 1,000, too_long 0",
+        "search  beam_size 4, length_penalty gnmt, alpha 0.6, is_on True",
+        "BLEU  name BLEU, value 31.25, signature nrefs:1|case:mixed",
+        "greedy  length_penalty None, inner list [1, 2]",
+    ]
+
+
+@pytest.mark.parametrize("lost", ["model.keras", "tokenizer.model"])
+def test_train_of_an_evaluated_run_makes_a_lost_file_again(folder, tmp_path, lost):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    assert cli("evaluate", run, "--beam-size", 1).exit_code == 0
+    report = (run / "report.json").read_text()
+    (run / lost).unlink()
+    ran = cli("train", "recipe.yaml", "--run", run)
+    assert ran.exit_code == 0, ran.stderr
+    assert "length_penalty gnmt" in ran.stderr and (run / "report.json").read_text() == report
+    assert cli("translate", run, stdin=b"one\n").exit_code == 0
 
 
 def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
@@ -413,6 +446,47 @@ def test_evaluate_takes_other_files(folder, tmp_path):
     assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
 
 
+@pytest.mark.parametrize("blocked", ["output", "report"])
+def test_scores_are_printed_also_where_they_cannot_be_written(folder, tmp_path, blocked):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    (tmp_path / "out.txt").write_text("before")
+    # A folder where the temporary file would be: refused to root too.
+    name = "out.txt" if blocked == "output" else "run/report.json"
+    (tmp_path / name).with_name(f".partial.{pathlib.Path(name).name}").mkdir()
+    before = (run / "report.json").read_text()
+    ran = cli("evaluate", run, "--output", tmp_path / "out.txt", "--beam-size", 1)
+    assert ran.exit_code == 2 and "could not be written" in ran.stderr
+    assert "Free space" not in ran.stderr
+    assert "chrF2" in ran.stdout and "exact match" in ran.stdout and "reference " in ran.stdout
+    lines = (tmp_path / "out.txt").read_text().splitlines()
+    assert lines == ["before"] if blocked == "output" else len(lines) == 20
+    assert (run / "report.json").read_text() == before
+
+
+@pytest.mark.filterwarnings("always")
+def test_evaluate_treats_long_lines_as_told(folder, tmp_path):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    words = ("evaluate", run, "--beam-size", 1, "--max-source-tokens", 4, "--on-too-long")
+    refused = cli(*words, "error")
+    assert refused.exit_code == 2 and "--on-too-long truncate" in refused.stderr
+    ran = cli(*words, "truncate")
+    assert ran.exit_code == 0 and "without its last" in ran.stderr
+    said = json.loads((run / "report.json").read_text())["search"]
+    assert (said["max_source_tokens"], said["on_too_long"]) == (4, "truncate")
+
+
+@pytest.mark.filterwarnings("always")
+def test_advice_on_long_lines_can_be_followed(folder, tmp_path):
+    (tmp_path / "long.en").write_text("one " * 2100 + "\n")
+    (tmp_path / "long.de").write_text("eins\n")
+    words = ("score", "run", tmp_path / "long.en", tmp_path / "long.de")
+    refused = cli(*words)
+    assert refused.exit_code == 2 and "--max-source-tokens" in refused.stderr
+    assert cli(*words, "--max-source-tokens", 9000).exit_code == 0
+    ran = cli("plot", "run", "--text", "one " * 300)
+    assert ran.exit_code == 0 and "without its last" in ran.stderr
+
+
 def test_evaluate_searches_as_translate_does(folder):
     """By the same options; the report says by which."""
     search = ("--beam-size", 1, "--length-penalty", "none", "--alpha", 0)
@@ -421,7 +495,8 @@ def test_evaluate_searches_as_translate_does(folder):
     ran = cli("evaluate", "run", "--output", "greedy.txt", *search)
     assert ran.exit_code == 0, ran.stderr
     said = json.loads(report.read_text())["search"]
-    assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0}
+    bound = {"max_source_tokens": 256, "on_too_long": "split"}
+    assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0, **bound}
     report.write_text(before)
     stdin = "".join(
         line.split("\t")[0] + "\n" for line in (folder / "small.tsv").read_text().splitlines()
@@ -537,6 +612,11 @@ MISTAKES = {
         ["train.en", "short.de", "1500 and 1 lines"],
     ),
     "half a test": (lambda f: ["evaluate", "run", "--source", "a"], ["--reference"]),
+    "a folder to evaluate into": (lambda f: ["evaluate", "run", "--output", "."], ["--output"]),
+    "no folder to average into": (
+        lambda f: ["average", "run", "--last", 2, "--output", "nodir/x.keras"],
+        ["nodir", "--output"],
+    ),
     "export over files": (lambda f: ["export", "run", "."], ["not a SavedModel"]),
 }
 

@@ -121,6 +121,7 @@ def score(
     ] = False,
     length_penalty: LengthPenaltyOption = LengthPenalty.GNMT,
     alpha: AlphaOption = 0.6,
+    max_source_tokens: MaxSourceTokensOption = None,
     dtype: DtypeOption = None,
     batch_sentences: BatchSentencesOption = 64,
     model: ModelOption = None,
@@ -136,8 +137,14 @@ def score(
 
         pairs = list(read_parallel(source, target))
         sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        penalty = {"length_penalty": length_penalty.setting, "alpha": alpha}
-        translator = load_translator(run, model, **penalty, dtype=dtype and dtype.value)
+        translator = load_translator(
+            run,
+            model,
+            length_penalty=length_penalty.setting,
+            alpha=alpha,
+            max_source_tokens=max_source_tokens,
+            dtype=dtype and dtype.value,
+        )
         with progress(len(pairs)) as on_progress:
             scored = translator.score(
                 sources, targets, batch_sentences=batch_sentences, on_progress=on_progress

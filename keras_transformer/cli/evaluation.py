@@ -11,8 +11,12 @@ from keras_transformer.cli.options import (
     DataOption,
     LengthPenalty,
     LengthPenaltyOption,
+    MaxSourceTokensOption,
     ModelOption,
+    OnTooLong,
+    OnTooLongOption,
     RunArgument,
+    check_output,
     example,
 )
 from keras_transformer.cli.translators import load_translator, one_line, progress
@@ -41,6 +45,8 @@ def evaluate(
     beam_size: BeamSizeOption = 4,
     length_penalty: LengthPenaltyOption = LengthPenalty.GNMT,
     alpha: AlphaOption = 0.6,
+    max_source_tokens: MaxSourceTokensOption = None,
+    on_too_long: OnTooLongOption = OnTooLong.SPLIT,
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
     model: ModelOption = None,
 ):
@@ -52,30 +58,31 @@ def evaluate(
         is_recorded = source is None and model is None
         if is_recorded:
             folder.report()  # damaged? Not after the work is done.
-        if output is not None and not output.parent.is_dir():
-            raise FileNotFoundError(f"There is no folder {str(output.parent)!r} for `--output`.")
+        if output is not None:
+            check_output(output)
         pairs = list(test_pairs(run, data, source, reference))
         if not pairs:
             raise ValueError(f"`--source` must hold a line to translate. Received: {source}")
         sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        penalty = {"length_penalty": length_penalty.setting, "alpha": alpha}
-        search = {"beam_size": beam_size, **penalty}
+        search = {
+            "beam_size": beam_size,
+            "length_penalty": length_penalty.setting,
+            "alpha": alpha,
+            "max_source_tokens": max_source_tokens,
+            "on_too_long": on_too_long.value,
+        }
         translator = load_translator(run, model, **search)
+        search["max_source_tokens"] = translator.settings.max_source_tokens
         with progress(len(pairs)) as on_progress:
             translations = translator(sources, on_progress=on_progress)
         scores, match = evaluation_scores(translations, references, tokenized)
+        print_samples(sources, translations, references, samples)
+        print(*scores, f"exact match {match:.4f} of {len(pairs):,} lines", sep="\n", flush=True)
         if output is not None:
-            output.write_text("".join(one_line(line) + "\n" for line in translations), "utf-8")
+            write_lines(output, translations)
         if is_recorded:
             by_name = {score.name: vars(score) for score in scores}
             record(folder, search=search, exact_match=match, **by_name)
-    for index in range(min(samples, len(pairs))):
-        print(f"source       {sources[index]}")
-        print(f"translation  {translations[index]}")
-        print(f"reference    {references[index]}\n")
-    for score in scores:
-        print(score)
-    print(f"exact match {match:.4f} of {len(pairs):,} lines")
 
 
 @commands.command(
@@ -98,7 +105,7 @@ def plot(
         if text is None:
             pairs = test_pairs(run, data, instead="`--text`")
             text = next(line for line, _ in pairs if line.strip())
-        translator = load_translator(run, model)
+        translator = load_translator(run, model, on_too_long="truncate")
         attention = translator.attention(text)
         source, target = attention.source_tokens, attention.target_tokens
         given, scores = attention.decoder_tokens, attention.scores
@@ -118,6 +125,25 @@ def plot(
             figure.savefig(path, dpi=120)
             RunFolder(run).add_made(path.name)
             print(path)
+
+
+def print_samples(sources, translations, references, count):
+    """Prints the first lines of a test set."""
+    for index in range(min(count, len(sources))):
+        print(f"source       {sources[index]}")
+        print(f"translation  {translations[index]}")
+        print(f"reference    {references[index]}\n")
+
+
+def write_lines(path, lines):
+    """Writes lines to a file, whole or not at all; also to a device, such as `/dev/null`."""
+    from keras_transformer.run_folder import write_text
+
+    text = "".join(one_line(line) + "\n" for line in lines)
+    if path.exists() and not path.is_file():
+        path.write_text(text, "utf-8")
+    else:
+        write_text(path.resolve(), text)
 
 
 def record(folder, **figures):

@@ -85,6 +85,14 @@ OnTooLongOption = Annotated[
 BatchSentencesOption = Annotated[int, typer.Option(help="Sentences decoded together.", min=1)]
 
 
+def check_output(path, option="`--output`"):
+    """Refuses, before the work is done, a file that cannot be written."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(path.parent)!r} for {option}.")
+    if path.is_dir():
+        raise IsADirectoryError(f"{option} must be a file. Received: the folder {str(path)!r}")
+
+
 def example(*lines):
     """The epilogue of a command's help."""
     return "**Example**\n\n" + "\n\n".join(f"`{line}`" for line in lines)

@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.options import DataOption, RecipeArgument, RunArgument, example
+from keras_transformer.cli.options import (
+    DataOption,
+    RecipeArgument,
+    RunArgument,
+    check_output,
+    example,
+)
 from keras_transformer.console import clear_errors, console, import_tensorflow
 
 commands = typer.Typer()
@@ -28,6 +34,7 @@ def doctor(
         from keras_transformer.recipe import Recipe
 
         parsed = Recipe.load(recipe)
+        parsed.check_lengths()
         import_tensorflow()
         from keras_transformer.training.doctor import examine
 
@@ -55,6 +62,7 @@ def train(
         from keras_transformer.recipe import Recipe
 
         parsed = Recipe.load(recipe)
+        parsed.check_lengths()
         import_tensorflow()
         from keras_transformer.training.callbacks import NonFiniteLossError
         from keras_transformer.training.keeper import TrainingInterrupted
@@ -87,7 +95,7 @@ def train(
 def average(
     run: RunArgument,
     last: Annotated[
-        int, typer.Option(help="How many of the last epochs; of few, see the manual.", min=0)
+        int, typer.Option(help="How many of the last epochs; of few, see the manual.", min=1)
     ] = 5,
     best: Annotated[int, typer.Option(help="Instead: how many of the best epochs.", min=0)] = 0,
     output: Annotated[
@@ -99,6 +107,7 @@ def average(
         from keras_transformer.run_folder import RunFolder
 
         output = output or RunFolder.existing(run).averaged_file
+        check_output(output)
         import_tensorflow()
         from keras_transformer.training.averaging import average_run
 
@@ -110,10 +119,13 @@ def average(
 def report_lines(report):
     """What a report says, an entry each: plain numbers and words."""
     for name, value in report.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {count:,}" for key, count in value.items())
-        elif isinstance(value, int):
-            value = f"{value:,}"
-        elif isinstance(value, float):
-            value = f"{value:.4f}".rstrip("0").rstrip(".")
-        yield f"{name.replace('_', ' '):>20}  {value}"
+        yield f"{name.replace('_', ' '):>20}  {_shown(value)}"
+
+
+def _shown(value):
+    """A value of a report as plain text; of a mapping, each name and value."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items())
+    if isinstance(value, float):
+        return f"{value:.4f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if type(value) is int else str(value)

@@ -37,6 +37,7 @@ from keras_transformer.run_folder import RunFolder
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32)
 _MAX_SOURCE_TOKENS = 256  # the `max_length` of `make_dataset`
+_TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
 # Graphs kept, each with its weights if it is frozen. The one not used for longest goes.
 _KEPT_SEARCHES = 8
 
@@ -265,7 +266,7 @@ class Translator:
         most, on_too_long = settings.max_source_tokens, settings.on_too_long
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             what = "`max_source_tokens`" + ", where attention is returned" * must_be_whole
-            require_at_most(most, what, token_ids, name, 'or give `on_too_long="truncate"`')
+            require_at_most(most, what, token_ids, name, _TRUNCATE)
         pieces = self._cutter.cut(token_ids, most - 1, on_too_long)
         return pieces._replace(token_ids=self._with_end(pieces.token_ids))
 
@@ -278,7 +279,7 @@ class Translator:
             require_at_most(*bound, token_ids, name)
         else:
             most = max(LONGEST_ROW, self.settings.max_source_tokens)
-            advice = "or give a larger `max_source_tokens`"
+            advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
             require_at_most(most, "to fit into memory", token_ids, name, advice)
         return self._with_end(token_ids)
 

@@ -4,6 +4,7 @@ Pure Python.
 """
 
 import ctypes
+import errno
 import os
 
 # Of Linux's `renameat2`: paths are relative to the working folder; the two change places.
@@ -27,8 +28,13 @@ def replace_folder(new, path):
     """
     _flush(new)
     if not os.path.lexists(path):
-        os.rename(new, path)
-        return
+        try:
+            os.rename(new, path)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            # Another process has written its folder meanwhile.
     if _exchange(new, path):
         return  # the old one is where the new one was, in the temporary folder
     old = path.with_name(f"{path.name}.old-{new.parent.name.rpartition('-')[2]}")

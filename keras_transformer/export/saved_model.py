@@ -31,6 +31,9 @@ def export_saved_model(translator, path):
     between the two steps leaves it there. A server that loads while `path` is replaced may read
     files of both: export to a new folder for each version, as TensorFlow Serving expects.
 
+    Files that the user put into the folder, such as `assets.extra`, go with the old model. If
+    `path` is a symbolic link, the folder that it points to is replaced.
+
     Args:
         translator: `Translator`.
         path: path of the folder to write. A SavedModel that is there is replaced.
@@ -54,14 +57,15 @@ def export_saved_model(translator, path):
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     module = _module(translator)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    place = path.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
     # Written beside its place and then moved: whoever looks there never sees half a model.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as temporary:
         written = Path(temporary) / "new"
         with _quiet():  # it would name the temporary folder
             signatures = {"serving_default": module.translate}
             tf.saved_model.save(module, str(written), signatures=signatures)
-        replace_folder(written, path)
+        replace_folder(written, place)
     return path
 
 

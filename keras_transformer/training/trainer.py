@@ -60,10 +60,12 @@ class Trainer:
 
     Raises:
         ValueError: if the folder holds a run of another recipe or something else, the strategy is
-            not available, or `init_from` names this run.
+            not available, `init_from` names this run, or `max_length` reaches beyond learned
+            positions.
     """
 
     def __init__(self, recipe, data_folder, run_folder, say=print, resume=True):
+        recipe.check_lengths()
         self.recipe = recipe
         self.data_folder = Path(data_folder)
         self.run = RunFolder(run_folder)
@@ -87,7 +89,7 @@ class Trainer:
         """Whether there is nothing to do: the run was trained to its end before."""
         # `evaluate` writes a report too, also of a run that was interrupted.
         is_done = self.resume and self.run.model_file.is_file() and "updates" in self.run.report()
-        return is_done and self.run.recipe() == self.recipe
+        return is_done and self.run.recipe() == self.recipe and not self._lost_tokenizers
 
     def train(self):
         """Trains the run to its end, from where it was interrupted if it was.
@@ -154,7 +156,7 @@ class Trainer:
     def tokenizers(self):
         """Returns the tokenizers of source and target: of this run, of the recipe, or learned."""
         files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
-        if not self._goes_on or not all(file.is_file() for file in files):
+        if not self._goes_on or self._lost_tokenizers:
             files = [self.run.staging / file.name for file in files]
             self._chief_does(lambda: make_tokenizers(self.recipe, self.data_folder, files))
         return load_tokenizers(files)
@@ -209,6 +211,10 @@ class Trainer:
         """Whether what is in the folder belongs to this run: else it is replaced."""
         return self.resume and self.run.recipe_file.is_file()
 
+    @property
+    def _lost_tokenizers(self):
+        return self.run.lost_tokenizers(self.recipe.vocabulary.joint)
+
     def _check_folder(self):
         self.run.check()
         path = str(self.run.path)
@@ -222,6 +228,8 @@ class Trainer:
                 f"{str(self.run.recipe_file)!r} is missing, beside what was trained by it. Put a "
                 "copy of it back, or begin anew with `--no-resume`."
             )
+        if self._goes_on:
+            self.run.check_tokenizers(self.recipe.vocabulary.joint)
         init_from = self.recipe.training.init_from
         if init_from is not None and Path(init_from).resolve() == self.run.path.resolve():
             raise ValueError(

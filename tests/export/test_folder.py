@@ -39,6 +39,16 @@ def test_folder_is_replaced(system, tmp_path):
     assert {entry.name for entry in tmp_path.iterdir()} <= {"served", ".served-1"}
 
 
+def test_folder_that_appears_meanwhile_is_replaced(system, tmp_path, monkeypatch):
+    """Of two first exports to one path, the second finds the path taken when it renames."""
+    path = model_folder(tmp_path / "served", "first")
+    new = model_folder(tmp_path / ".served-1" / "new", "second")
+    with monkeypatch.context() as patch:
+        patch.setattr(folder.os.path, "lexists", lambda path: False)
+        folder.replace_folder(new, path)
+    assert content_of(path) == "second"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs renameat2")
 def test_reader_finds_a_whole_model_at_every_moment(tmp_path):
     """It polls, from a thread, while folders replace each other a few hundred times."""

@@ -82,6 +82,11 @@ def test_export_replaces_a_saved_model_but_nothing_else(exported, tmp_path):
         path = export_saved_model(translator, tmp_path / "served")
     assert tf.saved_model.contains_saved_model(str(path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["served"], "nothing half-written stays"
+    (tmp_path / "latest").symlink_to("served")
+    old = (tmp_path / "served").stat().st_ino
+    assert export_saved_model(translator, tmp_path / "latest") == tmp_path / "latest"
+    assert (tmp_path / "latest").is_symlink() and (tmp_path / "served").stat().st_ino != old
+    assert not (tmp_path / "served").is_symlink()
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("kept")
     with pytest.raises(FileExistsError, match="precious.*not a SavedModel"):

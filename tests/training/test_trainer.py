@@ -3,6 +3,7 @@
 import shutil
 import signal
 import types
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -13,7 +14,9 @@ from keras_transformer.decoding.translator import load_run
 from keras_transformer.models.transformer import load_model
 from keras_transformer.recipe import Recipe
 from keras_transformer.run_folder import RunFolder
+from keras_transformer.training import trainer
 from keras_transformer.training.averaging import average_run
+from keras_transformer.training.beginning import make_tokenizers
 from keras_transformer.training.keeper import TrainingInterrupted
 from keras_transformer.training.trainer import Trainer
 from tests import runs
@@ -110,6 +113,49 @@ def test_run_of_another_recipe_is_refused_until_begun_anew(copy):
     assert RunFolder(copy).recipe() == other and len(runs.history(copy)) == 1
     assert (copy / "notes.txt").read_text() == "mine"
     assert quiet(other, copy).finished
+
+
+def test_run_whose_pairs_are_longer_than_its_positions_is_translated_but_not_trained(tmp_path):
+    """As an earlier version made it."""
+    values = runs.recipe(epochs=1).to_dict()
+    values["model"] |= {"positions": "learned", "max_sequence_length": 64}
+    values["data"]["max_length"] = 64
+    quiet(Recipe.from_dict(values), tmp_path / "run").train()
+    values["data"]["max_length"] = 256
+    earlier = Recipe.from_dict(values)
+    (tmp_path / "run" / "config.yaml").write_text(earlier.to_yaml())
+    translator = load_run(tmp_path / "run")
+    assert translator.settings.max_source_tokens == 64
+    with pytest.warns(UserWarning, match="pieces"):
+        assert len(translator(["one", "one " * 200])) == 2
+    for folder in ("run", "new"):
+        with pytest.raises(ValueError, match="max_length=256, max_sequence_length=64. Lower"):
+            quiet(earlier, tmp_path / folder)
+
+
+def test_lost_tokenizer_of_a_finished_run_is_made_again(copy, monkeypatch):
+    recipe, file = runs.recipe(dropout=0.0), copy / "tokenizer.model"
+    content, model = file.read_bytes(), (copy / "model.keras").read_bytes()
+    assert quiet(recipe, copy).finished
+    file.unlink()
+    assert not quiet(recipe, copy).finished
+    vocabulary = replace(recipe.vocabulary, model_type="unigram")
+    other = replace(recipe, vocabulary=vocabulary)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "make_tokenizers", lambda _, *rest: make_tokenizers(other, *rest))
+        with pytest.raises(ValueError, match="training pairs are not those"):
+            quiet(recipe, copy).train()
+    assert not file.exists()
+    quiet(recipe, copy).train()
+    assert file.read_bytes() == content and quiet(recipe, copy).finished
+    assert (copy / "model.keras").read_bytes() == model
+
+
+def test_model_that_lost_tokenizer_and_checkpoints_is_not_trained_over(copy):
+    (copy / "tokenizer.model").unlink()
+    shutil.rmtree(copy / "checkpoints")
+    with pytest.raises(ValueError, match="tokenizer.model.*missing.*--no-resume"):
+        quiet(runs.recipe(dropout=0.0), copy)
 
 
 @pytest.mark.parametrize("parents", ["", "a/b"])
