@@ -83,6 +83,15 @@ class RunFolder:
                 "is left. Put a copy of it back, or begin anew with `--no-resume`."
             )
 
+    def check_unfinished(self):
+        """Raises a `ValueError` if the run was trained to its end: it cannot begin once more."""
+        if "updates" in self.report():
+            raise ValueError(
+                f"{self.checkpoints} holds no checkpoint to go on from, and training from the "
+                f"beginning would replace {self.model_file}. Put the checkpoints back, or begin "
+                "anew with `--no-resume`."
+            )
+
     # === What is the run's, and what is not ===
 
     def made(self):

@@ -97,7 +97,8 @@ class RunKeeper(keras.callbacks.Callback):
             bool, whether there was one.
 
         Raises:
-            ValueError: if it was trained on, or validated with, other data.
+            ValueError: if it was trained on, or validated with, other data; or if there is no
+                checkpoint of a run that was trained to its end.
         """
         strategy = model.distribute_strategy
         parts = ("model", "optimizer")
@@ -110,6 +111,7 @@ class RunKeeper(keras.callbacks.Callback):
         # All workers go on from the checkpoint that the chief can read.
         step = int(sum_over_workers(strategy, step if is_chief(strategy) else 0))
         if step < 0:
+            self._run.check_unfinished()
             return False
         if found is None:
             path = self._folder.path_of(step)

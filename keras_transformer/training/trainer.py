@@ -289,12 +289,12 @@ class Trainer:
             sample = itertools.islice(self._pairs("validation"), training.translation_sample)
             bound = self.recipe.data.max_length
             translator = Translator(model, *tokenizers, beam_size=1, max_source_tokens=bound)
-            every = {"epochs": training.translation_epochs, "say": self.say}
-            callbacks.append(TranslationEvaluator(translator, list(sample), **every))
+            epochs = training.translation_epochs
+            callbacks.append(TranslationEvaluator(translator, list(sample), epochs, say=self.say))
         if self.is_chief:
-            best = keeper.best() or {}
+            best = (keeper.best() or {}).get(self.monitor)
             callbacks += [
-                BestModel(self.run.model_file, self.monitor, best.get(self.monitor)),
+                BestModel(self.run.model_file, self.monitor, best),
                 keras.callbacks.TensorBoard(self.run.logs, write_graph=False),
             ]
         return [*callbacks, keeper]

@@ -158,6 +158,14 @@ def test_model_that_lost_tokenizer_and_checkpoints_is_not_trained_over(copy):
         quiet(runs.recipe(dropout=0.0), copy)
 
 
+def test_finished_run_that_lost_its_checkpoints_is_not_trained_over(copy):
+    before = (copy / "model.keras").read_bytes(), (copy / "report.json").read_bytes()
+    shutil.rmtree(copy / "checkpoints")
+    with pytest.raises(ValueError, match="no checkpoint to go on from.*--no-resume"):
+        quiet(runs.recipe(dropout=0.0, epochs=5), copy).train()
+    assert before == ((copy / "model.keras").read_bytes(), (copy / "report.json").read_bytes())
+
+
 @pytest.mark.parametrize("parents", ["", "a/b"])
 def test_start_that_failed_leaves_nothing_behind(tmp_path, parents):
     recipe = runs.recipe(validation=["nowhere.tsv"])
