@@ -93,17 +93,11 @@ class ExactTraining:
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         _refuse_class_weight(class_weight)
-        with self._traced_anew_after_errors():
-            if self._replicas == 1:
-                return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
-            return self._on_batch("train", (x, y, sample_weight), return_dict)
+        return self._on_batch("train", (x, y, sample_weight), return_dict)
 
     @functools.wraps(keras.Model.test_on_batch)
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
-        with self._traced_anew_after_errors():
-            if self._replicas == 1:
-                return super().test_on_batch(x, y, sample_weight, return_dict=return_dict)
-            return self._on_batch("test", (x, y, sample_weight), return_dict)
+        return self._on_batch("test", (x, y, sample_weight), return_dict)
 
     @functools.wraps(keras.Model.predict_on_batch)
     def predict_on_batch(self, x):
@@ -168,6 +162,13 @@ class ExactTraining:
             raise
 
     def _on_batch(self, kind, batch, return_dict):
+        """`train_on_batch` or `test_on_batch`."""
+        with self._traced_anew_after_errors():
+            if self._replicas == 1:
+                return getattr(super(), f"{kind}_on_batch")(*batch, return_dict=return_dict)
+            return self._on_dealt_batch(kind, batch, return_dict)
+
+    def _on_dealt_batch(self, kind, batch, return_dict):
         """A step on one batch, dealt to the replicas: Keras gives the whole of it to each."""
         given = batch if batch[2] is not None else batch[:2]
         iterator = iter(self._dealt(tf.data.Dataset.from_tensors(given)))
