@@ -23,8 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.runs.workers import start_workers
 from keras_transformer.training.distribution import get_strategy, is_chief
-from keras_transformer.training.workers import start_workers
 
 VOCABULARY_SIZE = 100
 EPOCHS, ROWS = 4, (9, 12, 7, 10, 11, 8, 13, 9, 10, 1)

@@ -21,7 +21,8 @@ import yaml
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from keras_transformer.training.checkpoints import CheckpointFolder, read_checkpoint
+from keras_transformer.runs.checkpoint_file import read_checkpoint
+from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 
 RECIPE = {
     "data": {

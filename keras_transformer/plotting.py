@@ -46,7 +46,7 @@ def plot_attention(scores, query_tokens, key_tokens, title=None):
 
     In a heat-map each row is a query token, whose scores over the key tokens sum to 1. All share
     one colour scale from 0 to 1. A character that no installed font can draw appears as "□";
-    installing a font (Noto Sans CJK, say) cures that.
+    installing a font (Noto Sans CJK, print_fn) cures that.
 
     Args:
         scores: float (L, N, T, S), or a list of L arrays (N, T, S), one per block. One sentence, no

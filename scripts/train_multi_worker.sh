@@ -7,4 +7,4 @@ set -euo pipefail
 
 workers=$1
 shift
-exec "${PYTHON:-python}" -m keras_transformer.training.workers "$workers" keras-transformer train "$@"
+exec "${PYTHON:-python}" -m keras_transformer.runs.workers "$workers" keras-transformer train "$@"

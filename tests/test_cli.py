@@ -23,7 +23,7 @@ from keras_transformer.cli import app
 from keras_transformer.cli.training import report_lines
 from keras_transformer.console import console
 from keras_transformer.models.transformer import load_model
-from tests import runs
+from tests.runs import tiny_run
 from tests.screen import Screen, run_on_terminal
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -61,7 +61,7 @@ def in_folder(folder, monkeypatch):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Data, a recipe, and the run it gave."""
-    from keras_transformer.data.number_names import number_names
+    from keras_transformer.data.number_corpus import number_names
 
     folder = tmp_path_factory.mktemp("cli")
     english, german = zip(*number_names("train", 1500), strict=True)
@@ -205,7 +205,7 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
         assert process.returncode == 128 + number, stderr
         assert_plain(stderr.decode())
         *_, what, how, command = stderr.decode().splitlines()
-        newest = runs.checkpoints(stopped)[max(updates_saved(stopped))][1]
+        newest = tiny_run.checkpoints(stopped)[max(updates_saved(stopped))][1]
         assert newest["epoch"] == epoch and newest["batch"] > 0, newest
         assert what.startswith(f"Stopped by {number.name}. All is saved in {stopped}/checkpoints/")
         assert "The same command goes on" in how
@@ -214,14 +214,14 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     assert finished.returncode == 0, finished.stderr
     _, stderr = never_stopped.communicate(timeout=300)
     assert never_stopped.returncode == 0, stderr
-    assert runs.losses(stopped) == runs.losses(whole)
-    expected, resumed = runs.checkpoints(whole), runs.checkpoints(stopped)
+    assert tiny_run.losses(stopped) == tiny_run.losses(whole)
+    expected, resumed = tiny_run.checkpoints(whole), tiny_run.checkpoints(stopped)
     assert list(expected) == list(resumed) and max(expected) == 3 * per_epoch
     for update, (arrays, _) in expected.items():
-        runs.assert_equal(resumed[update][0].values(), arrays.values())
+        tiny_run.assert_equal(resumed[update][0].values(), arrays.values())
     path = whole / "model.keras"
-    saved = runs.saved_weights(path)
-    runs.assert_equal(runs.saved_weights(stopped / "model.keras"), saved)
+    saved = tiny_run.saved_weights(path)
+    tiny_run.assert_equal(tiny_run.saved_weights(stopped / "model.keras"), saved)
     # The model of this recipe: the mean of the moving averages at the ends of two epochs.
     names = [variable.path.replace("/", "_") for variable in load_model(path).trainable_variables]
     last = [
@@ -256,12 +256,12 @@ def test_average_writes_a_model_that_translates(folder):
     ran = cli("average", "run", "--last", 2)
     assert ran.exit_code == 0, ran.stderr
     assert ran.stdout.strip() == "run/averaged.keras"
-    last = [arrays for arrays, _ in runs.checkpoints("run").values()][-2:]
+    last = [arrays for arrays, _ in tiny_run.checkpoints("run").values()][-2:]
     assert [line.split("/")[-1] for line in ran.stderr.splitlines()] == [
-        f"checkpoint-{update:08d}.npz" for update in sorted(runs.checkpoints("run"))[:-3:-1]
+        f"checkpoint-{update:08d}.npz" for update in sorted(tiny_run.checkpoints("run"))[:-3:-1]
     ]
     model = load_model("run/averaged.keras")
-    expected = np.mean([runs.weights(arrays, model)[0] for arrays in last], axis=0)
+    expected = np.mean([tiny_run.weights(arrays, model)[0] for arrays in last], axis=0)
     np.testing.assert_allclose(np.array(model.trainable_variables[0]), expected, atol=1e-6)
     ran = cli("translate", "run", "--model", "run/averaged.keras", stdin=b"one\ntwo\n")
     assert ran.exit_code == 0 and ran.stdout.count("\n") == 2
@@ -527,7 +527,7 @@ def test_export_and_vocabulary_write_what_they_name(folder):
 def test_recipe_prints_packaged_recipes_that_are_valid():
     names = cli("recipe").stdout.split()
     assert {"multi30k_en_de", "number_names"} <= set(names)
-    from keras_transformer.recipe import Recipe
+    from keras_transformer.runs.recipe import Recipe
 
     for name in names:
         assert Recipe.from_yaml(cli("recipe", name).stdout) == Recipe.load(name)

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.config import TransformerConfig
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.recipe import (
+from keras_transformer.models.config import TransformerConfig
+from keras_transformer.runs.recipe import (
     DataSettings,
     Recipe,
     TrainingSettings,

@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from decode_peers import longest, until
-from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.beam import beam_search
 from keras_transformer.decoding.frozen import FrozenTransformer
-from keras_transformer.decoding.greedy_search import greedy_search
+from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.search import StepOutput
 
 

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from keras_transformer import __version__
-from keras_transformer.cli import data, decoding, evaluation, export, training
+from keras_transformer.cli import data, decoding, evaluation, training
+from keras_transformer.cli.export import export
 
 app = typer.Typer(
     no_args_is_help=True,

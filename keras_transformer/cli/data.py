@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.errors import clear_errors, import_tensorflow
 from keras_transformer.cli.options import example
-from keras_transformer.console import clear_errors, import_tensorflow
 
 commands = typer.Typer()
 
@@ -17,7 +17,7 @@ def recipe(
 ):
     """Print a packaged recipe, or the names of all."""
     with clear_errors():
-        from keras_transformer.recipe import packaged_recipes, recipe_text
+        from keras_transformer.runs.recipe import packaged_recipes, recipe_text
 
         print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
 

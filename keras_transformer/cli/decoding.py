@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.errors import clear_errors
 from keras_transformer.cli.options import (
     AlphaOption,
     BatchSentencesOption,
@@ -25,7 +26,7 @@ from keras_transformer.cli.options import (
     example,
 )
 from keras_transformer.cli.translators import load_translator, long_line_reports, one_line, progress
-from keras_transformer.console import clear_errors, console
+from keras_transformer.console import console
 
 MAX_PICTURES = 20
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.errors import clear_errors
 from keras_transformer.cli.options import (
     AlphaOption,
     BeamSizeOption,
@@ -20,7 +21,7 @@ from keras_transformer.cli.options import (
     example,
 )
 from keras_transformer.cli.translators import load_translator, one_line, progress
-from keras_transformer.console import clear_errors, console
+from keras_transformer.console import console
 
 commands = typer.Typer()
 
@@ -52,7 +53,7 @@ def evaluate(
 ):
     """Translate a test set and score it: BLEU and chrF with their signatures, exact match."""
     with clear_errors():
-        from keras_transformer.run_folder import RunFolder
+        from keras_transformer.runs.folder import RunFolder
 
         folder = RunFolder(run)
         is_recorded = source is None and model is None
@@ -99,7 +100,7 @@ def plot(
     """Draw attention.png, curves.png and positions.png into the run's folder."""
     with clear_errors():
         from keras_transformer import plotting
-        from keras_transformer.run_folder import RunFolder
+        from keras_transformer.runs.folder import RunFolder
 
         plotting.require_matplotlib()
         if text is None:
@@ -137,7 +138,7 @@ def print_samples(sources, translations, references, count):
 
 def write_lines(path, lines):
     """Writes lines to a file, whole or not at all; also to a device, such as `/dev/null`."""
-    from keras_transformer.run_folder import write_text
+    from keras_transformer.atomic_file import write_text
 
     text = "".join(one_line(line) + "\n" for line in lines)
     if path.exists() and not path.is_file():
@@ -173,7 +174,7 @@ def test_pairs(run, data, source=None, reference=None, instead="`--source` and `
     `instead` names the options of the command that do without a test split.
     """
     from keras_transformer.data.corpus import read_parallel
-    from keras_transformer.run_folder import RunFolder
+    from keras_transformer.runs.folder import RunFolder
 
     if (source is None) != (reference is None):
         raise ValueError(

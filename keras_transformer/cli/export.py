@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.errors import clear_errors
 from keras_transformer.cli.options import (
     MaxSourceTokensOption,
     ModelOption,
@@ -14,7 +15,6 @@ from keras_transformer.cli.options import (
     example,
 )
 from keras_transformer.cli.translators import load_translator
-from keras_transformer.console import clear_errors
 
 commands = typer.Typer()
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.errors import clear_errors, import_tensorflow
 from keras_transformer.cli.options import (
     DataOption,
     RecipeArgument,
@@ -13,7 +14,7 @@ from keras_transformer.cli.options import (
     check_output,
     example,
 )
-from keras_transformer.console import clear_errors, console, import_tensorflow
+from keras_transformer.console import console
 
 commands = typer.Typer()
 
@@ -31,15 +32,15 @@ def doctor(
 ):
     """Check all that a long run needs: devices, data, vocabulary, memory, learning, disk."""
     with clear_errors():
-        from keras_transformer.recipe import Recipe
+        from keras_transformer.runs.recipe import Recipe
 
         parsed = Recipe.load(recipe)
         parsed.check_lengths()
         import_tensorflow()
-        from keras_transformer.training.doctor import examine
+        from keras_transformer.runs.doctor import run_checks
 
         run = run or Path("runs") / Path(recipe).stem
-        findings = examine(parsed, data, run, timeout, say=typer.echo)
+        findings = run_checks(parsed, data, run, timeout, print_fn=typer.echo)
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 
@@ -59,16 +60,16 @@ def train(
     """Train a model by a recipe; go on where an interrupted run stopped, at the exact batch."""
     run = run or Path("runs") / Path(recipe).stem
     with clear_errors():
-        from keras_transformer.recipe import Recipe
+        from keras_transformer.runs.recipe import Recipe
 
         parsed = Recipe.load(recipe)
         parsed.check_lengths()
         import_tensorflow()
-        from keras_transformer.training.callbacks import NonFiniteLossError
-        from keras_transformer.training.keeper import TrainingInterrupted
-        from keras_transformer.training.trainer import Trainer
+        from keras_transformer.runs.callbacks import NonFiniteLossError
+        from keras_transformer.runs.keeper import TrainingInterrupted
+        from keras_transformer.runs.trainer import Trainer
 
-        trainer = Trainer(parsed, data, run, say=console.print, resume=resume)
+        trainer = Trainer(parsed, data, run, print_fn=console.print, resume=resume)
         if trainer.finished:
             console.print(f"{run} is trained already: see {trainer.run.report_file}.")
             return
@@ -104,14 +105,14 @@ def average(
 ):
     """Average the weights of a run's last or best epochs into one model."""
     with clear_errors():
-        from keras_transformer.run_folder import RunFolder
+        from keras_transformer.runs.folder import RunFolder
 
         output = output or RunFolder.existing(run).averaged_file
         check_output(output)
         import_tensorflow()
-        from keras_transformer.training.averaging import average_run
+        from keras_transformer.runs.averaging import average_run
 
-        for path in average_run(run, output, last=last, best=best, say=console.print):
+        for path in average_run(run, output, last=last, best=best, print_fn=console.print):
             console.print(f"averaged {path}")
     print(output)
 

@@ -2,18 +2,19 @@
 
 import contextlib
 
-from keras_transformer.console import console, import_tensorflow, is_watched
+from keras_transformer.cli.errors import import_tensorflow
+from keras_transformer.console import console, is_interactive
 
 
 def load_translator(run, model=None, *, dtype=None, **settings):
     """Returns the translator of a run; what is wrong is told before TensorFlow is imported."""
     from keras_transformer.decoding.search_settings import SearchSettings
-    from keras_transformer.run_folder import RunFolder
+    from keras_transformer.runs.folder import RunFolder
 
     RunFolder.existing(run)
     SearchSettings(**settings)
     import_tensorflow()
-    from keras_transformer.decoding.translator import load_run
+    from keras_transformer.runs.load import load_run
 
     return load_run(run, model, dtype=dtype, **settings)
 
@@ -24,7 +25,7 @@ def progress(total):
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not is_watched()) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not is_interactive()) as bar:
         task = bar.add_task("", total=total)
         yield lambda done: bar.advance(task, done)
 

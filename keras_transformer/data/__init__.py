@@ -1,1 +1,5 @@
-"""From raw text to batches for `fit`, in the order of the data: corpus, tokenizer, pipeline."""
+"""From raw text to batches for `fit`: corpus, tokenizer, pipeline."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
-"""From logits to translations: search, and strings in, strings out."""
+"""From strings to strings: search, and the translator around it."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

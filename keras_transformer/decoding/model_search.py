@@ -6,12 +6,12 @@ beam, S source length, T target length.
 
 import tensorflow as tf
 
-from keras_transformer.decoding.beam_search import beam_search
-from keras_transformer.decoding.greedy_search import greedy_search
+from keras_transformer.decoding.beam import beam_search
+from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.search import StepOutput
 
 # `alpha`, `length_ratio` and `extra_length` as inputs of a graph.
-NUMBER_SPECS = (
+RUNTIME_SPECS = (
     tf.TensorSpec([], tf.float32),
     tf.TensorSpec([], tf.float64),
     tf.TensorSpec([], tf.int32),
@@ -33,7 +33,7 @@ def search_model(
         model: `Transformer`, or `FrozenTransformer`.
         encoder_token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
         settings: `SearchSettings`.
-        numbers: as from `number_tensors`, in place of the numbers of the settings. Optional.
+        numbers: as from `runtime_values`, in place of the numbers of the settings. Optional.
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 tensor `(B, P)`, padded: tokens that come first. Optional.
         return_attention: bool. Defaults to `False`.
@@ -45,7 +45,7 @@ def search_model(
         ValueError: if `n_best` exceeds the beam.
     """
     config = model.config
-    alpha, *length_bound = number_tensors(settings) if numbers is None else numbers
+    alpha, *length_bound = runtime_values(settings) if numbers is None else numbers
     encoder_token_ids = _require_positions(config, encoder_token_ids)
     single = settings.beam_size == 1 or settings.sampler is not None
     if n_best > (1 if single else settings.beam_size):
@@ -86,9 +86,9 @@ def search_model(
     return beam_search(step, cache, beam_size=settings.beam_size, n_best=n_best, **arguments)
 
 
-def number_tensors(settings):
-    """Returns `alpha`, `length_ratio` and `extra_length` as scalar tensors of `NUMBER_SPECS`."""
-    pairs = zip(settings.numbers, NUMBER_SPECS, strict=True)
+def runtime_values(settings):
+    """Returns `alpha`, `length_ratio` and `extra_length` as scalar tensors of `RUNTIME_SPECS`."""
+    pairs = zip(settings.numbers, RUNTIME_SPECS, strict=True)
     return tuple(tf.constant(number, spec.dtype) for number, spec in pairs)
 
 

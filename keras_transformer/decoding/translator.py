@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.batches import (
     LONGEST_ROW,
     MOST_PAIRS,
@@ -23,16 +22,14 @@ from keras_transformer.decoding.hypothesis import Attention, hypotheses_of, join
 from keras_transformer.decoding.lines import checked_lines, require_at_most, token_ids_of
 from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
 from keras_transformer.decoding.model_search import (
-    NUMBER_SPECS,
-    number_tensors,
+    RUNTIME_SPECS,
+    runtime_values,
     score_model,
     search_model,
 )
 from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.layers.arguments import require_positive
-from keras_transformer.models.transformer import load_model
-from keras_transformer.run_folder import RunFolder
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32)
@@ -312,10 +309,10 @@ class Translator:
         """The search as a graph, traced once for each way to search."""
         with self._tracing:  # or several threads would trace the same
             graph = self._search_graph(settings.of_graph, n_best, return_attention, has_prefix)
-        return partial(graph, number_tensors(settings))
+        return partial(graph, runtime_values(settings))
 
     def _trace(self, settings, n_best, return_attention, has_prefix):
-        inputs = [NUMBER_SPECS] + [_IDS] * (1 + has_prefix)
+        inputs = [RUNTIME_SPECS] + [_IDS] * (1 + has_prefix)
 
         @tf.function(input_signature=inputs, autograph=False)
         def search(numbers, source, *prefix):
@@ -350,41 +347,6 @@ class Translator:
     def _hypotheses(self, source, result):
         tokenizers = self.source_tokenizer, self.target_tokenizer
         return hypotheses_of(source, result, *tokenizers, self.model.config.pad_token_id)
-
-
-def load_tokenizers(files):
-    """Returns the tokenizers of source and target, the same one twice if there is one file."""
-    tokenizers = [Tokenizer(file) for file in files]
-    return tokenizers[0], tokenizers[-1]
-
-
-def load_run(path, model=None, *, frozen=True, dtype=None, **settings):
-    """Returns the `Translator` of a trained run.
-
-    Args:
-        path: path of the run's folder, as `keras-transformer train` made it.
-        model: path of another model file, such as an average of the run's checkpoints. Defaults to
-            the run's own, `model.keras`.
-        frozen: bool. Defaults to `True`, since a run that is loaded learns no more.
-        dtype, **settings: as in `Translator`; but `max_source_tokens` defaults to the
-            `data.max_length` of the run's recipe, as far as learned positions reach.
-
-    Returns:
-        `Translator`.
-
-    Raises:
-        FileNotFoundError: if there is no trained model.
-
-    Example: `load_run("runs/number_names", beam_size=1)(["twenty-one"])`.
-    """
-    run = RunFolder.existing(path)
-    recipe = run.recipe()
-    tokenizers = load_tokenizers(run.tokenizer_files(recipe.vocabulary.joint))
-    model = load_model(model or run.model_file)
-    if settings.get("max_source_tokens") is None:
-        lengths = recipe.data.max_length, model.config.max_sequence_length
-        settings["max_source_tokens"] = min(filter(None, lengths))
-    return Translator(model, *tokenizers, frozen=frozen, dtype=dtype, **settings)
 
 
 def _require_fit(side, tokenizer, config, vocabulary_size):

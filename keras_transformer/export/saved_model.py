@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from keras_transformer.export.folder import replace_folder
+from keras_transformer.atomic_file import replace_folder
 
 
 def export_saved_model(translator, path):

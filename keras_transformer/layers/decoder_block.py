@@ -6,11 +6,11 @@ Paper, section 3.1, right half of figure 1.
 import keras
 
 from keras_transformer.layers.arguments import require_mask
-from keras_transformer.layers.block import Block
+from keras_transformer.layers.transformer_block import TransformerBlock
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderBlock(Block):
+class DecoderBlock(TransformerBlock):
     """Lets every target position look back, then at the source, then transforms each on its own.
 
     `x = residual(x, causal self_attention)`, `x = residual(x, encoder_attention)`,

@@ -5,11 +5,11 @@ Paper, section 3.1, left half of figure 1.
 
 import keras
 
-from keras_transformer.layers.block import Block
+from keras_transformer.layers.transformer_block import TransformerBlock
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderBlock(Block):
+class EncoderBlock(TransformerBlock):
     """Lets every source position look at all others, then transforms each on its own.
 
     `x = residual(x, self_attention)`, `x = residual(x, feed_forward)`. Letters: B batch, S source

@@ -1,1 +1,5 @@
 """The encoder, the decoder, and the sequence-to-sequence model made of them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,12 +7,12 @@ right half of figure 1.
 import keras
 from keras import ops
 
-from keras_transformer.layers import DecoderBlock
-from keras_transformer.models.stack import Stack
+from keras_transformer.layers.decoder_block import DecoderBlock
+from keras_transformer.models.transformer_stack import TransformerStack
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TransformerDecoder(Stack):
+class TransformerDecoder(TransformerStack):
     """Embeds target tokens and passes them through `num_decoder_layers` decoder blocks.
 
     Letters: B batch, T target length, S source length, N heads, D `hidden_dim`.

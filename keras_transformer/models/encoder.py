@@ -5,12 +5,12 @@ Paper, section 3.1, left half of figure 1.
 
 import keras
 
-from keras_transformer.layers import EncoderBlock
-from keras_transformer.models.stack import Stack
+from keras_transformer.layers.encoder_block import EncoderBlock
+from keras_transformer.models.transformer_stack import TransformerStack
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TransformerEncoder(Stack):
+class TransformerEncoder(TransformerStack):
     """Embeds source tokens and passes them through `num_encoder_layers` encoder blocks.
 
     Letters: B batch, S source length, N heads, D `hidden_dim`.

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer.config import TransformerConfig
-from keras_transformer.layers import PaddingMask, PositionalEmbedding
+from keras_transformer.layers.masks import PaddingMask
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.models.config import TransformerConfig
 from keras_transformer.models.decoder import TransformerDecoder
 from keras_transformer.models.encoder import TransformerEncoder
 

@@ -16,7 +16,8 @@ from keras_transformer.training.losses import refuse_probabilities
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
 
-    from keras_transformer.training.distribution import deal_rows, num_workers, row_blocks
+    from keras_transformer.training.distribution import num_workers
+    from keras_transformer.training.row_splitting import row_blocks, split_rows
     from keras_transformer.training.rows import (
         check_batch,
         number_of,
@@ -231,7 +232,7 @@ class ExactTraining:
         """Under several replicas, a dataset whose batches are dealt to them row by row."""
         strategy = self.distribute_strategy
         if isinstance(data, tf.data.Dataset):
-            return deal_rows(data, strategy, marked=self._steps_are_ours)
+            return split_rows(data, strategy, marked=self._steps_are_ours)
         is_distributed = data is None or isinstance(data, tf.distribute.DistributedDataset)
         if num_workers(strategy) > 1 and not is_distributed:
             raise ValueError(

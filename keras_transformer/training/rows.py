@@ -45,11 +45,11 @@ def check_batch(batch):
 
 
 def rows_of(data):
-    """The rows of a batch, as Keras or `deal_rows` gives them."""
+    """The rows of a batch, as Keras or `split_rows` gives them."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data[:3])
     if sample_weight is None:
         sample_weight = tf.ones(tf.shape(y))
-    # Only `deal_rows` fills a part up, and then marks the rows.
+    # Only `split_rows` fills a part up, and then marks the rows.
     is_real = data[3] if len(data) == 4 else tf.fill(tf.shape(y)[:1], True)
     rows = keras.tree.map_structure(tf.convert_to_tensor, Rows(x, y, sample_weight, is_real))
     several = tf.distribute.get_replica_context().num_replicas_in_sync > 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.data.number_names import is_held_out, number_names
+from keras_transformer.data.number_corpus import is_held_out, number_names
 
 UNITS = "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf".split()
 TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()

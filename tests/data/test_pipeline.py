@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from keras_transformer.config import TransformerConfig
 from keras_transformer.data.batching import plan_batches
 from keras_transformer.data.corpus import read_parallel
-from keras_transformer.data.number_names import number_names
+from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.models.config import TransformerConfig
 
 pytestmark = pytest.mark.tensorflow_only
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -276,7 +276,7 @@ def test_training_reads_files_globs_and_lines_alike(tmp_path):
 def test_vocabulary_is_byte_pairs_unless_told_otherwise_wherever_it_is_learned():
     """The paper's, in Python, in a recipe and on the command line."""
     from keras_transformer.cli.data import vocabulary
-    from keras_transformer.recipe import VocabularySettings
+    from keras_transformer.runs.recipe import VocabularySettings
 
     defaults = [
         inspect.signature(function).parameters["model_type"].default

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.beam import beam_search
 from keras_transformer.decoding.search import StepOutput
 
 PAD, START, END = 0, 1, 2

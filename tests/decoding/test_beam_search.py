@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.decoding.beam_search import beam_search
-from keras_transformer.decoding.greedy_search import greedy_search
+from keras_transformer.decoding.beam import beam_search
+from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.next_tokens import top_k
 from keras_transformer.decoding.processors import min_length
 from keras_transformer.decoding.search import StepOutput

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 
-from keras_transformer.decoding.greedy_search import greedy_search
+from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.processors import suppress_tokens
 from tests.decoding.search_oracle import (
     END,

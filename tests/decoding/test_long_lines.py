@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Tokenizer, Translator, make_dataset
-from keras_transformer.data.number_names import number_names
+from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.batches import LONGEST_ROW, MOST_PAIRS, batch_size, map_batches
 from keras_transformer.decoding.long_lines import LineCutter, join_translations
 from tests.decoding.test_translator import make_translator

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.decoding.greedy_search import greedy_search
+from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.processors import (
     min_length,
     no_repeat_ngram_size,

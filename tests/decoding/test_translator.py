@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
-from keras_transformer.data.number_names import number_names
+from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding import model_search
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -181,9 +181,9 @@ def test_greatest_lengths_are_those_python_computes(length_ratio, extra_length):
             return model_search._max_lengths(config, tf.constant(counts) + 1, *numbers[1:], None)
 
     settings = SearchSettings(length_ratio=length_ratio, extra_length=extra_length)
-    given = model_search.number_tensors(settings)
+    given = model_search.runtime_values(settings)
     assert of_graph(given).numpy().tolist() == expected
-    in_graph = tf.function(lambda: of_graph(model_search.number_tensors(settings)))
+    in_graph = tf.function(lambda: of_graph(model_search.runtime_values(settings)))
     assert in_graph().numpy().tolist() == expected
 
 

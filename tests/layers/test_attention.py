@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import additive_attention, scaled_dot_product_attention
+from keras_transformer.layers.attention import additive_attention, scaled_dot_product_attention
 from tests.builders import assert_close, normal, to_numpy
 from tests.paper_reference import attention
 

@@ -5,7 +5,8 @@ import keras_hub
 import numpy as np
 import pytest
 
-from keras_transformer.layers import DecoderBlock, EncoderBlock
+from keras_transformer.layers.decoder_block import DecoderBlock
+from keras_transformer.layers.encoder_block import EncoderBlock
 from tests.builders import (
     assert_close,
     copy_weights,

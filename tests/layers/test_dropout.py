@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers import Dropout
+from keras_transformer.layers.dropout import Dropout
 from tests.builders import to_numpy
 from tests.layer_checks import check_config
 

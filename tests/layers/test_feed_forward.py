@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers import FeedForward
+from keras_transformer.layers.feed_forward import FeedForward
 from tests.builders import assert_close, normal, randomize, to_numpy, weights_below
 from tests.layer_checks import check_layer
 from tests.paper_reference import feed_forward

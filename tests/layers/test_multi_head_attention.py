@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from tests.builders import (
     assert_close,
     copy_weights,

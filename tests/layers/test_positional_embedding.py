@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers import PositionalEmbedding, sinusoidal_encoding
+from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
 from tests.builders import assert_close, normal, randomize, to_numpy
 from tests.layer_checks import EPSILON, HALF_PRECISION, check_layer
 from tests.paper_reference import positional_encoding

@@ -10,13 +10,14 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from keras_transformer.data.batching import plan_batches
-from keras_transformer.data.number_names import number_names
+from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.models.transformer import load_model
-from keras_transformer.recipe import Recipe
+from keras_transformer.runs.callbacks import NonFiniteLossError
+from keras_transformer.runs.recipe import Recipe
 from keras_transformer.training import trainer
-from keras_transformer.training.callbacks import BestModel, NonFiniteLossError
-from tests import runs
+from keras_transformer.training.callbacks import BestModel
+from tests.runs import tiny_run
 
 pytestmark = pytest.mark.tensorflow_only
 EPOCHS, MOMENTUM = 3, 0.8
@@ -58,7 +59,7 @@ def run(tmp_path_factory):
 
         return translate
 
-    recipe = runs.recipe(
+    recipe = tiny_run.recipe(
         validation=[str(folder / "long.tsv")],
         epochs=EPOCHS,
         ema_momentum=MOMENTUM,
@@ -68,13 +69,13 @@ def run(tmp_path_factory):
     before, behind = Recorder(), Recorder()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "Translator", translator)
-        runs.WatchedTrainer(recipe, folder / "run", [before], [behind]).train()
+        tiny_run.WatchedTrainer(recipe, folder / "run", [before], [behind]).train()
     path = folder / "run"
     model = load_model(path / "model.keras")
-    saved = runs.checkpoints(path)
+    saved = tiny_run.checkpoints(path)
     means, mean = {}, None
     for update, (arrays, _) in saved.items():
-        weights = [weight.astype("float64") for weight in runs.weights(arrays, model)]
+        weights = [weight.astype("float64") for weight in tiny_run.weights(arrays, model)]
         mean = (
             weights
             if mean is None
@@ -100,11 +101,11 @@ def test_average_in_every_checkpoint_is_that_of_the_raw_weights_beside_it(run):
     for update, (arrays, _) in run.saved.items():
         averages = [a for name, a in arrays.items() if name.endswith("_average")]
         assert_close(averages, run.means[update])
-    assert not np.allclose(runs.weights(arrays, run.model)[0], run.means[update][0], atol=1e-3)
+    assert not np.allclose(tiny_run.weights(arrays, run.model)[0], run.means[update][0], atol=1e-3)
 
 
 def test_validation_loss_is_that_of_the_averaged_weights(run):
-    dataset, _ = make_dataset(LINES, runs.tokenizer(run.path), batch_tokens=1024, shuffle=False)
+    dataset, _ = make_dataset(LINES, tiny_run.tokenizer(run.path), batch_tokens=1024, shuffle=False)
 
     def loss(weights):
         model = load_model(run.path / "model.keras")
@@ -113,9 +114,9 @@ def test_validation_loss_is_that_of_the_averaged_weights(run):
         return model.evaluate(dataset, verbose=0)
 
     # In the first epoch they are far apart.
-    logged = runs.history(run.path)[0]["val_loss"]
+    logged = tiny_run.history(run.path)[0]["val_loss"]
     assert loss(run.means[run.updates]) == pytest.approx(logged, rel=1e-5)
-    raw = runs.weights(run.saved[run.updates][0], run.model)
+    raw = tiny_run.weights(run.saved[run.updates][0], run.model)
     assert loss(raw) != pytest.approx(logged, rel=1e-2)
 
 
@@ -126,7 +127,7 @@ def test_translations_of_the_averaged_weights_are_scored_in_the_history(run):
     sample = LINES[:8]
     wrong = [source + reference[9:] for source, reference in sample]
     references = [[reference for _, reference in sample]]
-    for epoch, row in enumerate(runs.history(run.path)):
+    for epoch, row in enumerate(tiny_run.history(run.path)):
         assert_close(run.translated[epoch], run.means[(epoch + 1) * run.updates])
         translations = references[0] if epoch == 1 else wrong
         assert row["val_bleu"] == BLEU().corpus_score(translations, references).score
@@ -135,12 +136,12 @@ def test_translations_of_the_averaged_weights_are_scored_in_the_history(run):
 
 def test_model_is_the_average_of_the_epoch_with_the_best_bleu(run):
     best = 2 * run.updates
-    saved = runs.saved_weights(run.path / "model.keras")
-    runs.assert_equal(saved, run.translated[1])
+    saved = tiny_run.saved_weights(run.path / "model.keras")
+    tiny_run.assert_equal(saved, run.translated[1])
     assert_close(saved, run.means[best])
     scores = {update: metadata["score"] for update, (_, metadata) in run.saved.items()}
     assert max((update for update in scores if scores[update]), key=scores.get) == best
-    val_losses = [row["val_loss"] for row in runs.history(run.path)]
+    val_losses = [row["val_loss"] for row in tiny_run.history(run.path)]
     assert np.argmin(val_losses) != 1, "another epoch than the loss would choose"
 
 
@@ -173,11 +174,14 @@ def test_logged_learning_rate_is_the_papers(run):
 
 def test_logged_efficiency_and_speed_are_those_of_the_arrays(run):
     stream = BatchStream(
-        number_names("train", runs.PAIRS), runs.tokenizer(run.path), batch_tokens=1024, seed=1
+        number_names("train", tiny_run.PAIRS),
+        tiny_run.tokenizer(run.path),
+        batch_tokens=1024,
+        seed=1,
     )
     logs = iter(run.behind.logs)
     ended = zip(run.before.ended, run.behind.ended, strict=True)
-    for row in runs.history(run.path):
+    for row in tiny_run.history(run.path):
         epoch = int(row["epoch"])
         stream.seek(epoch)
         tokens = slots = target_tokens = 0
@@ -210,16 +214,16 @@ def poison(model):
 @pytest.mark.slow
 def test_what_is_not_finite_is_named_and_never_saved(tmp_path):
     """One run that goes wrong, goes on from its last good checkpoint, and goes wrong again."""
-    recipe = runs.recipe()
+    recipe = tiny_run.recipe()
     run = tmp_path / "run"
 
     def error(update, before):
-        poisoned = runs.AtUpdate(update, poison, before)
+        poisoned = tiny_run.AtUpdate(update, poison, before)
         with pytest.raises(NonFiniteLossError) as caught:
-            runs.WatchedTrainer(recipe, run, before=[poisoned]).train()
-        for arrays, _ in runs.checkpoints(run).values():
+            tiny_run.WatchedTrainer(recipe, run, before=[poisoned]).train()
+        for arrays, _ in tiny_run.checkpoints(run).values():
             assert all(np.isfinite(array).all() for array in arrays.values())
-        assert max(runs.checkpoints(run)) == update - 1
+        assert max(tiny_run.checkpoints(run)) == update - 1
         assert f"last good checkpoint is {run}/checkpoints/checkpoint-{update - 1:08d}.npz" in str(
             caught.value
         )
@@ -227,9 +231,9 @@ def test_what_is_not_finite_is_named_and_never_saved(tmp_path):
 
     message = error(4, before=True)  # the weights of a forward pass
     assert message.startswith("loss nan and gradient_norm nan at update 4 (epoch 1, batch 4), from")
-    sides = zip(*number_names("train", runs.PAIRS), strict=True)
+    sides = zip(*number_names("train", tiny_run.PAIRS), strict=True)
     lengths = np.stack(
-        [runs.tokenizer(run).tokenize(list(side)).row_lengths() + 1 for side in sides], axis=1
+        [tiny_run.tokenizer(run).tokenize(list(side)).row_lengths() + 1 for side in sides], axis=1
     )
     plans = [plan_batches(lengths, batch_tokens=1024, seed=1, epoch=epoch) for epoch in (0, 1)]
     number = len(plans[0])
@@ -244,17 +248,17 @@ def test_what_is_not_finite_is_named_and_never_saved(tmp_path):
     message = error(number + 3, before=False)  # an update that no forward pass has seen
     assert f"not finite at update {number + 3} (epoch 2, batch 3), from" in message
     assert f"the training pairs of lines {lines(1, 2)}" in message
-    assert np.isfinite(runs.saved_weights(run / "model.keras")[-1]).all()
+    assert np.isfinite(tiny_run.saved_weights(run / "model.keras")[-1]).all()
 
 
 def test_weights_that_are_not_finite_never_become_the_best_model(tmp_path):
     """Without validation nothing looks at them between the last update and the save."""
-    recipe = runs.recipe().to_dict()
+    recipe = tiny_run.recipe().to_dict()
     recipe["data"]["validation"] = None
     run = tmp_path / "run"
-    trainer = runs.WatchedTrainer(Recipe.from_dict(recipe), run)
+    trainer = tiny_run.WatchedTrainer(Recipe.from_dict(recipe), run)
     number = trainer.stream(trainer.tokenizers()).report.batches_per_epoch
-    poisoned = runs.AtUpdate(number, poison)
+    poisoned = tiny_run.AtUpdate(number, poison)
     with pytest.raises(NonFiniteLossError, match="not finite"):
-        runs.WatchedTrainer(Recipe.from_dict(recipe), run, before=[poisoned]).train()
+        tiny_run.WatchedTrainer(Recipe.from_dict(recipe), run, before=[poisoned]).train()
     assert not (run / "model.keras").exists()

@@ -47,7 +47,7 @@ def test_wrong_strategies_are_refused(arguments, said):
 def test_row_blocks_hold_every_row_once_and_zeros(rows, replicas):
     import tensorflow as tf
 
-    from keras_transformer.training.distribution import row_blocks
+    from keras_transformer.training.row_splitting import row_blocks
 
     array = np.arange(1, rows * 3 + 1).reshape(rows, 3)
     blocks = row_blocks(tf.constant(array), replicas).numpy()
@@ -60,7 +60,7 @@ def test_row_blocks_hold_every_row_once_and_zeros(rows, replicas):
 def test_dealt_dataset_has_as_many_batches_and_every_row_weighs_once():
     import tensorflow as tf
 
-    from keras_transformer.training.distribution import deal_rows
+    from keras_transformer.training.row_splitting import split_rows
 
     strategy = get_strategy("mirrored", DEVICES)
     batches = [np.arange(1, n + 1)[:, None].astype("int32") for n in (4, 3, 1)]
@@ -68,7 +68,7 @@ def test_dealt_dataset_has_as_many_batches_and_every_row_weighs_once():
         lambda: ((rows, rows) for rows in batches),
         output_signature=(tf.TensorSpec((None, 1), tf.int32),) * 2,
     ).apply(tf.data.experimental.assert_cardinality(3))
-    dealt = deal_rows(dataset, strategy)
+    dealt = split_rows(dataset, strategy)
     assert dealt.cardinality == 3
     for rows, batch in zip(batches, dealt, strict=True):
         parts = [np.concatenate(strategy.experimental_local_results(v)) for v in batch]

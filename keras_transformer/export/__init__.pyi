@@ -1,0 +1,1 @@
+from .saved_model import export_saved_model as export_saved_model

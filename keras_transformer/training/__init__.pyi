@@ -1,0 +1,16 @@
+from .callbacks import AveragedWeights as AveragedWeights
+from .callbacks import BestModel as BestModel
+from .callbacks import TranslationEvaluator as TranslationEvaluator
+from .distribution import WorkerLostError as WorkerLostError
+from .distribution import get_strategy as get_strategy
+from .distribution import is_chief as is_chief
+from .distribution import num_workers as num_workers
+from .exact_step import ExactTraining as ExactTraining
+from .losses import SmoothedCrossEntropy as SmoothedCrossEntropy
+from .metrics import Perplexity as Perplexity
+from .metrics import TokenAccuracy as TokenAccuracy
+from .model_state import check_model_state as check_model_state
+from .model_state import model_state as model_state
+from .model_state import restore_model_state as restore_model_state
+from .schedules import WarmupSchedule as WarmupSchedule
+from .schedules import paper_optimizer as paper_optimizer

@@ -1,0 +1,138 @@
+"""What an average is taken of: epochs, or checkpoints spaced alike, and what was validated."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.models.transformer import load_model
+from keras_transformer.runs.averaging import average_run, last_to_average
+from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.trainer import Trainer
+from tests.runs import tiny_run
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+def consecutive(steps, distance):
+    """The first of some steps, until one is missing."""
+    return [n for n in steps if {*range(steps[0], n, -distance)} <= {*steps}] if steps else []
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(2, 5),
+    st.integers(2, 5),
+    st.sets(st.integers(1, 20)),
+    st.integers(1, 20),
+    st.integers(1, 4),
+    st.integers(1, 5),
+)
+def test_average_takes_the_same_epochs_or_updates_wherever_a_run_is_stopped(
+    tmp_path_factory, epoch, every, stops, best, keep_last, number
+):
+    """By plain numbers: what is among the last of its kind, or the best, is there."""
+    folder = CheckpointFolder(tmp_path_factory.mktemp("folder"), keep_last, keep_best=1)
+    steps = range(1, 21)
+    for step in steps:
+        kinds = ["epoch"] * (step % epoch == 0) + ["updates"] * (step % every == 0)
+        if kinds or step in stops:
+            score = -1.0 if step == best else 0.0
+            score = None if step % epoch else score
+            metadata = {"epoch": step // epoch, "every": every}
+            folder.save(step, {}, metadata, score, kinds or ["stop"])
+    of = {n: [step for step in reversed(steps) if step % n == 0] for n in (epoch, every)}
+    top = best if best in of[epoch] else epoch
+    kept = {*of[epoch][:keep_last], *of[every][:keep_last], top}
+    epochs, updates = (
+        consecutive([n for n in of[distance] if n in kept], distance)[:number]
+        for distance in (epoch, every)
+    )
+    expected = updates if len(epochs) < number == len(updates) else epochs
+    assert [int(path.stem[-8:]) for path in last_to_average(folder, number)] == expected
+    besides = {int(path.stem[-8:]) for path in folder.last(99)} - kept
+    last_save = max(n for n in steps if n in stops or not n % epoch or not n % every)
+    assert besides <= {last_save}, "a stop is there only until the next is saved"
+
+
+def test_updates_that_are_not_spaced_alike_are_not_averaged(tmp_path):
+    """`checkpoint_updates` may change when a run goes on."""
+    folder = CheckpointFolder(tmp_path)
+    for step, every in ((200, 200), (400, 200), (500, 100), (600, 100)):
+        folder.save(step, {}, {"every": every}, kinds=["updates"])
+    folder.save(450, {}, {"epoch": 1}, kinds=["epoch"])
+    names = [path.name[-7:-4] for path in last_to_average(folder, 3)]
+    assert names == ["600", "500", "400"]
+    assert [path.name[-7:-4] for path in last_to_average(folder, 4)] == ["450"]
+
+
+def test_kind_of_checkpoints_that_do_not_say_it_follows_from_their_place(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    old = {10: {"batch": 0}, 15: {"batch": 5}, 17: {"batch": 7, "temporary": True}}
+    for step, metadata in old.items():
+        folder.save(step, {}, metadata, kinds=["stop"] if step == 17 else ())
+    for kind, step in (("epoch", 10), ("updates", 15)):
+        assert folder.last(9, kind) == [folder.path_of(step)]
+    assert folder.last(1) == [folder.path_of(17)]
+
+
+# One run with a moving average of the weights.
+
+MOMENTUM = 0.75
+PER_EPOCH = 10
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = tmp_path_factory.mktemp("averaging") / "run"
+    recipe = tiny_run.recipe(ema_momentum=MOMENTUM, average=2)
+    Trainer(recipe, ".", run, print_fn=lambda line: None).train()
+    assert list(tiny_run.checkpoints(run)) == list(range(1, 2 * PER_EPOCH + 1))
+    return run
+
+
+def moving_averages(run):
+    """{update: the moving averages of the weights}, by NumPy from those of every update."""
+    model = load_model(RunFolder(run).model_file)
+    averages = {}
+    for update, (arrays, _) in tiny_run.checkpoints(run).items():
+        weights = [w.astype("float64") for w in tiny_run.weights(arrays, model)]
+        before = averages.get(update - 1, weights)
+        pairs = zip(before, weights, strict=True)
+        averages[update] = [MOMENTUM * old + (1 - MOMENTUM) * new for old, new in pairs]
+    return averages
+
+
+def assert_close(actual, expected):
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "updates"),
+    [
+        ({"last": 2}, [20, 10]),
+        ({"last": 4}, [20, 19, 18, 17]),
+        ({"best": 1}, None),
+    ],
+    ids=str,
+)
+def test_average_is_that_of_the_moving_averages(run, tmp_path, asked, updates):
+    if updates is None:
+        rows = tiny_run.history(run)
+        best = min(range(2), key=lambda epoch: rows[epoch]["val_loss"])
+        updates = [PER_EPOCH * (best + 1)]
+    said = []
+    paths = average_run(run, tmp_path / "mean.keras", **asked, print_fn=said.append)
+    assert len(said) == (len(paths) == 4), "that they are no epochs"
+    assert [int(path.stem[-8:]) for path in paths] == updates
+    averages = moving_averages(run)
+    means = [np.mean(w, axis=0) for w in zip(*(averages[n] for n in updates), strict=True)]
+    assert_close(tiny_run.saved_weights(tmp_path / "mean.keras"), means)
+
+
+def test_model_of_a_recipe_with_average_is_that_of_the_moving_averages_of_epochs(run):
+    averages = moving_averages(run)
+    means = [np.mean(w, axis=0) for w in zip(averages[10], averages[20], strict=True)]
+    assert_close(tiny_run.saved_weights(run / "model.keras"), means)

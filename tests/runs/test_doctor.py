@@ -1,0 +1,290 @@
+"""The doctor: a healthy recipe passes, and each sickness is found by its own check alone."""
+
+import itertools
+import json
+import shutil
+import socket
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer.data.number_corpus import number_names
+from keras_transformer.runs.recipe import Recipe
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    from keras_transformer import Tokenizer, Transformer
+    from keras_transformer.cli.training import doctor
+    from keras_transformer.runs.roll_call import roll_call
+    from keras_transformer.runs.trainer import Trainer
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+CHECKS = ["devices", "data", "vocabulary", "memory", "learning", "disk"]
+RECIPE = {
+    "data": {"train": ["train.tsv"]},
+    "vocabulary": {"size": 330},
+    "model": {
+        "preset": "tiny",
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 64,
+        "intermediate_dim": 64,
+    },
+    "training": {"batch_tokens": 512, "keep_last": 3, "keep_best": 2},
+}
+
+
+def recipe(**changes):
+    """The healthy recipe with some sections changed."""
+    return Recipe.from_dict({**RECIPE, **{k: RECIPE[k] | change for k, change in changes.items()}})
+
+
+def write_pairs(path, pairs):
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+
+
+def healthy_pairs():
+    """Number names, and one pair that is far longer but does not make the largest batch."""
+    pairs = number_names("train", 300)
+    long = pairs[:6]
+    return [*pairs, tuple(" ".join(side) for side in zip(*long, strict=True))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("doctor")
+    write_pairs(folder / "train.tsv", healthy_pairs())
+    return folder
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """The devices are asked in this process: starting another takes seconds."""
+    monkeypatch.setattr(doctor, "roll_call", lambda *asked: roll_call.add_up_over_all(*asked[:-1]))
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Where a sickness has nothing to do with training, its seconds are saved."""
+    for name in ("memory", "learning"):
+        monkeypatch.setattr(doctor._Examination, name, lambda self: (True, ""))
+
+
+def verdicts(recipe, folder, **options):
+    findings = doctor.run_checks(recipe, folder, print_fn=lambda line: None, **options)
+    assert [finding.name for finding in findings] == CHECKS
+    return {finding.name: finding.passed for finding in findings}, {
+        finding.name: finding.detail for finding in findings
+    }
+
+
+def only_fails(name, not_run=()):
+    return {check: None if check in not_run else check != name for check in CHECKS}
+
+
+@pytest.fixture(scope="module")
+def healthy(folder):
+    """An examination: its findings, what it said, and the shapes that the model was trained on."""
+    shapes, said = [], []
+    fit = Transformer.fit
+
+    def recording_fit(model, dataset, **options):
+        shapes.extend(
+            [tuple(side.shape) for side in inputs.values()] for inputs, _, _ in iter(dataset)
+        )
+        return fit(model, dataset, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transformer, "fit", recording_fit)
+        findings = doctor.run_checks(recipe(), folder, folder / "run", print_fn=said.append)
+    return SimpleNamespace(findings=findings, said=said, shapes=shapes)
+
+
+def test_healthy_recipe_passes_every_check(healthy):
+    assert [(f.name, f.passed) for f in healthy.findings] == [(name, True) for name in CHECKS], (
+        healthy.said
+    )
+
+
+def test_findings_are_told_in_a_line_each(healthy):
+    assert len(healthy.said) == len(CHECKS)
+    for line, finding in zip(healthy.said, healthy.findings, strict=True):
+        assert line.startswith(f"✓ {finding.name} ") and finding.detail in line
+        assert "\n" not in line
+
+
+def test_nothing_is_written_into_the_run_folder(healthy, folder):
+    assert [path.name for path in folder.iterdir()] == ["train.tsv"]
+
+
+def test_memory_is_tried_on_the_largest_batch_and_on_the_longest_sentence(
+    healthy, folder, tmp_path
+):
+    trainer = Trainer(recipe(), folder, tmp_path, print_fn=lambda line: None)
+    tokenizers = trainer.tokenizers()
+    shapes = [
+        [tuple(side.shape) for side in inputs.values()]
+        for inputs, _, _ in trainer.stream(tokenizers).dataset()
+    ]
+    tried = healthy.shapes[:2]  # the ten of `learning` come after them
+    assert slots(tried[0]) == max(map(slots, shapes))
+    lengths = [
+        [
+            len(tokenizer.tokenize(line)) + 1
+            for tokenizer, line in zip(tokenizers, pair, strict=True)
+        ]
+        for pair in healthy_pairs()
+    ]
+    assert max(width for _, width in tried[1]) == np.max(lengths)
+    assert slots(tried[1]) < slots(tried[0]), "two batches, or this shows nothing"
+
+
+def slots(batch):
+    return sum(np.prod(side) for side in batch)
+
+
+@pytest.mark.parametrize("lines", ["", "\t\n \t \neins\t\n"], ids=["no line", "no text"])
+def test_data_without_text_fails_data(here, tmp_path, lines):
+    (tmp_path / "train.tsv").write_text(lines)
+    passed, _ = verdicts(recipe(), tmp_path)
+    assert passed == only_fails("data", not_run=CHECKS[2:])
+
+
+def test_data_of_which_a_third_is_dropped_fails_data(here, untrained, tmp_path):
+    write_pairs(tmp_path / "train.tsv", [*number_names("train", 300), *[("one", "")] * 150])
+    passed, details = verdicts(recipe(), tmp_path)
+    assert passed == only_fails("data")
+    assert "empty 150" in details["data"]
+
+
+def test_token_ids_beyond_the_model_s_table_fail_vocabulary(here, folder, tmp_path):
+    lines = itertools.chain.from_iterable(healthy_pairs())
+    proto = ModelProto.FromString(Tokenizer.train(lines, 330, tmp_path / "a.model").model_bytes)
+    proto.trainer_spec.bos_id = 5000
+    (tmp_path / "a.model").write_bytes(proto.SerializeToString())
+    shutil.copy(folder / "train.tsv", tmp_path)
+    passed, details = verdicts(recipe(vocabulary={"files": ["a.model"]}), tmp_path)
+    assert passed == only_fails("vocabulary", not_run=["memory", "learning"])
+    assert "5000" in details["vocabulary"] and "329" in details["vocabulary"]
+
+
+def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):
+    shutil.copy(folder / "train.tsv", tmp_path)
+    passed, details = verdicts(recipe(vocabulary={"files": ["train.tsv"]}), tmp_path)
+    needs_it = ["data", "memory", "learning", "disk"]
+    assert passed == only_fails("vocabulary", not_run=needs_it)
+    assert "train.tsv" in details["vocabulary"]
+
+
+def test_vocabulary_of_another_script_fails_vocabulary(here, untrained, folder, tmp_path):
+    """And it is that of the run, which stays as it was."""
+    greek = ["ένα δύο τρία τέσσερα πέντε", "έξι επτά οκτώ εννέα δέκα", "είκοσι τριάντα σαράντα"]
+    Tokenizer.train(iter(greek), 280, tmp_path / "tokenizer.model")
+    (tmp_path / "config.yaml").write_text(recipe().to_yaml())
+    before = names(tmp_path)
+    passed, details = verdicts(recipe(), folder, run_folder=tmp_path)
+    assert passed == only_fails("vocabulary")
+    assert "280 source tokens" in details["vocabulary"]
+    assert names(tmp_path) == before
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_worker_that_is_not_there_fails_devices_in_time(folder, monkeypatch):
+    """The real thing: TensorFlow would wait for it for as long as an hour."""
+    mine, dead = free_ports(2)
+    cluster = {"worker": [f"127.0.0.1:{mine}", f"127.0.0.1:{dead}"]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    findings = doctor.run_checks(recipe(), folder, timeout=5.0, print_fn=lambda line: None)
+    passed = {finding.name: finding.passed for finding in findings}
+    assert passed == only_fails("devices", not_run=["memory", "learning"])
+    assert f"127.0.0.1:{dead}" in findings[0].detail
+    assert findings[0].seconds < 10
+
+
+def free_ports(number):
+    """Ports of this machine at which nobody listens."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def test_device_that_does_not_exist_fails_devices(here, folder):
+    passed, details = verdicts(recipe(training={"devices": ["GPU:77"]}), folder)
+    assert passed == only_fails("devices", not_run=["memory", "learning"])
+    assert "GPU:77" in details["devices"]
+
+
+def test_batch_that_does_not_fit_fails_memory(here, folder, healthy, monkeypatch):
+    fit, largest = Transformer.fit, max(map(slots, healthy.shapes))
+
+    def small_machine(model, dataset, **options):
+        ((inputs, _, _),) = dataset
+        if slots(side.shape for side in inputs.values()) == largest:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+        return fit(model, dataset, **options)
+
+    monkeypatch.setattr(Transformer, "fit", small_machine)
+    passed, details = verdicts(recipe(), folder)
+    assert passed == only_fails("memory")
+    assert "micro_batch_tokens" in details["memory"]
+
+
+def test_recipe_that_cannot_learn_fails_learning(here, folder):
+    """Labels smoothed to a thousandth of themselves: the least cross-entropy is ln V, nearly."""
+    passed, details = verdicts(recipe(training={"label_smoothing": 0.999}), folder)
+    assert passed == only_fails("learning"), details
+
+
+def test_disk_too_full_for_the_checkpoints_fails_disk(here, untrained, folder, monkeypatch):
+    """6 checkpoints of weights and Adam's two means in float32, to the byte."""
+    width, inner, vocabulary = 64, 64, 330
+    attention = 4 * (width + 1) * width
+    feed_forward = 2 * width * inner + width + inner
+    encoder, decoder = (
+        attention + feed_forward + 4 * width,
+        2 * attention + feed_forward + 6 * width,
+    )
+    needed = 6 * 3 * 4 * (encoder + decoder + vocabulary * width)
+    for free, enough in ((needed - 1, False), (needed, True)):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)
+        passed, _ = verdicts(recipe(), folder)
+        assert passed == only_fails(None if enough else "disk")
+
+
+@pytest.mark.parametrize(
+    ("passed", "exit_code"), [([True, True], 0), ([True, False], 1), ([False, None], 1)]
+)
+def test_command_tells_by_its_exit_code_whether_all_is_well(monkeypatch, passed, exit_code):
+    from keras_transformer.cli import app
+
+    findings = [doctor.Finding("data", value, "", 0.0) for value in passed]
+    monkeypatch.setattr(doctor, "examine", lambda *args, **options: findings)
+    assert CliRunner().invoke(app, ["doctor", "number_names"]).exit_code == exit_code
+
+
+def test_mistake_in_the_recipe_ends_in_one_line_and_exit_code_2(folder, tmp_path):
+    from keras_transformer.cli import app
+
+    (tmp_path / "wrong.yaml").write_text("data: {train: [a.tsv]}\ntraining: {bach_tokens: 5}\n")
+    (tmp_path / "config.yaml").write_text(recipe(training={"warmup_steps": 7}).to_yaml())
+    (tmp_path / "tokenizer.model").touch()
+    (tmp_path / "right.yaml").write_text(recipe().to_yaml())
+    for name, word in (("wrong.yaml", "bach_tokens"), ("right.yaml", "another recipe")):
+        words = ["doctor", str(tmp_path / name), "--data", str(folder), "--run", str(tmp_path)]
+        ran = CliRunner().invoke(app, words)
+        assert ran.exit_code == 2
+        assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1
+        assert word in ran.stderr

@@ -1,0 +1,230 @@
+"""What a run's folder is: only the run's own files are replaced, by one process at a time."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.lock import RunInUseError
+from keras_transformer.runs.recipe import Recipe
+from tests.builders import ROOT
+
+RECIPE = Recipe.load("number_names").to_yaml()
+BY_HAND = "data: {train: {number_names: train, size: 9}}\n"
+
+
+def make(folder, files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def tree(folder):
+    """{path: content} of all files, and folders."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+# Files as `train` of an earlier version left them, and by now.
+OLD_RUN = {
+    "config.yaml": RECIPE,
+    "tokenizer.model": "",
+    "model.keras": "",
+    "history.csv": "",
+    "checkpoints/checkpoint-00000010.npz": "",
+    "checkpoints/checkpoint-00000020.npz.corrupt": "",
+    "checkpoints/.checkpoint-00000030.npz.partial": "",
+    "logs/train/events.out.tfevents.17.host": "",
+    "logs/validation/events.out.tfevents.17.host": "",
+}
+MANIFEST = {"made_by": "keras_transformer", "files": [*list(OLD_RUN)[:4], "curves.png"]}
+RUN = OLD_RUN | {"run.json": json.dumps(MANIFEST), "curves.png": ""}
+FOREIGN = {
+    "notes.txt": "mine",
+    "positions.png": "mine",
+    "checkpoints/checkpoint-1.npz": "mine",
+    "checkpoints/best/weights.h5": "mine",
+    "logs/error.log": "mine",
+}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"model.keras": "mine"},
+        {"config.yaml": "learning_rate: 3\n", "tokenizer.model": "mine"},
+        {"config.yaml": "[", "tokenizer.model": "mine"},
+        {"config.yaml": BY_HAND, "tokenizer.model": "mine"},
+        {"config.yaml": RECIPE},
+        {"tokenizer.model": "mine"},
+        {"logs/error.log": "mine"},
+        {"checkpoints/checkpoint-00000010.npz": "mine"},
+        {"photo.png": "mine"},
+        {".hidden": "mine"},
+        {"run.json": '{"made_by": "someone", "files": []}'},
+        {"run.json": "[1]", "model.keras": "mine"},
+    ],
+    ids=lambda files: "+".join(files),
+)
+def test_folder_of_something_else_is_refused(tmp_path, files):
+    make(tmp_path, files)
+    with pytest.raises(ValueError, match="must be the folder of a run, or a new or empty") as error:
+        RunFolder(tmp_path).check()
+    assert next(iter(files)).split("/")[0] in str(error.value)
+    file = make(tmp_path, {"file": ""}) / "file"
+    with pytest.raises(ValueError, match="must be a folder"):
+        RunFolder(file).check()
+
+
+@pytest.mark.parametrize("files", [{}, OLD_RUN, RUN, {".run.lock": "process 1 on host\n"}])
+def test_folder_of_a_run_or_empty_is_taken(tmp_path, files):
+    RunFolder(make(tmp_path, files)).check()
+    RunFolder(tmp_path / "missing").check()
+
+
+@pytest.mark.parametrize("files", [OLD_RUN, RUN], ids=["without a manifest", "with one"])
+def test_reset_deletes_what_the_run_made_and_nothing_else(tmp_path, files):
+    run = RunFolder(make(tmp_path / "run", files | FOREIGN))
+    run.reset()
+    left = tree(run.path)
+    assert json.loads(left.pop("run.json"))["files"] == []
+    folders = {"checkpoints": None, "checkpoints/best": None, "logs": None}
+    assert left == {name: b"mine" for name in FOREIGN} | folders
+    run.check()  # still its own
+
+
+def test_reset_of_a_run_alone_leaves_only_the_manifest(tmp_path):
+    run = RunFolder(make(tmp_path, RUN))
+    run.reset()
+    assert list(tree(tmp_path)) == ["run.json"]
+
+
+def test_reset_follows_no_names_and_links_out_of_the_folder(tmp_path):
+    manifest = {"made_by": "keras_transformer", "files": ["../notes.txt", "..", "curves.png"]}
+    make(tmp_path, {"notes.txt": "mine", "disk/checkpoint-00000001.npz": "", "disk/a.txt": "mine"})
+    run = RunFolder(make(tmp_path / "run", {"run.json": json.dumps(manifest)}))
+    run.checkpoints.symlink_to(tmp_path / "disk")
+    (run.path / "curves.png").mkdir()
+    run.reset()
+    left = tree(tmp_path)
+    assert left["notes.txt"] == left["disk/a.txt"] == b"mine"
+    assert run.checkpoints.is_symlink() and (run.path / "curves.png").is_dir()
+
+
+def test_reset_that_is_killed_is_still_of_a_run(tmp_path, monkeypatch):
+    """At every file that it deletes: whatever is left can be reset again, by its recipe's name."""
+
+    class Killed(BaseException):
+        pass
+
+    unlink = type(tmp_path).unlink
+    for steps in range(8):
+        run = RunFolder(make(tmp_path / str(steps), OLD_RUN))
+
+        def kill(path, missing_ok=False, left=iter(range(steps))):  # noqa: B008
+            if next(left, None) is None:
+                raise Killed
+            unlink(path, missing_ok)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(tmp_path), "unlink", kill)
+            with contextlib.suppress(Killed):
+                run.reset()
+        run.check()
+        assert run.recipe_file.is_file() or not run.trained, "no checkpoint without its recipe"
+        run.reset()
+        assert list(tree(run.path)) == ["run.json"]
+
+
+# The lock.
+
+HOLDER = """
+import sys, time
+from keras_transformer.runs.folder import RunFolder
+with RunFolder(sys.argv[1]).claimed() as is_locked:
+    print(is_locked, flush=True)
+    time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def holder(folder):
+    """Another process that has claimed the run."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline().strip() == b"True"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks, and no training")
+def test_claim_names_the_holder_and_ends_with_it_also_by_sigkill(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    for _ in range(2):
+        with holder(run.path) as process:
+            before = tree(tmp_path)
+            for _ in range(2):
+                with pytest.raises(RunInUseError) as caught, run.claimed():
+                    pass
+            said = str(caught.value)
+            assert f"process {process.pid} on {socket.gethostname()}" in said and "\n" not in said
+            assert tree(tmp_path) == before
+            process.kill()
+            process.wait()
+        assert tree(tmp_path) == before, "the file of the one that was killed"
+    with run.claimed() as is_locked:
+        assert is_locked
+        assert f"process {os.getpid()} on" in run.lock_file.read_text()
+    assert list(tmp_path.rglob("*")) == [run.path], "a folder that it did not make stays"
+
+
+def test_claim_deletes_the_folders_it_made_if_they_stay_empty(tmp_path):
+    run = RunFolder(tmp_path / "a" / "b")
+    with run.claimed():
+        run.staging.mkdir()
+    assert not list(tmp_path.iterdir())
+    with run.claimed():
+        run.add_made("config.yaml")
+    assert list(tree(tmp_path)) == ["a", "a/b", "a/b/run.json"]
+
+
+def test_run_on_a_disk_without_locks_is_trained_without_one(tmp_path, monkeypatch):
+    import errno
+    import fcntl
+
+    def refuse(*arguments):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with RunFolder(tmp_path).claimed() as is_locked:
+        assert not is_locked
+    assert not list(tmp_path.iterdir())
+
+
+# The report.
+
+
+def test_report_of_the_next_model_keeps_the_one_before(tmp_path):
+    run = RunFolder(tmp_path)
+    assert run.begin_report() == {} and not run.report_file.exists()
+    run.add_to_report(exact_match=0.5)
+    run.begin_report()
+    assert run.report() == {"earlier": [{"exact_match": 0.5}]}
+    run.begin_report()
+    run.begin_report(updates=20)
+    run.add_to_report(exact_match=0.75)
+    run.begin_report(updates=30)
+    earlier = [{"exact_match": 0.5}, {"updates": 20, "exact_match": 0.75}]
+    assert run.report() == {"updates": 30, "earlier": earlier}

@@ -1,0 +1,123 @@
+"""Runs that are told to stop, at any batch, and go on as if nothing had happened."""
+
+import math
+import signal
+import types
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.runs.keeper import RunKeeper, TrainingInterrupted
+from tests.runs import tiny_run
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+def epochs_until_stop(values, patience, better):
+    """Plain early stopping over the values of the epochs, of which some have none."""
+    best, waited = None, 0
+    for epoch, value in enumerate(values, start=1):
+        waited += 1
+        if value is None:
+            continue
+        if best is None or better(value, best):
+            best, waited = value, 0
+        if waited >= patience:
+            return epoch
+    return len(values)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.none() | st.integers(0, 5).map(float), max_size=12),
+    st.integers(1, 4),
+    st.sampled_from(["val_loss", "val_bleu", "val_chrf", "loss"]),
+)
+def test_early_stopping_is_that_of_plain_python(values, patience, monitor):
+    lower_is_better = monitor.endswith("loss")
+    expected = epochs_until_stop(
+        values, patience, float.__lt__ if lower_is_better else float.__gt__
+    )
+    keeper = RunKeeper(None, None, None, monitor, patience=patience)
+    for epoch, value in enumerate(values):
+        if keeper.finished:
+            break
+        keeper.history.append({"epoch": epoch} | ({} if value is None else {monitor: value}))
+    assert len(keeper.history) == expected
+    assert not RunKeeper(None, None, None, monitor).finished
+    taken = [value for value in values[:expected] if value is not None]
+    if taken:
+        best = min(taken) if lower_is_better else max(taken)
+        assert keeper.best()["epoch"] == values.index(best)
+
+
+EVERY = 3
+# It stops early: the rate is far too high.
+RECIPE = tiny_run.recipe(
+    **{"epochs": 12, "learning_rate": 0.5, "patience": 1, "clip_norm": 1, "ema_momentum": 0.5},
+    **{"average": 3, "checkpoint_updates": EVERY, "keep_last": 3},
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The run that is never interrupted."""
+    run = tmp_path_factory.mktemp("keeper") / "run"
+    tiny_run.WatchedTrainer(RECIPE, run).train()
+    return run
+
+
+def test_run_ends_where_plain_early_stopping_does(run):
+    values = [row["val_loss"] for row in tiny_run.history(run)]
+    assert len(values) == epochs_until_stop([*values, math.inf], 1, float.__lt__) < 12
+
+
+@pytest.mark.slow
+def test_interrupted_run_ends_as_if_it_had_not_been(run, tmp_path):
+    """Early stopping, averaged weights, dropout, checkpoints kept: all to the bit."""
+    saved = tiny_run.checkpoints(run)
+    updates = max(saved)
+    epochs = len(tiny_run.history(run))
+    per_epoch = updates // epochs
+    again = tmp_path / "run"
+    # In the last epoch but one; at the last batch of it, so that the epoch is finished first; and
+    # among the last updates, where a checkpoint more would be averaged and drive out another.
+    last = updates - per_epoch
+    late = next(n for n in (updates - 1, updates - 2) if n % EVERY)
+    told = {last - 4: signal.SIGTERM, last: signal.SIGINT, late: signal.SIGTERM}
+    for update, number in told.items():
+        handlers = [signal.getsignal(number) for number in signal.Signals]
+        stop = tiny_run.AtUpdate(update, lambda model, number=number: signal.raise_signal(number))
+        with pytest.raises(TrainingInterrupted) as caught:
+            tiny_run.WatchedTrainer(RECIPE, again, before=[stop]).train()
+        assert caught.value.signal == number
+        stopped = tiny_run.checkpoints(again)
+        assert max(stopped) == update
+        is_due = update % EVERY == 0 or update % per_epoch == 0
+        assert (stopped[update][1]["kinds"] == ["stop"]) == (not is_due)
+        assert [signal.getsignal(number) for number in signal.Signals] == handlers
+        assert len(tiny_run.history(again)) == update // per_epoch, "no epoch twice, none left out"
+    tiny_run.WatchedTrainer(RECIPE, again).train()
+    assert tiny_run.losses(again) == tiny_run.losses(run)
+    resumed = tiny_run.checkpoints(again)
+    assert list(resumed) == list(saved)
+    for update, (arrays, metadata) in saved.items():
+        assert list(resumed[update][0]) == list(arrays)
+        tiny_run.assert_equal(resumed[update][0].values(), arrays.values())
+        assert resumed[update][1]["score"] == metadata["score"]
+    models = [tiny_run.saved_weights(folder / "model.keras") for folder in (run, again)]
+    tiny_run.assert_equal(*models)
+
+
+def test_second_signal_ends_the_run_at_once():
+    """Where the first is not answered, because an update takes too long."""
+    before = signal.getsignal(signal.SIGINT)
+    keeper = RunKeeper(None, None, None, "loss")
+    keeper.set_model(types.SimpleNamespace(distribute_strategy=tf.distribute.get_strategy()))
+    keeper.on_train_begin()
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before

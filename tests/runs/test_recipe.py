@@ -1,0 +1,136 @@
+"""Recipes: mistakes are told by the name of the field, and what may change when a run goes on."""
+
+import dataclasses
+
+import pytest
+
+from keras_transformer.runs.recipe import DISTRIBUTIONS, Recipe, packaged_recipes
+
+DATA = {
+    "train": {"number_names": "train", "size": 100},
+    "validation": {"number_names": "held_out", "size": 10},
+}
+# Another valid value of every field of `training`, and whether a run may go on with it.
+OTHER = {
+    "batch_tokens": (512, False),
+    "epochs": (30, True),
+    "learning_rate": (1, False),  # an int where a float is meant
+    "warmup_steps": (10, False),
+    "label_smoothing": (0, False),
+    "clip_norm": (1, False),
+    "monitor": ("loss", False),
+    "patience": (3, True),
+    "precision": ("mixed_bfloat16", False),
+    "seed": (0, False),
+    "distribution": ("mirrored", True),
+    "devices": (["GPU:0"], True),
+    "accumulation_steps": (2, True),
+    "micro_batch_tokens": (512, True),
+    "checkpoint_updates": (10, True),
+    "keep_last": (2, True),
+    "keep_best": (0, True),
+    "average": (5, False),
+    "ema_momentum": (0.9, False),
+    "init_from": ("runs/other", False),
+    "translation_sample": (10, False),
+    "translation_epochs": (2, False),
+}
+
+
+def recipe(data=DATA, **sections):
+    return Recipe.from_dict({"data": data, **sections})
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_recipe_continues_another_where_the_update_stays_the_same(name):
+    value, may_change = OTHER[name]
+    other = recipe(training={name: value})
+    assert other.continues(recipe()) == recipe().continues(other) == may_change
+    assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
+
+
+def test_every_field_of_training_is_either_free_to_change_or_not():
+    assert list(OTHER) == [field.name for field in dataclasses.fields(recipe().training)]
+
+
+def test_recipe_with_other_data_vocabulary_or_model_is_another_run():
+    for name in packaged_recipes():
+        assert not Recipe.load(name).continues(recipe())
+    assert not recipe(model={"preset": "tiny"}).continues(recipe())
+    assert not recipe(vocabulary={"size": 500}).continues(recipe())
+    assert recipe().continues(recipe())
+
+
+@pytest.mark.parametrize(
+    "field, wrong",
+    [
+        *[(name, 0) for name in ("epochs", "patience", "accumulation_steps", "warmup_steps")],
+        *[(name, 0) for name in ("micro_batch_tokens", "checkpoint_updates", "keep_last")],
+        *[(name, 0) for name in ("average", "translation_sample", "translation_epochs")],
+        *[(name, -1) for name in ("seed", "keep_best")],
+        *[(name, 0) for name in ("learning_rate", "clip_norm", "ema_momentum")],
+        *[(name, "1") for name in ("learning_rate", "clip_norm", "ema_momentum", "average")],
+        *[(name, True) for name in ("learning_rate", "patience", "keep_last")],
+        *[(name, 1.5) for name in ("epochs", "average", "checkpoint_updates")],
+        *[("ema_momentum", value) for value in (1, 1.0, -0.1, float("nan"))],
+        *[("label_smoothing", value) for value in (1, -0.1, float("nan"), "0.1")],
+        *[("monitor", value) for value in ("val_blue", "accuracy", 3)],
+        *[("monitor", value) for value in ("val_bleu", "val_chrf")],  # nothing is translated
+        *[("devices", value) for value in ("GPU:0", [], [0])],
+        ("distribution", "parameter_server"),
+        ("precision", "float16"),
+        ("average", 6),  # `keep_last` is 5
+        ("translation_epochs", 21),  # `epochs` is 20
+        ("init_from", 3),
+    ],
+)
+def test_wrong_field_of_training_is_named_in_one_line(field, wrong):
+    with pytest.raises(ValueError) as caught:
+        recipe(training={field: wrong})
+    message = str(caught.value)
+    assert f"`{field}` must be" in message and f"Received: {field}={wrong!r}" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "sections, named",
+    [
+        ({"vocabulary": {"files": []}}, "`files` must be one file"),
+        ({"vocabulary": {"files": [3]}}, "`files` must be one file"),
+        ({"vocabulary": {"files": ["a", "b"]}}, "`files` must be one file"),
+        ({"training": {"micro_batch_tokens": 9, "accumulation_steps": 2}}, "`micro_batch_tokens`"),
+        ({"data": {"train": DATA["train"]}, "training": {"monitor": "val_loss"}}, "`validation`"),
+        ({"data": {"train": DATA["train"]}, "training": {"translation_sample": 9}}, "`validation`"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_named(sections, named):
+    with pytest.raises(ValueError, match=named):
+        recipe(**sections)
+
+
+@pytest.mark.parametrize(
+    "batch_tokens, micro_batch_tokens, replicas, expected",
+    [(4096, 1024, 1, 4), (4096, 1024, 2, 2), (4096, 1000, 1, 5), (4096, 5000, 1, 1), (9, 2, 4, 2)],
+)
+def test_micro_batches_follow_from_the_tokens_a_device_takes(
+    batch_tokens, micro_batch_tokens, replicas, expected
+):
+    settings = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    assert recipe(training=settings).training.micro_batches(replicas) == expected
+
+
+@pytest.mark.tensorflow_only
+def test_recipe_knows_the_strategies_there_are():
+    from keras_transformer.training.distribution import STRATEGIES
+
+    assert DISTRIBUTIONS == STRATEGIES
+
+
+def test_pairs_longer_than_learned_positions_are_refused_by_both_names():
+    model = {"preset": "tiny", "positions": "learned", "max_sequence_length": 100}
+    too_long = recipe(model=model)  # as in runs of earlier versions, which can still be opened
+    with pytest.raises(ValueError, match=r"max_length.*max_sequence_length.*=256.*=100.*Lower"):
+        too_long.check_lengths()
+    recipe(data=DATA | {"max_length": 100}, model=model).check_lengths()
+    endless = recipe(model={"preset": "tiny", "max_sequence_length": 100})  # sinusoids
+    endless.check_lengths()

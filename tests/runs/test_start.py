@@ -1,0 +1,277 @@
+"""What a start checks, and in what order: nothing of a run is lost where the next cannot begin."""
+
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from keras_transformer.cli import app
+from keras_transformer.models.transformer import load_model
+from keras_transformer.runs.checkpoint_file import read_checkpoint, write_checkpoint
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.keeper import TrainingInterrupted
+from keras_transformer.runs.recipe import Recipe
+from keras_transformer.runs.tokenizers import load_tokenizers
+from keras_transformer.runs.trainer import Trainer
+from tests.runs import tiny_run
+from tests.test_run_folder import holder, tree
+
+pytestmark = pytest.mark.tensorflow_only
+
+# Most pairs to validate with are longer than those to train on may be.
+LENGTH, BATCH = 12, 30
+TRAINING = {"batch_tokens": BATCH, "epochs": 1, "learning_rate": 0.01, "warmup_steps": 5}
+
+
+def write(folder, name, pairs):
+    (folder / name).write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("start")
+    words = "one two three four five six seven eight nine ten".split()
+    numbers = "eins zwei drei vier fuenf sechs sieben acht neun zehn".split()
+    short = list(zip(words, numbers, strict=True))
+    joined = [(" ".join(words[:n]), " ".join(numbers[:n])) for n in range(2, 11)]
+    ratio = ("one", " ".join(numbers[:6]))
+    write(folder, "train.tsv", short)
+    write(folder, "valid.tsv", [*short[:2], *joined, ratio, ("one", ""), ("", "eins")])
+    return folder
+
+
+def recipe(**changes):
+    sections = {
+        "data": {
+            **{"train": ["train.tsv"], "validation": ["valid.tsv"]},
+            **{"max_length": LENGTH, "max_length_ratio": 3.0},
+        },
+        "vocabulary": {"size": 300},
+        "model": {
+            **{"preset": "tiny", "num_encoder_layers": 1, "num_decoder_layers": 1},
+            **{"hidden_dim": 8, "intermediate_dim": 8, "num_heads": 2},
+        },
+        "training": TRAINING,
+    }
+    return Recipe.from_dict({k: v | changes.get(k, {}) for k, v in sections.items()})
+
+
+def trainer(recipe, folder, run, **options):
+    said = []
+    made = Trainer(recipe, folder, run, print_fn=said.append, **options)
+    made.said = said
+    return made
+
+
+def untrained(recipe, folder, run):
+    """A trainer that does all but the updates."""
+    made = trainer(recipe, folder, run)
+    made._fit = lambda *args: None
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    """One epoch, ended, and what it said."""
+    made = trainer(recipe(), folder, folder / "run")
+    made.train()
+    (folder / "said").write_text("\n".join(made.said))
+    return folder / "run"
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "copy")
+
+
+# Everything is checked before anything is deleted.
+
+BROKEN = {
+    "no such data": ({"data": {"train": ["tpyo.tsv"]}}, "tpyo"),
+    "no such validation": ({"data": {"validation": ["tpyo.tsv"]}}, "tpyo"),
+    "nothing to train on": ({"data": {"max_length": 2}}, "`pairs` must hold a pair"),
+    "vocabulary too small": ({"vocabulary": {"size": 20}}, "vocabulary"),
+    "no such tokenizer": ({"vocabulary": {"files": ["tpyo.model"]}}, "tpyo"),
+    "no such device": ({"training": TRAINING | {"devices": ["GPU:9"]}}, "GPU:9"),
+    "no such run": ({"training": TRAINING | {"init_from": "tpyo"}}, "tpyo"),
+    "from itself": ({"training": TRAINING | {"init_from": "{run}"}}, "another run"),
+}
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_new_start_that_fails_leaves_the_old_run_as_it_was(folder, copy, mistake):
+    changes, named = BROKEN[mistake]
+    changes = yaml.safe_load(yaml.safe_dump(changes).replace("{run}", str(copy)))
+    before = tree(copy)
+    with pytest.raises((ValueError, OSError), match=named):
+        trainer(recipe(**changes), folder, copy, resume=False).train()
+    assert tree(copy) == before
+
+
+def test_new_start_from_another_model_leaves_the_old_run_as_it_was(folder, run, copy):
+    """The last that can fail: all else is ready by then."""
+    changes = {"model": {"num_heads": 4}, "training": TRAINING | {"init_from": str(run)}}
+    before = tree(copy)
+    with pytest.raises(ValueError, match="num_heads is 2, not 4"):
+        trainer(recipe(**changes), folder, copy, resume=False).train()
+    assert tree(copy) == before
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_folder_of_something_else_is_refused_before_anything_is_done(folder, tmp_path, resume):
+    (tmp_path / "model.keras").write_text("mine")
+    before = tree(tmp_path)
+    with pytest.raises(ValueError, match="model.keras. Choose another"):
+        trainer(recipe(), folder, tmp_path, resume=resume)
+    assert tree(tmp_path) == before
+
+
+def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
+    RunFolder(copy).recipe_file.unlink()
+    with pytest.raises(ValueError, match="config.yaml' is missing.*--no-resume"):
+        trainer(recipe(), folder, copy)
+    Trainer(recipe(), folder, copy, resume=False)
+
+
+def test_run_of_an_earlier_version_is_taken_over(folder, copy):
+    """Without a manifest, and with checkpoints that do not say their kind or validation data."""
+    RunFolder(copy).manifest_file.unlink()
+    path = max(RunFolder(copy).checkpoints.iterdir())
+    arrays, metadata = read_checkpoint(path)
+    del metadata["kinds"], metadata["validation"]
+    write_checkpoint(path, arrays, metadata)
+    longer = untrained(recipe(training=TRAINING | {"epochs": 2}), folder, copy)
+    assert longer.train()["updates"] == metadata["step"]
+    assert any("earlier version" in line and "val_loss" in line for line in longer.said)
+    assert {"config.yaml", "model.keras", "tokenizer.model"} <= set(RunFolder(copy).made())
+
+
+# One process at a time.
+
+
+def test_second_process_ends_at_once_in_one_line_and_touches_nothing(folder, tmp_path):
+    run = tmp_path / "run"
+    (tmp_path / "recipe.yaml").write_text(recipe().to_yaml())
+    words = ["train", str(tmp_path / "recipe.yaml"), "--data", str(folder), "--run", str(run)]
+    with holder(run) as process:
+        checkpoints = run / "checkpoints"
+        checkpoints.mkdir()
+        (checkpoints / ".checkpoint-00000001.npz.partial").write_text("half of it")
+        (run / "config.yaml").write_text(recipe().to_yaml())
+        RunFolder(run).add_made("config.yaml")
+        before = tree(tmp_path)
+        for more in ([], ["--no-resume"]):
+            ran = CliRunner().invoke(app, [*words, *more])
+            assert ran.exit_code == 2
+            assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1
+            assert f"process {process.pid} on" in ran.stderr
+            assert tree(tmp_path) == before
+        process.kill()
+        process.wait()
+    ran = CliRunner().invoke(app, [*words, "--data", "tpyo"])
+    assert ran.exit_code == 2 and "tpyo" in ran.stderr, "the lock is free"
+    assert not (run / ".run.lock").exists()
+
+
+# What is validated, and whether it is the same.
+
+
+def test_validation_loss_is_that_of_all_pairs_with_text_on_both_sides(folder, run):
+    """By NumPy, a pair at a time: also of pairs that training drops, or longer than a batch."""
+    model = load_model(run / "model.keras")
+    source, target = load_tokenizers(RunFolder(run).tokenizer_files(joint=True))
+    pairs = [line.split("\t") for line in (folder / "valid.tsv").read_text().splitlines()]
+    pairs = [(s, t) for s, t in pairs if s and t]
+    loss, number, lengths = 0.0, 0, []
+    for one, other in pairs:
+        ids = source.tokenize(one, add_end=True).numpy()
+        labels = target.tokenize(other, add_end=True).numpy()
+        shifted = np.array([target.start_token_id, *labels[:-1]])
+        inputs = {"encoder_token_ids": ids[None], "decoder_token_ids": shifted[None]}
+        logits = np.array(model(inputs)[0], "float64")
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        right = log_probs[np.arange(len(labels)), labels]
+        loss -= np.sum(0.9 * right + 0.1 * log_probs.mean(-1))
+        number, lengths = number + len(labels), [*lengths, max(len(ids), len(labels))]
+    assert max(lengths) > BATCH and sum(length > LENGTH for length in lengths) > 3
+    (row,) = tiny_run.history(run)
+    np.testing.assert_allclose(row["val_loss"], loss / number, rtol=1e-4)
+    said = (folder / "said").read_text()
+    assert "Validation: 12 of 14 pairs kept (dropped: empty 2, too long 0, length ratio 0)" in said
+
+
+def test_validation_pairs_beyond_learned_positions_are_left_out(folder, tmp_path):
+    model = {"positions": "learned", "max_sequence_length": LENGTH}
+    learned = trainer(recipe(model=model), folder, tmp_path / "run")
+    tokenizers = learned.tokenizers()
+    tokenizer = tokenizers[0]
+    pairs = [line.split("\t") for line in (folder / "valid.tsv").read_text().splitlines()]
+    longest = [max(len(tokenizer.tokenize(t, add_end=True)) for t in pair) for pair in pairs]
+    too_long = sum(length > LENGTH for length in longest)
+    assert too_long > 3
+    report = learned.stream(tokenizers, "validation").report
+    assert report.dropped == {"empty": 2, "too long": too_long, "length ratio": 0}
+
+
+@pytest.mark.parametrize("split", ["training", "validation"])
+def test_resume_says_which_data_changed(folder, copy, tmp_path, split):
+    data = shutil.copytree(folder, tmp_path / "data", ignore=lambda *_: ["run"])
+    name = {"training": "train.tsv", "validation": "valid.tsv"}[split]
+    with open(data / name, "a") as file:
+        file.write("two\tzwei\n")
+    before = tree(copy)
+    with pytest.raises(ValueError, match=f"The {split} pairs are not those.*--no-resume"):
+        trainer(recipe(training=TRAINING | {"epochs": 2}), data, copy).train()
+    assert tree(copy) == before
+
+
+# The model and the report.
+
+
+def test_model_that_was_deleted_is_written_again(folder, run, copy):
+    RunFolder(copy).model_file.unlink()
+    again = trainer(recipe(), folder, copy)
+    assert not again.finished
+    report = json.loads((run / "report.json").read_text())
+    assert again.train() == report == RunFolder(copy).report()
+    assert any("was missing" in line for line in again.said)
+    models = [tiny_run.saved_weights(path / "model.keras") for path in (run, copy)]
+    tiny_run.assert_equal(*models)
+    assert trainer(recipe(), folder, copy).finished
+
+
+def test_model_whose_epoch_is_not_kept_cannot_be_written_again(folder, copy):
+    """As with `keep_best: 0`, when the first of two epochs was the best."""
+    RunFolder(copy).model_file.unlink()
+    (path,) = RunFolder(copy).checkpoints.iterdir()
+    arrays, metadata = read_checkpoint(path)
+    better = metadata["history"][0] | {"val_loss": 0.0}
+    metadata["history"] = [better, metadata["history"][0] | {"epoch": 1}]
+    write_checkpoint(path, arrays, metadata | {"epoch": 2})
+    with pytest.raises(ValueError, match="model.keras' is missing, and the checkpoint"):
+        trainer(recipe(), folder, copy).train()
+
+
+def test_figures_of_the_interrupted_run_are_kept_beside_those_of_the_finished(folder, copy):
+    """Those of `evaluate`, of another model than there is in the end."""
+
+    def interrupt(*args):
+        raise TrainingInterrupted(signal.SIGTERM, "checkpoints")
+
+    report = RunFolder(copy).add_to_report(exact_match=0.5)
+    longer = recipe(training=TRAINING | {"epochs": 2})
+    interrupted = trainer(longer, folder, copy)
+    interrupted._fit = interrupt
+    with pytest.raises(TrainingInterrupted):
+        interrupted.train()
+    assert RunFolder(copy).report() == {"earlier": [report]}
+    assert not trainer(longer, folder, copy).finished
+    RunFolder(copy).add_to_report(exact_match=0.75)
+    final = untrained(longer, folder, copy).train()
+    assert final["updates"] == report["updates"] and "exact_match" not in final
+    earlier = [report, {"exact_match": 0.75}]
+    assert RunFolder(copy).report() == final | {"earlier": earlier}

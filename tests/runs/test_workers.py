@@ -1,0 +1,150 @@
+"""Two worker processes on this machine: the same run as one, and what if one of them dies."""
+
+import collections
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.runs.recipe import Recipe
+from keras_transformer.runs.workers import start_workers
+from tests.builders import ROOT
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+RECIPE = {
+    "data": {
+        "train": {"number_names": "train", "size": 400},
+        "validation": {"number_names": "held_out", "size": 50},
+    },
+    "vocabulary": {"size": 300},
+    "model": {
+        "preset": "tiny",
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 32,
+        "intermediate_dim": 64,
+        "dropout": 0.0,
+    },
+    "training": {
+        "batch_tokens": 768,
+        "epochs": 3,
+        "learning_rate": 0.003,
+        "warmup_steps": 20,
+        "checkpoint_updates": 5,
+    },
+}
+SECONDS_TO_NOTICE = 90
+
+
+def command(folder, run, recipe):
+    words = ["train", str(folder / recipe), "--run", str(folder / run)]
+    return [sys.executable, "-m", "tests.runs.recording_worker", str(folder / run), *words]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The recipe for one worker and for several, and the run that one worker makes of it."""
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "single.yaml").write_text(yaml.safe_dump(RECIPE))
+    training = RECIPE["training"] | {"distribution": "multi_worker"}
+    (folder / "workers.yaml").write_text(yaml.safe_dump(RECIPE | {"training": training}))
+    subprocess.run(command(folder, "single", "single.yaml"), cwd=ROOT, check=True)
+    return folder
+
+
+def weights(folder, run):
+    path, arrays, _ = CheckpointFolder(folder / run / "checkpoints").newest()
+    # A key bias has no gradient but rounding.
+    kept = {n: a for n, a in arrays.items() if n.startswith("model/") and "key/bias" not in n}
+    return path.name, kept
+
+
+def assert_same_run(folder, run):
+    reports = [json.loads((folder / r / "report.json").read_text()) for r in (run, "single")]
+    for report in reports:
+        del report["seconds"], report["tokens_per_second"], report["dropped"]
+    assert reports[0] == pytest.approx(reports[1], rel=1e-5)
+    (name, found), (expected_name, expected) = (weights(folder, r) for r in (run, "single"))
+    assert name == expected_name
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, atol=1e-4)
+
+
+def seen(folder, run, workers):
+    """For each update, the pairs that all workers together were given."""
+    lines = [(folder / f"{run}.{worker}").read_text().splitlines() for worker in range(workers)]
+    for parts in zip(*lines, strict=True):
+        pairs = [tuple(map(tuple, pair)) for part in parts for pair in json.loads(part)]
+        yield collections.Counter(pairs)
+
+
+def test_two_workers_make_the_run_of_one_and_see_each_pair_once_an_epoch(folder):
+    processes = start_workers(command(folder, "two", "workers.yaml"), 2, cwd=ROOT)
+    assert [process.wait(timeout=400) for process in processes] == [0, 0]
+    assert_same_run(folder, "two")
+    updates = list(seen(folder, "two", 2))
+    assert updates == list(seen(folder, "single", 1)), "the same pairs in every update"
+    epochs = RECIPE["training"]["epochs"]
+    length = len(updates) // epochs
+    tokenizer = Tokenizer(folder / "two" / "tokenizer.model")
+    sides = zip(*Recipe.from_dict(RECIPE).data.pairs("train", "."), strict=True)
+    ids = (tokenizer.tokenize(list(lines), add_end=True).to_list() for lines in sides)
+    corpus = collections.Counter(tuple(map(tuple, pair)) for pair in zip(*ids, strict=True))
+    for epoch in range(epochs):
+        pairs = sum(updates[epoch * length : (epoch + 1) * length], collections.Counter())
+        assert pairs == corpus, "each exactly once"
+    assert all((folder / f"two.{worker}").stat().st_size for worker in (0, 1))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_worker_that_dies_stops_the_other_and_a_restart_goes_on(folder, victim):
+    run = f"killed_{victim}"
+    errors = folder / f"{run}.stderr"
+    with open(errors, "wb") as file:
+        processes = start_workers(command(folder, run, "workers.yaml"), 2, cwd=ROOT, stderr=file)
+    deadline = time.monotonic() + 300
+    checkpoints = CheckpointFolder(folder / run / "checkpoints")
+    while not checkpoints.last(1) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    processes[victim].kill()
+    processes[victim].wait()
+    assert processes[1 - victim].wait(timeout=SECONDS_TO_NOTICE) == 2
+    told = errors.read_text()
+    assert "worker was lost" in told and "start all workers again" in told
+    assert "Traceback" not in told
+    with open(errors, "wb") as file:
+        again = start_workers(command(folder, run, "workers.yaml"), 2, cwd=ROOT, stderr=file)
+    assert [process.wait(timeout=400) for process in again] == [0, 0], errors.read_text()
+    assert "Going on after" in errors.read_text()
+    assert_same_run(folder, run)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "",
+        "not JSON",
+        "{}",
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 3}}',
+    ],
+)
+def test_cluster_that_is_not_described_is_an_error_of_one_line(folder, config, monkeypatch):
+    if config:
+        monkeypatch.setenv("TF_CONFIG", config)
+    else:
+        monkeypatch.delenv("TF_CONFIG", raising=False)
+    words = ["train", str(folder / "workers.yaml"), "--run", str(folder / "never")]
+    ran = subprocess.run(
+        [sys.executable, "-c", "from keras_transformer.cli import app; app()", *words],
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 2
+    assert "TF_CONFIG" in ran.stderr and len(ran.stderr.strip().splitlines()) == 1

@@ -1,0 +1,98 @@
+"""Tiny runs, and what they leave behind, for the tests of the run machinery."""
+
+import csv
+
+import keras
+import numpy as np
+
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.models.transformer import load_model
+from keras_transformer.runs.checkpoint_file import read_checkpoint
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.recipe import Recipe
+from keras_transformer.runs.trainer import Trainer
+
+PAIRS = 500
+
+
+def recipe(dropout=0.1, validation=None, **training):
+    """1+1 layers on number names: ten updates an epoch, each of which is a checkpoint."""
+    quick = {"batch_tokens": 1024, "epochs": 2, "learning_rate": 0.02, "warmup_steps": 10}
+    kept = {"checkpoint_updates": 1, "keep_last": 500}
+    return Recipe.from_dict(
+        {
+            "data": {
+                "train": {"number_names": "train", "size": PAIRS},
+                "validation": validation or {"number_names": "held_out", "size": 40},
+            },
+            "vocabulary": {"size": 330},
+            "model": {
+                **{"preset": "tiny", "num_encoder_layers": 1, "num_decoder_layers": 1},
+                **{"hidden_dim": 32, "intermediate_dim": 64, "num_heads": 2, "dropout": dropout},
+            },
+            "training": {**quick, **kept, **training},
+        }
+    )
+
+
+class WatchedTrainer(Trainer):
+    """A trainer with callbacks before and behind its own."""
+
+    def __init__(self, recipe, run, before=(), behind=()):
+        super().__init__(recipe, ".", run, print_fn=lambda line: None)
+        self._before, self._behind = before, behind
+
+    def _fit(self, model, stream, validation, keeper, callbacks):
+        callbacks = [*self._before, *callbacks, *self._behind]
+        super()._fit(model, stream, validation, keeper, callbacks)
+
+
+class AtUpdate(keras.callbacks.Callback):
+    """Calls a function of the model once, just before or just after an update, counted from 1."""
+
+    def __init__(self, update, function, before=False):
+        super().__init__()
+        self._update, self._function, self._is_before = update, function, before
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._is_before and self.model.optimizer.iterations + 1 == self._update:
+            self._function(self.model)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self._is_before and self.model.optimizer.iterations == self._update:
+            self._function(self.model)
+
+
+def history(run):
+    """The rows of `history.csv`: dicts of name to float, without what a row does not have."""
+    with open(RunFolder(run).history_file, encoding="utf-8", newline="") as file:
+        return [{n: float(v) for n, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+def losses(run):
+    return [(row["epoch"], row["loss"], row["val_loss"]) for row in history(run)]
+
+
+def checkpoints(run):
+    """{update: (arrays, metadata)}, oldest first."""
+    paths = sorted(RunFolder(run).checkpoints.glob("*.npz"))
+    return {int(path.stem.removeprefix("checkpoint-")): read_checkpoint(path) for path in paths}
+
+
+def weights(arrays, model):
+    """The trainable weights in a checkpoint, in the order of the model."""
+    return [arrays[f"model/{variable.path}"] for variable in model.trainable_variables]
+
+
+def saved_weights(path):
+    """The trainable weights in a `.keras` file."""
+    return [np.array(variable) for variable in load_model(path).trainable_variables]
+
+
+def tokenizer(run):
+    return Tokenizer(RunFolder(run).tokenizer_files(joint=True)[0])
+
+
+def assert_equal(actual, expected):
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
