@@ -1,0 +1,75 @@
+"""What is public is exported, imported lazily, and annotated."""
+
+import importlib
+import inspect
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import keras_transformer
+
+PACKAGE = pathlib.Path(keras_transformer.__file__).parent
+FOLDERS = ["", *sorted(f".{path.parent.name}" for path in PACKAGE.glob("*/__init__.py"))]
+OWN_METHODS = ("__init__", "__call__")
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+def public_objects():
+    """{full name: class or function} of all folders' exports, and the commands."""
+    objects = {}
+    for folder in FOLDERS:
+        module = importlib.import_module(f"keras_transformer{folder}")
+        for name in getattr(module, "__all__", ()):
+            objects[f"{module.__name__}.{name}"] = getattr(module, name)
+    from keras_transformer.cli import app
+
+    for group in app.registered_groups:
+        for command in group.typer_instance.registered_commands:
+            objects[f"command {command.callback.__name__}"] = command.callback
+    return {name: value for name, value in objects.items() if not inspect.ismodule(value)}
+
+
+def methods_of(cls):
+    """Public methods and properties that a class has from this package, by name."""
+    for owner in cls.__mro__:
+        if not owner.__module__.startswith("keras_transformer"):
+            continue
+        for name, member in vars(owner).items():
+            member = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if inspect.isfunction(member) and (name in OWN_METHODS or not name.startswith("_")):
+                yield f"{owner.__name__}.{name}", member
+
+
+def missing_annotations(function):
+    signature = inspect.signature(function, follow_wrapped=False)
+    for parameter in signature.parameters.values():
+        if parameter.name not in ("self", "cls") and parameter.annotation is parameter.empty:
+            yield parameter.name
+    if signature.return_annotation is signature.empty:
+        yield "return"
+
+
+def test_every_public_callable_is_annotated():
+    missing = []
+    for full_name, value in public_objects().items():
+        functions = methods_of(value) if inspect.isclass(value) else [(full_name, value)]
+        for name, function in functions:
+            if callable(function) and (names := list(missing_annotations(function))):
+                missing.append(f"{name} in {inspect.getmodule(function).__name__}: {names}")
+    assert not missing, "\n".join(sorted(set(missing)))
+
+
+def test_every_exported_name_is_there():
+    assert len(public_objects()) > 60
+
+
+def test_import_of_the_package_imports_no_backend():
+    code = (
+        "import sys, keras_transformer; import keras_transformer.runs.recipe; "
+        "print(*{'keras', 'tensorflow', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stdout.split()
