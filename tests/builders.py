@@ -1,6 +1,6 @@
-"""Inputs and small machinery shared by the tests of layers and models.
+"""Inputs and helpers for the tests of layers and models, on every backend.
 
-Random weights, padded token ids, arrays out of tensors, code in a fresh process: on any backend.
+Random weights, padded token ids, tensors to arrays, code in a fresh process.
 """
 
 import functools
@@ -19,18 +19,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def to_numpy(tensors):
-    """The same structure with float32 (or bool, or int) NumPy arrays for tensors."""
+    """Replaces the tensors of a structure by NumPy arrays of float32, bool or int."""
 
     def convert(x):
         is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype))
-        x = ops.copy(x)  # a tensor, also of a variable
+        x = ops.copy(x)  # makes a tensor of a variable
         return np.array(ops.convert_to_numpy(ops.cast(x, "float32") if is_float else x))
 
     return keras.tree.map_structure(convert, tensors)
 
 
 def randomize(layer, seed=0):
-    """Gives every weight a random value, also biases and norms: no zero or one hides an error."""
+    """Sets every weight to random values, also biases and norms: zeros and ones hide errors."""
     rng = np.random.default_rng(seed)
     for variable in layer.trainable_variables:
         is_vector = variable.path.endswith(("bias", "beta", "gamma"))
@@ -41,32 +41,32 @@ def randomize(layer, seed=0):
 
 
 def weights_below(layer):
-    """{path below the layer: variable}, so that weights are found by name."""
+    """{path below the layer: variable} of all trainable variables."""
     return {v.path.removeprefix(f"{layer.path}/"): v for v in layer.trainable_variables}
 
 
 def copy_weights(source, target, translation):
-    """Copies by path; `translation` maps pieces of source paths to their counterparts."""
+    """Copies weights by path; `translation` maps parts of source paths to parts of target paths."""
     targets = weights_below(target)
     for path, variable in weights_below(source).items():
         for old, new in translation.items():
             path = path.replace(old, new)
         counterpart = targets.pop(path)
-        # Equal but for the shape: (D, N * K) and (D, N, K).
+        # The same values in another shape: (D, N * K) and (D, N, K).
         counterpart.assign(to_numpy(variable).reshape(counterpart.shape))
     if targets:
         raise ValueError(f"Weights without a counterpart: {sorted(targets)}")
 
 
 def padded_ids(lengths, vocabulary_size, seed=0, width=None):
-    """int32 (B, T): random tokens that are no special token, then padding 0."""
+    """int32 (B, T): random tokens other than the special tokens, then padding 0."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(4, vocabulary_size, (len(lengths), width or max(lengths)))
     return np.where(np.arange(ids.shape[1]) < np.array(lengths)[:, None], ids, 0).astype("int32")
 
 
 def seeded_call(layer, *args, **kwargs):
-    """Calls with the same random bits every time."""
+    """Calls the layer with the same random seeds every time."""
     keras.utils.set_random_seed(0)
     states = [(v, to_numpy(v)) for v in layer.non_trainable_variables]
     outputs = layer(*args, **kwargs)
@@ -90,10 +90,18 @@ def largest(x):
 
 
 def assert_close(actual, expected, tolerance):
-    """Largest difference at most `tolerance` times the largest expected magnitude."""
+    """The largest difference is at most `tolerance` times the largest expected magnitude."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape
     assert largest(actual - expected) <= tolerance * largest(expected)
+
+
+def assert_same_arrays(actual, expected):
+    """The same names in the same order, the same dtypes and shapes, the same bits."""
+    assert list(actual) == list(expected)
+    for name, array in expected.items():
+        assert (actual[name].dtype, actual[name].shape) == (array.dtype, array.shape), name
+        assert actual[name].tobytes() == array.tobytes(), name
 
 
 def run_fresh(code, **environment):
@@ -118,7 +126,7 @@ print(abs(outputs - expected).max() / abs(expected).max(), model.count_params())
 
 
 def assert_same_in_a_fresh_process(model, inputs, load, folder):
-    """`load` is code that makes `model`; "{folder}" in it stands for `folder`."""
+    """`load` is code that defines `model`; "{folder}" in it is replaced by `folder`."""
     np.savez(folder / "inputs.npz", **inputs, expected=to_numpy(model(inputs)))
     code = f"import keras\nimport numpy as np\n{load}\n{COMPARE}"
     difference, parameters = run_fresh(code.replace("{folder}", str(folder))).split()[-2:]
@@ -133,7 +141,7 @@ def new_transformer(vocabulary_size=50, dtype=None, **overrides):
     return randomize(Transformer(config, dtype=dtype))
 
 
-# Building takes a second: tests that change no weight share their models.
+# Building a model takes a second, so tests that change no weight share models.
 transformer = functools.cache(new_transformer)
 
 

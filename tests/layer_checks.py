@@ -1,8 +1,7 @@
-"""The recipe that every public layer passes: `check_layer`.
+"""`check_layer`: the checks that every public layer passes.
 
-Config round trip, symbolic shapes, use inside a foreign functional model, compiled = eager,
-gradients into every weight, half-precision policies, save and load. What a layer computes is tested
-where that layer is tested.
+Config round trip, symbolic shapes, use in a plain functional model, compiled = eager, gradients of
+every weight, half-precision policies, save and load. The test file of each layer tests its values.
 """
 
 import inspect
@@ -22,8 +21,8 @@ def check_layer(layer_class, config, inputs, folder, call=None, no_gradient=(), 
     """Checks `layer_class(**config)` called as `layer(**inputs, **call)`.
 
     `inputs` maps call arguments to NumPy arrays, `call` to constants. The first output has the
-    compute dtype, all others are attention scores. `no_gradient` holds the path endings of the
-    weights that may get none.
+    compute dtype; all others are attention scores. `no_gradient` holds the path endings of weights
+    whose gradient may be zero.
     """
     call = call or {}
     check_config(layer_class, config)
@@ -87,7 +86,7 @@ def check_saved(model, inputs, outputs, path):
 
 
 def check_gradients(model, inputs, outputs, no_gradient):
-    """One step of gradient descent at rate 1 moves each weight by its gradient."""
+    """One step of gradient descent at rate 1 changes each weight by its gradient."""
     trained = keras.Model(model.input, model.outputs[0])
     target = normal(*outputs[0].shape)
     trained.compile(
@@ -115,5 +114,5 @@ def check_half_precision(layer_class, config, inputs, call, policy):
     assert {keras.backend.standardize_dtype(s.dtype) for s in scores} <= {"float32"}
     assert {v.dtype for v in half.trainable_variables} <= {"float32"}
     for actual, wanted in zip(to_numpy([outputs, *scores]), expected, strict=True):
-        # A handful of roundings in a row, each of at most half an epsilon.
+        # About 16 roundings in a row, each of at most half an epsilon.
         assert_close(actual, wanted, tolerance=8 * EPSILON[dtype])

@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need", sections 3.1-3.5, in NumPy and float64.
 
-Written from the paper's equations, as an oracle: one sentence at a time, so that there is no batch,
-no padding and no mask but the decoder's causal one. It reads the weights of a
-`keras_transformer.Transformer` by variable path.
+Written from the paper's equations, to compare with. It computes one sentence at a time, so it needs
+no padding and only the causal mask. It reads the weights of a `keras_transformer.Transformer` by
+variable path.
 """
 
 import math
@@ -19,7 +19,7 @@ def softmax(x):
 
 
 def attention(q, k, v, visible):
-    """3.2.1, equation (1): softmax(Q K^T / sqrt(d_k)) V, -infinity where nothing may flow."""
+    """3.2.1, equation (1): softmax(Q K^T / sqrt(d_k)) V, -infinity where masked."""
     compatibility = q @ k.T / math.sqrt(k.shape[-1])
     scores = softmax(np.where(visible, compatibility, -np.inf))
     return scores @ v, scores
@@ -67,12 +67,12 @@ def layer_norm(weights, x, epsilon):
 
 
 def below(weights, path):
-    """The weights whose path starts with `path`, by the rest of their path."""
+    """{rest of the path: weight} of the weights whose path starts with `path`."""
     return {k.removeprefix(f"{path}/"): w for k, w in weights.items() if k.startswith(f"{path}/")}
 
 
 class PaperTransformer:
-    """Called with the token ids of one pair: logits (T, V), and by block the scores (N, T, S)."""
+    """Maps the token ids of one pair to logits (T, V) and, by block, attention scores (N, T, S)."""
 
     def __init__(self, model):
         self.config = model.config
@@ -130,7 +130,7 @@ class PaperTransformer:
         return self.norm("encoder/layer_norm")(x) if self.config.normalize_first else x
 
     def decode(self, token_ids, memory, scores):
-        past = np.tri(len(token_ids), dtype=bool)  # 3.2.3: nothing to the right is visible
+        past = np.tri(len(token_ids), dtype=bool)  # 3.2.3: later positions are masked
 
         def self_attention(weights, x):
             return self.attend(weights, x, x, scores["decoder"], visible=past)

@@ -1,4 +1,4 @@
-"""Layers and model on this backend, and without TensorFlow; light imports."""
+"""Layers and model on the current backend and without TensorFlow; imports without a backend."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+import keras_transformer
 from keras_transformer import (
     Perplexity,
     SmoothedCrossEntropy,
@@ -41,35 +42,48 @@ def run(code, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.tensorflow_only  # it starts a process with a backend of its own
+@pytest.mark.slow
 def test_package_trains_a_step_where_tensorflow_cannot_be_imported():
     ran = run(TRAIN_WITHOUT_TENSORFLOW, KERAS_BACKEND="jax")
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.tensorflow_only  # it starts a process with a backend of its own
 @pytest.mark.parametrize(
     "statement",
     ["import keras_transformer", "from keras_transformer.cli import app"],
 )
-def test_import_brings_no_backend(statement):
-    """What makes `keras-transformer --help` answer at once."""
+def test_import_imports_no_backend(statement):
+    """`keras-transformer --help` must answer at once."""
     heavy = "{'keras', 'tensorflow', 'jax', 'torch', 'matplotlib', 'sacrebleu'}"
     ran = run(f"import sys; {statement}; print(sorted({heavy} & set(sys.modules)))")
     assert ran.stdout.strip() == "[]", ran.stderr
 
 
+@pytest.mark.tensorflow_only
 def test_every_public_name_resolves():
-    """Those of data, decoding and export want TensorFlow, which is installed under any backend."""
+    for name in keras_transformer.__all__:
+        assert getattr(keras_transformer, name) is not None
+    with pytest.raises(AttributeError, match="Nothing"):
+        keras_transformer.Nothing  # noqa: B018
+
+
+@pytest.mark.long
+def test_every_public_name_resolves_in_a_fresh_process():
+    """Data, decoding and export import TensorFlow, which is installed with every backend."""
     ran = run("import keras_transformer as k; [getattr(k, name) for name in k.__all__]")
     assert ran.returncode == 0, ran.stderr
-    ran = run("import keras_transformer; keras_transformer.Nothing")
-    assert "has no attribute 'Nothing'" in ran.stderr
 
 
-def test_translator_on_another_backend_says_which_it_needs():
+@pytest.mark.tensorflow_only  # it starts a process with a backend of its own
+@pytest.mark.slow
+def test_translator_on_another_backend_raises():
     ran = run("import keras_transformer; keras_transformer.Translator(0, 0)", KERAS_BACKEND="jax")
     assert "ValueError" in ran.stderr and "KERAS_BACKEND=tensorflow" in ran.stderr
 
 
+@pytest.mark.slow
 def test_model_learns_to_copy():
     """End to end on every backend: encoder, decoder, loss, schedule, metrics, fit."""
     config = TransformerConfig.tiny(

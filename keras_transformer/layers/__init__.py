@@ -1,6 +1,6 @@
 """The Transformer's layers: plain Keras 3, on TensorFlow, JAX and PyTorch.
 
-Each can be used alone in a foreign Keras model. Paper, section 3.
+Each layer also works alone in any other Keras model. Paper, section 3.
 """
 
 from keras_transformer.layers.attention import additive_attention, scaled_dot_product_attention
@@ -8,12 +8,7 @@ from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.masks import (
-    PaddingMask,
-    causal_mask,
-    combine_masks,
-    padding_mask,
-)
+from keras_transformer.layers.masks import PaddingMask, causal_mask, combine_masks, padding_mask
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
 

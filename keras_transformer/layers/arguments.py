@@ -1,20 +1,41 @@
-"""Checks of the layers' arguments: errors name the argument that the user wrote.
+"""Checks of layer arguments; each error names the user's argument.
 
-Looks at the backend: only a TensorFlow graph can raise when it runs.
+Depends on the backend: only a TensorFlow graph can raise an error at run time.
 """
+
+import inspect
+from typing import Any
 
 import keras
 import numpy as np
+
+from keras_transformer.types import Tensor
 
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
 
 
-def require_positive(**sizes):
+def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
+    """Returns the constructor arguments of a layer class, read from attributes of `owner`.
+
+    Args:
+        layer_class: class whose constructor ends with `**kwargs`, which is left out.
+        owner: layer or config with an attribute for each argument.
+
+    Example:
+
+    >>> arguments_of(keras_transformer.layers.PaddingMask, keras_transformer.layers.PaddingMask(3))
+    {'pad_token_id': 3}
+    """
+    *names, _ = inspect.signature(layer_class).parameters
+    return {name: getattr(owner, name) for name in names}
+
+
+def require_positive(**sizes: object) -> None:
     """Raises a `ValueError` that names the first size that is not a positive integer.
 
     Args:
-        **sizes: the arguments by name.
+        **sizes: the sizes by argument name.
 
     Example:
 
@@ -25,15 +46,28 @@ def require_positive(**sizes):
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={size!r}")
 
 
-def require_mask(axes, **masks):
-    """Raises a `ValueError` that names the first mask with another number of axes.
+def require_even(hidden_dim: int) -> None:
+    """Raises a `ValueError` if the width is odd: sinusoidal positions pair sines with cosines.
 
-    A mask `(B, S)` would be read as `(T, S)`, or as one mask per head, where the sizes happen to
-    fit.
+    Example:
+
+    >>> require_even(512)
+    """
+    if hidden_dim % 2:
+        raise ValueError(
+            f"`hidden_dim` must be even for sinusoidal positions. Received: hidden_dim={hidden_dim}"
+        )
+
+
+def require_mask(axes: str, **masks: Tensor | None) -> None:
+    """Raises a `ValueError` that names the first mask with the wrong number of axes.
+
+    Without this check, a `(B, S)` mask would broadcast as `(T, S)` or as one mask per head if the
+    sizes match.
 
     Args:
-        axes: str. One letter for each axis that the masks broadcast to.
-        **masks: the masks by argument name; `None` passes.
+        axes: one letter for each axis that the masks broadcast to.
+        **masks: the masks by argument name; `None` is not checked.
 
     Example:
 
@@ -50,42 +84,37 @@ def require_mask(axes, **masks):
 
 
 def require_in_table(start_index, length, max_sequence_length):
-    """Raises if the positions reach beyond `max_sequence_length`, the rows of a learned table.
+    """Raises an error if a position is not in the table of learned positions.
 
-    A `ValueError` where the numbers are known. In a TensorFlow graph, which raises when it runs,
-    `tf.errors.InvalidArgumentError`. Other backends know the length, but not a traced
-    `start_index`.
+    Raises a `ValueError` if start and length are static. Otherwise a TensorFlow graph raises
+    `tf.errors.InvalidArgumentError` at run time; other backends check the static values only.
 
     Args:
         start_index: int or int tensor. The first position.
         length: int or int tensor. Number of positions.
-        max_sequence_length: int.
+        max_sequence_length: int. Number of rows of the table.
 
     Returns:
-        `start_index`, which in a graph depends on the check, so that the graph cannot drop it.
+        `start_index`; in a graph, with a control dependency on the check.
 
     Example:
 
     >>> require_in_table(2, 4, max_sequence_length=6)
     2
     """
-    known = [_known(start_index), _known(length)]
-    message = "The input must not reach beyond `max_sequence_length` when positions are learned."
-    if sum(number or 0 for number in known) > max_sequence_length:
-        raise ValueError(
-            f"{message} Received: {length} tokens, start_index={start_index}, "
-            f"max_sequence_length={max_sequence_length}"
-        )
-    if None not in known or keras.config.backend() != "tensorflow":
+    rule = f"Learned positions must be below `max_sequence_length`={max_sequence_length}. Received:"
+    static = [_static_value(start_index), _static_value(length)]
+    if sum(number or 0 for number in static) > max_sequence_length:
+        raise ValueError(f"{rule} {length} tokens, start_index={start_index}")
+    if None not in static or keras.config.backend() != "tensorflow":
         return start_index
-    received = [length, "tokens, start_index =", start_index]
-    received = [f"{message} Received:", *received, "max_sequence_length =", max_sequence_length]
+    received = [rule, length, "tokens, start_index =", start_index]
     check = tf.debugging.Assert(start_index + length <= max_sequence_length, received)
     with tf.control_dependencies([check]):
         return tf.identity(start_index)
 
 
-def _known(number):
+def _static_value(number):
     """int, or `None` if the number is known only when the graph runs."""
     try:
         return int(number)

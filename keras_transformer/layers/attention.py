@@ -1,20 +1,30 @@
-"""The two attention functions that the paper's section 3.2.1 compares.
+"""Scaled dot-product attention and additive attention, which the paper's section 3.2.1 compares.
 
-Both turn queries, keys and values that are already projected and split into heads into one
-output per query, and both return the scores they used.
+Both take queries, keys and values that are already projected and split into heads, and return the
+outputs and the attention scores.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.layers.arguments import require_mask
+from keras_transformer.types import Tensor
 
-# Below any other similarity, yet finite: a row that may attend to nothing must not become NaN.
+# Far below any similarity, yet finite: a row that may attend to nothing must not become NaN.
 MASKED_SIMILARITY = float(np.finfo("float32").min)
 
 
-def scaled_dot_product_attention(query, key, value, attention_mask=None, scaled=True, dropout=None):
-    """Mixes `value` by the dot products of `query` and `key`.
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaled: bool = True,
+    dropout: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Averages `value`, weighted by the dot products of `query` and `key`.
 
     `softmax(query @ key^T / sqrt(K)) @ value`. Letters: B batch, N heads, T target length, S
     source length, K key width, V value width.
@@ -25,16 +35,16 @@ def scaled_dot_product_attention(query, key, value, attention_mask=None, scaled=
         value: float tensor `(B, N, S, V)`.
         attention_mask: bool tensor of 4 axes that broadcasts to `(B, N, T, S)`, `True` = may
             attend. Optional.
-        scaled: bool. `False` leaves out the division by `sqrt(K)`: for large `K` the dot products
-            then grow (their variance is `K`) and push the softmax to where its gradient vanishes.
-        dropout: callable applied to the scores before they weigh the values. Optional.
+        scaled: whether to divide by `sqrt(K)`. Without the division, the dot products have
+            variance `K`, and for large `K` the softmax saturates: its gradient vanishes.
+        dropout: callable applied to the scores before they weight the values. Optional.
 
     Returns:
         float tensor `(B, N, T, V)` in the dtype of `value`, and the scores before dropout, float32
-        `(B, N, T, S)`. Rows that may attend to nothing are 0 in both.
+        `(B, N, T, S)`. Both are 0 in fully masked rows.
 
     Raises:
-        ValueError: if `attention_mask` has another number of axes.
+        ValueError: if `attention_mask` does not have 4 axes.
 
     Example:
 
@@ -47,15 +57,22 @@ def scaled_dot_product_attention(query, key, value, attention_mask=None, scaled=
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1, equation (1).
     """
     if scaled:
-        # Scaling the queries is the same as scaling the products, and touches fewer numbers.
+        # Scaling the queries equals scaling the products, and touches fewer numbers.
         query = query * (query.shape[-1] ** -0.5)
     # (B, N, T, K), (B, N, S, K) -> (B, N, T, S)
     similarity = ops.matmul(query, ops.swapaxes(key, -1, -2))
-    return _mix(similarity, value, attention_mask, dropout)
+    return _weighted_average(similarity, value, attention_mask, dropout)
 
 
-def additive_attention(query, key, value, score_vector, attention_mask=None, dropout=None):
-    """Mixes `value` by a one-layer network of `query` and `key`.
+def additive_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_vector: Tensor,
+    attention_mask: Tensor | None = None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Averages `value`, weighted by a one-layer network of `query` and `key`.
 
     `softmax(score_vector . tanh(query + key)) @ value`. Needs memory for `(B, N, T, S, K)`.
 
@@ -66,13 +83,13 @@ def additive_attention(query, key, value, score_vector, attention_mask=None, dro
         score_vector: float tensor `(K,)`, or one that broadcasts to `(B, N, T, S, K)`.
         attention_mask: bool tensor of 4 axes that broadcasts to `(B, N, T, S)`, `True` = may
             attend. Optional.
-        dropout: callable applied to the scores before they weigh the values. Optional.
+        dropout: callable applied to the scores before they weight the values. Optional.
 
     Returns:
-        As `scaled_dot_product_attention`.
+        The same as `scaled_dot_product_attention`.
 
     Raises:
-        ValueError: if `attention_mask` has another number of axes.
+        ValueError: if `attention_mask` does not have 4 axes.
 
     Example:
 
@@ -88,18 +105,18 @@ def additive_attention(query, key, value, score_vector, attention_mask=None, dro
     # (B, N, T, 1, K) + (B, N, 1, S, K) -> (B, N, T, S, K) -> (B, N, T, S)
     hidden = ops.tanh(ops.expand_dims(query, 3) + ops.expand_dims(key, 2))
     similarity = ops.sum(hidden * ops.cast(score_vector, hidden.dtype), axis=-1)
-    return _mix(similarity, value, attention_mask, dropout)
+    return _weighted_average(similarity, value, attention_mask, dropout)
 
 
-def _mix(similarity, value, attention_mask, dropout):
-    """Softmax over what may be attended, then the weighted sum of the values."""
+def _weighted_average(similarity, value, attention_mask, dropout):
+    """Softmax over the keys that are not masked, then the weighted sum of the values."""
     similarity = ops.cast(similarity, "float32")
     if attention_mask is None:
         scores = _softmax(similarity)
     else:
         require_mask("BNTS", attention_mask=attention_mask)
         scores = _softmax(ops.where(attention_mask, similarity, MASKED_SIMILARITY))
-        # Exact zeros, also on rows that may attend to nothing.
+        # Exact zeros, also in fully masked rows.
         scores = scores * ops.cast(attention_mask, "float32")
     weights = scores if dropout is None else dropout(scores)
     # (B, N, T, S), (B, N, S, V) -> (B, N, T, V)
@@ -108,6 +125,6 @@ def _mix(similarity, value, attention_mask, dropout):
 
 def _softmax(similarity):
     if similarity.shape[-1] == 1:
-        # Keras would warn; but one key, as in the first step of decoding, is no mistake here.
+        # Keras warns of a softmax over one element; the first step of decoding has one key.
         return ops.ones_like(similarity)
     return ops.softmax(similarity, axis=-1)

@@ -1,13 +1,17 @@
-"""The position-wise feed-forward network, the second half of every block.
+"""The position-wise feed-forward network, the last sub-layer of every block.
 
 Paper, section 3.3.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 
-from keras_transformer.layers.arguments import require_positive
+from keras_transformer.layers.arguments import arguments_of, require_positive
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.projection import project
+from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -17,20 +21,23 @@ class FeedForward(keras.layers.Layer):
     Letters: B batch, T length, D the width of the input and of the output.
 
     Args:
-        intermediate_dim: int. Width of the hidden layer, the paper's `d_ff`.
+        intermediate_dim: width of the hidden layer, the paper's `d_ff`.
         activation: name or callable. Defaults to `"relu"`.
-        dropout: float in [0, 1). Fraction of hidden units dropped. Defaults to `0.0`, the paper's.
-        use_bias: bool. Defaults to `True`.
+        dropout: fraction of hidden units dropped, in [0, 1). Defaults to `0.0`, the paper's.
+        use_bias: whether both layers add a bias. Defaults to `True`.
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         inputs: float tensor `(B, T, D)`.
-        training: bool. Dropout is active only if `True`.
+        training: dropout is active only if `True`.
 
     Returns:
         float tensor `(B, T, D)` in the compute dtype.
 
-    Masking: positions do not see each other, so none is needed; a Keras mask is passed on.
+    Raises:
+        ValueError: if `intermediate_dim` is not a positive integer.
+
+    Masking: not needed, since the positions are independent; a Keras mask is propagated.
     Precision: the dtype policy's.
     Departures from the paper: none.
 
@@ -44,7 +51,14 @@ class FeedForward(keras.layers.Layer):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.3, equation (2).
     """
 
-    def __init__(self, intermediate_dim, activation="relu", dropout=0.0, use_bias=True, **kwargs):
+    def __init__(
+        self,
+        intermediate_dim: int,
+        activation: str | Callable = "relu",
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         require_positive(intermediate_dim=intermediate_dim)
         self.supports_masking = True
@@ -52,32 +66,25 @@ class FeedForward(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
         self.use_bias = use_bias
-        self.intermediate = keras.layers.Dense(
-            intermediate_dim,
-            activation=self.activation,
-            use_bias=use_bias,
-            dtype=self.dtype_policy,
-            name="intermediate",
-        )
+        self.intermediate = self._dense(intermediate_dim, "intermediate", self.activation)
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, inputs_shape):
-        self.output_dense = keras.layers.Dense(
-            inputs_shape[-1], use_bias=self.use_bias, dtype=self.dtype_policy, name="output"
-        )
+    def build(self, inputs_shape: Shape) -> None:
+        self.output_dense = self._dense(inputs_shape[-1], "output")
         self.intermediate.build(inputs_shape)
         self.dropout_layer.build()
         self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         hidden = self.dropout_layer(project(self.intermediate, inputs), training=training)
         return project(self.output_dense, hidden)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "intermediate_dim": self.intermediate_dim,
-            "activation": keras.activations.serialize(self.activation),
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-        }
+    def _dense(self, units, name, activation=None):
+        return keras.layers.Dense(
+            units, activation, use_bias=self.use_bias, dtype=self.dtype_policy, name=name
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        activation = keras.activations.serialize(self.activation)
+        arguments = arguments_of(FeedForward, self) | {"activation": activation}
+        return {**super().get_config(), **arguments}

@@ -1,21 +1,24 @@
 """Boolean masks: `True` = may be attended.
 
-Made once from token ids at the entrance of the model, then handed to the layers as arguments.
-Paper, section 3.2.3.
+The model computes them once from the token ids and passes them to the layers as arguments. Paper,
+section 3.2.3.
 """
 
 from functools import reduce
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer.types import Tensor
 
-def padding_mask(token_ids, pad_token_id=0):
+
+def padding_mask(token_ids: Tensor, pad_token_id: int = 0) -> Tensor:
     """Marks the real tokens of a padded batch.
 
     Args:
         token_ids: int tensor `(B, S)`.
-        pad_token_id: int. The id that fills up short rows. Defaults to `0`.
+        pad_token_id: the id that fills up short rows. Defaults to `0`.
 
     Returns:
         bool tensor `(B, S)`, `True` at real tokens.
@@ -28,8 +31,8 @@ def padding_mask(token_ids, pad_token_id=0):
     return ops.not_equal(token_ids, pad_token_id)
 
 
-def causal_mask(query_length, key_length=None):
-    """Lets each position see itself and what came before it.
+def causal_mask(query_length: int | Tensor, key_length: int | Tensor | None = None) -> Tensor:
+    """Lets each position attend to itself and to earlier positions.
 
     The last query always sees every key, so that `query_length` new positions may follow
     `key_length - query_length` cached ones.
@@ -43,7 +46,7 @@ def causal_mask(query_length, key_length=None):
 
     Raises:
         ValueError: if `query_length` is `None`, as `ops.shape(x)[1]` is in a functional model of
-            open length. Call the layer with `use_causal_mask=True` there.
+            unknown length. Call the layer with `use_causal_mask=True` there.
 
     Example:
 
@@ -53,7 +56,7 @@ def causal_mask(query_length, key_length=None):
     if query_length is None:
         raise ValueError(
             "`query_length` must be an int or an int tensor. Received: query_length=None. "
-            "Where the length is open, call the layer with `use_causal_mask=True`."
+            "If the length is unknown, call the layer with `use_causal_mask=True`."
         )
     key_length = query_length if key_length is None else key_length
     queries = ops.arange(query_length, dtype="int32") + (key_length - query_length)
@@ -61,11 +64,11 @@ def causal_mask(query_length, key_length=None):
     return ops.expand_dims(queries[:, None] >= keys[None, :], 0)
 
 
-def combine_masks(*masks):
-    """Allows what every mask allows.
+def combine_masks(*masks: Tensor | None) -> Tensor | None:
+    """Combines masks by a logical and.
 
     Args:
-        *masks: bool tensors of shapes that broadcast together, or `None` (allows all).
+        *masks: bool tensors of shapes that broadcast together, or `None` (no restriction).
 
     Returns:
         bool tensor of the broadcast shape; `None` if every mask is `None`.
@@ -82,10 +85,10 @@ def combine_masks(*masks):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PaddingMask(keras.layers.Layer):
-    """`padding_mask` as a layer, which gives it a name in the summary of a functional model.
+    """`padding_mask` as a layer, so that the summary of a functional model shows it by name.
 
     Args:
-        pad_token_id: int. The id that fills up short rows. Defaults to `0`.
+        pad_token_id: the id that fills up short rows. Defaults to `0`.
         **kwargs: `keras.layers.Layer` arguments such as `name`.
 
     Call arguments:
@@ -100,12 +103,12 @@ class PaddingMask(keras.layers.Layer):
     [[True, True, False]]
     """
 
-    def __init__(self, pad_token_id=0, **kwargs):
+    def __init__(self, pad_token_id: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pad_token_id = pad_token_id
 
-    def call(self, token_ids):
+    def call(self, token_ids: Tensor) -> Tensor:
         return padding_mask(token_ids, self.pad_token_id)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pad_token_id": self.pad_token_id}

@@ -1,62 +1,69 @@
 """Multi-head attention: project, split into heads, attend, join, project.
 
-One layer serves as self-attention, as encoder-decoder attention, and as one step of decoding with
-cached keys and values. Paper, section 3.2.2.
+One layer does self-attention, encoder-decoder attention, and decoding steps with cached keys and
+values. Paper, section 3.2.2.
 """
+
+from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import require_mask, require_positive
+from keras_transformer.layers.arguments import arguments_of, require_mask, require_positive
 from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask, combine_masks
 from keras_transformer.layers.projection import outer_shape, project
+from keras_transformer.types import Cache, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MultiHeadAttention(keras.layers.Layer):
-    """Attends in `num_heads` subspaces at once.
+    """Attends in `num_heads` subspaces in parallel.
 
     `Concat(head_1, ..., head_N) W_O` with `head_n = attention(Q W_Q_n, K W_K_n, V W_V_n)`. Letters:
-    B batch, T target length, S source length, N heads, K `key_dim`, V `value_dim`, D widths.
+    B batch, T target length, S source length, N heads, K `key_dim`, V `value_dim`, D width.
 
     Args:
-        num_heads: int. Number of heads `N`.
-        key_dim: int. Width of each head's queries and keys.
-        value_dim: int. Width of each head's values. Defaults to `key_dim`.
-        output_dim: int. Width of the output. Defaults to the width of the query.
-        dropout: float in [0, 1). Fraction of the attention scores dropped. Defaults to `0.0`.
-        use_bias: bool. Whether the four projections add a bias. Defaults to `True`.
+        num_heads: number of heads `N`.
+        key_dim: width of each head's queries and keys.
+        value_dim: width of each head's values. Defaults to `key_dim`.
+        output_dim: width of the output. Defaults to the width of the query.
+        dropout: fraction of the attention scores dropped, in [0, 1). Defaults to `0.0`.
+        use_bias: whether the four projections add a bias. Defaults to `True`.
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
-        value: float tensor `(B, S, D)`. `None` with a `cache`: attend over the cache as it stands.
+        value: float tensor `(B, S, D)`. With a `cache`, `None` attends to the cached positions only
+            and appends nothing.
         key: float tensor `(B, S, D)`. Defaults to `value`.
-        attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`, `True` = may attend. A padding mask
-            `(B, S)` goes in as `mask[:, None, :]`. Optional.
-        use_causal_mask: bool. Also hide what comes after each query. Defaults to `False`.
-        return_attention_scores: bool. Defaults to `False`.
-        cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of what was projected before,
-            from `init_cache` (self-attention: each call appends `value`) or `make_cache`
-            (encoder-decoder attention: projected once, then `value=None`). Masks cover cached and
-            new positions together.
-        training: bool. Dropout is active only if `True`.
+        attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`, `True` = may attend. Pass a padding
+            mask `(B, S)` as `mask[:, None, :]`. Optional.
+        use_causal_mask: whether to also mask the positions after each query. Defaults to `False`.
+        return_attention_scores: defaults to `False`.
+        cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of projected keys and values.
+            For self-attention, start with `init_cache`; each call appends `value`. For
+            encoder-decoder attention, call `make_cache` once and pass `value=None`. Masks cover
+            cached and new positions. Optional.
+        value_mask: implicit Keras mask of `value`, `(B, S)`; Keras passes it.
+        key_mask: implicit Keras mask of `key`, `(B, S)`; Keras passes it.
+        training: dropout is active only if `True`.
 
     Returns:
-        float tensor `(B, T, output_dim)` in the compute dtype. With `return_attention_scores` and
-        with `cache` a tuple `(outputs[, scores][, cache])`: scores before dropout, float32
-        `(B, N, T, S)`; the cache, grown by the new positions.
+        float tensor `(B, T, output_dim)` in the compute dtype. With `return_attention_scores`,
+        `cache` or both, a tuple `(outputs[, scores][, cache])`: the scores before dropout, float32
+        `(B, N, T, S)`; the cache, extended by the new positions.
 
     Raises:
         ValueError: if a width is not positive, neither `value` nor `cache` is given, or
-            `attention_mask` has not 3 axes. (`keras.layers.MultiHeadAttention` reads 2 axes as
-            `(T, S)` and 4 as `(B, N, T, S)`.)
+            `attention_mask` does not have 3 axes. (`keras.layers.MultiHeadAttention` reads 2 axes
+            as `(T, S)` and 4 as `(B, N, T, S)`.)
 
-    Masking: implicit Keras masks of `value` and `key` are honoured beside `attention_mask`, unless
-        there is a `cache`; that of `query` is passed on. A query that may attend to nothing gets
-        the output bias alone, and scores of 0. What is masked must be finite.
+    Masking: implicit Keras masks of `value` and `key` apply in addition to `attention_mask`, but
+        not with a `cache`; the mask of `query` is propagated to the output. The output of a fully
+        masked query is the output bias, and its scores are 0. Masked values must be finite, because
+        0 * inf is NaN.
     Precision: softmax and scores are always float32.
     Departures from the paper: the projections add biases, as most implementations do;
         `use_bias=False` leaves them out.
@@ -75,14 +82,14 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        output_dim=None,
-        dropout=0.0,
-        use_bias=True,
-        **kwargs,
-    ):
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        output_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads
@@ -97,7 +104,9 @@ class MultiHeadAttention(keras.layers.Layer):
         self.value_dense = self._dense(num_heads * self.value_dim, "value")
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, query_shape, value_shape=None, key_shape=None):
+    def build(
+        self, query_shape: Shape, value_shape: Shape | None = None, key_shape: Shape | None = None
+    ) -> None:
         if value_shape is None:
             raise ValueError("`value` must be given in the first call. Received: value=None")
         self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
@@ -109,42 +118,40 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def call(
         self,
-        query,
-        value=None,
-        key=None,
-        attention_mask=None,
-        use_causal_mask=False,
-        return_attention_scores=False,
-        cache=None,
-        value_mask=None,
-        key_mask=None,
-        training=None,
-    ):
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        use_causal_mask: bool = False,
+        return_attention_scores: bool = False,
+        cache: Cache | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Any, ...]:
         require_mask("BTS", attention_mask=attention_mask)
-        cache_given = cache is not None
-        if value is not None:
-            new = self.make_cache(value, key)
-            cache = self._append(cache, new) if cache_given else new
-        elif not cache_given:
+        if value is None and cache is None:
             raise ValueError("`value` or `cache` must be given. Received: value=None, cache=None")
-        if cache_given:
-            # They cover the new positions only.
+        attended = self._keys_and_values(value, key, cache)
+        if cache is not None:
+            # The implicit masks cover only the new positions.
             value_mask = key_mask = None
-        mask = self._mask(query, cache, attention_mask, use_causal_mask, value_mask, key_mask)
+        mask = self._mask(query, attended, attention_mask, use_causal_mask, value_mask, key_mask)
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = scaled_dot_product_attention(
             self._split_heads(project(self.query_dense, query)),
-            cache["key"],
-            cache["value"],
+            attended["key"],
+            attended["value"],
             attention_mask=mask,
             dropout=lambda scores: self.dropout_layer(scores, training=training),
         )
         outputs = project(self.output_dense, self._join_heads(outputs))
-        extras = (scores,) * return_attention_scores + (cache,) * cache_given
-        return (outputs, *extras) if extras else outputs
+        if cache is None:
+            return (outputs, scores) if return_attention_scores else outputs
+        return (outputs, scores, attended) if return_attention_scores else (outputs, attended)
 
-    def init_cache(self, batch_size):
-        """Returns the cache of self-attention before its first position: length 0.
+    def init_cache(self, batch_size: int | Tensor) -> Cache:
+        """Returns an empty cache for self-attention.
 
         Args:
             batch_size: int or int tensor, `B`.
@@ -157,8 +164,8 @@ class MultiHeadAttention(keras.layers.Layer):
             for name, dim in (("key", self.key_dim), ("value", self.value_dim))
         }
 
-    def make_cache(self, value, key=None):
-        """Projects keys and values, once for all queries to come.
+    def make_cache(self, value: Tensor, key: Tensor | None = None) -> Cache:
+        """Projects keys and values once, for all later queries.
 
         Args:
             value: float tensor `(B, S, D)`.
@@ -175,16 +182,22 @@ class MultiHeadAttention(keras.layers.Layer):
     def _dense(self, units, name):
         return keras.layers.Dense(units, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
 
-    def _append(self, cache, new):
+    def _keys_and_values(self, value, key, cache):
+        """The cached keys and values, followed by the new ones."""
+        if value is None:
+            return cache
+        new = self.make_cache(value, key)
+        if cache is None:
+            return new
         return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
 
-    def _mask(self, query, cache, attention_mask, use_causal_mask, value_mask, key_mask):
-        """Everything that hides keys, as one mask that broadcasts to `(B, N, T, S)`."""
+    def _mask(self, query, attended, attention_mask, use_causal_mask, value_mask, key_mask):
+        """All masks, combined into one that broadcasts to `(B, N, T, S)`."""
         # (B, S) -> (B, 1, S)
         implicit = [mask[:, None, :] for mask in (value_mask, key_mask) if mask is not None]
         causal = None
-        if use_causal_mask and query.shape[1] != 1:  # the last query sees every key
-            causal = causal_mask(ops.shape(query)[1], ops.shape(cache["key"])[2])
+        if use_causal_mask and query.shape[1] != 1:  # one query is the last: it sees every key
+            causal = causal_mask(ops.shape(query)[1], ops.shape(attended["key"])[2])
         if attention_mask is not None:
             attention_mask = ops.cast(attention_mask, "bool")
         mask = combine_masks(attention_mask, causal, *implicit)
@@ -194,7 +207,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _split_heads(self, projected):
         # (B, T, N * K) -> (B, T, N, K) -> (B, N, T, K)
         dim = projected.shape[-1] // self.num_heads
-        if projected.shape[1] == 1:  # one step of decoding: nothing to swap
+        if projected.shape[1] == 1:  # a decoding step: no axes to swap
             return ops.reshape(projected, (-1, self.num_heads, 1, dim))
         shape = (*outer_shape(projected), self.num_heads, dim)
         return ops.swapaxes(ops.reshape(projected, shape), 1, 2)
@@ -207,13 +220,5 @@ class MultiHeadAttention(keras.layers.Layer):
         outputs = ops.swapaxes(outputs, 1, 2)
         return ops.reshape(outputs, (*outer_shape(outputs)[:2], dim))
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "output_dim": self.output_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-        }
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **arguments_of(MultiHeadAttention, self)}

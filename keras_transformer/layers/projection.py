@@ -1,13 +1,13 @@
-"""A dense layer applied by one product of two matrices, whatever the rank of its input."""
+"""Applies a dense layer to an input of any rank by one matrix product."""
 
 from keras import ops
 
 
 def project(dense, inputs):
-    """Applies a dense layer with all axes but the last flattened into one on the way.
+    """Applies a dense layer to inputs whose axes but the last are flattened into one.
 
-    Where lengths are unknown, `keras.layers.Dense` contracts tensors by a dozen small operations,
-    which in a step of decoding take longer than the product.
+    If lengths are unknown, `keras.layers.Dense` runs a dozen small shape operations, which in a
+    decoding step take longer than the product.
 
     Args:
         dense: `keras.layers.Dense`, built.
@@ -22,6 +22,6 @@ def project(dense, inputs):
 
 
 def outer_shape(inputs):
-    """All axes but the last; the first as -1 where a reshape can tell it from the others."""
-    known = inputs.shape[1:-1]
-    return (-1, *known) if all(known) else ops.shape(inputs)[:-1]
+    """All axes but the last, for a reshape; the first is -1 if the others are static."""
+    static = inputs.shape[1:-1]
+    return (-1, *static) if all(static) else ops.shape(inputs)[:-1]

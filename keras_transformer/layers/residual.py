@@ -1,7 +1,6 @@
-"""The part of a block around each sub-layer: dropout, addition, layer normalisation.
+"""The residual connection around each sub-layer: dropout, addition, layer normalisation.
 
-The only place that knows whether normalisation stands behind the sub-layer (as in the paper) or
-before it. Paper, sections 3.1 and 5.4.
+Only this file distinguishes post-norm (the paper's) and pre-norm. Paper, sections 3.1 and 5.4.
 """
 
 import keras
@@ -10,15 +9,13 @@ from keras_transformer.layers.dropout import Dropout
 
 
 class Residual(keras.layers.Layer):
-    """Adds what a sub-layer computes to what it was given, and normalises.
+    """Adds the output of a sub-layer to its input, and normalises.
 
     Post-norm, the paper's: `LayerNorm(x + Dropout(sublayer(x)))`.
-    Pre-norm, `normalize_first=True`: `x + Dropout(sublayer(LayerNorm(x)))`; the stack then needs
-    one more normalisation at its end.
+    Pre-norm, `normalize_first=True`: `x + Dropout(sublayer(LayerNorm(x)))`; the stack then needs a
+    final layer normalisation.
 
-    Internal to the blocks, and not exported: the sub-layer is a call argument, so that a block can
-    hand it masks and caches. Keras tracks no layers among call arguments: a functional model would
-    neither train nor save them. The block owns the sub-layer's weights.
+    The block calls the sub-layer in between: `residual(x, sublayer(residual.sublayer_input(x)))`.
 
     Args:
         dropout: float in [0, 1). Fraction of the sub-layer's outputs dropped. Defaults to `0.1`.
@@ -27,22 +24,21 @@ class Residual(keras.layers.Layer):
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
-        inputs: float tensor `(B, T, D)`.
-        sublayer: callable from a tensor `(B, T, D)` to one of the same shape, or to a tuple that
-            begins with it (attention returns its scores as well). Passed by keyword.
+        inputs: float tensor `(B, T, D)`, `x` in the formulas.
+        sublayer_outputs: float tensor `(B, T, D)`.
         training: bool. Dropout is active only if `True`.
 
     Returns:
-        float tensor `(B, T, D)`; if `sublayer` returned a tuple, a tuple with the rest of it.
+        float tensor `(B, T, D)`.
 
-    Masking: a Keras mask is passed on.
+    Masking: a Keras mask of `inputs` is propagated.
     Precision: layer-norm statistics are always float32.
     Departures from the paper: `normalize_first`, which trains deep stacks more stably.
 
     Example:
 
-    >>> layer = Residual(dropout=0.0)
-    >>> tuple(layer(np.ones((2, 5, 8)), sublayer=lambda x: x * 2).shape)
+    >>> residual, x = Residual(), np.ones((2, 5, 8))
+    >>> tuple(residual(x, 2 * residual.sublayer_input(x)).shape)
     (2, 5, 8)
 
     Reference:
@@ -61,14 +57,14 @@ class Residual(keras.layers.Layer):
         )
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape, sublayer_outputs_shape=None):
         self.layer_norm.build(inputs_shape)
         self.dropout_layer.build()
 
-    def call(self, inputs, sublayer, training=None):
-        outputs = sublayer(self.layer_norm(inputs) if self.normalize_first else inputs)
-        outputs, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
-        outputs = inputs + self.dropout_layer(outputs, training=training)
-        if not self.normalize_first:
-            outputs = self.layer_norm(outputs)
-        return (outputs, *rest) if rest else outputs
+    def sublayer_input(self, inputs):
+        """Returns the input of the sub-layer, `(B, T, D)`: with pre-norm, normalised `inputs`."""
+        return self.layer_norm(inputs) if self.normalize_first else inputs
+
+    def call(self, inputs, sublayer_outputs, training=None):
+        outputs = inputs + self.dropout_layer(sublayer_outputs, training=training)
+        return outputs if self.normalize_first else self.layer_norm(outputs)

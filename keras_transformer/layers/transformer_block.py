@@ -1,36 +1,40 @@
-"""What the encoder's and the decoder's blocks have in common: arguments and sub-layers.
+"""Base class of the encoder block and the decoder block: arguments and shared sub-layers.
 
 Paper, section 3.1.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 
+from keras_transformer.layers.arguments import arguments_of
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.residual import Residual
 
 
 class TransformerBlock(keras.layers.Layer):
-    """Self-attention and feed-forward network, each in its residual; base of both blocks.
+    """Self-attention and a feed-forward network, each with a residual connection.
 
-    Args: those of `EncoderBlock` and `DecoderBlock`.
+    Args: see `EncoderBlock` and `DecoderBlock`.
     """
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        intermediate_dim,
-        value_dim=None,
-        dropout=0.1,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        activation="relu",
-        normalize_first=False,
-        layer_norm_epsilon=1e-6,
-        use_bias=True,
-        **kwargs,
-    ):
+        num_heads: int,
+        key_dim: int,
+        intermediate_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+        activation: str | Callable = "relu",
+        normalize_first: bool = False,
+        layer_norm_epsilon: float = 1e-6,
+        use_bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads
@@ -56,7 +60,7 @@ class TransformerBlock(keras.layers.Layer):
         )
         self.feed_forward_residual = self._residual("feed_forward_residual")
 
-    def build(self, inputs_shape):
+    def _build(self, inputs_shape):
         self.self_attention.build(inputs_shape, inputs_shape)
         self.self_attention_residual.build(inputs_shape)
         self.feed_forward.build(inputs_shape)
@@ -82,18 +86,7 @@ class TransformerBlock(keras.layers.Layer):
             name=name,
         )
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "intermediate_dim": self.intermediate_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "activation_dropout": self.activation_dropout,
-            "activation": keras.activations.serialize(self.activation),
-            "normalize_first": self.normalize_first,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "use_bias": self.use_bias,
-        }
+    def get_config(self) -> dict[str, Any]:
+        activation = keras.activations.serialize(self.activation)
+        arguments = arguments_of(TransformerBlock, self) | {"activation": activation}
+        return {**super().get_config(), **arguments}

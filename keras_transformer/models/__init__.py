@@ -1,4 +1,4 @@
-"""The encoder, the decoder, and the sequence-to-sequence model made of them."""
+"""The encoder, the decoder, and the sequence-to-sequence model that combines them."""
 
 import lazy_loader
 

@@ -1,64 +1,55 @@
-"""What a Transformer is made of, as one validated, immutable value.
+"""The sizes and options of a Transformer: a validated, frozen dataclass.
 
-Pure Python: it is read before any backend is imported. Paper, section 3 and Table 3.
+Pure Python: importing it imports no backend. Paper, section 3 and Table 3.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from keras_transformer.settings import Settings
-
-SIZES = (
-    "vocabulary_size",
-    "source_vocabulary_size",
-    "num_encoder_layers",
-    "num_decoder_layers",
-    "hidden_dim",
-    "intermediate_dim",
-    "num_heads",
-    "key_dim",
-    "value_dim",
-    "max_sequence_length",
-)
-SPECIAL_TOKEN_IDS = ("pad_token_id", "start_token_id", "end_token_id", "unk_token_id")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Settings):
-    """The sizes and choices of an encoder-decoder Transformer.
+    """The sizes and options of an encoder-decoder Transformer.
 
-    Every column of the paper's Table 3 that shapes the model is a field; the defaults are its base
-    model. (Label smoothing and training steps belong to the training.)
+    Every column of the paper's Table 3 that shapes the model is a field; the defaults are the
+    paper's base model. (Label smoothing and training steps are training settings.)
 
     Args:
-        vocabulary_size: int. Number of token ids, of the target side if the sides differ.
-        source_vocabulary_size: int. Defaults to `vocabulary_size`: one joint vocabulary.
-        num_encoder_layers: int. Blocks of the encoder, the paper's `N`. Defaults to `6`.
-        num_decoder_layers: int. Blocks of the decoder. Defaults to `6`.
-        hidden_dim: int. Width of the model, `d_model`. Defaults to `512`.
-        intermediate_dim: int. Width inside the feed-forward network, `d_ff`. Defaults to `2048`.
-        num_heads: int. Attention heads, `h`. Defaults to `8`.
-        key_dim: int. Width of each head's queries and keys, `d_k`. Defaults to
+        vocabulary_size: number of token ids of the target, or of both sides if they share one
+            vocabulary.
+        source_vocabulary_size: number of token ids of the source. Defaults to `vocabulary_size`:
+            one joint vocabulary.
+        num_encoder_layers: blocks of the encoder, the paper's `N`. Defaults to `6`.
+        num_decoder_layers: blocks of the decoder. Defaults to `6`.
+        hidden_dim: width of the model, `d_model`. Defaults to `512`.
+        intermediate_dim: width inside the feed-forward network, `d_ff`. Defaults to `2048`.
+        num_heads: attention heads, `h`. Defaults to `8`.
+        key_dim: width of each head's queries and keys, `d_k`. Defaults to
             `hidden_dim // num_heads`.
-        value_dim: int. Width of each head's values, `d_v`. Defaults to `hidden_dim // num_heads`.
-        dropout: float in [0, 1). Of sub-layer outputs and embedding sums, `P_drop`. Defaults to
-            `0.1`.
-        attention_dropout: float in [0, 1). Of attention scores. Defaults to `0.0`.
-        activation_dropout: float in [0, 1). Inside the feed-forward network. Defaults to `0.0`.
-        activation: str. Name of a Keras activation. Defaults to `"relu"`.
-        normalize_first: bool. Pre-norm blocks and final norms. Defaults to `False`, as the paper.
-        layer_norm_epsilon: float. Defaults to `1e-6`.
-        use_bias: bool. Biases of all projections inside the blocks. Defaults to `True`.
+        value_dim: width of each head's values, `d_v`. Defaults to `hidden_dim // num_heads`.
+        dropout: dropout rate of sub-layer outputs and embedding sums, `P_drop`, in [0, 1). Defaults
+            to `0.1`.
+        attention_dropout: dropout rate of attention scores. Defaults to `0.0`.
+        activation_dropout: dropout rate inside the feed-forward network. Defaults to `0.0`.
+        activation: name of a Keras activation. Defaults to `"relu"`.
+        normalize_first: use pre-norm blocks, with a final layer norm in encoder and decoder.
+            Defaults to `False`, the paper's post-norm.
+        layer_norm_epsilon: added to the variance. Defaults to `1e-6`.
+        use_bias: whether the projections inside the blocks add a bias. Defaults to `True`.
         positions: `"sinusoidal"` or `"learned"`. Defaults to `"sinusoidal"`.
-        max_sequence_length: int, in tokens. Size of the table of learned positions.
+        max_sequence_length: in tokens. Number of learned positions.
         tie_embeddings: `"all"` (both embeddings and the softmax share one matrix), `"decoder"`
             (target embedding and softmax) or `"none"`. Defaults to `"all"`.
-        pad_token_id: int. Defaults to `0`.
-        start_token_id: int. Defaults to `1`.
-        end_token_id: int. Defaults to `2`.
-        unk_token_id: int. Defaults to `3`.
+        pad_token_id: defaults to `0`.
+        start_token_id: defaults to `1`.
+        end_token_id: defaults to `2`.
+        unk_token_id: defaults to `3`.
 
     Raises:
-        ValueError: naming the field, what it must be, and what was received.
+        ValueError: if a field is invalid. The message says which field, what it must be, and what
+            was received.
 
     Example:
 
@@ -95,35 +86,38 @@ class TransformerConfig(Settings):
     unk_token_id: int = 3
 
     @classmethod
-    def tiny(cls, vocabulary_size, **overrides):
-        """The smallest useful model: 4+4 layers of width 128, for corpora of some 30,000 pairs."""
-        sizes = {
-            "num_encoder_layers": 4,
-            "num_decoder_layers": 4,
-            "hidden_dim": 128,
-            "intermediate_dim": 256,
-            "num_heads": 4,
-            "dropout": 0.3,
-        }
-        return cls(vocabulary_size=vocabulary_size, **sizes | overrides)
+    def tiny(cls, vocabulary_size: int, **overrides: Any) -> Self:
+        """A small model: 4+4 layers of width 128, for corpora of about 30,000 pairs."""
+        layers = {"num_encoder_layers": 4, "num_decoder_layers": 4}
+        sizes = {"hidden_dim": 128, "intermediate_dim": 256, "num_heads": 4, "dropout": 0.3}
+        return cls(vocabulary_size=vocabulary_size, **layers | sizes | overrides)
 
     @classmethod
-    def base(cls, vocabulary_size, **overrides):
+    def base(cls, vocabulary_size: int, **overrides: Any) -> Self:
         """The paper's base model: 6+6 layers of width 512."""
         return cls(vocabulary_size=vocabulary_size, **overrides)
 
     @classmethod
-    def big(cls, vocabulary_size, **overrides):
+    def big(cls, vocabulary_size: int, **overrides: Any) -> Self:
         """The paper's big model: 6+6 layers of width 1024, 16 heads, dropout 0.3."""
         sizes = {"hidden_dim": 1024, "intermediate_dim": 4096, "num_heads": 16, "dropout": 0.3}
         return cls(vocabulary_size=vocabulary_size, **sizes | overrides)
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_ranges()
+        self._check_each_field()
         self._fill_defaults()
-        self._check_choices()
         self._check_combinations()
+
+    def check_length(self, max_length: int) -> None:
+        """Raises a `ValueError` if `max_length` tokens exceed the learned positions."""
+        positions = self.max_sequence_length
+        if self.positions == "learned" and positions is not None and max_length > positions:
+            raise ValueError(
+                "`max_length` must be at most `max_sequence_length` if positions are learned. "
+                f"Received: max_length={max_length}, max_sequence_length={positions}. Lower "
+                "`max_length`."
+            )
 
     def _fill_defaults(self):
         if self.source_vocabulary_size is None:
@@ -137,31 +131,28 @@ class TransformerConfig(Settings):
                     )
                 object.__setattr__(self, name, self.hidden_dim // self.num_heads)
 
-    def _check_ranges(self):
-        for name in SIZES:
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                self._reject(name, "at least 1")
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                self._reject(name, "at least 0 and less than 1")
-        if not 0 < self.layer_norm_epsilon < float("inf"):
-            self._reject("layer_norm_epsilon", "positive and finite")
+    def _check_each_field(self):
         smallest = min(self.vocabulary_size, self.source_vocabulary_size or self.vocabulary_size)
-        for name in SPECIAL_TOKEN_IDS:
-            if not 0 <= getattr(self, name) < smallest:
-                self._reject(name, f"an id of the vocabulary, 0 to {smallest - 1}")
-        special = {name: getattr(self, name) for name in SPECIAL_TOKEN_IDS}
-        if len(set(special.values())) < len(special):
-            received = ", ".join(f"{name}={value}" for name, value in special.items())
-            raise ValueError(f"The special tokens must have different ids. Received: {received}")
-
-    def _check_choices(self):
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name.endswith("_token_id"):
+                expected = f"an id of the vocabulary, 0 to {smallest - 1}"
+                self._require(name, 0 <= value < smallest, expected)
+            elif field.type in (int, int | None):  # a size
+                self._require(name, value is None or value >= 1, "at least 1")
+            elif name.endswith("dropout"):
+                self._require(name, 0 <= value < 1, "at least 0 and less than 1")
+        self._require("layer_norm_epsilon", self.layer_norm_epsilon > 0, "positive")
         if self.positions not in ("sinusoidal", "learned"):
             self._reject("positions", '"sinusoidal" or "learned"')
         if self.tie_embeddings not in ("all", "decoder", "none"):
             self._reject("tie_embeddings", '"all", "decoder" or "none"')
 
     def _check_combinations(self):
+        ids = {name: value for name, value in vars(self).items() if name.endswith("_token_id")}
+        if len(set(ids.values())) < len(ids):
+            received = ", ".join(f"{name}={value}" for name, value in ids.items())
+            raise ValueError(f"The special tokens must have different ids. Received: {received}")
         if self.positions == "sinusoidal" and self.hidden_dim % 2:
             self._reject("hidden_dim", "even for sinusoidal positions")
         if self.positions == "learned" and self.max_sequence_length is None:

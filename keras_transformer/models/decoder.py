@@ -1,48 +1,50 @@
-"""The decoder: target tokens and encoder states to one state per position.
+"""The decoder maps target tokens and encoder states to one hidden state per position.
 
-The full pass of training and the single step of decoding share one `call`. Paper, section 3.1,
-right half of figure 1.
+Training and decoding steps run the same `call`. Paper, section 3.1, right half of figure 1.
 """
+
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.models.transformer_stack import TransformerStack
+from keras_transformer.types import Cache, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerDecoder(TransformerStack):
-    """Embeds target tokens and passes them through `num_decoder_layers` decoder blocks.
+    """Embeds target tokens and applies `num_decoder_layers` decoder blocks.
 
-    Letters: B batch, T target length, S source length, N heads, D `hidden_dim`.
+    Letters: B batch, T target length, S source length, W beam slots, N heads, D `hidden_dim`.
 
     Args:
-        config: `TransformerConfig`.
-        embedding: `PositionalEmbedding` of the target tokens.
+        config: sizes and options.
+        embedding: embeds the target tokens. The encoder may share it.
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
-        token_ids: int tensor `(B, T)`: all target tokens; with `cache`, only the new ones; with
-            `parents`, `(B, W)`, one new token of each of W rival hypotheses.
+        token_ids: int tensor `(B, T)`, all target tokens. With `cache`, the new tokens only. With
+            `parents`, `(B, W)`: the new token of each hypothesis.
         encoder_output: float tensor `(B, S, D)`. Not needed with `cache`.
-        encoder_padding_mask: bool tensor `(B, S)`, `True` = real token. Optional; with `cache`, the
-            one given to `init_cache` is used.
-        cache: from `init_cache` or the call before.
-        parents: int tensor `(B, W)`, with `cache`: the hypothesis of the call before that each of
-            these extends; in the first call 0. Optional.
-        start_index: int or int tensor: how many tokens came before. Defaults to `0`.
-        return_attention_scores: bool. Defaults to `False`.
-        training: bool. Dropout is active only if `True`.
+        encoder_padding_mask: bool tensor `(B, S)`, `True` = real token. Optional. Not used with
+            `cache`, which holds the mask given to `init_cache`.
+        cache: from `init_cache` or the previous call. Optional.
+        parents: int tensor `(B, W)`, only with `cache`. Hypothesis `w` of sentence `b` extends the
+            hypothesis that had beam slot `parents[b, w]` in the previous call; 0 in the first
+            call. Optional.
+        start_index: int or int tensor, the number of earlier tokens. Defaults to `0`.
+        return_attention_scores: defaults to `False`.
+        training: dropout is active only if `True`.
 
     Returns:
-        float tensor `(B, T, D)`; with `return_attention_scores` and with `cache` a tuple
-        `(outputs[, scores][, cache])`, where scores are a list of one dict
-        `{"self": (B, N, T, T), "encoder": (B, N, T, S)}` per block.
+        float tensor `(B, T, D)`; with `return_attention_scores`, `cache` or both, a tuple
+        `(outputs[, scores][, cache])`, where scores are a list with one dict per block,
+        `{"self": (B, N, T, T), "encoder": (B, N, T, S)}`.
 
-    Masking: a position sees itself and those before it, so padding must stand on the right; the
-        source's padding is never attended to.
-    Departures from the paper: with `normalize_first`, a layer normalisation ends the stack.
+    Masking: self-attention is causal, so padding must be on the right; source padding is masked.
+    Departures from the paper: with `normalize_first`, the stack ends with a layer normalisation.
 
     Example:
 
@@ -57,14 +59,14 @@ class TransformerDecoder(TransformerStack):
     """
 
     block_class = DecoderBlock
+    num_blocks_field = "num_decoder_layers"
 
-    def __init__(self, config, embedding, **kwargs):
-        super().__init__(config, embedding, config.num_decoder_layers, **kwargs)
-
-    def build(self, token_ids_shape, encoder_output_shape):
+    def build(self, token_ids_shape: Shape, encoder_output_shape: Shape) -> None:
         self._build((*token_ids_shape, self.config.hidden_dim), encoder_output_shape)
 
-    def init_cache(self, encoder_output, encoder_padding_mask=None):
+    def init_cache(
+        self, encoder_output: Tensor, encoder_padding_mask: Tensor | None = None
+    ) -> Cache:
         """Returns the cache before the first target token.
 
         Args:
@@ -73,8 +75,8 @@ class TransformerDecoder(TransformerStack):
 
         Returns:
             dict: `"blocks"`, a list of each block's cache; `"encoder_padding_mask"`; and
-            `"ancestors"`, bool `(B, W, length)`: which cached positions each of W rival hypotheses
-            descends from. Every tensor in it has the sentences as its first axis.
+            `"ancestors"`, bool `(B, W, length)`: for each hypothesis, the cached positions that
+            belong to it. The first axis of every tensor is the batch.
         """
         return {
             "blocks": [block.init_cache(encoder_output) for block in self.blocks],
@@ -84,28 +86,28 @@ class TransformerDecoder(TransformerStack):
 
     def call(
         self,
-        token_ids,
-        encoder_output=None,
-        encoder_padding_mask=None,
-        cache=None,
-        parents=None,
-        start_index=0,
-        return_attention_scores=False,
-        training=None,
-    ):
+        token_ids: Tensor,
+        encoder_output: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        parents: Tensor | None = None,
+        start_index: int | Tensor = 0,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Any, ...]:
         ancestors = None
         if cache is not None:
             encoder_padding_mask, ancestors = cache["encoder_padding_mask"], cache["ancestors"]
-        # (B, S) -> (B, 1, S): every query sees the same keys.
+        # (B, S) -> (B, 1, S): the same mask for every query.
         mask = None if encoder_padding_mask is None else encoder_padding_mask[:, None, :]
         if parents is None:
             x = self._embed(token_ids, start_index, training=training)
         else:
             ancestors = _extend_ancestors(ancestors, parents)
-            x = self._embed_rivals(token_ids, start_index)
-        all_scores, caches = [], []
+            x = self._embed_hypotheses(token_ids, start_index)
+        all_scores, block_caches = [], []
         for index, block in enumerate(self.blocks):
-            x, scores, *grown = block(
+            x, scores, *block_cache = block(
                 x,
                 encoder_output,
                 attention_mask=None if parents is None else ancestors,
@@ -116,26 +118,25 @@ class TransformerDecoder(TransformerStack):
                 training=training,
             )
             all_scores.append(scores)
-            caches.extend(grown)
-        extras = (all_scores,) * return_attention_scores
-        if cache is not None:
-            cache = {"encoder_padding_mask": encoder_padding_mask, "ancestors": ancestors}
-            extras += ({"blocks": caches, **cache},)
+            block_caches.extend(block_cache)
         x = self._normalize(x)
-        return (x, *extras) if extras else x
+        if cache is None:
+            return (x, all_scores) if return_attention_scores else x
+        new_cache = {**cache, "blocks": block_caches, "ancestors": ancestors}
+        return (x, all_scores, new_cache) if return_attention_scores else (x, new_cache)
 
-    def _embed_rivals(self, token_ids, start_index):
-        """Embeds `(B, W)` tokens that all stand at the same position."""
+    def _embed_hypotheses(self, token_ids, start_index):
+        """Embeds `(B, W)` tokens that all have the same position."""
         # (B, W) -> (B * W, 1) -> (B, W, D)
         embedded = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
         return ops.reshape(embedded, (*ops.shape(token_ids), self.config.hidden_dim))
 
 
 def _extend_ancestors(ancestors, parents):
-    """Each hypothesis descends from what its parent descends from, and from its own new token."""
-    rivals = ops.shape(parents)[1]
-    # Which parent, as a matrix product: (B, W, W') @ (B, W', length) -> (B, W, length)
-    of_parent = ops.one_hot(parents, ops.shape(ancestors)[1])
-    inherited = ops.matmul(of_parent, ops.cast(ancestors, of_parent.dtype)) > 0
-    own = ops.broadcast_to(ops.eye(rivals, dtype="bool"), (ops.shape(parents)[0], rivals, rivals))
+    """The ancestors of a hypothesis: those of its parent, and its own new token."""
+    batch_size, slots = ops.shape(parents)
+    # Selects the parent's row by a matrix product: (B, W, W') @ (B, W', length) -> (B, W, length)
+    is_parent = ops.one_hot(parents, ops.shape(ancestors)[1])
+    inherited = ops.matmul(is_parent, ops.cast(ancestors, is_parent.dtype)) > 0
+    own = ops.broadcast_to(ops.eye(slots, dtype="bool"), (batch_size, slots, slots))
     return ops.concatenate([inherited, own], axis=2)

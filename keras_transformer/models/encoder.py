@@ -1,37 +1,40 @@
-"""The encoder: source tokens to one state per position.
+"""The encoder maps source tokens to one hidden state per position.
 
 Paper, section 3.1, left half of figure 1.
 """
+
+from typing import Any
 
 import keras
 
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.models.transformer_stack import TransformerStack
+from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerEncoder(TransformerStack):
-    """Embeds source tokens and passes them through `num_encoder_layers` encoder blocks.
+    """Embeds source tokens and applies `num_encoder_layers` encoder blocks.
 
     Letters: B batch, S source length, N heads, D `hidden_dim`.
 
     Args:
-        config: `TransformerConfig`.
-        embedding: `PositionalEmbedding` of the source tokens.
+        config: sizes and options.
+        embedding: embeds the source tokens. The decoder may share it.
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         token_ids: int tensor `(B, S)`.
         padding_mask: bool tensor `(B, S)`, `True` = real token. Optional.
-        return_attention_scores: bool. Defaults to `False`.
-        training: bool. Dropout is active only if `True`.
+        return_attention_scores: defaults to `False`.
+        training: dropout is active only if `True`.
 
     Returns:
-        float tensor `(B, S, D)`; with `return_attention_scores`, a pair with a list of one float32
-        `(B, N, S, S)` per block.
+        float tensor `(B, S, D)`; with `return_attention_scores`, a pair of it and a list: the
+        scores of each block, float32 `(B, N, S, S)`.
 
-    Masking: padding is never attended to; the states at padded positions mean nothing.
-    Departures from the paper: with `normalize_first`, a layer normalisation ends the stack.
+    Masking: padding is masked; ignore the states at padded positions.
+    Departures from the paper: with `normalize_first`, the stack ends with a layer normalisation.
 
     Example:
 
@@ -46,15 +49,19 @@ class TransformerEncoder(TransformerStack):
     """
 
     block_class = EncoderBlock
+    num_blocks_field = "num_encoder_layers"
 
-    def __init__(self, config, embedding, **kwargs):
-        super().__init__(config, embedding, config.num_encoder_layers, **kwargs)
-
-    def build(self, token_ids_shape):
+    def build(self, token_ids_shape: Shape) -> None:
         self._build((*token_ids_shape, self.config.hidden_dim))
 
-    def call(self, token_ids, padding_mask=None, return_attention_scores=False, training=None):
-        # (B, S) -> (B, 1, S): every query sees the same keys.
+    def call(
+        self,
+        token_ids: Tensor,
+        padding_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor | tuple[Any, ...]:
+        # (B, S) -> (B, 1, S): the same mask for every query.
         attention_mask = None if padding_mask is None else padding_mask[:, None, :]
         x = self._embed(token_ids, training=training)
         all_scores = []

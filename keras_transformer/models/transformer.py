@@ -1,11 +1,12 @@
 """The sequence-to-sequence Transformer as a functional Keras model.
 
-Token ids come in, logits go out; `fit`, `encode` and `decode_step` run the same two stacks.
+It maps token ids to logits; `fit`, `encode` and `decode_step` run the same encoder and decoder.
 Paper, section 3, figure 1.
 """
 
+import os
 import zipfile
-from pathlib import Path
+from typing import Any, Self
 
 import keras
 
@@ -15,9 +16,10 @@ from keras_transformer.models.config import TransformerConfig
 from keras_transformer.models.decoder import TransformerDecoder
 from keras_transformer.models.encoder import TransformerEncoder
 
-# Keras finds a class by its registration: those that a compiled model is saved with, too.
+# Imported to register their classes with Keras: a saved compiled model refers to them.
 from keras_transformer.training import losses, metrics, schedules  # noqa: F401
-from keras_transformer.training.exact_step import TrainingStep
+from keras_transformer.training.training_step import TrainingStep
+from keras_transformer.types import Cache, Path, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -28,25 +30,28 @@ class Transformer(TrainingStep, keras.Model):
     source length, T target length, N heads, K key width, D `hidden_dim`, V `vocabulary_size`.
 
     Args:
-        config: `TransformerConfig`.
+        config: sizes and options.
         dtype: dtype policy or its name, such as `"mixed_bfloat16"`. Defaults to the global policy.
-        name: str. Defaults to `"transformer"`.
+        name: defaults to `"transformer"`.
 
     Attributes:
-        accumulation_steps: int. Micro-batches that each device cuts its rows into for one update;
-            see `ExactTraining`. Defaults to `1`.
+        accumulation_steps: int. Micro-batches per device and update; see `ExactTraining`. Defaults
+            to `1`.
 
     Call arguments:
-        inputs: dict of int tensors: `"encoder_token_ids"` `(B, S)`, the source with its end token,
-            and `"decoder_token_ids"` `(B, T)`, the start token and the target so far. Padding
-            stands on the right.
-        training: bool. Dropout is active only if `True`.
+        inputs: dict of int tensors: `"encoder_token_ids"` `(B, S)`, the source and its end token,
+            and `"decoder_token_ids"` `(B, T)`, the start token and the target so far. Padding is on
+            the right.
+        training: dropout is active only if `True`.
 
     Returns:
         float32 tensor `(B, T, V)`: at each target position the logits of the next token.
 
-    Masking: made here, once, from the token ids. The source's padding is never attended to, and no
-        target position sees a later one.
+    Raises:
+        ValueError: if `config` is not a `TransformerConfig`.
+
+    Masking: the masks are computed once, from the token ids. Source padding is masked, and the
+        self-attention of the decoder is causal.
     Precision: logits are float32 under every policy.
     Departures from the paper: attention projections have biases unless `use_bias=False`.
 
@@ -63,7 +68,13 @@ class Transformer(TrainingStep, keras.Model):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.
     """
 
-    def __init__(self, config, dtype=None, name="transformer", **kwargs):
+    def __init__(
+        self,
+        config: TransformerConfig,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str = "transformer",
+        **kwargs: Any,
+    ) -> None:
         if not isinstance(config, TransformerConfig):
             raise ValueError(f"`config` must be a `TransformerConfig`. Received: config={config!r}")
         dtype = keras.dtype_policies.get(dtype)
@@ -73,31 +84,24 @@ class Transformer(TrainingStep, keras.Model):
         source_embedding, target_embedding = _embeddings(config, dtype)
         encoder = TransformerEncoder(config, source_embedding, dtype=dtype, name="encoder")
         decoder = TransformerDecoder(config, target_embedding, dtype=dtype, name="decoder")
+        output_projection = None
         if config.tie_embeddings == "none":
             output_projection = keras.layers.Dense(
                 config.vocabulary_size, use_bias=False, dtype=dtype, name="output_projection"
             )
-        else:
-            output_projection = None
 
         # === Functional model ===
-        encoder_token_ids = keras.Input((None,), dtype="int32", name="encoder_token_ids")
-        decoder_token_ids = keras.Input((None,), dtype="int32", name="decoder_token_ids")
-        mask = padding_mask(encoder_token_ids)
-        encoder_output = encoder(encoder_token_ids, padding_mask=mask)
-        hidden = decoder(decoder_token_ids, encoder_output, encoder_padding_mask=mask)
-        # Softmax and loss want float32; the layer also gives the output its name.
+        inputs = {
+            side: keras.Input((None,), dtype="int32", name=side)
+            for side in ("encoder_token_ids", "decoder_token_ids")
+        }
+        mask = padding_mask(inputs["encoder_token_ids"])
+        encoder_output = encoder(inputs["encoder_token_ids"], padding_mask=mask)
+        hidden = decoder(inputs["decoder_token_ids"], encoder_output, encoder_padding_mask=mask)
+        # Softmax and loss need float32; the layer also names the output.
         logits_layer = keras.layers.Activation("linear", dtype="float32", name="logits")
         logits = logits_layer(_project(hidden, target_embedding, output_projection))
-        super().__init__(
-            inputs={
-                "encoder_token_ids": encoder_token_ids,
-                "decoder_token_ids": decoder_token_ids,
-            },
-            outputs=logits,
-            name=name,
-            **kwargs,
-        )
+        super().__init__(inputs=inputs, outputs=logits, name=name, **kwargs)
 
         # === Attributes ===
         self.config = config
@@ -108,7 +112,7 @@ class Transformer(TrainingStep, keras.Model):
         self.output_projection = output_projection
         self.logits_layer = logits_layer
 
-    def encode(self, encoder_token_ids):
+    def encode(self, encoder_token_ids: Tensor) -> Tensor:
         """Runs the encoder.
 
         Args:
@@ -119,55 +123,59 @@ class Transformer(TrainingStep, keras.Model):
         """
         return self.encoder(encoder_token_ids, padding_mask=self.padding_mask(encoder_token_ids))
 
-    def init_cache(self, encoder_token_ids):
-        """Encodes the source and projects, once, what decoding needs of it.
+    def init_cache(self, encoder_token_ids: Tensor) -> Cache:
+        """Encodes the source and returns the cache before the first target token.
 
         Args:
             encoder_token_ids: int tensor `(B, S)`.
 
         Returns:
-            nested dict of tensors, the sentences on the first axis of each: for every block the
-            keys and values of self-attention, `(B, N, 0, K)`, which `decode_step` grows, and those
-            of encoder-decoder attention, `(B, N, S, K)`.
+            nested dict of tensors whose first axis is the batch. For every block, it has the keys
+            and values of self-attention, `(B, N, 0, K)`, which `decode_step` extends, and the keys
+            and values of encoder-decoder attention, `(B, N, S, K)`.
         """
         return self.decoder.init_cache(
             self.encode(encoder_token_ids), self.padding_mask(encoder_token_ids)
         )
 
-    def decode_step(self, token_ids, cache, index, parents=None, return_attention_scores=False):
-        """Decodes the next tokens after those in the cache.
+    def decode_step(
+        self,
+        token_ids: Tensor,
+        cache: Cache,
+        index: int | Tensor,
+        parents: Tensor | None = None,
+        return_attention_scores: bool = False,
+    ) -> tuple[Any, ...]:
+        """Computes the next-token logits after each new token; the cache holds the earlier tokens.
 
         Args:
-            token_ids: int tensor `(B, T)`, usually with `T = 1`; with `parents`, `(B, W)`: the
-                last token of each of W rival hypotheses, all of the same length.
-            cache: from `init_cache`, or from the step before.
-            index: int or int tensor: how many tokens came before.
-            parents: int tensor `(B, W)`: the hypothesis of the step before that each of these
-                extends; at the first step 0. Either all steps have parents, or none.
-            return_attention_scores: bool. Defaults to `False`.
+            token_ids: int tensor `(B, T)`, the new tokens, usually with `T = 1`. With `parents`,
+                `(B, W)`: the new token of each of W hypotheses of the same length.
+            cache: from `init_cache` or the previous step.
+            index: int or int tensor, the number of earlier tokens.
+            parents: int tensor `(B, W)`. Hypothesis `w` of sentence `b` extends the hypothesis that
+                had beam slot `parents[b, w]` in the previous step; 0 in the first step. Pass it in
+                all steps or in none.
+            return_attention_scores: defaults to `False`.
 
         Returns:
-            float32 logits `(B, T, V)`, equal to those of the full pass at these positions, and the
-            grown cache; with `return_attention_scores`, also a list of one float32 `(B, N, T, S)`
-            per block: where each of these tokens looked in the source.
+            float32 logits `(B, T, V)`, equal to the logits of the full pass at these positions, and
+            the extended cache; with `return_attention_scores`, also a list: the
+            encoder-decoder attention of each block, float32 `(B, N, T, S)`.
         """
         hidden, scores, cache = self.decoder(
-            token_ids,
-            cache=cache,
-            parents=parents,
-            start_index=index,
-            return_attention_scores=True,
+            token_ids, cache=cache, parents=parents, start_index=index, return_attention_scores=True
         )
         logits = self.logits_layer(_project(hidden, self.decoder.embedding, self.output_projection))
         if return_attention_scores:
             return logits, cache, [block["encoder"] for block in scores]
         return logits, cache
 
-    def attention_scores(self, inputs):
-        """Returns what every head of every block attends to.
+    def attention_scores(self, inputs: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+        """Returns the attention scores of every block and head.
 
         Args:
-            inputs: as for a call of the model.
+            inputs: the same as in a call of the model.
 
         Returns:
             dict of lists, one float32 tensor per block: `"encoder"` `(B, N, S, S)`, `"decoder"`
@@ -189,7 +197,7 @@ class Transformer(TrainingStep, keras.Model):
             "encoder_decoder": [scores["encoder"] for scores in decoder_scores],
         }
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "config": self.config.to_dict(),
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
@@ -199,7 +207,7 @@ class Transformer(TrainingStep, keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Self:
         config = dict(config)
         frozen = set(config.pop("frozen", []))
         model = cls(TransformerConfig.from_dict(config.pop("config")), **config)
@@ -208,9 +216,9 @@ class Transformer(TrainingStep, keras.Model):
         return model
 
     def _parts(self):
-        """Layers, the outer ones first, since they hand `trainable` on inwards, then weights.
+        """Returns layers and weights by path in this model, which may be part of a larger model.
 
-        By their paths within this model: it may have been made inside another one.
+        Outer layers come first, because setting `trainable` on a layer also sets it on its parts.
         """
         outside = self.encoder.path.removesuffix(self.encoder.name)
         parts = [*self._flatten_layers(include_self=False), *self.weights]
@@ -218,56 +226,46 @@ class Transformer(TrainingStep, keras.Model):
 
 
 def _embeddings(config, dtype):
-    """The embeddings of source and target: one and the same layer if all are tied."""
+    """The embeddings of source and target: the same layer twice with `tie_embeddings="all"`."""
 
-    def embedding(vocabulary_size, name):
-        return PositionalEmbedding(
-            vocabulary_size,
-            config.hidden_dim,
-            positions=config.positions,
-            max_sequence_length=config.max_sequence_length,
-            dtype=dtype,
-            name=name,
-        )
+    def embedding(size, name):
+        positions = config.positions, config.max_sequence_length
+        return PositionalEmbedding(size, config.hidden_dim, *positions, dtype=dtype, name=name)
 
     if config.tie_embeddings == "all":
         shared = embedding(config.vocabulary_size, "embedding")
         return shared, shared
-    return (
-        embedding(config.source_vocabulary_size, "source_embedding"),
-        embedding(config.vocabulary_size, "target_embedding"),
-    )
+    source = embedding(config.source_vocabulary_size, "source_embedding")
+    return source, embedding(config.vocabulary_size, "target_embedding")
 
 
 def _project(hidden, embedding, output_projection):
-    """Hidden states to the vocabulary: by the embedding's own matrix, or by a separate one."""
+    """Projects hidden states to the vocabulary: by the embedding matrix or a separate one."""
     if output_projection is None:
         return embedding(hidden, reverse=True)
     return output_projection(hidden)
 
 
-def load_model(path):
+def load_model(path: Path) -> keras.Model:
     """Loads a model that `model.save(path)` wrote, with its optimizer if it was compiled.
 
     Args:
-        path: path of the `.keras` file.
+        path: the `.keras` file.
 
     Returns:
-        `Transformer`, or whatever Keras model the file holds; all classes of this package are
-        known to Keras by then.
+        `Transformer`, or another Keras model that uses classes of this package.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the file is not a `.keras` file, or a part of it is missing or damaged.
     """
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no model at {str(path)!r}.")
     with open(path, "rb") as file:
         try:
-            member = zipfile.ZipFile(file).testzip()
-            damage = member and f"{member} in it is damaged"
-        except Exception as error:  # zipfile has many errors for what is no whole archive
+            damage = zipfile.ZipFile(file).testzip()  # the name of a damaged member, or None
+        except Exception as error:  # zipfile raises many types of exceptions for damaged archives
             damage = str(error)
     if damage is not None:
-        raise ValueError(f"{path} must be a whole `.keras` file. Received: {damage}")
+        raise ValueError(f"{path} must be a complete `.keras` file. Damaged: {damage}")
     return keras.saving.load_model(path)

@@ -1,46 +1,42 @@
-"""What encoder and decoder have in common: an embedding, dropout, blocks, a final norm if pre-norm.
+"""Base class of encoder and decoder: embedding, dropout, blocks; with pre-norm, a layer norm.
 
 Paper, sections 3.1 and 5.4.
 """
 
+from typing import Any, ClassVar, Self
+
 import keras
 
+from keras_transformer.layers.arguments import arguments_of
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.models.config import TransformerConfig
+from keras_transformer.types import Tensor
 
 
 class TransformerStack(keras.layers.Layer):
-    """Embedded tokens through `num_blocks` blocks; base of both stacks.
+    """Embeds tokens and applies the blocks. Subclasses set `block_class`, `num_blocks_field`.
 
     Args:
-        config: `TransformerConfig`.
-        embedding: `PositionalEmbedding`. Both stacks hold the same one if it is shared.
+        config: sizes and options.
+        embedding: embeds the tokens. Encoder and decoder share one instance if embeddings are tied.
     """
 
-    block_class = None
+    block_class: ClassVar[type[TransformerBlock]]
+    num_blocks_field: ClassVar[str]
 
-    def __init__(self, config, embedding, num_blocks, **kwargs):
+    def __init__(
+        self, config: TransformerConfig, embedding: PositionalEmbedding, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.config = config
         self.embedding = embedding
         self.dropout_layer = Dropout(config.dropout, dtype=self.dtype_policy, name="dropout")
+        arguments = arguments_of(TransformerBlock, config)
         self.blocks = [
-            self.block_class(
-                num_heads=config.num_heads,
-                key_dim=config.key_dim,
-                intermediate_dim=config.intermediate_dim,
-                value_dim=config.value_dim,
-                dropout=config.dropout,
-                attention_dropout=config.attention_dropout,
-                activation_dropout=config.activation_dropout,
-                activation=config.activation,
-                normalize_first=config.normalize_first,
-                layer_norm_epsilon=config.layer_norm_epsilon,
-                use_bias=config.use_bias,
-                dtype=self.dtype_policy,
-                name=f"block_{index}",
-            )
-            for index in range(num_blocks)
+            self.block_class(**arguments, dtype=self.dtype_policy, name=f"block_{index}")
+            for index in range(getattr(config, self.num_blocks_field))
         ]
         if config.normalize_first:
             self.layer_norm = keras.layers.LayerNormalization(
@@ -56,10 +52,10 @@ class TransformerStack(keras.layers.Layer):
         if self.config.normalize_first:
             self.layer_norm.build(block_shapes[0])
 
-    def compute_output_spec(self, token_ids, *args, **kwargs):
+    def compute_output_spec(self, token_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
         if any(kwargs.get(name) for name in ("return_attention_scores", "cache")):
             return super().compute_output_spec(token_ids, *args, **kwargs)
-        # Stated, not traced: a trace has a made-up length, which may exceed the learned positions.
+        # Keras would trace `call` with a placeholder length, which may exceed the learned table.
         shape = (*token_ids.shape, self.config.hidden_dim)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
@@ -70,7 +66,7 @@ class TransformerStack(keras.layers.Layer):
     def _normalize(self, outputs):
         return self.layer_norm(outputs) if self.config.normalize_first else outputs
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "config": self.config.to_dict(),
@@ -78,9 +74,7 @@ class TransformerStack(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
-        return cls(
-            TransformerConfig.from_dict(config.pop("config")),
-            keras.saving.deserialize_keras_object(config.pop("embedding")),
-            **config,
-        )
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        config["config"] = TransformerConfig.from_dict(config["config"])
+        config["embedding"] = keras.saving.deserialize_keras_object(config["embedding"])
+        return cls(**config)

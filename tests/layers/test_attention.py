@@ -1,4 +1,4 @@
-"""The two attention functions, against NumPy, Keras and what softmax promises."""
+"""The two attention functions, compared with NumPy and Keras; masks, dropout and dtypes."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from tests.paper_reference import attention
 
 B, N, T, S, K, V = 2, 3, 4, 5, 6, 7
 MASK = np.random.default_rng(9).random((B, 1, T, S)) < 0.6
-MASK[0, 0, 1] = False  # a query that may attend to nothing
+MASK[0, 0, 1] = False  # a fully masked row
 VISIBLE_ROWS = np.broadcast_to(MASK.any(axis=-1), (B, N, T))
 
 query, key, value = (
@@ -31,7 +31,7 @@ FUNCTIONS = pytest.mark.parametrize("function", [scaled_dot_product_attention, a
 
 
 def expected_outputs(query_scale=1.0):
-    """Equation (1) for each sentence and head on its own; zeros where nothing is visible."""
+    """Equation (1) for each sentence and head separately; zeros in fully masked rows."""
     outputs, scores = np.zeros((B, N, T, V)), np.zeros((B, N, T, S))
     for b, n, t in np.argwhere(VISIBLE_ROWS):
         q = query[b, n, t : t + 1].astype("float64") * query_scale
@@ -95,7 +95,7 @@ def test_fully_masked_rows_are_zero_also_with_dropout(function):
 
 
 @FUNCTIONS
-def test_scores_are_those_before_dropout_while_outputs_use_those_after(function):
+def test_dropout_changes_the_outputs_but_not_the_returned_scores(function):
     outputs, scores = to_numpy(function(query, key, value))
     doubled, same = to_numpy(function(query, key, value, dropout=lambda scores: scores * 2.0))
     np.testing.assert_array_equal(same, scores)
@@ -112,7 +112,7 @@ def test_scores_are_float32_in_half_precision(function, dtype):
 
 
 @FUNCTIONS
-def test_content_behind_the_mask_changes_nothing(function):
+def test_masked_content_changes_nothing(function):
     mask = np.ones((1, 1, T, S), bool)
     mask[..., -2:] = False
     other_key, other_value = key.copy(), value.copy()
@@ -123,15 +123,15 @@ def test_content_behind_the_mask_changes_nothing(function):
         np.testing.assert_array_equal(ours, theirs)
 
 
-# Near the ends of float32, around -1e9 (often taken for minus infinity), and ordinary.
+# Close to the limits of float32, around -1e9 (a common value for masked keys), and usual values.
 SIMILARITIES = np.array([-3e38, -1e30, -1e9, -1e9 + 64, 0.0, 1.0, 3e38])
-# Every choice of visible keys, one a query; the first sees none.
+# One query for every subset of visible keys; the first subset is empty.
 EVERY_MASK = np.array(list(itertools.product([False, True], repeat=len(SIMILARITIES))))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_any_finite_similarity_is_weighed_right_beside_masked_keys(dtype):
-    """Queries and keys of width 1, the queries 1: each similarity is its key."""
+def test_masking_is_exact_at_every_finite_similarity(dtype):
+    """Queries and keys have width 1 and the queries are 1, so each similarity is its key."""
     largest_finite = 65504 if dtype == "float16" else 3e38
     keys = ops.cast(np.clip(SIMILARITIES, -largest_finite, largest_finite)[:, None], dtype)
     values = ops.cast(np.arange(1.0, len(SIMILARITIES) + 1)[:, None], dtype)
@@ -148,7 +148,7 @@ def test_any_finite_similarity_is_weighed_right_beside_masked_keys(dtype):
     np.testing.assert_array_equal(outputs[0, 0, 0], 0)
 
 
-def test_gradients_beside_masked_keys_are_finite_and_zero_where_nothing_is_visible():
+def test_gradients_are_finite_with_masked_keys_and_zero_in_fully_masked_rows():
     class Attention(keras.layers.Layer):
         def build(self, mask_shape):
             shape = (1, 1, len(EVERY_MASK), 1)
@@ -175,7 +175,7 @@ def test_gradients_beside_masked_keys_are_finite_and_zero_where_nothing_is_visib
 
 @FUNCTIONS
 @pytest.mark.parametrize("shape", [(T, S), (B, S), (B, T, S), (1, B, 1, T, S)])
-def test_mask_with_another_number_of_axes_is_named(function, shape):
+def test_mask_with_the_wrong_number_of_axes_raises(function, shape):
     message = rf"`attention_mask` must have 4 axes.*Received: .*\({', '.join(map(str, shape))}\)"
     with pytest.raises(ValueError, match=message):
         function(query, key, value, attention_mask=np.ones(shape, bool))

@@ -1,4 +1,4 @@
-"""Dropout: how much it drops, from what its masks follow, and where its state is found."""
+"""Dropout: the fraction dropped, what the masks depend on, and the path of the random state."""
 
 import keras
 import numpy as np
@@ -23,17 +23,17 @@ def test_fraction_dropped_is_the_rate_and_the_mean_is_kept(rate):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_sizes_that_do_not_fill_a_random_number(size):
+def test_mask_has_the_size_of_the_inputs(size):
     assert masks(Dropout(0.5), 1, size)[0].shape == (size,)
 
 
 @pytest.mark.parametrize("rate", [1e-9, 1 - 1e-9])
-def test_rates_at_the_ends(rate):
+def test_rates_close_to_0_and_1(rate):
     (kept,) = masks(Dropout(rate), 1)
     assert abs(kept.mean() - (1 - rate)) < 1e-3
 
 
-def test_masks_of_steps_and_sites_are_uncorrelated():
+def test_masks_of_steps_and_layers_are_uncorrelated():
     first, second = Dropout(0.5), Dropout(0.5)
     drawn = [mask - 0.5 for mask in (*masks(first, 2), *masks(second, 2))]
     for index, mask in enumerate(drawn):
@@ -50,19 +50,19 @@ def test_masks_repeat_with_the_seed():
     np.testing.assert_array_equal(first, masks(Dropout(0.5), 1))
 
 
-def test_state_is_found_below_the_layers_path_and_can_be_put_back():
-    layer = Dropout(0.5, name="site")
+def test_random_state_is_below_the_layers_path_and_can_be_restored():
+    layer = Dropout(0.5, name="outer")
     inputs = np.ones(64, "float32")
     layer(inputs, training=True)
     (state,) = layer.non_trainable_variables
-    assert state.path == "site/seed_generator/seed_generator_state"
+    assert state.path == "outer/seed_generator/seed_generator_state"
     value = to_numpy(state)
     first = to_numpy(layer(inputs, training=True))
     state.assign(value)
     np.testing.assert_array_equal(first, to_numpy(layer(inputs, training=True)))
 
 
-def test_without_training_or_rate_nothing_is_done():
+def test_nothing_is_dropped_outside_training_or_at_rate_0():
     inputs = np.ones((2, 3), "float32")
     np.testing.assert_array_equal(to_numpy(Dropout(0.5)(inputs)), inputs)
     np.testing.assert_array_equal(to_numpy(Dropout(0.0)(inputs, training=True)), inputs)

@@ -1,4 +1,4 @@
-"""FeedForward against the paper's equation (2)."""
+"""FeedForward, compared with the paper's equation (2)."""
 
 import keras
 import numpy as np
@@ -26,13 +26,13 @@ def test_layer_equals_the_equation(use_bias):
     assert_close(to_numpy(layer(x)), feed_forward(weights, x.astype("float64")), 1e-6)
 
 
-def test_layer_treats_every_position_alike():
+def test_layer_treats_every_position_the_same():
     layer = built()
     alone = np.concatenate([to_numpy(layer(x[:, t : t + 1])) for t in range(5)], axis=1)
     assert_close(alone, to_numpy(layer(x)), 1e-6)
 
 
-def test_activation_is_used_in_between():
+def test_activation_is_applied_between_the_layers():
     layer = built(activation="gelu")
     hidden = keras.activations.gelu(
         keras.ops.matmul(x, layer.intermediate.kernel) + layer.intermediate.bias
@@ -42,21 +42,21 @@ def test_activation_is_used_in_between():
 
 
 def test_dropout_acts_only_in_training():
-    still, dropped = built(), built(dropout=0.5)
-    np.testing.assert_array_equal(to_numpy(dropped(x, training=False)), to_numpy(still(x)))
-    assert not np.allclose(to_numpy(dropped(x, training=True)), to_numpy(still(x)))
+    without, layer = built(), built(dropout=0.5)
+    np.testing.assert_array_equal(to_numpy(layer(x, training=False)), to_numpy(without(x)))
+    assert not np.allclose(to_numpy(layer(x, training=True)), to_numpy(without(x)))
 
 
-def test_layer_follows_the_recipe(tmp_path):
+def test_layer_passes_the_layer_checks(tmp_path):
     config = {"intermediate_dim": 32, "dropout": 0.1, "activation": "gelu"}
     check_layer(FeedForward, config, {"inputs": x}, tmp_path)
 
 
-def test_width_that_is_not_positive_is_named():
+def test_width_that_is_not_positive_raises():
     with pytest.raises(ValueError, match="`intermediate_dim` must .*Received: intermediate_dim=0"):
         FeedForward(intermediate_dim=0)
 
 
-def test_sentences_of_no_tokens_stay_sentences():
+def test_inputs_of_length_0_keep_their_batch_axis():
     layer = built()
     assert tuple(layer(np.zeros((2, 0, 8))).shape)[:2] == (2, 0)

@@ -1,4 +1,4 @@
-"""Our layers in a Keras author's own functional model: implicit masks, fit, save, load."""
+"""The layers in functional models of other authors: implicit masks, fit, save, load."""
 
 import re
 import textwrap
@@ -45,7 +45,7 @@ def two_towers(normalize_first):
 
 
 @pytest.mark.parametrize("embedding", [keras.layers.Embedding, layers.PositionalEmbedding])
-def test_encoder_layers_honour_the_implicit_mask(embedding):
+def test_encoder_layers_apply_the_implicit_mask(embedding):
     model = tagger(embedding)
     wider = np.pad(source, [(0, 0), (0, 3)])
     expected = to_numpy(model({"token_ids": source}))
@@ -54,7 +54,7 @@ def test_encoder_layers_honour_the_implicit_mask(embedding):
 
 @pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_decoder_block_honours_the_implicit_masks_of_both_sides(normalize_first, compiled):
+def test_decoder_block_applies_the_implicit_masks_of_both_sides(normalize_first, compiled):
     model = two_towers(normalize_first)
     call = model.predict_on_batch if compiled else model
     expected = to_numpy(model({"source": source, "target": target}))
@@ -62,10 +62,12 @@ def test_decoder_block_honours_the_implicit_masks_of_both_sides(normalize_first,
         "source": np.pad(source, [(0, 0), (0, 3)]),
         "target": np.pad(target, [(0, 0), (2, 0)]),
     }
-    # Padding on the left of the target: only the mask hides it, not causality.
+    # The target is padded on the left, which the causal mask does not hide.
     assert_close(to_numpy(call(padded))[:, 2:], expected, 1e-6)
 
 
+@pytest.mark.slow_on_jax
+@pytest.mark.slow
 def test_model_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
     model = tagger(layers.PositionalEmbedding)
     model.compile(optimizer="adam", loss="mse")
@@ -99,8 +101,9 @@ def sequential_classifier():
     )
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("make", [readme_classifier, sequential_classifier])
-def test_classifier_gives_the_same_logits_whatever_the_padding(make):
+def test_padding_changes_no_logits_of_a_classifier(make):
     ids = padded_ids([4, 2, 3], V).astype("int64")
     model = make()
     model(ids)

@@ -1,4 +1,4 @@
-"""Masks against literal matrices: 1 = may be attended."""
+"""Masks, compared with literal matrices: 1 = may be attended."""
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ def test_padding_mask_marks_real_tokens():
     assert_equal(padding_mask(ids), literal("1110", "1000", "0000"))
 
 
-def test_padding_mask_takes_another_pad_token():
+def test_padding_mask_accepts_another_pad_token():
     assert_equal(padding_mask(np.array([[0, 9, 9]]), pad_token_id=9), literal("100"))
 
 
@@ -40,7 +40,7 @@ def test_causal_mask_lets_the_last_query_see_every_key(lengths, expected):
     assert_equal(causal_mask(*lengths), expected[None])
 
 
-def test_open_length_of_a_causal_mask_is_named():
+def test_causal_mask_of_unknown_length_raises():
     inputs = keras.Input((None, 8))
     with pytest.raises(ValueError, match="`query_length`.*=None.*`use_causal_mask=True`"):
         causal_mask(keras.ops.shape(inputs)[1])

@@ -1,4 +1,4 @@
-"""MultiHeadAttention against Keras's, and its cache against the full pass."""
+"""MultiHeadAttention, compared with Keras's; decoding with a cache, compared with the full pass."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ KERAS_NAMES = {"output/": "attention_output/"}
 
 query, value, key = normal(B, T, D, seed=1), normal(B, S, 7, seed=2), normal(B, S, 9, seed=3)
 mask = np.random.default_rng(4).random((B, T, S)) < 0.5
-mask[:, :, 0] = True  # Keras's layer answers with uniform attention where nothing is visible
+mask[:, :, 0] = True  # in fully masked rows, Keras's layer returns uniform attention
 
 
 def attention_layer(inputs, **config):
@@ -68,7 +68,7 @@ def test_layer_equals_keras_with_the_same_weights(inputs, call, config, keras_co
         assert_close(actual, expected, 1e-6)
 
 
-def test_causal_mask_is_the_explicit_one():
+def test_use_causal_mask_equals_an_explicit_causal_mask():
     layer = attention_layer({"query": query, "value": query})
     expected = layer(query=query, value=query, attention_mask=np.tri(T, dtype=bool)[None])
     actual = layer(query=query, value=query, use_causal_mask=True)
@@ -77,39 +77,39 @@ def test_causal_mask_is_the_explicit_one():
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("training", [False, True])
-def test_scores_sum_to_one_and_hidden_rows_are_zero(dropout, training):
-    blind = mask.copy()
-    blind[0, 2] = False
+def test_scores_sum_to_one_and_fully_masked_rows_are_zero(dropout, training):
+    masked = mask.copy()
+    masked[0, 2] = False
     inputs = {"query": query, "value": value}
     layer = attention_layer(inputs, dropout=dropout)
     outputs, scores = layer(
-        **inputs, attention_mask=blind, return_attention_scores=True, training=training
+        **inputs, attention_mask=masked, return_attention_scores=True, training=training
     )
     outputs, scores = to_numpy((outputs, scores))
-    sums = np.broadcast_to(blind.any(axis=-1)[:, None], (B, N, T)).astype("float32")
+    sums = np.broadcast_to(masked.any(axis=-1)[:, None], (B, N, T)).astype("float32")
     np.testing.assert_allclose(scores.sum(axis=-1), sums, atol=1e-6)
-    np.testing.assert_array_equal(scores[~np.broadcast_to(blind[:, None], scores.shape)], 0)
+    np.testing.assert_array_equal(scores[~np.broadcast_to(masked[:, None], scores.shape)], 0)
     np.testing.assert_array_equal(outputs[0, 2], to_numpy(layer.output_dense.bias))
 
 
-def test_returned_scores_are_those_before_dropout():
+def test_dropout_changes_the_outputs_but_not_the_returned_scores():
     inputs = {"query": query, "value": value}
     layer = attention_layer(inputs, dropout=0.5)
-    still, still_scores = to_numpy(layer(**inputs, return_attention_scores=True, training=False))
-    wild, wild_scores = to_numpy(layer(**inputs, return_attention_scores=True, training=True))
-    np.testing.assert_array_equal(wild_scores, still_scores)
-    assert not np.allclose(wild, still)
+    outputs, scores = to_numpy(layer(**inputs, return_attention_scores=True, training=False))
+    dropped, same_scores = to_numpy(layer(**inputs, return_attention_scores=True, training=True))
+    np.testing.assert_array_equal(same_scores, scores)
+    assert not np.allclose(dropped, outputs)
 
 
-def test_dropout_keeps_outputs_right_on_average():
+def test_dropout_does_not_change_the_mean_output():
     inputs = {
         "query": np.repeat(query[:1, :1], 4000, axis=0),
         "value": np.repeat(value[:1], 4000, axis=0),
     }
     layer = attention_layer(inputs, dropout=0.3)
-    still, wild = (to_numpy(layer(**inputs, training=t))[:, 0] for t in (False, True))
-    deviation = (wild - still).mean(axis=0) / (wild.std(axis=0) / np.sqrt(len(wild)))
-    assert np.abs(deviation).max() < 5  # standard errors
+    outputs, dropped = (to_numpy(layer(**inputs, training=t))[:, 0] for t in (False, True))
+    standard_error = dropped.std(axis=0) / np.sqrt(len(dropped))
+    assert (np.abs((dropped - outputs).mean(axis=0)) < 5 * standard_error).all()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -154,7 +154,7 @@ def test_cached_steps_equal_the_full_pass(lengths):
     assert tuple(cache["value"].shape) == (B, N, T, 4)
 
 
-def test_projected_keys_and_values_serve_every_query():
+def test_make_cache_projects_once_for_every_query():
     inputs = {"query": query, "value": value, "key": key}
     layer = attention_layer(inputs)
     expected = to_numpy(layer(**inputs, attention_mask=mask))
@@ -167,7 +167,7 @@ def test_projected_keys_and_values_serve_every_query():
     assert tuple(cache["key"].shape) == (B, N, S, K)
 
 
-def test_content_behind_the_mask_changes_nothing():
+def test_masked_content_changes_nothing():
     inputs = {"query": query, "value": value}
     layer = attention_layer(inputs)
     visible = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], bool)
@@ -177,7 +177,7 @@ def test_content_behind_the_mask_changes_nothing():
     np.testing.assert_array_equal(to_numpy(actual), to_numpy(expected))
 
 
-def test_layer_follows_the_recipe(tmp_path):
+def test_layer_passes_the_layer_checks(tmp_path):
     check_layer(
         MultiHeadAttention,
         {**SIZES, "value_dim": 4, "output_dim": 5, "dropout": 0.2, "name": "attention"},
@@ -190,20 +190,20 @@ def test_layer_follows_the_recipe(tmp_path):
 
 @pytest.mark.parametrize("argument", ["num_heads", "key_dim", "value_dim"])
 @pytest.mark.parametrize("wrong", [0, -1])
-def test_width_that_is_not_positive_is_named(argument, wrong):
+def test_width_that_is_not_positive_raises(argument, wrong):
     with pytest.raises(ValueError, match=f"`{argument}` must .*Received: {argument}={wrong}"):
         MultiHeadAttention(**{**SIZES, argument: wrong})
 
 
-def test_missing_value_is_named():
+def test_missing_value_raises():
     with pytest.raises(ValueError, match="`value`.*Received: value=None"):
         attention_layer({"query": query, "value": value})(query=query)
 
 
 @pytest.mark.parametrize("batch", [1, N, N + 1])
 @pytest.mark.parametrize("symbolic", [False, True])
-def test_padding_mask_as_attention_mask_is_named(batch, symbolic):
-    """With a batch of 1 or of `num_heads`, its axes fit those of the heads by chance."""
+def test_padding_mask_as_attention_mask_raises(batch, symbolic):
+    """With a batch of 1 or `num_heads`, the mask would broadcast without an error."""
     layer = MultiHeadAttention(**SIZES)
     x = keras.Input((S, D)) if symbolic else normal(batch, S, D)
     padding = keras.Input((S,), dtype="bool") if symbolic else np.ones((batch, S), bool)
@@ -213,7 +213,7 @@ def test_padding_mask_as_attention_mask_is_named(batch, symbolic):
     layer(query=x, value=x, attention_mask=padding[:, None, :])
 
 
-def test_mask_for_each_head_is_named():
+def test_one_mask_per_head_raises():
     layer = MultiHeadAttention(**SIZES)
     with pytest.raises(ValueError, match=r"Received: attention_mask of shape \(2, 2, 6, 6\)"):
         layer(query=query, value=query, attention_mask=np.ones((B, N, T, T), bool))

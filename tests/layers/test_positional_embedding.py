@@ -1,4 +1,4 @@
-"""Embeddings times sqrt(D) plus positions, against the paper's formula element by element."""
+"""PositionalEmbedding, compared with the paper's formulas; masks, dtypes, learned positions."""
 
 import math
 
@@ -87,7 +87,7 @@ def test_reverse_gives_float32_logits_in_half_precision():
         assert keras.backend.standardize_dtype(logits.dtype) == "float32"
 
 
-def test_embeddings_are_drawn_from_a_normal_of_deviation_root_of_width():
+def test_embeddings_are_drawn_from_the_papers_normal_distribution():
     vocabulary_size, hidden_dim = 2000, 64
     layer = PositionalEmbedding(vocabulary_size, hidden_dim, **LEARNED)
     layer.build()
@@ -95,13 +95,13 @@ def test_embeddings_are_drawn_from_a_normal_of_deviation_root_of_width():
     standard_error = (2 * matrix.size) ** -0.5
     assert abs(matrix.std() - 1) < 5 * standard_error
     assert abs(matrix.mean()) < 5 * matrix.size**-0.5
-    # Within one deviation lie 68.27% of a normal distribution, not the 58% of a uniform one.
+    # One standard deviation covers 68.27% of a normal distribution, but 58% of a uniform one.
     assert abs((np.abs(matrix) < 1).mean() - math.erf(2**-0.5)) < 0.01
 
 
 @POSITIONS
 @pytest.mark.parametrize("mask_zero", [False, True])
-def test_layer_follows_the_recipe(positions, mask_zero, tmp_path):
+def test_layer_passes_the_layer_checks(positions, mask_zero, tmp_path):
     config = {"vocabulary_size": V, "hidden_dim": D, "mask_zero": mask_zero, **positions}
     check_layer(PositionalEmbedding, config, {"inputs": ids}, tmp_path)
 
@@ -116,18 +116,18 @@ def test_layer_follows_the_recipe(positions, mask_zero, tmp_path):
         ({"vocabulary_size": 0}, "`vocabulary_size` must .*Received: vocabulary_size=0"),
     ],
 )
-def test_wrong_argument_is_named(arguments, message):
+def test_wrong_argument_raises(arguments, message):
     with pytest.raises(ValueError, match=message):
         PositionalEmbedding(**{"vocabulary_size": V, "hidden_dim": D, **arguments})
 
 
-def test_odd_width_of_the_encoding_is_named():
+def test_odd_width_of_the_encoding_raises():
     with pytest.raises(ValueError, match="`hidden_dim` must be even.*Received: hidden_dim=7"):
         sinusoidal_encoding(np.arange(3), 7)
 
 
 @pytest.mark.parametrize("mask_zero", [False, True])
-def test_padding_is_left_out_of_an_average_only_with_mask_zero(mask_zero):
+def test_average_pooling_skips_padding_only_with_mask_zero(mask_zero):
     layer = built(mask_zero=mask_zero)
     average = to_numpy(keras.layers.GlobalAveragePooling1D()(layer(ids)))
     counted = ids != 0 if mask_zero else np.ones_like(ids, bool)
@@ -138,10 +138,10 @@ def test_padding_is_left_out_of_an_average_only_with_mask_zero(mask_zero):
         assert mask is None if not mask_zero else (to_numpy(mask) == (ids != 0)).all()
 
 
-def test_reverse_makes_no_mask_of_hidden_states_but_passes_theirs_on():
+def test_reverse_propagates_the_mask_of_hidden_states():
     layer, plain = built(mask_zero=True), built()
     hidden = to_numpy(layer(ids))
-    hidden[:, 0] = 0.0  # zeros of a hidden state are no padding
+    hidden[:, 0] = 0.0  # zeros in hidden states are not padding
     tensor = keras.ops.convert_to_tensor(hidden)
     assert layer.compute_mask(tensor) is None
     np.testing.assert_array_equal(
@@ -153,13 +153,13 @@ def test_reverse_makes_no_mask_of_hidden_states_but_passes_theirs_on():
     assert_close(to_numpy(average(layer(layer(ids), reverse=True))), np.stack(expected), 1e-6)
 
 
-def test_flat_hidden_states_that_look_like_token_ids_are_named():
+def test_hidden_states_with_the_rank_of_token_ids_raise():
     with pytest.raises(ValueError, match=r"`inputs` must be \(B, T, D\).*Received: .*\(5, 8\)"):
         built(mask_zero=True)(normal(5, D), reverse=True)
 
 
 @pytest.mark.parametrize("policy", ["float32", *HALF_PRECISION])
-def test_float_token_ids_are_those_integers_also_in_half_precision(policy):
+def test_float_token_ids_equal_integer_token_ids(policy):
     layer = PositionalEmbedding(5000, D, dtype=policy)
     odd = np.array([[4999, 1001, 257, 0]])
     expected = to_numpy(layer(odd))
@@ -168,8 +168,8 @@ def test_float_token_ids_are_those_integers_also_in_half_precision(policy):
 
 
 @pytest.mark.parametrize("policy", HALF_PRECISION)
-def test_dtype_that_cannot_hold_every_token_id_is_named(policy):
-    """Sequential makes its inputs in the compute dtype, in which 257 would become 256."""
+def test_dtype_that_cannot_represent_every_token_id_raises(policy):
+    """`keras.Sequential` casts its inputs to the compute dtype, which would round 257 to 256."""
     dtype = HALF_PRECISION[policy]
     model = keras.Sequential([PositionalEmbedding(5000, D, dtype=policy)])
     message = f"Token ids must be integers: {dtype}.*Received: .*vocabulary_size=5000"
@@ -183,14 +183,14 @@ def test_dtype_that_cannot_hold_every_token_id_is_named(policy):
 
 @pytest.mark.parametrize("length, start_index", [(7, 0), (1, 6), (4, 3)])
 @pytest.mark.parametrize("convert", [int, np.int32, keras.ops.convert_to_tensor])
-def test_position_beyond_the_learned_table_is_named(length, start_index, convert):
+def test_position_outside_the_learned_table_raises(length, start_index, convert):
     layer = built(**LEARNED)
-    with pytest.raises(ValueError, match=f"`max_sequence_length`.*Received: {length} tokens.*=6"):
+    with pytest.raises(ValueError, match=f"`max_sequence_length`=6. Received: {length} tokens"):
         layer(np.ones((1, length), "int32"), start_index=convert(start_index))
 
 
-def functions_of_open_length(layer, folder):
-    """name -> function of the number of tokens, which its graph does not know."""
+def functions_of_unknown_length(layer, folder):
+    """{name: function of the number of tokens}; the graph of each does not know the number."""
     import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.int32)])
@@ -213,19 +213,19 @@ def functions_of_open_length(layer, folder):
 
 
 @pytest.mark.tensorflow_only
-def test_position_beyond_the_learned_table_is_named_in_graphs(tmp_path):
+def test_position_outside_the_learned_table_raises_in_graphs(tmp_path):
     import tensorflow as tf
 
-    for name, function in functions_of_open_length(built(**LEARNED), tmp_path).items():
+    for name, function in functions_of_unknown_length(built(**LEARNED), tmp_path).items():
         assert np.isfinite(function(6)).all(), name
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             function(7)
         tokens, start_index = (1, 6) if name == "decoding" else (7, 0)
-        received = f"[{tokens}] [tokens, start_index =] [{start_index}] [max_sequence_length =] [6]"
+        received = f"=6. Received:] [{tokens}] [tokens, start_index =] [{start_index}]"
         assert received in str(error.value), name
 
 
-def test_position_beyond_the_learned_table_is_nan_where_nothing_can_be_raised():
+def test_position_outside_the_learned_table_is_nan_in_compiled_code():
     layer = built(**LEARNED)
     if keras.config.backend() == "tensorflow":
         import tensorflow as tf
@@ -240,7 +240,7 @@ def test_position_beyond_the_learned_table_is_nan_where_nothing_can_be_raised():
 
         compiled = jax.jit(lambda index: layer(ids, start_index=index))
     else:
-        pytest.skip("everything is known on PyTorch")
+        pytest.skip("PyTorch compiles nothing here, so all positions are static")
     assert_close(to_numpy(compiled(np.int32(2))), to_numpy(layer(ids, start_index=2)), 1e-6)
-    beyond = to_numpy(compiled(np.int32(4)))
-    assert np.isfinite(beyond[:, :2]).all() and np.isnan(beyond[:, 2:]).all()
+    outputs = to_numpy(compiled(np.int32(4)))
+    assert np.isfinite(outputs[:, :2]).all() and np.isnan(outputs[:, 2:]).all()

@@ -1,14 +1,15 @@
-"""TransformerConfig: round trips, and errors that name the field."""
+"""TransformerConfig: presets, round trips, and errors that name the field."""
 
 import dataclasses
 import re
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer import TransformerConfig
+from tests.examples import examples
 
 RATE = st.floats(0, 1, exclude_max=True)
 SIZE = st.integers(1, 64)
@@ -52,7 +53,7 @@ def configs(draw):
     )
 
 
-@settings(deadline=None)
+@examples(short=25, long=200)
 @given(configs())
 def test_config_survives_yaml_and_dict(config):
     assert TransformerConfig.from_yaml(config.to_yaml()) == config
@@ -73,7 +74,9 @@ def test_config_cannot_be_changed():
         ("big", 6, 1024, 4096, 16, 0.3),
     ],
 )
-def test_named_sizes_are_the_papers(size, layers, hidden_dim, intermediate_dim, num_heads, dropout):
+def test_presets_have_the_documented_sizes(
+    size, layers, hidden_dim, intermediate_dim, num_heads, dropout
+):
     config = getattr(TransformerConfig, size)(vocabulary_size=100)
     assert (config.num_encoder_layers, config.num_decoder_layers) == (layers, layers)
     assert (config.hidden_dim, config.intermediate_dim) == (hidden_dim, intermediate_dim)
@@ -84,7 +87,7 @@ def test_named_sizes_are_the_papers(size, layers, hidden_dim, intermediate_dim, 
     assert not config.normalize_first
 
 
-def test_overrides_win_over_the_named_size():
+def test_overrides_replace_the_values_of_a_preset():
     config = TransformerConfig.big(100, dropout=0.2, key_dim=16)
     assert (config.dropout, config.key_dim, config.value_dim) == (0.2, 16, 64)
 
@@ -120,7 +123,7 @@ def test_overrides_win_over_the_named_size():
         ("unk_token_id", 2.0),
     ],
 )
-def test_wrong_field_is_named_in_one_line(field, wrong):
+def test_wrong_field_raises_an_error_of_one_line(field, wrong):
     with pytest.raises(ValueError) as caught:
         TransformerConfig(**{"vocabulary_size": 100, field: wrong})
     message = str(caught.value)
@@ -145,37 +148,37 @@ def test_wrong_field_is_named_in_one_line(field, wrong):
         ({"end_token_id": 0}, "different.*pad_token_id=0, .*end_token_id=0"),
     ],
 )
-def test_fields_that_do_not_go_together_are_named(fields, message):
+def test_inconsistent_fields_raise(fields, message):
     with pytest.raises(ValueError, match=message):
         TransformerConfig(vocabulary_size=100, **fields)
 
 
-def test_heads_need_not_divide_the_width_where_both_widths_are_given():
+def test_num_heads_need_not_divide_hidden_dim_if_head_widths_are_given():
     config = TransformerConfig(
         vocabulary_size=100, num_heads=3, hidden_dim=8, key_dim=2, value_dim=5
     )
     assert (config.key_dim, config.value_dim) == (2, 5)
 
 
-def test_width_may_be_odd_where_positions_are_learned():
+def test_hidden_dim_may_be_odd_with_learned_positions():
     learned = {"positions": "learned", "max_sequence_length": 9}
     assert (
         TransformerConfig(vocabulary_size=100, num_heads=1, hidden_dim=7, **learned).hidden_dim == 7
     )
 
 
-def test_unknown_key_is_named():
+def test_unknown_key_raises():
     with pytest.raises(ValueError, match="'num_layers'"):
         TransformerConfig.from_dict({"vocabulary_size": 100, "num_layers": 6})
 
 
-def test_missing_vocabulary_size_is_named():
+def test_missing_vocabulary_size_raises():
     with pytest.raises(ValueError, match="vocabulary_size"):
         TransformerConfig.from_yaml("num_heads: 8")
 
 
 @pytest.mark.parametrize("text", ["", "- 1\n- 2", "base", "hidden_dim: [1"])
-def test_yaml_that_is_no_mapping_is_a_readable_error(text):
+def test_yaml_that_is_not_a_mapping_raises_an_error_of_one_line(text):
     with pytest.raises(ValueError, match="YAML|mapping") as caught:
         TransformerConfig.from_yaml(text)
     assert re.fullmatch(r"[^\n]+", str(caught.value))

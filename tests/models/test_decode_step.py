@@ -1,4 +1,4 @@
-"""Decoding step by step with a cache equals the full pass."""
+"""Decoding steps with a cache, compared with the full pass."""
 
 import keras
 import numpy as np
@@ -36,8 +36,11 @@ def decode(model, cache, lengths, target=target, convert=int):
     return np.concatenate(logits, axis=1), cache
 
 
+ONE_BY_ONE = pytest.param([1] * T, marks=pytest.mark.slow_on_jax)
+
+
 @VARIANTS
-@pytest.mark.parametrize("lengths", [[1] * T, [3, 1, 2], [T]], ids=str)
+@pytest.mark.parametrize("lengths", [ONE_BY_ONE, [3, 1, 2], [T]], ids=str)
 def test_steps_equal_the_full_pass(variant, lengths):
     model = transformer(**variant)
     logits, _ = decode(model, model.init_cache(source), lengths)
@@ -53,15 +56,15 @@ def test_index_may_be_a_tensor():
     assert_close(logits, to_numpy(model(token_inputs(source, target))), 1e-6)
 
 
-def test_dropout_is_off_in_steps():
-    quiet = transformer(dropout=0.0)
-    loud = transformer(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5)
-    expected, _ = decode(quiet, quiet.init_cache(source), [1] * T)
-    np.testing.assert_array_equal(decode(loud, loud.init_cache(source), [1] * T)[0], expected)
+def test_decoding_steps_apply_no_dropout():
+    without = transformer(dropout=0.0)
+    model = transformer(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5)
+    expected, _ = decode(without, without.init_cache(source), [1] * T)
+    np.testing.assert_array_equal(decode(model, model.init_cache(source), [1] * T)[0], expected)
 
 
 @VARIANTS
-def test_sentences_can_leave_the_batch_on_the_first_axis_of_the_cache(variant):
+def test_sentences_can_be_removed_along_the_first_axis_of_the_cache(variant):
     model = transformer(**variant)
     expected = to_numpy(model(token_inputs(source, target)))
     _, cache = decode(model, model.init_cache(source), [1, 2])
@@ -74,16 +77,16 @@ def test_sentences_can_leave_the_batch_on_the_first_axis_of_the_cache(variant):
         assert_close(to_numpy(logits)[:, 0], expected[kept, index], 1e-6)
 
 
-def grow_tree(model, steps, rivals, seed=0):
-    """Decodes W rival hypotheses that re-order, fork and die at random, one token at a time.
+def random_beam_steps(model, steps, slots, seed=0):
+    """Decodes W hypotheses per sentence, one token a step, with random tokens and parents.
 
-    Yields after each step the prefixes `(B, W, T)`, start token first, and what the step returned.
+    Yields the prefixes `(B, W, T)`, start token first, the logits and the scores of each step.
     """
     rng = np.random.default_rng(seed)
     cache, prefixes = model.init_cache(source), np.zeros((len(source), 1, 0), "int32")
     for index in range(steps):
-        shape = (len(source), rivals)
-        parents = rng.integers(0, rivals, shape) if index else np.zeros(shape, "int64")
+        shape = (len(source), slots)
+        parents = rng.integers(0, slots, shape) if index else np.zeros(shape, "int64")
         tokens = rng.integers(4, V, shape) if index else np.ones(shape, "int64")
         prefixes = np.take_along_axis(prefixes, parents[:, :, None], axis=1)
         prefixes = np.concatenate([prefixes, tokens[:, :, None]], axis=2).astype("int32")
@@ -97,11 +100,11 @@ def grow_tree(model, steps, rivals, seed=0):
         yield prefixes, to_numpy(logits), to_numpy(scores)
 
 
-def check_tree(model, steps, rivals, tolerance):
-    steps = list(grow_tree(model, steps, rivals))
+def check_beam_steps(model, steps, slots, tolerance):
+    steps = list(random_beam_steps(model, steps, slots))
     for prefixes, logits, _ in steps:
-        # (B, W, T) -> (B * W, T): every hypothesis as a sentence of its own
-        inputs = token_inputs(np.repeat(source, rivals, axis=0), np.concatenate(prefixes))
+        # (B, W, T) -> (B * W, T): every hypothesis as a separate sentence
+        inputs = token_inputs(np.repeat(source, slots, axis=0), np.concatenate(prefixes))
         assert_close(np.concatenate(logits), to_numpy(model(inputs))[:, -1], tolerance)
     prefixes, _, scores = steps[-1]
     full = to_numpy(model.attention_scores(inputs)["encoder_decoder"])
@@ -110,19 +113,21 @@ def check_tree(model, steps, rivals, tolerance):
         np.testing.assert_allclose(block, of_block[:, :, -1], atol=10 * tolerance)
 
 
+@pytest.mark.slow_on_jax
 @VARIANTS
-def test_rival_hypotheses_equal_the_full_pass_over_each_prefix(variant):
-    check_tree(transformer(**variant), 4, 3, 1e-5)
+def test_beam_hypotheses_equal_the_full_pass_over_each_prefix(variant):
+    check_beam_steps(transformer(**variant), 4, 3, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only  # large; the variants above run on every backend
 @pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.1)])
-@pytest.mark.parametrize("size", ["tiny", "base"])
+@pytest.mark.parametrize("size", ["tiny", pytest.param("base", marks=pytest.mark.long)])
 def test_paper_sizes_step_like_the_full_pass(size, dtype, tolerance, normalize_first):
     config = getattr(TransformerConfig, size)(V, normalize_first=normalize_first)
     model = Transformer(config, dtype=dtype)
-    check_tree(model, 3, 2, tolerance)
+    check_beam_steps(model, 3, 2, tolerance)
     logits, _ = decode(model, model.init_cache(source), [1] * 3, target[:, :3])
     assert_close(logits, to_numpy(model(token_inputs(source, target[:, :3]))), tolerance)
 

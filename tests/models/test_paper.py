@@ -1,4 +1,4 @@
-"""The whole model against the NumPy float64 re-statement of the paper's sections 3.1-3.5."""
+"""The whole model, compared with the paper's sections 3.1-3.5 written in NumPy and float64."""
 
 import numpy as np
 import pytest
@@ -27,9 +27,13 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+def marked(name):
+    return pytest.param(name, marks=pytest.mark.slow_on_jax) if name == "base" else name
+
+
+@pytest.fixture(scope="module", params=map(marked, CONFIGS))
 def compared(request):
-    """What the model and the paper say of the same padded batch."""
+    """Logits and attention scores of the model, and of the paper, for the same padded batch."""
     config = CONFIGS[request.param]
     model = randomize(Transformer(config))
     source = padded_ids(SOURCE_LENGTHS, config.source_vocabulary_size, seed=1)

@@ -1,4 +1,4 @@
-"""How many parameters there are, and how they are drawn, against the paper's arithmetic."""
+"""The number of parameters and their initial values, compared with the paper's."""
 
 import functools
 
@@ -18,12 +18,19 @@ def count(size="base", vocabulary_size=V, **overrides):
     return Transformer(config).count_params()
 
 
+@pytest.mark.tensorflow_only  # the sizes are the same on every backend
 def test_base_has_the_papers_parameters():
     assert count(vocabulary_size=37_000) == 63_082_496
 
 
+@pytest.mark.long
+@pytest.mark.tensorflow_only  # the sizes are the same on every backend
 def test_big_has_the_papers_parameters():
     assert count("big", vocabulary_size=37_000) == 214_245_376
+
+
+def long(*arguments):
+    return pytest.param(*arguments, marks=pytest.mark.long)
 
 
 D, F, N = 512, 2048, 6
@@ -33,16 +40,17 @@ ATTENTION = 4 * (D**2 + D)
 LAYER = 3 * ATTENTION + 2 * FEED_FORWARD + 5 * 2 * D  # an encoder and a decoder block
 
 
+@pytest.mark.tensorflow_only  # the sizes are the same on every backend
 @pytest.mark.parametrize(
     "change, difference, millions",
     [
         # Queries and keys of 8 heads lose 48 (or 32) columns, each with its bias.
         ({"key_dim": 16}, -ATTENTION_BLOCKS * 2 * 8 * 48 * (D + 1), -7.1),
-        ({"key_dim": 32}, -ATTENTION_BLOCKS * 2 * 8 * 32 * (D + 1), -4.7),
+        long({"key_dim": 32}, -ATTENTION_BLOCKS * 2 * 8 * 32 * (D + 1), -4.7),
         ({"num_encoder_layers": 2, "num_decoder_layers": 2}, -4 * LAYER, -29.4),
-        ({"num_encoder_layers": 8, "num_decoder_layers": 8}, 2 * LAYER, 14.7),
-        ({"intermediate_dim": 1024}, -2 * N * 1024 * (2 * D + 1), -12.6),
-        ({"intermediate_dim": 4096}, 2 * N * 2048 * (2 * D + 1), 25.2),
+        long({"num_encoder_layers": 8, "num_decoder_layers": 8}, 2 * LAYER, 14.7),
+        long({"intermediate_dim": 1024}, -2 * N * 1024 * (2 * D + 1), -12.6),
+        long({"intermediate_dim": 4096}, 2 * N * 2048 * (2 * D + 1), 25.2),
     ],
     ids=lambda x: str(x) if isinstance(x, dict) else "",
 )
@@ -72,7 +80,7 @@ ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     ],
     ids=lambda x: str(x) if isinstance(x, dict) else "",
 )
-def test_options_cost_what_they_add(change, difference):
+def test_options_change_the_number_of_parameters_as_expected(change, difference):
     assert count("tiny", **ONE_LAYER, **change) - count("tiny", **ONE_LAYER) == difference
 
 
@@ -108,16 +116,16 @@ def test_kernels_are_glorot_uniform_of_the_papers_matrices(name, initial_weights
         assert abs((kernel**2).mean() - limit**2 / 3) < 5 * error
 
 
-def test_embeddings_are_normal_with_deviation_root_of_width(initial_weights):
+def test_embeddings_are_drawn_from_the_papers_normal_distribution(initial_weights):
     tables = [w for path, w in initial_weights.items() if path.endswith("embeddings")]
     assert len(tables) == 2
     for table in tables:
         relative_deviation = table.std() * TINY_D**0.5
         assert abs(relative_deviation - 1) < 5 * (2 * table.size) ** -0.5
-        assert np.abs(table).max() > 3 * TINY_D**-0.5  # a normal distribution has tails
+        assert np.abs(table).max() > 3 * TINY_D**-0.5  # a uniform distribution has no tails
 
 
-def test_biases_are_zero_and_norms_neutral(initial_weights):
+def test_initial_biases_are_0_and_norm_scales_are_1(initial_weights):
     for path, weight in initial_weights.items():
         if path.endswith(("bias", "beta")):
             np.testing.assert_array_equal(weight, 0)

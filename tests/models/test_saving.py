@@ -1,4 +1,4 @@
-"""Models outlive their process: `.keras`, `.weights.h5`, config."""
+"""Models are saved and loaded: `.keras`, `.weights.h5`, config."""
 
 import json
 import zipfile
@@ -28,7 +28,7 @@ VARIANT = {"normalize_first": True, "tie_embeddings": "none", "source_vocabulary
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A folder with a trained model, its weights and what it answers."""
+    """A folder with a trained model, its weights and its config; and the model."""
     folder = tmp_path_factory.mktemp("saved")
     model = new_transformer(**VARIANT)
     model.compile(
@@ -50,41 +50,48 @@ def saved(tmp_path_factory):
 import keras_transformer
 model = keras_transformer.load_model("{folder}/model.keras")
 """,
-        """
+        pytest.param(
+            """
 from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Transformer, paper_optimizer
 model = keras.saving.load_model("{folder}/model.keras")
 """,
-        """
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            """
 from keras_transformer import Transformer, TransformerConfig
 config = TransformerConfig.from_yaml(open("{folder}/config.yaml").read())
 model = Transformer(config)
 model.load_weights("{folder}/model.weights.h5")
 """,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["keras_transformer.load_model", "keras.saving.load_model", "load_weights"],
 )
+@pytest.mark.slow
 def test_model_answers_the_same_in_a_fresh_process(saved, load):
     folder, model = saved
     assert_same_in_a_fresh_process(model, inputs, load, folder)
 
 
-def test_model_file_that_is_not_whole_is_named(saved, tmp_path):
-    """Cut off anywhere, or with any byte of its content changed."""
+def test_damaged_model_file_raises(saved, tmp_path):
+    """The file is truncated, or one byte of a member is changed, or it is not an archive."""
     content = (saved[0] / "model.keras").read_bytes()
     size, path = len(content), tmp_path / "cut.keras"
     broken = [content[:length] for length in (0, 1, 30, size // 4, size // 2, size - 1)]
     with zipfile.ZipFile(saved[0] / "model.keras") as archive:
         for member in archive.infolist():
-            # Behind the header of 30 bytes and the name.
+            # The middle of the content, which follows a header of 30 bytes and the name.
             place = member.header_offset + 30 + len(member.filename) + member.compress_size // 2
             broken.append(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     for wrong in (*broken, b"text"):
         path.write_bytes(wrong)
-        with pytest.raises(ValueError, match="cut.keras must be a whole `.keras` file"):
+        with pytest.raises(ValueError, match="cut.keras must be a complete `.keras` file"):
             keras_transformer.load_model(path)
 
 
-def test_loaded_model_is_whole(saved):
+def test_loaded_model_has_config_optimizer_and_decoding(saved):
     folder, model = saved
     loaded = keras_transformer.load_model(folder / "model.keras")
     assert type(loaded) is Transformer
@@ -123,6 +130,7 @@ def test_config_makes_the_same_model(variant):
     assert keras.models.model_from_json(model.to_json()).config == model.config
 
 
+@pytest.mark.slow
 def test_tied_matrix_stays_tied_after_loading(tmp_path):
     model = transformer()
     model.save(tmp_path / "tied.keras")
@@ -134,8 +142,9 @@ def test_tied_matrix_stays_tied_after_loading(tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), 0)
 
 
+@pytest.mark.slow
 def test_frozen_parts_stay_frozen_and_keep_their_optimizer(tmp_path):
-    """Layers, a layer thawed inside a frozen one, and a single weight."""
+    """A frozen layer, a trainable layer inside it, and a single frozen weight."""
     small = {**VARIANT, "num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}
     with keras.name_scope("outer"):  # as inside another model
         model = new_transformer(**small)
@@ -154,10 +163,10 @@ def test_frozen_parts_stay_frozen_and_keep_their_optimizer(tmp_path):
         each.train_on_batch(inputs, labels)
     for found, expected in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
         np.testing.assert_allclose(to_numpy(found), to_numpy(expected), atol=1e-6)
-    thawed = Transformer.from_config({**model.get_config(), "frozen": []})
-    assert len(thawed.trainable_variables) == len(new_transformer(**small).trainable_variables)
+    trainable = Transformer.from_config({**model.get_config(), "frozen": []})
+    assert len(trainable.trainable_variables) == len(new_transformer(**small).trainable_variables)
 
 
-def test_missing_file_is_named(tmp_path):
+def test_missing_file_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.keras"):
         keras_transformer.load_model(tmp_path / "nowhere.keras")

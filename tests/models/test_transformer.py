@@ -1,4 +1,4 @@
-"""The model's promises: names, shapes, masks, precision, gradients, first loss."""
+"""Transformer: names, shapes, masks, precision, gradients, initial loss."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_summary_names_the_parts():
     for part in ("encoder_token_ids", "decoder_token_ids", "encoder ", "decoder ", "logits"):
         assert f" {part}" in summary
     assert f"Total params: {transformer().count_params():,}" in summary
-    assert "_1" not in summary  # no counted-up names: the same in every process
+    assert "_1" not in summary  # no numbered names, which would differ between processes
 
 
 def test_two_models_have_the_same_paths():
@@ -68,7 +68,9 @@ def test_the_future_never_leaks(normalize_first, dropout, training):
 
 
 @NORMS
-@pytest.mark.parametrize("amount", [1, 4, 33])
+@pytest.mark.parametrize(
+    "amount", [1, *(pytest.param(n, marks=pytest.mark.slow_on_jax) for n in (4, 33))]
+)
 def test_more_padding_changes_no_logits(normalize_first, amount):
     model = transformer(normalize_first=normalize_first)
     expected = to_numpy(model(inputs))
@@ -77,7 +79,8 @@ def test_more_padding_changes_no_logits(normalize_first, amount):
     assert_close(actual[:, : target.shape[1]], expected, 1e-6)
 
 
-def test_another_pad_token_is_as_neutral():
+@pytest.mark.slow_on_jax
+def test_another_pad_token_is_masked_too():
     model = transformer(pad_token_id=3, unk_token_id=0)
     expected = to_numpy(model(token_inputs(source[:, :2], target)))
     padded = np.pad(source[:, :2], [(0, 0), (0, 3)], constant_values=3)
@@ -86,6 +89,7 @@ def test_another_pad_token_is_as_neutral():
     assert not np.allclose(to_numpy(model(token_inputs(zeros, target))), expected)
 
 
+@pytest.mark.slow_on_jax
 def test_sentences_of_a_batch_do_not_touch():
     model = transformer()
     together = to_numpy(model(inputs))
@@ -94,7 +98,7 @@ def test_sentences_of_a_batch_do_not_touch():
         assert_close(to_numpy(alone)[0], together[b], 1e-6)
 
 
-def test_sentence_of_padding_alone_attends_to_nothing():
+def test_sentence_of_only_padding_attends_to_nothing():
     model = transformer()
     empty = token_inputs(np.zeros_like(source), target)
     assert np.isfinite(to_numpy(model(empty))).all()
@@ -131,7 +135,7 @@ def test_logits_and_scores_are_float32_in_half_precision(policy):
 
 @pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
 def test_every_weight_gets_a_gradient(tie_embeddings):
-    """One step of gradient descent at rate 1 moves each weight by its gradient."""
+    """One step of gradient descent at rate 1 changes each weight by its gradient."""
     model = new_transformer(tie_embeddings=tie_embeddings)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=keras.optimizers.SGD(1.0), loss=loss)
@@ -140,7 +144,7 @@ def test_every_weight_gets_a_gradient(tie_embeddings):
     for variable in model.trainable_variables:
         gradient = before[variable.path] - to_numpy(variable)
         assert np.isfinite(gradient).all()
-        # Softmax is invariant to the shift that a key bias makes.
+        # A key bias shifts all similarities of a query equally, which softmax ignores.
         assert variable.path.endswith("key/bias") or gradient.any(), variable.path
 
 
@@ -160,6 +164,6 @@ def test_first_loss_is_that_of_a_guess(tie_embeddings, normalize_first):
 @pytest.mark.parametrize(
     "wrong", ["tiny", TransformerConfig.tiny(9).to_dict()], ids=["str", "dict"]
 )
-def test_config_of_another_type_is_named(wrong):
+def test_config_of_another_type_raises(wrong):
     with pytest.raises((TypeError, ValueError), match="`config` must .*Received: config="):
         Transformer(wrong)
