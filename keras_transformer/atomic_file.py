@@ -1,4 +1,4 @@
-"""Atomic writes: a file or a folder appears whole at its path, or not at all.
+"""Atomic writes: readers see the old file or folder, or the whole new one, never a part.
 
 Pure Python.
 """
@@ -7,66 +7,94 @@ import contextlib
 import ctypes
 import errno
 import os
-from pathlib import Path
+import pathlib
+from collections.abc import Iterator
 
-# Of Linux's `renameat2`: paths are relative to the working folder; the two change places.
+from keras_transformer.types import Path
+
+# Flags of Linux's `renameat2`: relative paths start at the working folder; exchange two paths.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @contextlib.contextmanager
-def atomic_path(path):
-    """Gives another path to write to, and lets what was written appear whole or not at all."""
-    path = Path(path)
-    partial = path.with_name(f".partial.{path.name}")  # keeps the ending, by which Keras goes
+def atomic_path(path: Path, *, unique: bool = False) -> Iterator[pathlib.Path]:
+    """Yields a temporary path to write to, and renames it to `path` at the end.
+
+    The new file and its name are flushed to disk. On any exception the temporary file is deleted,
+    and a file that was at `path` before is unchanged.
+
+    Args:
+        path: path of the file to write, in an existing folder.
+        unique: whether several processes may write to `path` at the same time. Each then has its
+            own temporary file. Defaults to `False`: all share one temporary file, so the next
+            write replaces what a killed process left.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    path = pathlib.Path(path)
+    process = f"{os.getpid()}." if unique else ""
+    # The suffix stays: Keras chooses the format by it.
+    partial = path.with_name(f".partial.{process}{path.name}")
     try:
         yield partial
-        with open(partial, "rb") as file:
+        with open(partial, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
+        if not isinstance(error, OSError):
+            raise
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = " Free space on the disk, then run the same command again." if is_full else ""
         raise OSError(
             error.errno,
-            f"{path} could not be written: {error.strerror or error}. What was there before is as "
-            f"it was.{advice}",
+            f"{path} could not be written: {error.strerror or error}. A file that was there before "
+            f"is unchanged.{advice}",
         ) from error
+    _flush_folder(path.parent)
 
 
-def write_text(path, text):
-    """Writes a text file that appears whole or not at all."""
+def write_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 text file atomically."""
     with atomic_path(path) as partial:
         partial.write_text(text, "utf-8")
 
 
-def replace_folder(new, path):
-    """Moves a folder to a path of the same file system, in place of the folder that is there.
+def replace_folder(new: pathlib.Path, path: pathlib.Path) -> None:
+    """Moves the folder `new` to `path`; a folder that was at `path` moves to `new`.
 
-    What was at the path is then where the new folder was, for the caller to delete. It is never
-    lost: where the two cannot change places in one step, it is renamed to `PATH.old-*` first, and
-    renamed back if the new folder cannot take its place.
+    The old folder is never lost: where the system cannot exchange two paths in one step, the old
+    folder is renamed to `PATH.old-*` first, and renamed back if the new one cannot be moved.
 
     Args:
-        new: `pathlib.Path` of a whole folder, in a temporary one beside `path` whose name ends in
-            `-` and something random.
-        path: `pathlib.Path`.
+        new: a complete folder. Its parent is a temporary folder next to `path`, and the name of
+            this parent ends in `-` and random characters.
+        path: where the folder goes, on the same file system.
 
     Raises:
-        OSError: if the folder cannot be moved; what was at `path` is there again.
+        OSError: if the folder cannot be moved. The old folder is at `path` again.
     """
-    _flush(new)
+    for file in new.rglob("*"):
+        if file.is_file():
+            with open(file, "rb+") as opened:
+                os.fsync(opened.fileno())
+    _move_folder(new, path)
+    _flush_folder(path.parent)
+
+
+def _move_folder(new, path):
     if not os.path.lexists(path):
         try:
             os.rename(new, path)
             return
         except OSError as error:
+            # Another process may have written its folder in the meantime.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            # Another process has written its folder meanwhile.
     if _exchange(new, path):
-        return  # the old one is where the new one was, in the temporary folder
+        return
     old = path.with_name(f"{path.name}.old-{new.parent.name.rpartition('-')[2]}")
     os.rename(path, old)
     try:
@@ -78,7 +106,7 @@ def replace_folder(new, path):
 
 
 def _exchange(one, other):
-    """Lets two paths change places in one step, and says whether it could."""
+    """Exchanges two paths in one step; returns whether the system could."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError, TypeError):  # not Linux, or an old C library
@@ -87,9 +115,11 @@ def _exchange(one, other):
     return rename(*paths, ctypes.c_uint(_RENAME_EXCHANGE)) == 0
 
 
-def _flush(folder):
-    """Has the disk hold every file before the old folder goes."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with open(file, "rb") as opened:
-                os.fsync(opened.fileno())
+def _flush_folder(folder):
+    """Flushes the names in a folder to disk."""
+    with contextlib.suppress(OSError):  # Windows cannot open a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,10 +1,11 @@
-"""BLEU and chrF of lists of strings, by sacreBLEU, each with the signature to compare it by.
+"""BLEU and chrF (by sacreBLEU, with signature) and exact match of lists of strings.
 
-Last station of the data flow: translations -> scores; knows no translator.
-Paper section 6.1 (table 2 reports BLEU).
+Imports nothing of the package. Paper section 6.1 (table 2 reports BLEU).
 """
 
 import dataclasses
+import operator
+from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,30 +14,33 @@ class Score:
 
     Attributes:
         name: `"BLEU"` or `"chrF2"`.
-        value: float in [0, 100].
-        signature: sacreBLEU's record of how it was computed. Scores compare only if it is equal.
+        value: from 0 to 100.
+        signature: sacreBLEU's signature: the settings that the score was computed with. Compare
+            scores only if their signatures are equal.
     """
 
     name: str
     value: float
     signature: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name} {self.value:.2f} ({self.signature})"
 
 
-def bleu(hypotheses, references, tokenized=False, lowercase=False):
+def bleu(
+    hypotheses: Iterable[str],
+    references: Iterable[str],
+    tokenized: bool = False,
+    lowercase: bool = False,
+) -> Score:
     """Corpus BLEU: geometric mean of 1- to 4-gram precisions times the brevity penalty.
 
     Args:
-        hypotheses: list of strings, the translations.
-        references: list of strings, one reference for each hypothesis, in the same order.
-        tokenized: bool. `False`: plain text, tokenised by sacreBLEU (`13a`), which is the score to
-            publish. `True`: both sides are tokenised already and are split at white space only.
-        lowercase: bool. Compare without regard to case.
-
-    Returns:
-        `Score`.
+        hypotheses: the translations.
+        references: one reference for each translation, in the same order.
+        tokenized: `False`, for published scores: plain text, which sacreBLEU tokenizes with `13a`.
+            `True`: text that is already tokenized, and is split at white space only.
+        lowercase: ignore case.
 
     Raises:
         ValueError: if the lists are empty or of unequal length.
@@ -47,19 +51,16 @@ def bleu(hypotheses, references, tokenized=False, lowercase=False):
     from sacrebleu.metrics import BLEU
 
     tokenize = "none" if tokenized else "13a"
-    # `force` only silences the warning that the text looks tokenised.
+    # `force` only silences the warning that the text looks tokenized.
     return _score(BLEU(tokenize=tokenize, lowercase=lowercase, force=True), hypotheses, references)
 
 
-def chrf(hypotheses, references):
-    """Corpus chrF2: F-score of character 1- to 6-grams, recall weighing twice, white space ignored.
+def chrf(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
+    """Corpus chrF2: F-score of character 1- to 6-grams, without white space; recall has weight 2.
 
     Args:
-        hypotheses: list of strings, the translations.
-        references: list of strings, one reference for each hypothesis, in the same order.
-
-    Returns:
-        `Score`.
+        hypotheses: the translations.
+        references: one reference for each translation, in the same order.
 
     Raises:
         ValueError: if the lists are empty or of unequal length.
@@ -72,37 +73,33 @@ def chrf(hypotheses, references):
     return _score(CHRF(), hypotheses, references)
 
 
-def exact_match(hypotheses, references):
-    """The share of translations that equal their reference, character for character.
+def exact_match(hypotheses: Iterable[str], references: Iterable[str]) -> float:
+    """Fraction of translations that equal their reference, character for character.
 
     Args:
-        hypotheses: list of strings, the translations.
-        references: list of strings, one reference for each hypothesis, in the same order.
-
-    Returns:
-        float in [0, 1].
+        hypotheses: the translations.
+        references: one reference for each translation, in the same order.
 
     Raises:
         ValueError: if the lists are empty or of unequal length.
     """
+    translations, expected = _checked_lists(hypotheses, references)
+    return sum(map(operator.eq, translations, expected)) / len(expected)
+
+
+def _checked_lists(hypotheses, references):
     hypotheses, references = list(hypotheses), list(references)
-    _check(hypotheses, references)
-    pairs = zip(hypotheses, references, strict=True)
-    return sum(hypothesis == reference for hypothesis, reference in pairs) / len(references)
-
-
-def _check(hypotheses, references):
     if len(hypotheses) != len(references):
         raise ValueError(
-            "`hypotheses` and `references` must be equally many. "
+            "`hypotheses` and `references` must have equal length. "
             f"Received: {len(hypotheses)} hypotheses, {len(references)} references"
         )
     if not hypotheses:
         raise ValueError("`hypotheses` must hold at least one line. Received: hypotheses=[]")
+    return hypotheses, references
 
 
 def _score(metric, hypotheses, references):
-    hypotheses, references = list(hypotheses), list(references)
-    _check(hypotheses, references)
+    hypotheses, references = _checked_lists(hypotheses, references)
     result = metric.corpus_score(hypotheses, [references])
     return Score(result.name, result.score, str(metric.get_signature()))

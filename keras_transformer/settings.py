@@ -1,4 +1,4 @@
-"""Settings that check themselves: the base of all configuration read from YAML.
+"""Base class of validated settings, with reading and writing of YAML.
 
 Pure Python.
 """
@@ -7,40 +7,42 @@ import difflib
 import re
 import reprlib
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 import yaml
 
+from keras_transformer.types import Path
 
+
+@dataclass(frozen=True)
 class Settings:
     """Base of frozen dataclasses whose fields come from users.
 
-    Checks each value against the type that its field is annotated with, refuses floats that are
-    infinite or not a number, and names the field where something is wrong. Subclasses call
-    `super().__post_init__()` before checks of their own.
+    Checks each value against the annotated type of its field, and rejects infinite floats and NaN.
+    Errors name the field. Subclasses call `super().__post_init__()` before their own checks.
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            # An int may stand for a float; a bool, though an int to Python, may not stand for one.
+            # Accept int for float, but not bool, which is a subclass of int.
             is_float = field.type in (float, float | None)
-            allowed = field.type | int if is_float else field.type
-            if not isinstance(value, allowed) or (
-                isinstance(value, bool) and field.type is not bool
-            ):
+            allowed: Any = field.type | int if is_float else field.type
+            is_bool = isinstance(value, bool)
+            if not isinstance(value, allowed) or (is_bool and field.type is not bool):
                 self._reject(field.name, f"of type {_name_of(field.type)}")
-            # An int beyond all floats is as wrong as an infinite float. NaN compares as False.
+            # Also rejects ints that are too large for a float; `not <=` also rejects NaN.
             if is_float and value is not None and not abs(value) <= sys.float_info.max:
                 self._reject(field.name, "a finite number")
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """Returns all fields as a dict of plain values."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values):
-        """Returns the settings that `to_dict` described; unknown or missing keys are an error."""
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Creates settings from the dict of `to_dict`; unknown and missing keys are errors."""
         if not isinstance(values, dict):
             received = "nothing" if values is None else reprlib.repr(values)
             raise ValueError(
@@ -57,21 +59,19 @@ class Settings:
         except TypeError as error:  # a field without a default is missing
             raise ValueError(f"{cls.__name__}: {str(error).split('() ')[-1]}") from None
 
-    def to_yaml(self):
+    def to_yaml(self) -> str:
         """Returns all fields as YAML text."""
-        values = self.to_dict()
-        return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+        return yaml.dump(self.to_dict(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
     @classmethod
-    def from_yaml(cls, text, source=None):
-        """Returns the settings in YAML text, such as `to_yaml` writes.
+    def from_yaml(cls, text: str, source: Path | None = None) -> Self:
+        """Creates settings from YAML text, such as the text that `to_yaml` returns.
 
-        Floats may be written as `1e-3`, which YAML 1.1 reads as text. A key that stands twice in
-        one mapping is an error.
+        Floats may be written as `1e-3`, which YAML 1.1 reads as text. Duplicate keys are an error.
 
         Args:
-            text: str.
-            source: path of the file that the text is from, which errors then name. Optional.
+            text: YAML text.
+            source: path of the file with the text, for error messages. Optional.
         """
         try:
             return cls.from_dict(yaml.load(text, Loader=_Loader))
@@ -81,16 +81,23 @@ class Settings:
             message = str(error)
         raise ValueError(message if source is None else f"{source}: {message}")
 
+    def _require(self, name, is_valid, expected):
+        if not is_valid:
+            self._reject(name, expected)
+
+    def _require_choice(self, name, choices):
+        self._require(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
+
     def _reject(self, name, expected):
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={getattr(self, name)!r}")
 
 
 def _name_of(kind):
-    return getattr(kind, "__name__", str(kind)) if isinstance(kind, type) else str(kind)
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's plain values; refuses a key that stands twice."""
+    """Loads plain values; rejects duplicate keys."""
 
     def compose_mapping_node(self, anchor):
         node = super().compose_mapping_node(anchor)
@@ -98,18 +105,18 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in lines:
-                    first = lines[key.value]
-                    problem = f"the key {key.value!r} stands twice, first in line {first}"
+                    problem = f"duplicate key {key.value!r}, first in line {lines[key.value]}"
                     raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
                 lines[key.value] = key.start_mark.line + 1
         return node
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes the text that `_Loader` would read as a float."""
+    """Quotes text that `_Loader` would read as a float."""
 
 
-# A float may do without the point and the sign of the exponent, which YAML 1.1 asks for.
+# In YAML 1.1 a float needs a point and a signed exponent: `1e-3` and `1.0e3` are text. Read them
+# as floats.
 for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver(
         "tag:yaml.org,2002:float",
@@ -119,7 +126,7 @@ for _kind in (_Loader, _Dumper):
 
 
 def _problem_of(error):
-    """What is wrong in a YAML text, and in which line, in one line."""
+    """Returns the position and the problem of a YAML error, in one line."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:  # a character that YAML does not allow
         return str(error).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Two replicas on the two logical CPUs of `conftest.py`."""
+"""A strategy of two replicas, on the two logical CPUs of `conftest.py`."""
 
 import functools
 
@@ -7,5 +7,5 @@ import tensorflow as tf
 
 @functools.cache
 def mirrored():
-    """The one MirroredStrategy of this process: a second one breaks training."""
+    """The only MirroredStrategy of this process: training under a second one fails."""
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

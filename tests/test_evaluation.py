@@ -1,4 +1,4 @@
-"""Scores against a restatement of BLEU and against two published ones."""
+"""Scores against a restatement of BLEU and two published scores."""
 
 import collections
 import math
@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.evaluation import bleu, chrf
+from keras_transformer.evaluation import bleu, chrf, exact_match
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
@@ -45,12 +45,12 @@ def bleu_restated(hypotheses, references):
     return 100 * math.exp(brevity + sum(log_precisions) / 4)
 
 
-def test_tokenized_bleu_is_the_formula():
+def test_tokenized_bleu_equals_the_formula():
     score = bleu(HYPOTHESES, REFERENCES, tokenized=True)
     assert score.value == pytest.approx(bleu_restated(HYPOTHESES, REFERENCES))
 
 
-def test_brevity_penalty_needs_the_shorter_side_to_be_the_hypotheses():
+def test_brevity_penalty_applies_to_short_hypotheses():
     long, short = "a b c d e f g h", "a b c d e f"
     assert bleu([short], [long], tokenized=True).value == pytest.approx(100 * math.exp(1 - 8 / 6))
 
@@ -76,7 +76,7 @@ def test_lowercase_ignores_case():
     assert bleu(lines, REFERENCES).value < 50
 
 
-def test_scores_carry_their_signatures():
+def test_scores_have_signatures():
     assert "tok:13a" in bleu(HYPOTHESES, REFERENCES).signature
     assert "tok:none" in bleu(HYPOTHESES, REFERENCES, tokenized=True).signature
     assert "case:lc" in bleu(HYPOTHESES, REFERENCES, lowercase=True).signature
@@ -84,12 +84,16 @@ def test_scores_carry_their_signatures():
     assert str(chrf(REFERENCES, REFERENCES)).startswith("chrF2 100.00 (nrefs:1|")
 
 
-def test_chrf_weighs_recall_four_times():
+def test_recall_has_weight_4_in_chrf():
     # One order of n-grams only: precision 1, recall 1 / 2, so (1 + 4) P R / (4 P + R).
     assert chrf(["a"], ["ab"]).value == pytest.approx(100 * 5 * 0.5 / 4.5)
 
 
-@pytest.mark.parametrize("metric", [bleu, chrf])
+def test_exact_match_is_the_fraction_of_equal_lines():
+    assert exact_match(HYPOTHESES, [*HYPOTHESES[:3], "other"]) == 0.75
+
+
+@pytest.mark.parametrize("metric", [bleu, chrf, exact_match])
 def test_unequal_or_empty_lists_raise(metric):
     with pytest.raises(ValueError, match="2 hypotheses, 1 references"):
         metric(["a", "b"], ["a"])

@@ -1,10 +1,10 @@
-"""What all settings have in common: YAML as people write it, errors that name field and file."""
+"""Settings in YAML: how values are read, and errors that name field and file."""
 
 import dataclasses
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -17,6 +17,7 @@ from keras_transformer.runs.recipe import (
     recipe_text,
 )
 from keras_transformer.settings import Settings
+from tests.examples import examples
 
 REQUIRED = {TransformerConfig: {"vocabulary_size": 100}, DataSettings: {"train": ["a", "b"]}}
 KINDS = (TransformerConfig, DataSettings, VocabularySettings, TrainingSettings, SearchSettings)
@@ -30,7 +31,7 @@ NUMBERS = [
 
 @dataclasses.dataclass(frozen=True)
 class Anything(Settings):
-    """Takes whatever YAML says."""
+    """Accepts any value."""
 
     value: object = None
     other: object = None
@@ -54,7 +55,7 @@ MANTISSAS = st.from_regex(r"[-+]?([0-9]{1,4}\.?[0-9]{0,4}|\.[0-9]{1,4})", fullma
 EXPONENTS = st.from_regex(r"[eE][-+]?[0-9]{1,2}", fullmatch=True)
 
 
-@settings(deadline=None)
+@examples(short=50, long=500)
 @given(MANTISSAS, EXPONENTS)
 def test_float_with_an_exponent_is_read_as_python_reads_it(mantissa, exponent):
     value = read(mantissa + exponent)
@@ -68,7 +69,7 @@ def test_float_with_an_exponent_is_read_as_python_reads_it(mantissa, exponent):
         *("e5", "1e", "1e5e5", "-e3", "1.2.3e4", "GPU:0", "1e-3x", "'1e-3'", '"1e-3"', "val_loss"),
     ],
 )
-def test_everything_else_is_read_as_yaml_reads_it(text):
+def test_other_values_are_read_as_yaml_reads_them(text):
     assert read(text) == yaml.safe_load(text) and type(read(text)) is type(yaml.safe_load(text))
 
 
@@ -76,24 +77,24 @@ def test_everything_else_is_read_as_yaml_reads_it(text):
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]))
 
 
-@settings(deadline=None, derandomize=True)
+@examples(short=50, long=500, derandomize=True)
 @given(TEXT | st.from_regex(r"[-+]?[0-9.]{0,5}[eE][-+]?[0-9]{1,3}", fullmatch=True))
-def test_text_survives_also_if_it_looks_like_a_float(text):
+def test_text_is_restored_even_if_it_looks_like_a_float(text):
     """Such as a folder named 1e-3 in `init_from`."""
     training = TrainingSettings(init_from=text)
     assert TrainingSettings.from_yaml(training.to_yaml()) == training
-    assert yaml.safe_load(training.to_yaml())["init_from"] == text, "for other readers of YAML too"
+    assert yaml.safe_load(training.to_yaml())["init_from"] == text, "other readers of YAML"
 
 
 @pytest.mark.parametrize("kind, name", NUMBERS)
-def test_number_that_is_not_finite_is_refused_by_name(kind, name):
+def test_non_finite_number_is_refused_by_name(kind, name):
     others = [f"{key}: {value}" for key, value in REQUIRED.get(kind, {}).items() if key != name]
     for text in (".inf", "-.inf", ".nan", ".NaN", "1e999"):
         assert f"`{name}` must be" in refused(kind, "\n".join([*others, f"{name}: {text}"]))
 
 
 @pytest.mark.parametrize("kind, name", NUMBERS)
-def test_int_beyond_all_floats_is_refused_where_a_float_is_meant(kind, name):
+def test_int_too_large_for_a_float_is_refused_in_float_fields(kind, name):
     (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
     if field.type in (float, float | None):
         with pytest.raises(ValueError, match=f"`{name}` must be a finite number"):
@@ -111,24 +112,24 @@ def test_int_beyond_all_floats_is_refused_where_a_float_is_meant(kind, name):
         ("value:\n  a: {b: 1,\n      'b': 2}", ["'b'", "line 3", "first in line 2"]),
     ],
 )
-def test_key_that_stands_twice_is_refused_with_its_lines(text, named):
+def test_duplicate_key_is_refused_with_its_lines(text, named):
     message = refused(Anything, text)
     for word in named:
         assert word in message
 
 
-def test_merged_mappings_may_be_overruled():
-    """YAML's own way to say a key again."""
+def test_keys_of_merged_mappings_may_be_overridden():
+    """A merge with `<<` is not a duplicate key."""
     text = "value: &a {x: 1, y: 2}\nother: &b {<<: *a, y: 3}"
     assert Anything.from_yaml(text) == Anything({"x": 1, "y": 2}, {"x": 1, "y": 3})
     assert Anything.from_yaml(f"{text}\n").to_yaml().count("x: 1") == 2
 
 
-def test_unknown_key_is_answered_by_the_one_that_is_meant():
+def test_unknown_key_is_answered_by_a_similar_one():
     message = refused(TrainingSettings, "batch_token: 5")
     assert "Did you mean 'batch_tokens'?" in message and "label_smoothing" not in message
     for word in ("'zzz'", "label_smoothing", "batch_tokens"):
-        assert word in refused(TrainingSettings, "zzz: 5"), "nothing close: all of them"
+        assert word in refused(TrainingSettings, "zzz: 5"), "all keys, if none is similar"
     assert "'epochs'" in refused(Recipe, "data: {train: [a.tsv]}\ntraining: {epoch: 3}")
 
 
@@ -147,7 +148,7 @@ DATA = "data: {train: [a.tsv]}\n"
         (DATA + "training: {epochs: \0}", ["not valid YAML"]),
         (DATA + "training: {epochs: 0}", ["`epochs`"]),
         (DATA + "model: {num_heads: 3}", ["num_heads=3"]),
-        (DATA + "training: {epochs: 1, epochs: 2}", ["'epochs' stands twice"]),
+        (DATA + "training: {epochs: 1, epochs: 2}", ["duplicate key 'epochs'"]),
         ("training: {epochs: 1}", ["'data'"]),
     ],
 )
@@ -160,10 +161,10 @@ def test_error_in_a_recipe_names_its_file(tmp_path, text, named):
     assert message.startswith(f"{path}: ") and "<unicode string>" not in message
     for word in named:
         assert word in message
-    assert "Männer" not in message, "what is no recipe is not echoed"
+    assert "Männer" not in message, "the text is not repeated"
 
 
-def test_recipe_that_is_no_text_is_named(tmp_path):
+def test_recipe_that_is_not_text_is_named(tmp_path):
     path = tmp_path / "model.keras"
     path.write_bytes(b"PK\x03\x04\xff\xfe")
     for reader in (Recipe.load, recipe_text):

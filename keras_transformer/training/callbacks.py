@@ -1,34 +1,36 @@
-"""What a run is told by while it trains: its speed, what it translates, when it goes wrong.
+"""Callbacks for any `fit`: translation scores, best model, averaged weights."""
 
-Called by Keras during `fit`. Those that add to the logs stand in front of those that record them.
-"""
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import keras
 
 from keras_transformer import evaluation
-from keras_transformer.atomic_file import atomic_path
+from keras_transformer.training.model_state import save_model
+from keras_transformer.training.optimizers import without_loss_scaling
+from keras_transformer.types import Path
 
 
-def better(name):
-    """Returns `max` or `min`, whichever picks the better of two values of a logged name."""
-    higher = any(word in name for word in ("bleu", "chrf", "accuracy"))
-    return max if higher else min
+def monitor_mode(name: str) -> Literal["min", "max"]:
+    """Returns `"max"` if a higher value of a metric is better, such as BLEU, else `"min"`."""
+    return "max" if any(word in name for word in ("bleu", "chrf", "accuracy")) else "min"
 
 
 class TranslationEvaluator(keras.callbacks.Callback):
-    """Translates a sample after an epoch, logs `val_bleu` and `val_chrf`, and shows some lines.
+    """Translates a sample after an epoch, logs `val_bleu` and `val_chrf`, and prints some lines.
 
-    Place it in front of the callbacks that record the logs or choose the best epoch by them.
+    Place it before the callbacks that record the logs or use them to choose the best epoch.
 
     Args:
-        translator: callable from a list of strings to a list of strings, such as a `Translator` of
-            the model that is trained.
-        pairs: list of (source, reference) strings.
-        epochs: int. After every how many epochs. Defaults to `1`.
-        tokenized: bool. BLEU on the tokens between white space, for text that is tokenised.
+        translator: translates a list of strings, such as a `Translator` of the model that is
+            trained.
+        pairs: (source, reference) strings.
+        epochs: number of epochs between evaluations. Defaults to `1`.
+        tokenized: whether the text is already tokenized: BLEU then splits at white space only.
             Defaults to `False`.
-        samples: int. How many translations are shown. Defaults to `3`.
-        print_fn: callable that takes a line of text. Defaults to `print`.
+        samples: number of translations to print. Defaults to `3`.
+        print_fn: prints a line of text. Defaults to `print`.
 
     Example:
 
@@ -36,13 +38,20 @@ class TranslationEvaluator(keras.callbacks.Callback):
     >>> evaluator = keras_transformer.TranslationEvaluator(lambda lines: lines, pairs, samples=1)
     >>> logs = {}
     >>> evaluator.on_epoch_end(0, logs)
-    <BLANKLINE>
     a b c d -> a b c d
     >>> round(logs["val_bleu"], 2)
     50.0
     """
 
-    def __init__(self, translator, pairs, epochs=1, tokenized=False, samples=3, print_fn=print):
+    def __init__(
+        self,
+        translator: Callable[[list[str]], list[str]],
+        pairs: Iterable[tuple[str, str]],
+        epochs: int = 1,
+        tokenized: bool = False,
+        samples: int = 3,
+        print_fn: Callable[[str], Any] = print,
+    ) -> None:
         super().__init__()
         self._translator = translator
         self._sources, self._references = map(list, zip(*pairs, strict=True))
@@ -51,71 +60,69 @@ class TranslationEvaluator(keras.callbacks.Callback):
         self._samples = samples
         self._print = print_fn
 
-    def on_epoch_end(self, epoch, logs=None):
-        if (epoch + 1) % self._epochs:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is None or (epoch + 1) % self._epochs:
             return
         translations = self._translator(self._sources)
-        logs["val_bleu"] = evaluation.bleu(
-            translations, self._references, tokenized=self._tokenized
-        ).value
+        logs["val_bleu"] = evaluation.bleu(translations, self._references, self._tokenized).value
         logs["val_chrf"] = evaluation.chrf(translations, self._references).value
-        self._print("")  # ends the line of Keras's progress bar
+        if (self.params or {}).get("verbose") in (1, "auto"):
+            self._print("")  # Keras's progress bar has not ended its line yet
         for source, translation in zip(self._sources[: self._samples], translations, strict=False):
             self._print(f"{source} -> {translation}")
 
 
 class BestModel(keras.callbacks.Callback):
-    """Writes the model to a file after each epoch that is better than all before.
-
-    The file appears whole or not at all.
+    """Writes the model to a file, atomically, after each epoch with a new best value.
 
     Args:
         path: path of the `.keras` file.
-        monitor: str. Name of a logged value; see `better`.
-        best: float. The best value so far, if the run goes on. Optional.
+        monitor: name of a logged value; see `monitor_mode`.
+        best: the best value so far, if training resumes. Optional.
     """
 
-    def __init__(self, path, monitor, best=None):
+    def __init__(self, path: Path, monitor: str, best: float | None = None) -> None:
         super().__init__()
         self._path = path
         self._monitor = monitor
         self._best = best
 
-    def on_epoch_end(self, epoch, logs=None):
-        value = logs.get(self._monitor)
-        if value is None or value == self._best:
-            return
-        if self._best is None or better(self._monitor)(value, self._best) == value:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        value = (logs or {}).get(self._monitor)
+        if value is not None and self._is_better(value):
             self._best = value
-            with atomic_path(self._path) as partial:
-                self.model.save(partial)
+            save_model(self.model, self._path)
+
+    def _is_better(self, value):
+        if self._best is None or math.isnan(self._best):
+            return True
+        return value < self._best if monitor_mode(self._monitor) == "min" else value > self._best
 
 
 class AveragedWeights(keras.callbacks.Callback):
-    """Lets what follows an epoch see the exponential moving average of the weights.
+    """Swaps in the exponential moving average (EMA) of the weights after an epoch.
 
-    Validation and the callbacks after this one see the average, until `give_back`. The exchange is
-    exact to the bit. For an optimizer made with `use_ema=True`.
+    Validation and the callbacks after this one see the average, until `give_back`. The swap is
+    bit-exact. Requires an optimizer with `use_ema=True`.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self._weights = None
+        self._weights: list[Any] | None = None
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._weights is not None:
             return
-        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
-        averages = optimizer._model_variables_moving_average
+        averages = without_loss_scaling(self.model.optimizer)._model_variables_moving_average
         self._weights = [variable.numpy() for variable in self.model.trainable_variables]
         for variable, average in zip(self.model.trainable_variables, averages, strict=True):
             variable.assign(average.numpy())
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.on_test_begin()  # where there is no validation
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.on_test_begin()  # without validation, it has not been called
 
-    def give_back(self):
-        """Puts the weights back."""
+    def give_back(self) -> None:
+        """Restores the weights that the average replaced."""
         if self._weights is not None:
             for variable, value in zip(self.model.trainable_variables, self._weights, strict=True):
                 variable.assign(value)

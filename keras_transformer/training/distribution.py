@@ -1,4 +1,4 @@
-"""Which devices train, and which rows of a batch each of them sees.
+"""Distribution strategies of TensorFlow, and the workers that train together.
 
 Paper, section 5.2 (one machine with 8 GPUs).
 """
@@ -6,6 +6,7 @@ Paper, section 5.2 (one machine with 8 GPUs).
 import contextlib
 import json
 import os
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import tensorflow as tf
@@ -15,37 +16,38 @@ from tensorflow.python.distribute.cluster_resolver.slurm_cluster_resolver import
 )
 
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker")
-LOST = (
-    *(tf.errors.UnavailableError, tf.errors.AbortedError),
-    *(tf.errors.CancelledError, tf.errors.DeadlineExceededError),
+WORKER_LOST_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
 )
 
 
-def get_strategy(name="auto", devices=None):
-    """Returns the strategy under whose scope to build the model.
+def get_strategy(
+    name: str = "auto", devices: Sequence[str] | None = None
+) -> tf.distribute.Strategy:
+    """Returns the distribution strategy. Build the model inside `strategy.scope()`.
 
-    Always the same object for the same arguments, since a second `MirroredStrategy` in one process
-    breaks training after a change of the model.
+    The same arguments return the same object, because training under a second `MirroredStrategy`
+    in one process can fail.
 
     Args:
-        name: str:
+        name: one of:
 
             - `"single"`: one device.
-            - `"mirrored"`: all GPUs of this machine, or the `devices` named.
-            - `"multi_worker"`: this process is one of several, on one or more machines, as told by
-              the environment variable `TF_CONFIG` or by Slurm. To be called before TensorFlow is
-              used for anything else.
+            - `"mirrored"`: all GPUs of this machine, or the given `devices`.
+            - `"multi_worker"`: this process is one of several, on one or more machines, configured
+              by the environment variable `TF_CONFIG` or by Slurm. Call `get_strategy` before any
+              other TensorFlow code.
             - `"auto"`: `"multi_worker"` if `TF_CONFIG` names several workers, else `"mirrored"` if
               there are several GPUs, else `"single"`.
-        devices: list of device names, such as `["GPU:0", "GPU:1"]`; one for `"single"`. Defaults to
-            all GPUs, or the CPU where there is none.
-
-    Returns:
-        `tf.distribute.Strategy`.
+        devices: device names, such as `["GPU:0", "GPU:1"]`; one for `"single"`. Defaults to all
+            GPUs, or the CPU if there are none.
 
     Raises:
-        ValueError: for another name (`ParameterServerStrategy` among them, under which Keras 3 does
-            not train), devices that do not exist, or a cluster that is not described.
+        ValueError: if the name is unknown, if a device does not exist, or if neither `TF_CONFIG`
+            nor Slurm describes the cluster. Keras 3 does not support `"parameter_server"`.
 
     Example:
 
@@ -58,12 +60,9 @@ def get_strategy(name="auto", devices=None):
     True
     """
     if name not in STRATEGIES:
-        reason = (
-            " Keras 3 does not train under ParameterServerStrategy: its updates are asynchronous, "
-            "so that no two runs would agree." * ("parameter" in str(name))
-        )
         raise ValueError(
-            f"The strategy must be one of {', '.join(STRATEGIES)}.{reason} Received: {name!r}"
+            f"The strategy must be one of {', '.join(STRATEGIES)} (Keras 3 does not support "
+            f"ParameterServerStrategy, whose updates are asynchronous). Received: {name!r}"
         )
     if devices is not None:
         _check_devices(name, devices)
@@ -73,34 +72,34 @@ def get_strategy(name="auto", devices=None):
 
 
 class WorkerLostError(ConnectionError):
-    """Another worker has ended or cannot be reached, so that this one cannot go on alone."""
+    """Another worker has ended or cannot be reached, so this one cannot continue."""
 
 
 @contextlib.contextmanager
-def raise_worker_lost(strategy):
-    """Turns the errors of collectives whose other end is gone into a `WorkerLostError`."""
+def raise_worker_lost(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Converts TensorFlow's errors of a failed collective to a `WorkerLostError`."""
     try:
         yield
-    except LOST as error:
+    except WORKER_LOST_ERRORS as error:
         if num_workers(strategy) == 1:
             raise
         lines = error.message.splitlines()
         reason = next((line for line in lines if "aborted" in line), lines[0])
         raise WorkerLostError(
-            f"Another worker was lost: {reason.rstrip('.')}. Look into its output, then start all "
-            "workers again: they go on from the newest checkpoint."
+            f"Another worker was lost: {reason.rstrip('.')}. Check the output of that worker, then "
+            "start all workers again: they resume from the newest checkpoint."
         ) from error
 
 
-def num_workers(strategy):
+def num_workers(strategy: tf.distribute.Strategy) -> int:
     """Returns the number of processes that train together under a strategy."""
     if strategy.num_replicas_in_sync == 1:
-        return 1  # the default strategy does not know its devices
+        return 1  # the default strategy has no `worker_devices`
     return strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
 
 
-def is_chief(strategy):
-    """Returns whether this process writes the files; of several workers only the first does."""
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether this process writes the files: only the first worker does."""
     if num_workers(strategy) == 1:
         return True
     resolver = strategy.cluster_resolver
@@ -109,8 +108,8 @@ def is_chief(strategy):
     )
 
 
-def sum_over_workers(strategy, value):
-    """Returns the sum of a float over all workers; each waits for the others here."""
+def sum_over_workers(strategy: tf.distribute.Strategy, value: float) -> float:
+    """Returns the sum of a float over all workers. Blocks until every worker calls it."""
     if num_workers(strategy) == 1:
         return value
     local = len(strategy.extended.worker_devices)
@@ -124,7 +123,7 @@ def _automatic(devices):
     try:
         cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
     except ValueError:
-        return "multi_worker"  # which says what is wrong
+        return "multi_worker"  # building that strategy raises the error
     if sum(map(len, cluster.values())) > 1:
         return "multi_worker"
     several = len(devices or tf.config.list_logical_devices("GPU")) > 1
@@ -143,7 +142,7 @@ def _strategy(name, devices):
 
 
 def _cluster():
-    """The workers there are, and which of them this process is."""
+    """The workers, and which of them this process is."""
     if "TF_CONFIG" not in os.environ:
         os.environ["TF_CONFIG"] = json.dumps(_config_of_slurm())
     try:
@@ -152,7 +151,7 @@ def _cluster():
         described["cluster"][task["type"]][task["index"]]
     except (ValueError, LookupError, TypeError):
         raise ValueError(
-            "TF_CONFIG must describe the cluster and this process's place in it, such as "
+            "TF_CONFIG must describe the cluster and the task of this process, such as "
             '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
             '"task": {"type": "worker", "index": 0}}. '
             f"Received: {os.environ['TF_CONFIG']}"
@@ -161,9 +160,9 @@ def _cluster():
 
 
 def _config_of_slurm():
-    """What TF_CONFIG would print_fn, from what `srun` tells each task.
+    """Builds the value of TF_CONFIG from the environment variables of Slurm's `srun`.
 
-    TensorFlow's own resolver needs GPUs, and sorts the hosts, which puts tasks in wrong places.
+    TensorFlow's own resolver needs GPUs, and sorts the hosts, which gives wrong task indices.
     """
     try:
         hosts = expand_hostlist(os.environ["SLURM_STEP_NODELIST"])
@@ -171,9 +170,8 @@ def _config_of_slurm():
         index = int(os.environ["SLURM_PROCID"])
     except KeyError:
         raise ValueError(
-            "Several workers need the environment variable TF_CONFIG, or to be started by Slurm's "
-            "`srun`; neither was found. `scripts/train_multi_worker.sh 2` tries it out on one "
-            "machine."
+            "Several workers need the environment variable TF_CONFIG or Slurm's `srun`; neither "
+            "was found. To try it on one machine, run `scripts/train_multi_worker.sh 2`."
         ) from None
     port = 20_000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 20_000  # jobs may share a host
     addresses = [
@@ -194,12 +192,9 @@ def _check_devices(name, devices):
         )
     if name == "single" and len(devices) > 1:
         raise ValueError(f"`single` takes one device. Received: devices={devices!r}")
-    known = [device.name for device in tf.config.list_logical_devices()]
+    existing = [device.name.rpartition("device:")[2] for device in tf.config.list_logical_devices()]
     for device in devices:
-        if not any(
-            name.endswith(f"device:{device.strip('/')}") or name == device for name in known
-        ):
+        if device.rpartition("device:")[2].strip("/") not in existing:
             raise ValueError(
-                f"There is no device {device!r}. There are: "
-                f"{', '.join(name.removeprefix('/device:') for name in known)}"
+                f"There is no device {device!r}. The devices are: {', '.join(existing)}"
             )

@@ -4,11 +4,13 @@ Paper, section 5.4.
 """
 
 import inspect
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.training.token_weights import class_indices, token_weights
+from keras_transformer.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -16,18 +18,18 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     """Cross-entropy between sparse labels, smoothed over all classes, and logits.
 
     The target distribution is `1 - eps` on the label plus `eps / V` on every class, the label
-    included (as in the paper and in Keras; some toolkits spread `eps / (V - 1)` over the others).
+    included, as in the paper and in Keras (some toolkits spread `eps / (V - 1)` over the others).
     Letters: B batch, T length, V number of classes.
 
     Args:
-        label_smoothing: float in [0, 1), `eps`. Defaults to `0.1`.
-        ignore_class: int. Labels equal to it weigh 0, with or without `sample_weight`; `None`
-            ignores nothing. Defaults to `0`, the padding.
-        reduction: as in `keras.losses.Loss`. Defaults to `"mean_with_sample_weight"`: the sum over
-            the tokens divided by the sum of their weights, however much padding a batch has.
-            `"mean"` and `"sum_over_batch_size"` divide by the number of labels that are not
-            ignored, `"sum"` by nothing.
-        name: str.
+        label_smoothing: `eps`, at least 0 and less than 1. Defaults to `0.1`.
+        ignore_class: label with weight 0, with or without `sample_weight`; `None` ignores nothing.
+            Defaults to `0`, the padding.
+        reduction: as in `keras.losses.Loss`. Defaults to `"mean_with_sample_weight"`, which divides
+            the sum over the tokens by the sum of their weights, independent of the amount of
+            padding. `"mean"` and `"sum_over_batch_size"` divide by the number of labels that are
+            not ignored; `"sum"` does not divide.
+        name: defaults to `"smoothed_cross_entropy"`.
         dtype: dtype of the loss. Defaults to float32.
 
     Call arguments:
@@ -36,8 +38,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         sample_weight: float tensor `(B, T)` or `(B,)`. Optional.
 
     Returns:
-        scalar in nats per token; `call`, without reduction and weights, a `(B, T)` tensor. A label
-        outside the vocabulary that weighs anything gives NaN.
+        scalar in nats per token. `call` returns a `(B, T)` tensor without reduction and weights.
+        NaN if a label whose weight is not 0 is outside the vocabulary.
 
     Precision: float32.
     Departures from the paper: none.
@@ -56,12 +58,12 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     def __init__(
         self,
-        label_smoothing=0.1,
-        ignore_class=0,
-        reduction="mean_with_sample_weight",
-        name="smoothed_cross_entropy",
-        dtype=None,
-    ):
+        label_smoothing: float = 0.1,
+        ignore_class: int | None = 0,
+        reduction: str | None = "mean_with_sample_weight",
+        name: str | None = "smoothed_cross_entropy",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
@@ -71,17 +73,19 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self.ignore_class = ignore_class
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
         weights = token_weights(y_true, self.ignore_class, sample_weight)
         if self.reduction in ("mean", "sum_over_batch_size"):
-            # As Keras's losses with an `ignore_class`: Keras itself divides by all labels.
+            # Divide by the kept labels, as Keras's own losses with an `ignore_class` do.
             kept = token_weights(y_true, self.ignore_class)
             weights = ops.divide_no_nan(weights, ops.mean(kept))
-        # A label that weighs nothing may be any number.
+        # Labels with weight 0 may be outside the vocabulary.
         y_true = ops.where(ops.equal(weights, 0), 0, y_true)
         return super().__call__(y_true, y_pred, sample_weight=weights)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         logits = ops.cast(y_pred, "float32")
         num_classes = logits.shape[-1]
         indices, outside = class_indices(y_true, num_classes)
@@ -89,24 +93,17 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         target = target * (1.0 - self.label_smoothing) + self.label_smoothing / num_classes
         return ops.categorical_crossentropy(target, logits, from_logits=True) + outside
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "label_smoothing": self.label_smoothing,
-            "ignore_class": self.ignore_class,
-        }
+    def get_config(self) -> dict[str, Any]:
+        own = {"label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class}
+        return {**super().get_config(), **own}
 
 
-def refuse_probabilities(loss):
-    """Raises a `ValueError` for a loss that would take the model's logits for probabilities.
-
-    Args:
-        loss: what `compile` was given; `None` passes.
-    """
+def refuse_probabilities(loss: Any) -> None:
+    """Raises a `ValueError` if the `loss` given to `compile` expects probabilities."""
     losses = [each for each in keras.tree.flatten(loss) if each is not None]
     if any(_takes_probabilities(each) for each in losses):
         raise ValueError(
-            "The model gives logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
+            "The loss must take logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
             f"`from_logits=True`. Received: loss={loss!r}"
         )
 
@@ -115,6 +112,6 @@ def _takes_probabilities(loss):
     if hasattr(loss, "from_logits"):
         return not loss.from_logits
     if not callable(loss):
-        return True  # a name: Keras makes losses of probabilities of all it knows
+        return True  # a name: Keras creates such a loss with `from_logits=False`
     from_logits = inspect.signature(loss).parameters.get("from_logits")
     return from_logits is not None and from_logits.default is False

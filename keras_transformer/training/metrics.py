@@ -1,31 +1,40 @@
-"""Token accuracy and perplexity: sums and counts over tokens, exact whatever the batches are."""
+"""Token accuracy and perplexity: means over tokens, independent of how they are batched."""
+
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.training.token_weights import class_indices, token_weights
+from keras_transformer.types import Tensor
 
 
 class TokenMean(keras.metrics.Mean):
-    """The mean of a per-token value over the tokens that count; base of both metrics."""
+    """Weighted mean of a per-token value; base of both metrics."""
 
-    def __init__(self, ignore_class=0, name=None, dtype=None):
-        super().__init__(name=name, dtype=dtype)
+    default_name: str
+
+    def __init__(
+        self, ignore_class: int | None = 0, name: str | None = None, dtype: str | None = None
+    ) -> None:
+        super().__init__(name=name or self.default_name, dtype=dtype)
         self.ignore_class = ignore_class
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         y_true = ops.cast(y_true, "int32")
         weights = token_weights(y_true, self.ignore_class, sample_weight)
-        # A label that weighs nothing may be any number.
+        # Labels with weight 0 may be outside the vocabulary.
         values = self.token_values(ops.where(ops.equal(weights, 0), 0, y_true), y_pred)
-        # Keras would average each row first, and so weigh tokens by the width of their batch.
+        # Flatten: Keras would average each row first, so tokens of short rows would weigh more.
         super().update_state(ops.reshape(values, (-1,)), sample_weight=ops.reshape(weights, (-1,)))
 
-    def token_values(self, labels, logits):
-        """Returns the `(B, T)` values whose mean is kept."""
+    def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """Returns the `(B, T)` values to average."""
         raise TypeError(f"{type(self).__name__} must define `token_values`.")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "ignore_class": self.ignore_class}
 
 
@@ -36,9 +45,9 @@ class TokenAccuracy(TokenMean):
     Letters: B batch, T length, V number of classes.
 
     Args:
-        ignore_class: int. Labels equal to it weigh 0, with or without `sample_weight`; `None`
-            ignores nothing. Defaults to `0`, the padding.
-        name: str. Defaults to `"accuracy"`.
+        ignore_class: label with weight 0, with or without `sample_weight`; `None` ignores nothing.
+            Defaults to `0`, the padding.
+        name: defaults to `"accuracy"`.
         dtype: dtype of the result. Defaults to float32.
 
     Call arguments: as `SmoothedCrossEntropy`: labels `(B, T)`, logits `(B, T, V)`.
@@ -54,10 +63,9 @@ class TokenAccuracy(TokenMean):
     0.5
     """
 
-    def __init__(self, ignore_class=0, name="accuracy", dtype=None):
-        super().__init__(ignore_class=ignore_class, name=name, dtype=dtype)
+    default_name = "accuracy"
 
-    def token_values(self, labels, logits):
+    def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         return ops.cast(ops.equal(labels, ops.argmax(logits, axis=-1)), "float32")
 
 
@@ -68,16 +76,16 @@ class Perplexity(TokenMean):
     Letters: B batch, T length, V number of classes.
 
     Args:
-        ignore_class: int. Labels equal to it weigh 0, with or without `sample_weight`; `None`
-            ignores nothing. Defaults to `0`, the padding.
-        name: str. Defaults to `"perplexity"`.
+        ignore_class: label with weight 0, with or without `sample_weight`; `None` ignores nothing.
+            Defaults to `0`, the padding.
+        name: defaults to `"perplexity"`.
         dtype: dtype of the result. Defaults to float32.
 
     Call arguments: as `SmoothedCrossEntropy`: labels `(B, T)`, logits `(B, T, V)`.
 
     Returns:
-        scalar, at least 1. Per token of this vocabulary: other vocabularies give other figures. NaN
-        if a label is outside the vocabulary.
+        scalar, at least 1. Values of different vocabularies cannot be compared. NaN if a label is
+        outside the vocabulary.
 
     Example:
 
@@ -87,13 +95,12 @@ class Perplexity(TokenMean):
     8.0
     """
 
-    def __init__(self, ignore_class=0, name="perplexity", dtype=None):
-        super().__init__(ignore_class=ignore_class, name=name, dtype=dtype)
+    default_name = "perplexity"
 
-    def token_values(self, labels, logits):
+    def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         logits = ops.cast(logits, "float32")
         indices, outside = class_indices(labels, logits.shape[-1])
         return ops.sparse_categorical_crossentropy(indices, logits, from_logits=True) + outside
 
-    def result(self):
+    def result(self) -> Tensor:
         return ops.exp(super().result())

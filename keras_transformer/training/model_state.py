@@ -1,28 +1,33 @@
-"""The state of a compiled model as arrays, and back."""
+"""Saving and restoring a model: its state as arrays, or the whole model as a file."""
 
 import contextlib
-import functools
 import re
+from collections.abc import Iterable, Mapping
 
+import keras
 import numpy as np
 from keras import ops
+
+from keras_transformer.atomic_file import atomic_path
+from keras_transformer.types import Path
 
 PARTS = ("model", "optimizer", "metrics")
 
 
-def model_state(model):
-    """Returns all that training changes in a model.
-
-    Args:
-        model: `keras.Model`.
+def model_state(model: keras.Model) -> dict[str, np.ndarray]:
+    """Returns everything that training changes in a model.
 
     Returns:
-        dict of name to NumPy array: `model/<path>` for weights and the states of random numbers
-        (which Keras saves nowhere), `optimizer/<path>` if the optimizer is built (`adam`, also
-        where Keras calls it `adam_1`), and `metrics/<name>/<index>`.
+        arrays by name:
+
+        - `model/<path>`: weights, and the states of random number generators, which Keras does not
+          save;
+        - `optimizer/<path>`: only if the optimizer is built. The path has no counter: `adam`, where
+          Keras may have `adam_1`;
+        - `metrics/<name>/<index>`.
 
     Raises:
-        ValueError: two variables have the same name.
+        ValueError: if two variables have the same name.
     """
     return {
         # `copy` makes a tensor of the variable: convert_to_numpy(variable) warns under NumPy 2.
@@ -31,21 +36,23 @@ def model_state(model):
     }
 
 
-def check_model_state(model, shapes, parts=PARTS):
-    """Checks, before any array is read, that a state can be put into a model.
+def check_model_state(
+    model: keras.Model, shapes: Mapping[str, tuple[int, ...]], parts: Iterable[str] = PARTS
+) -> None:
+    """Checks that saved shapes match a model, before the arrays are read.
 
     Args:
-        model: `keras.Model`. An optimizer that is not built is built.
-        shapes: dict of name to shape, as of `read_shapes`.
-        parts: which of `"model"`, `"optimizer"` and `"metrics"`; all else is ignored. Defaults to
-            all.
+        model: the model to restore. Its optimizer is built if it has not been built yet.
+        shapes: shapes by name.
+        parts: which of `"model"`, `"optimizer"` and `"metrics"` to check. Other names are ignored.
+            Defaults to all.
 
     Raises:
-        ValueError: missing or additional names, or other shapes.
+        ValueError: if names are missing or unknown, or shapes differ.
     """
     optimizer = getattr(model, "optimizer", None)
     if "optimizer" in parts and optimizer is not None and not optimizer.built:
-        strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's models have one
+        strategy = getattr(model, "distribute_strategy", None)  # only with TensorFlow
         with strategy.scope() if strategy else contextlib.nullcontext():
             optimizer.build(model.trainable_variables)
     variables = _state_variables(model, parts)
@@ -59,25 +66,28 @@ def check_model_state(model, shapes, parts=PARTS):
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise ValueError(
-            f"`arrays` must be the state of such a model. Received: {'; '.join(problems[:5])}"
-            f"{more}. Make and compile the model as the one that was saved; metrics are built with "
-            "the first batch; `parts=('model',)` restores the model alone."
+            f"`arrays` must match the variables of the model. Received: {'; '.join(problems[:5])}"
+            f"{more}. Build and compile the model as before saving; metrics are built with the "
+            "first batch. `parts=('model',)` restores only the weights."
         )
 
 
-def restore_model_state(model, arrays, parts=PARTS):
-    """Puts back what `model_state` returned. All of it, or, on an error, nothing.
+def restore_model_state(
+    model: keras.Model, arrays: Mapping[str, np.ndarray], parts: Iterable[str] = PARTS
+) -> None:
+    """Restores what `model_state` returned. On an error, nothing is changed.
 
-    An optimizer that is not built is built. Keras builds the metrics given to `compile` with the
-    first batch: in `fit`, before `on_train_begin`.
+    The optimizer is built if it has not been built yet. Keras builds compiled metrics with the
+    first batch, in `fit` before `on_train_begin`: restore `"metrics"` after that.
 
     Args:
-        model: `keras.Model` made and compiled as the one that was saved.
-        arrays: dict of name to array. What belongs to none of `parts` is ignored.
-        parts: which of `"model"`, `"optimizer"` and `"metrics"`. Defaults to all.
+        model: a model built and compiled as the saved one.
+        arrays: arrays by name.
+        parts: which of `"model"`, `"optimizer"` and `"metrics"` to restore. Other names are
+            ignored. Defaults to all.
 
     Raises:
-        ValueError: missing or additional names, or other shapes.
+        ValueError: if names are missing or unknown, or shapes differ.
     """
     check_model_state(model, {name: np.shape(array) for name, array in arrays.items()}, parts)
     for name, variable in _state_variables(model, parts).items():
@@ -85,24 +95,29 @@ def restore_model_state(model, arrays, parts=PARTS):
 
 
 def _state_variables(model, parts):
-    """{name in a checkpoint: variable} of the given parts of a model's state."""
+    """Returns the variables of the given parts by their names in a state."""
     if not set(parts) <= set(PARTS):
         raise ValueError(f"`parts` must be some of {PARTS}. Received: parts={parts!r}")
     of_metrics = {id(v) for v in model.metrics_variables}
     optimizer = getattr(model, "optimizer", None)
-    built = optimizer is not None and optimizer.built
-    # Keras numbers optimizers by how many were made before in the process: adam, adam_1.
-    unnumbered = functools.partial(re.sub, r"^([^/]*?)(_\d+)?/", r"\1/")
+    of_optimizer = optimizer.variables if optimizer is not None and optimizer.built else []
     named = {
         "model": [(v.path, v) for v in model.variables if id(v) not in of_metrics],
-        "optimizer": [(unnumbered(v.path), v) for v in optimizer.variables] if built else [],
+        # Keras numbers the optimizers of a process: adam, adam_1.
+        "optimizer": [(re.sub(r"^([^/]*?)(_\d+)?/", r"\1/", v.path), v) for v in of_optimizer],
         "metrics": [(f"{m.name}/{i}", v) for m in model.metrics for i, v in enumerate(m.variables)],
     }
     variables = {}
     for name, variable in ((f"{part}/{name}", v) for part in parts for name, v in named[part]):
         if variables.setdefault(name, variable) is not variable:
             raise ValueError(
-                "Variables must have names of their own to be saved. Received: two that are "
-                f"named {name}. Give their layers, seed generators or metrics a `name`."
+                f"Variables must have unique names to be saved. Received twice: {name}. Give their "
+                "layers, seed generators or metrics a `name`."
             )
     return variables
+
+
+def save_model(model: keras.Model, path: Path) -> None:
+    """Writes a model to a `.keras` file atomically."""
+    with atomic_path(path) as partial:
+        model.save(partial)

@@ -1,68 +1,137 @@
-"""How the rows of a batch are split among replicas and micro-batches."""
+"""Splitting the rows of a batch over replicas and micro-batches, with padding to equal sizes."""
+
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 
-def split_rows(dataset, strategy, marked=True):
-    """Cuts each batch of a dataset into as many blocks of rows as there are replicas.
+class Rows(NamedTuple):
+    """Some rows of a batch.
 
-    All workers must be given the same batches. Blocks have equally many rows; where these do not
-    suffice, rows of zeros with weight 0 are added, so that no replica goes without.
+    Attributes:
+        x: nest of tensors `(B, ...)`.
+        y: int tensor `(B, T)`.
+        sample_weight: float tensor `(B, T)` or `(B,)`.
+        is_real: bool tensor `(B,)`; `False` marks rows of padding, which come last.
+    """
+
+    x: Any
+    y: tf.Tensor
+    sample_weight: tf.Tensor
+    is_real: tf.Tensor
+
+
+def split_rows(
+    dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, with_is_real: bool = True
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """Splits each batch of a dataset by rows, one shard for each replica.
+
+    All workers must be given the same batches. All shards of a batch have the same number of rows,
+    at least one: they are padded with rows of zeros and weight 0.
 
     Args:
-        dataset: `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, batches on the first
-            axis.
-        strategy: `tf.distribute.Strategy`.
-        marked: bool. `False`: without `is_real`, and without the rows that it would mark: a replica
-            may have none then. Defaults to `True`.
+        dataset: yields `(x, y)` or `(x, y, sample_weight)`; the first axis of each tensor is the
+            rows.
+        strategy: strategy whose replicas get the shards.
+        with_is_real: `False` returns batches without `is_real` and without padding; a replica may
+            then get a shard without rows. Defaults to `True`.
 
     Returns:
-        `tf.distribute.DistributedDataset` of as many batches `(x, y, sample_weight, is_real)`;
-        `is_real`, bool `(B,)`, tells the rows of the dataset from those added. `dataset` itself for
-        one replica.
+        distributed dataset with the same number of batches. Each is
+        `(x, y, sample_weight, is_real)`, see `Rows`. With one replica, `dataset` itself.
     """
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return dataset
 
-    def of_worker(context):
+    def worker_dataset(context):
         local = replicas // context.num_input_pipelines
         first = local * context.input_pipeline_id
 
-        def blocks(*batch):
-            dealt = keras.tree.map_structure(lambda rows: row_blocks(rows, replicas), batch)
-            mine = keras.tree.map_structure(lambda block: block[first : first + local], dealt)
-            return tf.data.Dataset.from_tensor_slices(mine)
+        def own_shards(*batch):
+            shards = keras.tree.map_structure(lambda rows: shard_rows(rows, replicas), batch)
+            own = keras.tree.map_structure(lambda shard: shard[first : first + local], shards)
+            return tf.data.Dataset.from_tensor_slices(own)
 
-        dealt = dataset.map(_whole_rows).flat_map(blocks)
-        return dealt if marked else dealt.map(_without_mark)
+        sharded = dataset.map(_with_is_real).flat_map(own_shards)
+        if with_is_real:
+            return sharded
+        return sharded.map(lambda *batch: select_rows(batch[:3], batch[3]))
 
-    # Moved to the devices by the step itself. Otherwise batches are read ahead as soon as there is
-    # an iterator, of which Keras makes more than it uses, and a dataset that counts its epochs by
-    # what is taken would skip some.
+    # No prefetching to the devices: Keras creates iterators that it never reads, and prefetching
+    # for them would advance a dataset that counts its epochs.
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
-    dealt = strategy.distribute_datasets_from_function(of_worker, options)
-    # It has counted blocks, of which a batch has several; `fit` is to count batches.
-    dealt._cardinality = int(dataset.cardinality())
-    return dealt
+    distributed = strategy.distribute_datasets_from_function(worker_dataset, options)
+    # TensorFlow counts shards here, and `fit` needs the number of batches.
+    distributed._cardinality = int(dataset.cardinality())
+    return distributed
 
 
-def row_blocks(rows, number):
-    """`(B, ...)` -> `(number, ceil(B / number), ...)`, filled up with zeros."""
-    size = -(-tf.shape(rows)[0] // number)
-    padding = [[0, size * number - tf.shape(rows)[0]]] + [[0, 0]] * (rows.shape.rank - 1)
-    shape = tf.concat([[number, size], tf.shape(rows)[1:]], axis=0)
-    return tf.reshape(tf.pad(rows, padding), shape)
+def shard_rows(rows: tf.Tensor, num_shards: int) -> tf.Tensor:
+    """`(B, ...)` -> `(num_shards, ceil(B / num_shards), ...)`, padded with zeros."""
+    batch_size = tf.shape(rows)[0]
+    size = -(-batch_size // num_shards)
+    shape = tf.concat([[num_shards, size], tf.shape(rows)[1:]], axis=0)
+    return tf.reshape(_pad_rows(rows, size * num_shards - batch_size), shape)
 
 
-def _whole_rows(x, y, sample_weight=None):
+def select_rows(nest: Any, mask: tf.Tensor) -> Any:
+    """Keeps the rows where `mask`, bool `(B,)`, is `True`, in every tensor of a nest."""
+    return keras.tree.map_structure(lambda tensor: tf.boolean_mask(tensor, mask), nest)
+
+
+def to_rows(data: tuple[Any, ...]) -> Rows:
+    """Returns the rows of a batch from Keras or from `split_rows`."""
+    rows = Rows(*data) if len(data) == 4 else Rows(*_with_is_real(*data))
+    rows = keras.tree.map_structure(tf.convert_to_tensor, rows)
+    if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
+        return rows
+    # Keras splits arrays itself and may leave a replica without rows: add a row of padding there.
+    missing = tf.maximum(1 - tf.size(rows.is_real), 0)
+    return keras.tree.map_structure(lambda tensor: _pad_rows(tensor, missing), rows)
+
+
+def num_real(rows: Rows) -> tf.Tensor:
+    """float32 scalar: number of rows that are not padding."""
+    return tf.reduce_sum(tf.cast(rows.is_real, tf.float32))
+
+
+def without_padding(rows: Rows) -> Rows:
+    """Drops the padding, but keeps at least one row: a mean over no rows would be NaN."""
+    return select_rows(rows, rows.is_real | (tf.range(tf.size(rows.is_real)) == 0))
+
+
+def check_shapes(batch: Any) -> None:
+    """Raises a `ValueError` if labels or weights have a shape that would give a wrong loss."""
+    batch = batch[:3] if isinstance(batch, tuple) else batch
+    _, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    _check_ndim("y", labels, [2], "(B, T), one token id per position")
+    if sample_weight is not None:
+        _check_ndim("sample_weight", sample_weight, [1, 2], "(B, T) or (B,)")
+
+
+def symbolic_tensor(spec: Any) -> keras.KerasTensor | None:
+    """Returns the shape and dtype of a dataset element, or of one replica's shard of it."""
+    (spec, *_) = getattr(spec, "_value_specs", [spec])
+    if not isinstance(spec, tf.TensorSpec):
+        return None
+    return keras.KerasTensor(spec.shape, dtype=spec.dtype.name)
+
+
+def _check_ndim(name, value, allowed, expected):
+    shape = getattr(value, "shape", None)
+    is_tensor = value is not None and not isinstance(value, dict)
+    if not is_tensor or (shape is not None and len(shape) not in allowed):
+        received = "none" if value is None else f"shape {shape}"
+        raise ValueError(f"`{name}` must be one tensor {expected}. Received: {received}")
+
+
+def _with_is_real(x, y, sample_weight=None):
     if sample_weight is None:
         sample_weight = tf.ones(tf.shape(y))
     return x, y, sample_weight, tf.fill(tf.shape(y)[:1], True)
 
 
-def _without_mark(x, y, sample_weight, is_real):
-    return keras.tree.map_structure(
-        lambda rows: tf.boolean_mask(rows, is_real), (x, y, sample_weight)
-    )
+def _pad_rows(tensor, number):
+    return tf.pad(tensor, [[0, number]] + [[0, 0]] * (tensor.shape.rank - 1))

@@ -3,8 +3,12 @@
 Paper, section 5.3.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
+
+from keras_transformer.types import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -14,12 +18,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     `scale * D^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`, where step counts updates from 1.
 
     Args:
-        hidden_dim: int. The model's width `D`.
-        warmup_steps: int, in updates. The rate peaks at this step. Defaults to `4000`.
-        scale: float. Factor on the paper's rate. Defaults to `1.0`.
+        hidden_dim: the model's width `D`.
+        warmup_steps: number of updates until the peak of the rate. Defaults to `4000`.
+        scale: factor on the paper's rate. Defaults to `1.0`.
 
     Call arguments:
-        step: int or int tensor: updates already made, as Keras's optimizers count (from 0).
+        step: int or int tensor: number of updates made so far, from 0, as Keras's optimizers count.
 
     Returns:
         float32 scalar, the learning rate of the next update.
@@ -36,7 +40,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3, equation (3).
     """
 
-    def __init__(self, hidden_dim, warmup_steps=4000, scale=1.0):
+    def __init__(self, hidden_dim: int, warmup_steps: int = 4000, scale: float = 1.0) -> None:
         super().__init__()
         for name, value in (("hidden_dim", hidden_dim), ("warmup_steps", warmup_steps)):
             if value < 1:
@@ -46,36 +50,32 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = scale
 
     @classmethod
-    def from_peak(cls, hidden_dim, peak, warmup_steps):
-        """Returns the schedule whose highest rate, at `warmup_steps`, is `peak`."""
+    def from_peak(cls, hidden_dim: int, peak: float, warmup_steps: int) -> "WarmupSchedule":
+        """Returns the schedule with the rate `peak` at `warmup_steps`."""
         return cls(hidden_dim, warmup_steps, scale=peak * (hidden_dim * warmup_steps) ** 0.5)
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         # Keras counts updates from 0, the paper from 1.
         step = ops.cast(step, "float32") + 1.0
         rate = ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
         return self.scale * self.hidden_dim**-0.5 * rate
 
-    def get_config(self):
-        return {
-            "hidden_dim": self.hidden_dim,
-            "warmup_steps": self.warmup_steps,
-            "scale": self.scale,
-        }
+    def get_config(self) -> dict[str, Any]:
+        names = ("hidden_dim", "warmup_steps", "scale")
+        return {name: getattr(self, name) for name in names}
 
 
-def paper_optimizer(config, warmup_steps=4000, scale=1.0, **kwargs):
-    """Returns Adam as the paper sets it, on the paper's schedule.
+def paper_optimizer(
+    config: Any, warmup_steps: int = 4000, scale: float = 1.0, **kwargs: Any
+) -> keras.optimizers.Adam:
+    """Returns Adam with the paper's settings and schedule.
 
     Args:
         config: `TransformerConfig`, for its `hidden_dim`.
-        warmup_steps: int, in updates. Defaults to `4000`.
-        scale: float. Factor on the paper's learning rate. Defaults to `1.0`.
+        warmup_steps: number of updates until the peak of the rate. Defaults to `4000`.
+        scale: factor on the paper's learning rate. Defaults to `1.0`.
         **kwargs: further arguments of `keras.optimizers.Adam`, which override the paper's
             `beta_1=0.9`, `beta_2=0.98`, `epsilon=1e-9`.
-
-    Returns:
-        `keras.optimizers.Adam`.
 
     Example:
 
@@ -87,10 +87,6 @@ def paper_optimizer(config, warmup_steps=4000, scale=1.0, **kwargs):
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3.
     """
-    paper = {
-        "learning_rate": WarmupSchedule(config.hidden_dim, warmup_steps, scale),
-        "beta_1": 0.9,
-        "beta_2": 0.98,
-        "epsilon": 1e-9,
-    }
+    schedule = WarmupSchedule(config.hidden_dim, warmup_steps, scale)
+    paper = {"learning_rate": schedule, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
     return keras.optimizers.Adam(**paper | kwargs)

@@ -1,14 +1,18 @@
-"""How loss and metrics weigh tokens, and what they make of labels that are no class."""
+"""Token weights of loss and metrics, and labels outside the vocabulary."""
 
 from keras import ops
 
+from keras_transformer.types import Tensor
 
-def token_weights(labels, ignore_class, sample_weight=None):
-    """Weighs each label: 0 where it equals `ignore_class`, else its sample weight or 1.
+
+def token_weights(
+    labels: Tensor, ignore_class: int | None, sample_weight: Tensor | None = None
+) -> Tensor:
+    """Returns the weight of each label: 0 for `ignore_class`, else its sample weight or 1.
 
     Args:
         labels: int tensor `(B, T)`.
-        ignore_class: int, or `None` to ignore nothing.
+        ignore_class: label with weight 0, or `None`.
         sample_weight: float tensor `(B, T)`, or `(B,)` or `(B, 1)` for whole sentences. Optional.
 
     Returns:
@@ -31,16 +35,16 @@ def token_weights(labels, ignore_class, sample_weight=None):
     return weights * sample_weight
 
 
-def class_indices(labels, num_classes):
-    """Separates labels that can be looked up from those outside the vocabulary.
+def class_indices(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Clips labels to the vocabulary, and marks those outside with NaN.
 
     Args:
         labels: int tensor `(B, T)`.
-        num_classes: int, `V`.
+        num_classes: vocabulary size `V`.
 
     Returns:
         int32 tensor `(B, T)` of indices from 0 to `V - 1`, and float32 `(B, T)`, NaN where the
-        label is outside and 0 elsewhere: add it to what was computed from the index.
+        label is outside and 0 elsewhere: add it to the value computed from the index.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Strategies: which is chosen, that it is one, and what is refused; how rows are dealt."""
+"""Which strategy is chosen or refused, and how rows are split over replicas."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def test_strategy_is_the_same_object_for_the_same_devices():
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (("parameter_server",), "ParameterServerStrategy.*asynchronous"),
         (("horovod",), "one of auto, single, mirrored, multi_worker.*'horovod'"),
@@ -37,27 +37,27 @@ def test_strategy_is_the_same_object_for_the_same_devices():
         (("multi_worker", DEVICES), "CUDA_VISIBLE_DEVICES"),
     ],
 )
-def test_wrong_strategies_are_refused(arguments, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_strategies_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
         get_strategy(*arguments)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 6])
 @pytest.mark.parametrize("replicas", [2, 3, 4])
-def test_row_blocks_hold_every_row_once_and_zeros(rows, replicas):
+def test_shards_hold_every_row_once_and_zeros(rows, replicas):
     import tensorflow as tf
 
-    from keras_transformer.training.row_splitting import row_blocks
+    from keras_transformer.training.row_splitting import shard_rows
 
     array = np.arange(1, rows * 3 + 1).reshape(rows, 3)
-    blocks = row_blocks(tf.constant(array), replicas).numpy()
-    assert len(blocks) == replicas
-    flat = blocks.reshape(-1, 3)
+    shards = shard_rows(tf.constant(array), replicas).numpy()
+    assert len(shards) == replicas
+    flat = shards.reshape(-1, 3)
     np.testing.assert_array_equal(flat[:rows], array)
     assert not flat[rows:].any() and len(flat) < rows + replicas
 
 
-def test_dealt_dataset_has_as_many_batches_and_every_row_weighs_once():
+def test_split_dataset_has_as_many_batches_and_each_row_once():
     import tensorflow as tf
 
     from keras_transformer.training.row_splitting import split_rows
@@ -68,9 +68,9 @@ def test_dealt_dataset_has_as_many_batches_and_every_row_weighs_once():
         lambda: ((rows, rows) for rows in batches),
         output_signature=(tf.TensorSpec((None, 1), tf.int32),) * 2,
     ).apply(tf.data.experimental.assert_cardinality(3))
-    dealt = split_rows(dataset, strategy)
-    assert dealt.cardinality == 3
-    for rows, batch in zip(batches, dealt, strict=True):
+    split = split_rows(dataset, strategy)
+    assert split.cardinality == 3
+    for rows, batch in zip(batches, split, strict=True):
         parts = [np.concatenate(strategy.experimental_local_results(v)) for v in batch]
         x, y, weights, is_real = parts
         np.testing.assert_array_equal(x, y)
@@ -79,11 +79,11 @@ def test_dealt_dataset_has_as_many_batches_and_every_row_weighs_once():
 
 
 def new_tagger(strategy, vocabulary_size, rate=0.1):
-    """A small model that trains by the exact step."""
+    """A small model with the exact step."""
     import keras
 
     from keras_transformer import SmoothedCrossEntropy
-    from keras_transformer.training.exact_step import TrainingStep
+    from keras_transformer.training.training_step import TrainingStep
 
     class Tagger(TrainingStep, keras.Model):
         pass
@@ -97,7 +97,7 @@ def new_tagger(strategy, vocabulary_size, rate=0.1):
     return model
 
 
-def test_generator_loses_no_batch_on_replicas():
+def test_no_batch_of_a_generator_is_lost_on_replicas():
     from tests.replicas import mirrored
 
     batches = [np.full((rows, 3), rows, "int32") for rows in (4, 3, 2, 5, 1)]
@@ -111,9 +111,10 @@ def test_generator_loses_no_batch_on_replicas():
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [3, 40])
 def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_path):
-    """A dataset that counts its epochs by what is taken; without learning, losses tell batches."""
+    """The dataset counts its epochs. With a learning rate of 0, losses identify batches."""
     import keras
 
     from keras_transformer import Tokenizer, make_dataset, number_names
@@ -127,11 +128,11 @@ def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_p
         dataset, _ = make_dataset(corpus, tokenizer, batch_tokens=128, seed=3)
         dataset = dataset.map(lambda x, y, weights: (x["decoder_token_ids"], y, weights))
         losses = []
-        watch = keras.callbacks.LambdaCallback(
+        recorder = keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs, losses=losses: losses.append(logs["loss"])
         )
         model = new_tagger(strategy, tokenizer.vocabulary_size, rate=0.0)
-        model.fit(dataset, epochs=4, shuffle=False, verbose=0, callbacks=[watch])
+        model.fit(dataset, epochs=4, shuffle=False, verbose=0, callbacks=[recorder])
         seen.append(losses)
     np.testing.assert_allclose(seen[0], seen[1], rtol=1e-6)
 
@@ -145,8 +146,8 @@ print(num_workers(strategy), is_chief(strategy), total, os.environ["TF_CONFIG"])
 """
 
 
-@pytest.mark.slow
-def test_slurm_tasks_find_each_other():
+@pytest.mark.long
+def test_slurm_tasks_connect():
     slurm = {
         "SLURM_STEP_NODELIST": "localhost",
         "SLURM_STEP_TASKS_PER_NODE": "2",
@@ -161,11 +162,11 @@ def test_slurm_tasks_find_each_other():
         )
         for index in range(2)
     ]
-    told = [process.communicate(timeout=120)[0].split()[:3] for process in processes]
-    assert told == [["2", "True", "11.0"], ["2", "False", "11.0"]]
+    printed = [process.communicate(timeout=120)[0].split()[:3] for process in processes]
+    assert printed == [["2", "True", "11.0"], ["2", "False", "11.0"]]
 
 
-def test_slurm_hosts_stand_in_the_order_of_their_tasks(monkeypatch):
+def test_slurm_hosts_are_in_the_order_of_their_tasks(monkeypatch):
     from keras_transformer.training import distribution
 
     monkeypatch.setenv("SLURM_STEP_NODELIST", "node[2,10],extra")

@@ -32,7 +32,7 @@ def test_loss_per_token_is_the_cross_entropy_with_the_smoothed_label(smoothing):
     np.testing.assert_allclose(losses, smoothed_cross_entropy(labels, logits, smoothing), rtol=1e-5)
 
 
-def test_loss_without_smoothing_is_keras_sparse_cross_entropy():
+def test_loss_without_smoothing_equals_sparse_cross_entropy_of_keras():
     labels, logits = random_batch()
     ours = SmoothedCrossEntropy(0.0, ignore_class=None)(labels, logits)
     keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -53,7 +53,7 @@ def test_loss_is_the_weighted_mean_over_tokens_that_are_not_padding(weights):
     np.testing.assert_allclose(to_numpy(loss), expected, rtol=1e-5)
 
 
-def test_loss_does_not_see_what_stands_at_padding_nor_how_much_there_is():
+def test_loss_ignores_content_and_amount_of_padding():
     labels, logits = random_batch()
     padded_labels = np.pad(labels, ((0, 0), (0, 4)))
     padded_logits = np.pad(logits, ((0, 0), (0, 4), (0, 0)), constant_values=7.0)
@@ -75,7 +75,7 @@ def test_loss_is_finite_at_extreme_logits():
     assert np.isfinite(to_numpy(SmoothedCrossEntropy()(labels, logits)))
 
 
-def test_loss_survives_its_config():
+def test_loss_is_restored_from_its_config():
     loss = SmoothedCrossEntropy(0.3, ignore_class=7, reduction="sum", name="mine")
     again = keras.losses.deserialize(keras.losses.serialize(loss))
     assert isinstance(again, SmoothedCrossEntropy)
@@ -92,7 +92,7 @@ def test_smoothing_outside_its_range_is_refused(smoothing):
 
 @pytest.mark.parametrize("label", [-1, V, V + 7])
 @pytest.mark.parametrize("make", [SmoothedCrossEntropy, Perplexity])
-def test_label_outside_the_vocabulary_gives_nan_unless_it_weighs_nothing(make, label):
+def test_label_outside_the_vocabulary_gives_nan_unless_its_weight_is_0(make, label):
     labels, logits = np.array([[1, label]]), np.zeros((1, 2, V), "float32")
     assert np.isnan(to_numpy(make()(labels, logits)))
     assert np.isfinite(to_numpy(make()(labels, logits, sample_weight=np.array([[1.0, 0.0]]))))

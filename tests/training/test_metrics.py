@@ -1,4 +1,4 @@
-"""Metrics against sums and counts made by NumPy over all tokens of all batches."""
+"""Metrics against sums and counts over all tokens of all batches, by NumPy."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ V = 7
 
 
 def batches():
-    """Batches of different size and padding, so that a mean of means would be wrong."""
+    """Batches of different size and padding, so that a mean of batch means is wrong."""
     rng = np.random.default_rng(0)
     for rows, length, padding in ((4, 6, 1), (1, 2, 0), (2, 9, 7)):
         labels = rng.integers(1, V, (rows, length))
@@ -21,7 +21,7 @@ def batches():
         yield labels.astype("int32"), logits, weights
 
 
-def right(labels, logits):
+def is_correct(labels, logits):
     return (logits.argmax(-1) == labels).astype("float64")
 
 
@@ -34,7 +34,7 @@ def negative_log_likelihood(labels, logits):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
     ("metric", "value", "result"),
-    [(TokenAccuracy, right, float), (Perplexity, negative_log_likelihood, np.exp)],
+    [(TokenAccuracy, is_correct, float), (Perplexity, negative_log_likelihood, np.exp)],
 )
 def test_metric_is_the_mean_over_all_tokens_of_all_batches(metric, value, result, weighted):
     metric = metric()
@@ -48,7 +48,7 @@ def test_metric_is_the_mean_over_all_tokens_of_all_batches(metric, value, result
 
 
 @pytest.mark.parametrize("metric", [TokenAccuracy, Perplexity])
-def test_metric_forgets_on_reset_and_survives_its_config(metric):
+def test_metric_is_reset_and_restored_from_its_config(metric):
     first = metric(ignore_class=None, name="mine")
     again = keras.metrics.deserialize(keras.metrics.serialize(first))
     assert again.get_config() == first.get_config()

@@ -1,4 +1,4 @@
-"""The learning rate against the paper's equation (3), and Adam's settings."""
+"""The learning rate against equation (3) of the paper, and the settings of Adam."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from tests.builders import to_numpy
 
 
 def equation_3(step, hidden_dim, warmup_steps):
-    """The paper's words, with its step counted from 1."""
+    """The formula in the paper, with steps counted from 1."""
     return hidden_dim**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
@@ -21,27 +21,27 @@ def test_schedule_is_equation_3(hidden_dim, warmup_steps):
         np.testing.assert_allclose(float(schedule(step - 1)), expected, rtol=1e-6)
 
 
-def test_schedule_peaks_at_the_end_of_the_warm_up_at_the_rate_asked_for():
+def test_schedule_has_the_given_peak_at_the_end_of_the_warm_up():
     schedule = WarmupSchedule.from_peak(hidden_dim=96, peak=0.003, warmup_steps=50)
     rates = [float(schedule(step)) for step in range(200)]
     assert np.argmax(rates) == 49  # update 50, counted from 0
     np.testing.assert_allclose(max(rates), 0.003, rtol=1e-6)
 
 
-def test_schedule_survives_its_config():
+def test_schedule_is_restored_from_its_config():
     schedule = WarmupSchedule(256, 10, scale=2.0)
     config = keras.optimizers.schedules.serialize(schedule)
     assert keras.optimizers.schedules.deserialize(config).get_config() == schedule.get_config()
 
 
 @pytest.mark.parametrize("name", ["hidden_dim", "warmup_steps"])
-def test_schedule_refuses_what_is_not_positive(name):
+def test_arguments_below_1_are_refused(name):
     with pytest.raises(ValueError, match=f"`{name}`.*{name}=0"):
         WarmupSchedule(**{"hidden_dim": 8, "warmup_steps": 8, name: 0})
 
 
-def test_paper_optimizer_makes_the_paper_s_updates():
-    """Two updates of one weight against Adam written out with the paper's numbers."""
+def test_paper_optimizer_makes_the_updates_of_the_paper():
+    """Two updates of one weight against Adam in plain Python, with the settings of the paper."""
     config = TransformerConfig.tiny(50)
     optimizer = paper_optimizer(config, warmup_steps=10, scale=0.5)
     weight = keras.Variable(np.array([1.0], "float32"))

@@ -1,15 +1,38 @@
-"""JAX and PyTorch train by Keras's own step: the numbers are those of the exact step."""
+"""The arguments of Keras's training methods; training by Keras's own step on JAX and PyTorch."""
 
 import importlib.util
+import inspect
 
 import keras
 import numpy as np
 import pytest
 
-from keras_transformer import SmoothedCrossEntropy
+from keras_transformer import SmoothedCrossEntropy, Transformer
+from keras_transformer.training.exact_step import ExactTraining
+from keras_transformer.training.standard_step import StandardTraining
 from tests.builders import new_transformer, padded_ids, run_fresh, to_numpy, token_inputs
 
 pytestmark = pytest.mark.tensorflow_only
+
+METHODS = ["fit", "evaluate", "train_on_batch", "test_on_batch", "predict_on_batch"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("owner", [Transformer, ExactTraining, StandardTraining])
+def test_method_has_the_arguments_of_keras(owner, method):
+    """Names, kinds, order and defaults are equal, and stated rather than copied by a decorator."""
+    if owner is StandardTraining and method == "predict_on_batch":
+        assert not hasattr(owner, method)  # Keras's own
+        return
+
+    def arguments(function, **options):
+        parameters = inspect.signature(function, **options).parameters.values()
+        return [(p.name, p.kind, p.default) for p in parameters]
+
+    found = arguments(getattr(owner, method), follow_wrapped=False)
+    assert found == arguments(getattr(keras.Model, method))
+    assert method in getattr(owner, method).__doc__
+
 
 TRAIN = """
 import keras
@@ -26,6 +49,9 @@ losses = [model.train_on_batch(data, labels) for _ in range(5)]
 weights = {{v.path: to_numpy(v) for v in model.trainable_variables}}
 np.savez("{folder}/result.npz", losses=np.array(losses, "float32"), **weights)
 """
+DEVICES = "--xla_force_host_platform_device_count=2"
+# Compiles faster; as in `conftest.py`.
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 DATA_PARALLEL = """
 import jax
 assert len(jax.devices()) == 2
@@ -33,7 +59,11 @@ keras.distribution.set_distribution(keras.distribution.DataParallel())
 """
 
 
-@pytest.mark.parametrize("backend, prepare", [("jax", ""), ("jax", DATA_PARALLEL), ("torch", "")])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "backend, prepare",
+    [pytest.param("jax", "", marks=pytest.mark.long), ("jax", DATA_PARALLEL), ("torch", "")],
+)
 def test_backend_trains_to_the_same_numbers(backend, prepare, tmp_path):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
@@ -48,22 +78,24 @@ def test_backend_trains_to_the_same_numbers(backend, prepare, tmp_path):
     run_fresh(
         TRAIN.format(folder=tmp_path, prepare=prepare),
         KERAS_BACKEND=backend,
-        XLA_FLAGS="--xla_force_host_platform_device_count=2" if prepare else "",
+        XLA_FLAGS=f"{XLA_FLAGS} {DEVICES}" if prepare else XLA_FLAGS,
     )
     result = np.load(tmp_path / "result.npz")
     np.testing.assert_allclose(result["losses"].ravel(), losses, rtol=1e-5)
     for variable in model.trainable_variables:
-        if not variable.path.endswith("key/bias"):  # its gradient is only rounding
+        if not variable.path.endswith("key/bias"):  # its gradient is rounding noise
             np.testing.assert_allclose(result[variable.path], to_numpy(variable), atol=1e-4)
 
 
-def test_micro_batches_are_refused_elsewhere():
+@pytest.mark.slow
+def test_micro_batches_are_refused_on_other_backends():
     code = "from tests.builders import new_transformer as new\n"
     code += "try:\n    new().accumulation_steps = 2\nexcept ValueError as error:\n    print(error)"
     assert "needs the TensorFlow backend" in run_fresh(code, KERAS_BACKEND="jax")
 
 
-def test_what_takes_logits_for_something_else_is_refused_elsewhere():
+@pytest.mark.slow
+def test_class_weight_and_losses_of_probabilities_are_refused_on_other_backends():
     code = """
 import keras, numpy as np
 from tests.builders import new_transformer, padded_ids, token_inputs
@@ -78,5 +110,5 @@ for loss, arguments in ((None, {"class_weight": {1: 2.0}}), ("function", {})):
     except ValueError as error:
         print(error)
 """
-    said = run_fresh(code, KERAS_BACKEND="jax")
-    assert "`sample_weight`" in said and "from_logits=True" in said
+    printed = run_fresh(code, KERAS_BACKEND="jax")
+    assert "`sample_weight`" in printed and "from_logits=True" in printed

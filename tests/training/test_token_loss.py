@@ -1,6 +1,6 @@
-"""What a Keras user puts into a loss counts as Keras counts it, however a batch is cut up.
+"""Losses, regularizers and metrics work as in Keras, however a batch is split.
 
-The truth is Keras's own step on one device, with the same weights.
+The reference is Keras's own step on one device, with the same weights.
 """
 
 import contextlib
@@ -10,20 +10,25 @@ import numpy as np
 import pytest
 
 from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy
-from keras_transformer.training.exact_step import TrainingStep
+from keras_transformer.training.training_step import TrainingStep
 from tests.builders import padded_ids, to_numpy
 
 pytestmark = pytest.mark.tensorflow_only
 
+
+def long(value):
+    return pytest.param(value, marks=pytest.mark.long)
+
+
 V = 11
 TOKENS = padded_ids([4, 3, 6, 2, 5, 1, 6], V)
 LABELS = padded_ids([4, 3, 6, 2, 5, 1, 6], V, seed=1)
-# Of the last cut, the second replica's last micro-batch has no row of its own.
-CUTS = [(1, 1), (1, 3), (2, 1), (2, 2)]
+# (replicas, micro-batches); in the last, one micro-batch of the second replica is all padding.
+CUTS = [(1, 1), long((1, 3)), long((2, 1)), (2, 2)]
 
 
 class Tagger(TrainingStep, keras.Model):
-    """Token ids `(B, T)` to logits `(B, T, V)`, by the step under test."""
+    """Token ids `(B, T)` -> logits `(B, T, V)`, with the step under test."""
 
 
 class AddsLoss(keras.layers.Layer):
@@ -35,7 +40,7 @@ class AddsLoss(keras.layers.Layer):
 
 
 def network(kind, **dense):
-    """The same small network, its weights the same each time, as a model of some class."""
+    """The same small network with the same weights, as a model of class `kind`."""
     tokens = keras.Input((None,), dtype="int32")
     x = AddsLoss()(keras.layers.Embedding(V, 6)(tokens))
     model = kind(tokens, keras.layers.Dense(V, name="logits", **dense)(x))
@@ -45,7 +50,7 @@ def network(kind, **dense):
 
 
 def updated(kind, rows=7, cut=(1, 1), sample_weight=None, dense=None, evaluates=False, **compiled):
-    """The reported loss and the weights after one update on so many rows."""
+    """Returns the reported loss and the weights after one update on the first `rows`."""
     import tensorflow as tf
 
     from tests.replicas import mirrored
@@ -69,7 +74,7 @@ def weights(low):
     return np.random.default_rng(2).uniform(low, 2, LABELS.shape).astype("float32")
 
 
-def assert_as_keras(cut, rows=7, **arguments):
+def assert_same_as_keras(cut, rows=7, **arguments):
     loss, variables = updated(keras.Model, rows, **arguments)
     found_loss, found = updated(Tagger, rows, cut, **arguments)
     np.testing.assert_allclose(found_loss, loss, rtol=2e-6)
@@ -79,32 +84,32 @@ def assert_as_keras(cut, rows=7, **arguments):
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_additional_losses_count_once_per_update(cut):
-    """A regularizer, an activity regularizer and a loss of a layer's call, on uneven parts."""
+    """A regularizer, an activity regularizer and `add_loss`, on parts of unequal size."""
     regularizers = {"kernel_regularizer": "l2", "activity_regularizer": "l2"}
-    assert_as_keras(cut, rows=5, dense=regularizers, loss=SmoothedCrossEntropy())
+    assert_same_as_keras(cut, rows=5, dense=regularizers, loss=SmoothedCrossEntropy())
 
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_loss_weights_count(cut):
     loss = SmoothedCrossEntropy()
-    assert_as_keras(cut, loss=loss, loss_weights=[0.25])
+    assert_same_as_keras(cut, loss=loss, loss_weights=[0.25])
     one, quarter = (updated(Tagger, loss=loss, loss_weights=w)[0] for w in (None, {"logits": 0.25}))
-    assert quarter < 0.9 * one  # what the layer adds is not weighed
+    assert quarter < 0.9 * one  # `loss_weights` does not apply to `add_loss`
 
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size", "mean_with_sample_weight"])
-def test_reduction_is_that_of_the_loss(reduction, cut):
+def test_reduction_of_the_loss_is_used(reduction, cut):
     options = {"from_logits": True, "ignore_class": 0, "reduction": reduction}
     loss = keras.losses.SparseCategoricalCrossentropy(**options)
-    assert_as_keras(cut, sample_weight=weights(0.5), loss=loss)
+    assert_same_as_keras(cut, sample_weight=weights(0.5), loss=loss)
 
 
-def test_function_is_a_loss_as_in_keras():
+def test_loss_may_be_a_function():
     def loss(labels, logits):
         return keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
-    assert_as_keras((2, 2), loss=loss)
+    assert_same_as_keras((2, 2), loss=loss)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "mean_with_sample_weight"])
@@ -119,7 +124,7 @@ def test_smoothed_cross_entropy_reduces_as_the_loss_of_keras_that_ignores_a_clas
 
 
 class OwnStep(Tagger):
-    """Unpacks its data as Keras's steps do."""
+    """Overrides the steps, and unpacks batches as Keras's steps do."""
 
     def train_step(self, data):
         keras.utils.unpack_x_y_sample_weight(data)
@@ -130,7 +135,7 @@ class OwnStep(Tagger):
         return super().test_step(data)
 
 
-def test_own_step_is_given_what_keras_gives():
+def test_overridden_step_gets_the_batches_of_keras():
     unweighted = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
     arguments = {"rows": 5, "loss": SmoothedCrossEntropy(), "metrics": [unweighted]}
     one, two = (updated(OwnStep, cut=cut, evaluates=True, **arguments) for cut in [(1, 1), (2, 1)])
@@ -146,13 +151,13 @@ class OwnLoss(Tagger):
         return 3 * super().compute_loss(x, y, y_pred, sample_weight, training)
 
 
-def test_own_compute_loss_is_used_on_one_device():
+def test_overridden_compute_loss_is_used_on_one_device():
     loss, _ = updated(Tagger, loss=SmoothedCrossEntropy())
     tripled, _ = updated(OwnLoss, loss=SmoothedCrossEntropy())
     assert tripled == pytest.approx(3 * loss, rel=1e-6)
 
 
-def test_own_compute_loss_is_refused_on_parts_of_a_batch():
+def test_overridden_compute_loss_is_refused_with_micro_batches():
     model = network(OwnLoss)
     model.compile("sgd", SmoothedCrossEntropy())
     model.accumulation_steps = 2
@@ -167,8 +172,8 @@ def test_loss_may_come_from_the_layers_alone():
 
 
 @pytest.mark.parametrize("kind", ["arrays", "generator"])
-def test_rows_of_zeros_are_rows_however_the_data_comes(kind):
-    """Also where Keras deals the rows to the replicas."""
+def test_rows_of_zeros_count_in_arrays_and_generators(kind):
+    """Also where Keras splits the rows over the replicas."""
     import tensorflow as tf
 
     from tests.replicas import mirrored
@@ -190,8 +195,8 @@ def test_rows_of_zeros_are_rows_however_the_data_comes(kind):
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_metrics_see_the_rows_of_the_data_whatever_these_weigh(cut):
-    """Rows of weight 0 and less are rows; those that fill a part up are not."""
+def test_metrics_count_the_rows_of_the_data_whatever_their_weight(cut):
+    """Rows with weight 0 or below count in unweighted metrics; padding does not."""
     sample_weight = weights(0.5)
     sample_weight[[1, 5]] = 0
     sample_weight[2] *= -0.1
@@ -219,7 +224,7 @@ def test_metrics_see_the_rows_of_the_data_whatever_these_weigh(cut):
 
 
 @pytest.mark.parametrize(
-    "loss, said",
+    "loss, message",
     [
         (keras.losses.sparse_categorical_crossentropy, "from_logits=True"),
         (keras.losses.SparseCategoricalCrossentropy(), "from_logits=True"),
@@ -228,11 +233,11 @@ def test_metrics_see_the_rows_of_the_data_whatever_these_weigh(cut):
         ([SmoothedCrossEntropy(), SmoothedCrossEntropy()], "one output"),
     ],
 )
-def test_losses_that_would_be_taken_for_something_else_are_refused(loss, said):
+def test_unsupported_losses_are_refused(loss, message):
     model = network(Tagger)
     model.compile("sgd", loss)
     for method in (model.fit, model.evaluate, model.train_on_batch, model.test_on_batch):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             method(TOKENS, LABELS)
 
 
@@ -247,7 +252,7 @@ def test_function_that_ignores_a_class_is_refused():
 
 
 @pytest.mark.parametrize(
-    "labels, sample_weight, said",
+    "labels, sample_weight, message",
     [
         (LABELS[..., None], None, "`y` must be one tensor"),
         (np.eye(V)[LABELS], None, "`y` must be one tensor"),
@@ -255,11 +260,11 @@ def test_function_that_ignores_a_class_is_refused():
         (LABELS, np.ones((*LABELS.shape, 1)), "`sample_weight` must be one tensor"),
     ],
 )
-def test_labels_of_another_shape_are_refused(labels, sample_weight, said):
+def test_labels_of_another_shape_are_refused(labels, sample_weight, message):
     model = network(Tagger)
     model.compile("sgd", SmoothedCrossEntropy())
     for method in (model.fit, model.train_on_batch):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             method(TOKENS, labels, sample_weight=sample_weight)
 
 
@@ -268,7 +273,7 @@ def test_output_with_a_keras_mask_is_refused():
     x = keras.layers.Embedding(V, 6, mask_zero=True)(tokens)
     model = Tagger(tokens, keras.layers.Dense(V)(x))
     model.compile("sgd", SmoothedCrossEntropy())
-    with pytest.raises(ValueError, match="carries a Keras mask"):
+    with pytest.raises(ValueError, match="must not have a Keras mask"):
         model.fit(TOKENS, LABELS, verbose=0)
 
 
@@ -281,8 +286,8 @@ def test_labels_may_be_bytes():
 
 
 @pytest.mark.parametrize("cut", [(1, 2), (2, 1)])
-def test_step_on_one_batch_is_that_of_the_batch(cut):
-    """Also of a loss that is a sum, and eagerly."""
+def test_step_on_one_batch_gives_the_update_of_the_batch(cut):
+    """For a loss with `reduction="sum"`, in the graph and eagerly."""
     from tests.replicas import mirrored
 
     loss = SmoothedCrossEntropy(reduction="sum")
@@ -329,13 +334,13 @@ def test_label_outside_the_vocabulary_is_refused(label):
     ):
         model.fit(TOKENS, labels, verbose=0)
     sample_weight = np.ones(LABELS.shape)
-    sample_weight[2, 1] = 0  # what weighs nothing may be any number
+    sample_weight[2, 1] = 0  # labels with weight 0 may be outside the vocabulary
     assert np.isfinite(
         model.fit(TOKENS, labels, sample_weight=sample_weight, verbose=0).history["loss"]
     )
 
 
-def test_fit_works_after_one_that_failed_in_the_graph():
+def test_fit_works_after_a_fit_that_failed_in_the_graph():
     model = network(Tagger)
     model.compile(keras.optimizers.Adam(), SmoothedCrossEntropy(), metrics=[TokenAccuracy()])
     with pytest.raises(ValueError):
@@ -348,7 +353,7 @@ def test_fit_works_after_one_that_failed_in_the_graph():
     "option, accumulation_steps",
     [({"steps_per_execution": 2}, 1), ({"jit_compile": True}, 1), ({"jit_compile": True}, 2)],
 )
-def test_ways_of_execution_that_need_one_device_say_so(option, accumulation_steps):
+def test_execution_options_that_need_one_device_are_refused(option, accumulation_steps):
     import tensorflow as tf
 
     from tests.replicas import mirrored
@@ -372,7 +377,7 @@ def test_ways_of_execution_that_need_one_device_say_so(option, accumulation_step
     np.testing.assert_allclose(found.history["loss"], expected.history["loss"], rtol=1e-5)
 
 
-def test_predictions_of_a_batch_on_replicas_are_those_of_its_rows():
+def test_predict_on_batch_returns_each_row_once_on_replicas():
     from tests.replicas import mirrored
 
     expected = network(Tagger).predict_on_batch(TOKENS)

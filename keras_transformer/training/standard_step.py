@@ -1,0 +1,121 @@
+"""Keras's own training step, with Keras's arguments; the exact step extends it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from keras_transformer.training.losses import refuse_probabilities
+
+if TYPE_CHECKING:
+    from keras import Model
+else:
+    Model = object  # `super()` finds the methods in `keras.Model`, which follows in the MRO
+
+
+class StandardTraining(Model):
+    """Mixin to list before `keras.Model`: Keras's training step, used with JAX and PyTorch.
+
+    Its result is exact on one device.
+
+
+    Arguments and results of `fit` and the other methods are
+    [those of Keras](https://keras.io/api/models/model_training_apis/), but `class_weight` must be
+    `None`, and the compiled loss must take logits.
+
+    Attributes:
+        accumulation_steps: number of micro-batches. Above `1` only with TensorFlow, see
+            `ExactTraining`.
+    """
+
+    _accumulation_steps = 1
+
+    @property
+    def accumulation_steps(self) -> int:
+        return self._accumulation_steps
+
+    @accumulation_steps.setter
+    def accumulation_steps(self, value: int) -> None:
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(
+                "`accumulation_steps` must be an int of at least 1. "
+                f"Received: accumulation_steps={value!r}"
+            )
+        if value > 1 and keras.config.backend() != "tensorflow":
+            raise ValueError(
+                "`accumulation_steps` needs the TensorFlow backend. Received: "
+                f"accumulation_steps={value!r}, backend {keras.config.backend()!r}"
+            )
+        self._accumulation_steps = value
+        self.train_function = None  # the next `fit` traces it again
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+    ) -> keras.callbacks.History:
+        """Trains the model for some epochs; see `keras.Model.fit`."""
+        return self._check_and_call("fit", locals())
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Returns loss and metrics over a dataset; see `keras.Model.evaluate`."""
+        return self._check_and_call("evaluate", locals())
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Makes one update with a batch; see `keras.Model.train_on_batch`."""
+        return self._check_and_call("train_on_batch", locals())
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """Returns loss and metrics of a batch; see `keras.Model.test_on_batch`."""
+        return self._check_and_call("test_on_batch", locals())
+
+    def _check_and_call(self, method, arguments):
+        """Calls a method of Keras with arguments that come from `locals()`."""
+        arguments = {name: value for name, value in arguments.items() if name != "self"}
+        arguments |= arguments.pop("kwargs", {})
+        class_weight = arguments.pop("class_weight", None)
+        if class_weight is not None:
+            raise ValueError(
+                "`class_weight` must be None, because labels are per token, not per row. Use "
+                f"`sample_weight` of shape (B, T). Received: class_weight={class_weight!r}"
+            )
+        refuse_probabilities(getattr(self, "loss", None))
+        return self._call_keras(method, arguments)
+
+    def _call_keras(self, method, arguments):
+        """Calls a method of `keras.Model`; the exact step changes the arguments here."""
+        return getattr(super(), method)(**arguments)
