@@ -1,4 +1,4 @@
-"""From strings to strings: search, and the translator around it."""
+"""Searches that depend on a step function only, and the translator of strings around them."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
-"""Which rows are decoded together: of like length, and no more than there is memory for.
+"""Batches of rows of similar length that fit into memory.
 
-The same batches eagerly and in the graph, so that a translator and its SavedModel do the same.
+In graphs and eagerly alike, so that a translator and its SavedModel make the same batches.
 """
 
 import numpy as np
@@ -8,96 +8,95 @@ import tensorflow as tf
 
 from keras_transformer.layers.arguments import require_positive
 
-# Sentences times the square of the longest: what attention makes of a batch has to find room.
+# Maximum of the sentences of a batch times the square of the longest: the size of attention scores.
 MOST_PAIRS = 64 * 256**2
-# The row that fills a batch by itself.
+# The length of a row that fills a batch by itself.
 LONGEST_ROW = 2048
 BATCH_SENTENCES = 64
 
 
-def batch_size(lengths, batch_sentences=BATCH_SENTENCES, most_pairs=MOST_PAIRS):
-    """Returns how many of the rows that are left are decoded next: fewer where they are long.
+def batch_rows(lengths, batch_sentences, most_pairs=MOST_PAIRS):
+    """Sorts rows by length and cuts them into batches.
 
     Args:
-        lengths: int64 tensor, not empty and rising.
-        batch_sentences: int. The most.
-        most_pairs: int. The most sentences times the square of the longest; one sentence may have
-            more.
+        lengths: int64 tensor `(B,)`, the length of each row.
+        batch_sentences: int. Maximum number of rows of a batch.
+        most_pairs: int. Maximum of a batch's rows times the square of the longest; a single row may
+            exceed it.
 
     Returns:
-        int tensor, at least 1.
+        int32 `RaggedTensor` `(batches, None)`, the indices of the rows of each batch.
     """
-    lengths = lengths[:batch_sentences]
-    pairs = tf.range(1, tf.size(lengths, tf.int64) + 1) * lengths**2
-    return tf.maximum(1, tf.searchsorted(pairs, [tf.cast(most_pairs, tf.int64)], side="right")[0])
+    order = tf.argsort(lengths, stable=True)
+    lengths = tf.gather(lengths, order)
+
+    def add_batch(splits):
+        following = lengths[splits[-1] :][:batch_sentences]
+        pairs = tf.range(1, tf.size(following, tf.int64) + 1) * following**2
+        fits = tf.searchsorted(pairs, [tf.cast(most_pairs, tf.int64)], side="right")
+        return (tf.concat([splits, splits[-1] + tf.maximum(1, fits)], axis=0),)
+
+    (splits,) = tf.while_loop(
+        lambda splits: splits[-1] < tf.size(order),
+        add_batch,
+        (tf.constant([0]),),
+        shape_invariants=(tf.TensorShape([None]),),
+    )
+    return tf.RaggedTensor.from_row_splits(order, splits, validate=False)
 
 
-def map_batches(function, rows, pad_token_id, batch_sentences=BATCH_SENTENCES):
-    """Applies a function to rows, batch by batch, in the graph.
+def map_batches(function, rows, pad_token_id):
+    """Applies a function to rows, in batches of at most 64, in the graph.
 
     Args:
         function: callable from int32 `(b, S)`, padded, to a string tensor `(b,)`.
         rows: int32 `RaggedTensor` `(B, None)`.
         pad_token_id: int.
-        batch_sentences: int. Defaults to `64`.
 
     Returns:
         string tensor `(B,)`.
     """
-    lengths = rows.row_lengths()
-    order = tf.argsort(lengths, stable=True)
-    lengths = tf.gather(lengths, order)
+    batches = batch_rows(rows.row_lengths(), BATCH_SENTENCES)
 
-    def one_batch(start, results):
-        end = start + batch_size(lengths[start:], batch_sentences)
-        batch = tf.gather(rows, order[start:end]).to_tensor(pad_token_id)
-        return end, tf.concat([results, function(batch)], axis=0)
+    def add_results(index, results):
+        batch = tf.gather(rows, batches[index]).to_tensor(pad_token_id)
+        return index + 1, tf.concat([results, function(batch)], axis=0)
 
     _, results = tf.while_loop(
-        lambda start, results: start < tf.size(order),
-        one_batch,
+        lambda index, results: index < batches.nrows(tf.int32),
+        add_results,
         (tf.constant(0), tf.zeros([0], tf.string)),
         shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-        parallel_iterations=1,  # else the memory of several batches at a time
+        parallel_iterations=1,  # otherwise several batches are in memory at a time
     )
-    return tf.gather(results, tf.math.invert_permutation(order))
+    return tf.gather(results, tf.math.invert_permutation(batches.flat_values))
 
 
-def map_rows(
-    function,
-    columns,
-    pad_token_id,
-    batch_sentences=BATCH_SENTENCES,
-    on_progress=None,
-    lines=None,
-    most_pairs=MOST_PAIRS,
-):
+def map_rows(function, columns, pad_token_id, batch_sentences, on_progress=None, lines=None):
     """Applies a function to rows, batch by batch, eagerly.
 
     Args:
         function: callable from int32 `(b, S)` of each column, padded, to an iterable of b results.
         columns: list of int32 `RaggedTensor` `(B, None)`.
-        pad_token_id, batch_sentences, most_pairs: as above.
-        on_progress: callable that is told after each batch how many lines are done with it.
+        pad_token_id, batch_sentences: as above.
+        on_progress: callable, called after each batch with the number of lines that it finished.
             Optional.
-        lines: int array `(B,)`, the line that each row is of. Defaults to one row for each.
+        lines: int array `(B,)`, the line of each row. Defaults to one row per line.
 
     Returns:
         list of B results, in the order of the rows.
     """
     require_positive(batch_sentences=batch_sentences)
-    lengths = np.max([column.row_lengths() for column in columns], axis=0)
-    order = np.argsort(lengths, kind="stable")
-    lines = np.arange(len(order)) if lines is None else lines
-    left = np.bincount(lines)  # rows of each line
-    results = [None] * len(order)
-    while len(order):
-        count = int(batch_size(tf.constant(lengths[order]), batch_sentences, most_pairs))
-        chosen, order = order[:count], order[count:]
-        batch = [tf.gather(column, chosen).to_tensor(pad_token_id) for column in columns]
-        for index, result in zip(chosen, function(*batch), strict=True):
-            results[index] = result
+    lengths = tf.reduce_max([column.row_lengths() for column in columns], axis=0)
+    lines = np.arange(len(lengths)) if lines is None else lines
+    rows_left = np.bincount(lines)  # of each line
+    results = [None] * len(lines)
+    for rows in batch_rows(lengths, batch_sentences):
+        batch = [tf.gather(column, rows).to_tensor(pad_token_id) for column in columns]
+        rows = rows.numpy()
+        for row, result in zip(rows, function(*batch), strict=True):
+            results[row] = result
         if on_progress is not None:
-            np.subtract.at(left, lines[chosen], 1)
-            on_progress(np.count_nonzero(left[np.unique(lines[chosen])] == 0))
+            np.subtract.at(rows_left, lines[rows], 1)
+            on_progress(int(np.sum(rows_left[np.unique(lines[rows])] == 0)))
     return results

@@ -1,14 +1,16 @@
-"""A model as it is now, for graphs that shall run fast rather than follow its training."""
+"""A copy of a model whose weights are graph constants: faster, but it does not follow training."""
+
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 
 class FrozenTransformer:
-    """Makes every graph in which it is called hold the model's present weights as constants.
+    """Holds a copy of a model's weights, as constants in every graph that calls it.
 
-    TensorFlow then casts, transposes and packs them once, when it optimises the graph, and a loop
-    does not read them anew in every step. A copy: what the model learns later does not show.
+    TensorFlow casts, transposes and packs constants once, when it optimises the graph; variables
+    it reads again in every step of a loop.
 
     Args:
         model: `Transformer`.
@@ -16,10 +18,11 @@ class FrozenTransformer:
             Defaults to the model's own policy.
 
     Attributes:
-        model: `Transformer`, the copy, for what runs in no loop.
+        model: `Transformer`, the copy, with variables: for graphs without a loop.
+        config: that of the model.
     """
 
-    def __init__(self, model, dtype=None):
+    def __init__(self, model: Any, dtype: str | None = None) -> None:
         config = model.get_config()
         if dtype is not None:
             config["dtype"] = dtype
@@ -28,26 +31,26 @@ class FrozenTransformer:
         self.config = self.model.config
         self._values = {id(weight): weight.numpy() for weight in self.model.weights}
 
-    def init_cache(self, *args, **kwargs):
+    def init_cache(self, encoder_token_ids: tf.Tensor) -> Any:
         """As `Transformer.init_cache`."""
         with _Constants(self._values):
-            return self.model.init_cache(*args, **kwargs)
+            return self.model.init_cache(encoder_token_ids)
 
-    def decode_step(self, *args, **kwargs):
+    def decode_step(self, *args: Any, **kwargs: Any) -> Any:
         """As `Transformer.decode_step`."""
         with _Constants(self._values):
             return self.model.decode_step(*args, **kwargs)
 
 
 class _Constants(keras.StatelessScope):
-    """Answers for each variable with a constant, made in the graph that is being traced."""
+    """Replaces each variable by a constant of the graph that is being traced."""
 
     def __init__(self, values):
         super().__init__(initialize_variables=False)
         self._values = values
 
     def get_current_value(self, variable):
-        # For this call alone: the body of a loop is another graph than what is around it.
+        # Made per scope, that is per call: the body of a loop is a graph of its own.
         if id(variable) in self._values and id(variable) not in self.state_mapping:
             self.state_mapping[id(variable)] = tf.constant(self._values[id(variable)])
         return super().get_current_value(variable)

@@ -1,72 +1,73 @@
-"""Greedy search: at every step the most probable token; or, with a sampler, one that is drawn.
+"""Greedy search: takes the most probable token at every step, or a sampled token.
 
-Runs inside the TensorFlow graph, and knows no model, only a step function.
+Runs inside the TensorFlow graph. Depends on a step function only, not on a model.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.decoding.next_tokens import (
     IMPOSSIBLE,
+    Processor,
     best_next_tokens,
     next_log_probs,
 )
 from keras_transformer.decoding.search import (
     Search,
-    empty_history,
-    extend_history,
+    SearchResult,
+    Sentences,
+    StepFunction,
+    Tokens,
     penalty,
 )
 
 
 def greedy_search(
-    step_fn,
-    cache,
-    max_lengths,
-    start_token_id,
-    end_token_id,
-    pad_token_id=0,
+    step_fn: StepFunction,
+    cache: Any,
+    max_lengths: tf.Tensor,
+    start_token_id: int,
+    end_token_id: int,
+    pad_token_id: int = 0,
     *,
-    length_penalty="gnmt",
-    alpha=0.6,
-    target_prefix=None,
-    processors=(),
-    sampler=None,
-    attention_shape=None,
-    compaction=True,
-):
-    """Extends every sentence, token by token, until its first end token or its greatest length.
+    length_penalty: str | None = "gnmt",
+    alpha: float | tf.Tensor = 0.6,
+    target_prefix: tf.Tensor | None = None,
+    processors: Sequence[Processor] = (),
+    sampler: Any = None,
+    compaction: bool = True,
+) -> SearchResult:
+    """Extends every sentence, token by token, up to its end token or its maximum length.
 
     Args:
         step_fn: callable `(token_ids (B, 1), parents (B, 1), cache, index) -> StepOutput`; see
-            there. `parents` is always 0 here.
+            `StepOutput`. `parents` is always 0 here.
         cache: nest of tensors with the sentences on the first axis.
-        max_lengths: int32 tensor `(B,)`: most tokens for each sentence, the end token included.
-            With 0 a sentence stays empty.
+        max_lengths: int32 tensor `(B,)`: maximum number of tokens of each sentence, the end token
+            included. With 0 a sentence stays empty.
         start_token_id: int.
         end_token_id: int.
-        pad_token_id: int. Fills up the sentences that ended. Defaults to `0`.
-        length_penalty: `"gnmt"`, `"mean"` or `None`: what scores are divided by, see `penalty`.
-            Defaults to `"gnmt"`, the paper's.
-        alpha: float, its exponent. Defaults to `0.6`, the paper's.
-        target_prefix: int32 tensor `(B, P)`, padded with `pad_token_id`: tokens that come first,
-            whatever their probability. Optional.
+        pad_token_id: int. Pads the sentences that ended. Defaults to `0`.
+        length_penalty: `"gnmt"`, `"mean"` or `None`, as in `SearchSettings`. Defaults to `"gnmt"`,
+            the paper's.
+        alpha: float, the exponent of the penalty. Defaults to `0.6`, the paper's.
+        target_prefix: int32 tensor `(B, P)`, padded with `pad_token_id`: the forced first tokens of
+            each hypothesis, whatever their probability. Optional.
         processors: callables `(log_probs (B, W, V), token_ids (B, W, T), index) -> log_probs`, such
-            as those of `decoding.processors`. What they return must not exceed 0.
-        sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
-            the tokens. Defaults to the most probable, the lowest id among equals.
-        attention_shape: int tensor, the axes of `StepOutput.attention` after `(B, W)`, if the
-            attention is to be kept. Optional.
-        compaction: bool. Whether sentences that ended leave the batch, which saves work and changes
-            no result. Defaults to `True`.
+            as those of `decoding.processors`. They must return values of at most 0.
+        sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, for the
+            tokens. Defaults to `None`: the most probable token; ties: the lowest id.
+        compaction: bool. Whether sentences that ended leave the batch, which saves work and does
+            not change the result. Defaults to `True`.
 
     Returns:
         `SearchResult` with one hypothesis for each sentence.
 
-    Example: with probabilities that depend on nothing, the same token comes again and again.
+    Example: the step function returns constant logits, so every step takes the same token.
 
     >>> from keras_transformer.decoding.search import StepOutput
     >>> def step_fn(token_ids, parents, cache, index):
@@ -74,7 +75,7 @@ def greedy_search(
     >>> greedy_search(step_fn, (), tf.constant([3]), 1, 2).token_ids.numpy()
     array([[[3, 3, 3]]], dtype=int32)
     """
-    search = _GreedySearch(
+    search = GreedySearch(
         step_fn=step_fn,
         end_token_id=end_token_id,
         pad_token_id=pad_token_id,
@@ -82,61 +83,66 @@ def greedy_search(
         processors=processors,
         sampler=sampler,
     )
-    return search.run(
-        cache, max_lengths, start_token_id, target_prefix, attention_shape, compaction
-    )
+    return search.run(cache, max_lengths, start_token_id, target_prefix, compaction)
+
+
+class GreedyState(NamedTuple):
+    """State of a greedy search between two steps."""
+
+    sentences: Sentences
+    last_token_ids: tf.Tensor  # int32 (B, 1)
+    totals: tf.Tensor  # float32 (B, 1): sums of the log-probs
+    lengths: tf.Tensor  # int32 (B, 1)
+    history: Tokens  # (B, 1, T)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _GreedySearch(Search):
-    """Start, step and result."""
+class GreedySearch(Search):
+    """See `greedy_search`."""
 
     sampler: Any
 
-    def start(self, max_lengths, start_token_id, attention_shape):
-        """One empty hypothesis for each sentence."""
-        shape = [tf.size(max_lengths), 1]
-        return {
-            "last": tf.fill(shape, start_token_id),
-            "log_prob": tf.zeros(shape),
-            "length": tf.zeros(shape, tf.int32),
-            "history": empty_history(*shape, attention_shape),
-            "done": max_lengths <= 0,
-        }
+    def start(self, sentences, start_token_id):
+        batch_size = tf.size(sentences.row)
+        return GreedyState(
+            sentences,
+            last_token_ids=tf.fill([batch_size, 1], start_token_id),
+            totals=tf.zeros([batch_size, 1]),
+            lengths=tf.zeros([batch_size, 1], tf.int32),
+            history=Tokens.none(batch_size, 1),
+        )
 
     def step(self, index, state):
-        """Extends each sentence that is not done by one token."""
-        last = tf.ensure_shape(state["last"], [None, 1])
-        output = self.step_fn(last, tf.zeros_like(last), state["cache"], index)
-        constraints = self.constraints(state, state["history"], index)
-        new = self._choose(output.logits, constraints)
-        done = state["done"]
-        log_prob = tf.where(done[:, None], state["log_prob"], state["log_prob"] + new["log_probs"])
-        # One that no token can extend is lost.
-        ends = (new["token_ids"] == self.end_token_id) | (log_prob == IMPOSSIBLE)
-        return state | {
-            "cache": output.cache,
-            "last": new["token_ids"],
-            "log_prob": log_prob,
-            "length": tf.where(done[:, None], state["length"], index + 1),
-            "history": extend_history(state["history"], **new, attention=output.attention),
-            "done": done | ends[:, 0] | (index + 1 >= state["max_lengths"]),
-        }
+        sentences, last_token_ids = state.sentences, state.last_token_ids
+        output = self.step_fn(last_token_ids, tf.zeros_like(last_token_ids), sentences.cache, index)
+        new = self._next_tokens(output.logits, self.constraints(state, index))
+        done = sentences.done[:, None]
+        totals = tf.where(done, state.totals, state.totals + new.log_probs)
+        # A total of -inf: no token is possible, so the sentence has no hypothesis.
+        ends = (new.token_ids == self.end_token_id) | (totals == IMPOSSIBLE)
+        is_last = index + 1 >= sentences.max_lengths
+        return GreedyState(
+            sentences._replace(cache=output.cache, done=sentences.done | ends[:, 0] | is_last),
+            last_token_ids=new.token_ids,
+            totals=totals,
+            lengths=tf.where(done, state.lengths, index + 1),
+            history=state.history.append(new),
+        )
 
     def result(self, state):
-        """The one hypothesis of each sentence; the score of an empty one is 0."""
-        log_prob, length = state["log_prob"], state["length"]
-        scores = log_prob / self.penalty(tf.maximum(length, 1))
-        return state["history"], tf.where(log_prob > IMPOSSIBLE, length, 0), scores
+        lengths = tf.where(state.totals > IMPOSSIBLE, state.lengths, 0)
+        # Length 1 for empty sentences, whose score is 0: a penalty of 0 would give 0 / 0.
+        scores = state.totals / self.penalty(tf.maximum(state.lengths, 1))
+        return SearchResult(state.history.token_ids, lengths, scores, state.history.log_probs)
 
-    def _choose(self, logits, constraints):
-        """The next tokens `(B, 1)` and the log-probs the model gives them."""
+    def _next_tokens(self, logits, constraints):
+        """Returns the next tokens `(B, 1)`, with the model's log-probs."""
         if self.sampler is None:
             log_probs, token_ids = best_next_tokens(logits, 1, constraints)
-            return {"token_ids": token_ids[:, :, 0], "log_probs": log_probs[:, :, 0]}
+            return Tokens(token_ids[:, :, 0], log_probs[:, :, 0])
         # (B, 1, V) -> (B, V)
         log_probs = next_log_probs(logits, constraints)[:, 0]
         token_ids = self.sampler.get_next_token(self.sampler.compute_probabilities(log_probs))
-        # Where no token is possible, what is drawn is no token.
+        # If all tokens are forbidden, samplers return V, which is not a token id.
         token_ids = tf.minimum(tf.cast(token_ids, tf.int32), log_probs.shape[-1] - 1)[:, None]
-        return {"token_ids": token_ids, "log_probs": tf.gather(log_probs, token_ids, batch_dims=1)}
+        return Tokens(token_ids, tf.gather(log_probs, token_ids, batch_dims=1))

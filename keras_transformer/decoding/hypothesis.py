@@ -1,4 +1,4 @@
-"""One translation with what the model thought of it: made of a search's result, and joined."""
+"""Hypotheses and their attention scores, made from a search's result and joined per line."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,24 +9,47 @@ from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # comparing arrays gives an array, not a bool
-class Hypothesis:
-    """A translation, its score, and where the model looked.
+class Attention:
+    """The attention scores of every block and head, for one translation.
 
-    Letters: L layers, N heads, S source tokens, T target tokens.
+    Letters: L blocks, N heads, S source tokens, T target tokens. Row t of `decoder` and
+    `encoder_decoder` holds the scores of the step that predicts target token t. T is 0 if there
+    are no target tokens: for an empty line, or if no hypothesis was possible.
+
+    Args:
+        encoder: float32 array `(L, N, S, S)`, the self-attention of the encoder.
+        decoder: float32 array `(L, N, T, T)`, the self-attention of the decoder. Column t is
+            `decoder_tokens[t]`.
+        encoder_decoder: float32 array `(L, N, T, S)`.
+        decoder_tokens: list of T strings, the decoder's inputs: the start token, then all target
+            tokens but the last.
+    """
+
+    encoder: np.ndarray
+    decoder: np.ndarray
+    encoder_decoder: np.ndarray
+    decoder_tokens: list[str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Hypothesis:
+    """A translation with its score, the log-probability of each token and the attention scores.
+
+    Letters: S source tokens, T target tokens.
 
     Args:
         text: str.
-        score: float, the sum of the log-probs over the length penalty: what a search ranks by.
+        score: float, the sum of the log-probs divided by the length penalty. A search ranks by it.
             -inf, with an empty text, if no hypothesis was possible.
         source_tokens: list of S strings, the end token included.
-        tokens: list of T strings, with the end token unless the greatest length cut it off.
-        log_probs: list of T floats, the natural logarithm of each token's probability; where a
-            processor lowered it, what it made of it.
-        attention: float32 array `(L, N, T, S)`, the encoder-decoder attention when each token was
-            chosen, or `None` if it was not asked for.
-        pieces: int. In how many pieces the line was translated because it was too long for one;
-            source tokens, tokens and log-probs are then those of all, end tokens included.
-        dropped_tokens: int. How many tokens of the line were not translated, because it was too
+        tokens: list of T strings, with the end token unless the maximum length was reached.
+        log_probs: list of T floats, the natural logarithm of each token's probability, after the
+            processors.
+        attention: `Attention`, or `None` if it was not requested.
+        pieces: int. The number of pieces that the line was split into because it was too long.
+            `source_tokens`, `tokens` and `log_probs` join those of all pieces, and include every
+            end token.
+        dropped_tokens: int. The number of source tokens that were cut off because the line was too
             long.
 
     Example:
@@ -37,36 +60,35 @@ class Hypothesis:
     ...     source_tokens=["▁a", "▁house", "</s>"],
     ...     tokens=["▁ein", "▁Haus", "</s>"],
     ...     log_probs=[-0.1, -0.2, -0.1],
-    ...     attention=np.eye(3)[None, None],
     ... )
-    >>> round(hypothesis.perplexity, 3), hypothesis.alignment()
-    (1.143, [0, 1, 2])
+    >>> round(hypothesis.log_prob, 3), round(hypothesis.perplexity, 3)
+    (-0.4, 1.143)
     """
 
     text: str
     score: float
-    source_tokens: list
-    tokens: list
-    log_probs: list
-    attention: np.ndarray | None = None
+    source_tokens: list[str]
+    tokens: list[str]
+    log_probs: list[float]
+    attention: Attention | None = None
     pieces: int = 1
     dropped_tokens: int = 0
 
     @property
-    def log_prob(self):
-        """float: the logarithm of the translation's probability, the sum over its tokens."""
+    def log_prob(self) -> float:
+        """The logarithm of the translation's probability: the sum over its tokens."""
         return math.fsum(self.log_probs)
 
     @property
-    def perplexity(self):
-        """float: `exp(-log_prob / T)`, or NaN without tokens."""
+    def perplexity(self) -> float:
+        """`exp(-log_prob / T)`, or NaN without tokens."""
         return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else math.nan
 
-    def alignment(self, layer=None, head=None):
-        """Returns the source token that each target token looked at most.
+    def alignment(self, layer: int | None = None, head: int | None = None) -> list[int]:
+        """Returns the source token with the highest attention score, for each target token.
 
         Args:
-            layer: int, the decoder's block, counted from 0; negative ones from the last. Defaults
+            layer: int, index of the decoder's block; negative indices count from the last. Defaults
                 to the mean of all.
             head: int. Defaults to the mean of all.
 
@@ -80,32 +102,14 @@ class Hypothesis:
             raise ValueError(
                 "An alignment needs the attention: call the translator with return_attention=True."
             )
-        attention = self.attention if layer is None else self.attention[layer][None]
-        attention = attention if head is None else attention[:, head][:, None]
-        return attention.mean(axis=(0, 1)).argmax(axis=-1).tolist()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Attention:
-    """One translation and what every head of every block attended to.
-
-    Args:
-        source_tokens: list of S strings, the end token included.
-        decoder_tokens: list of T strings, those the decoder was given: the start token first.
-        target_tokens: list of T strings, those it predicted.
-        scores: dict of float32 arrays, layers first: `"encoder"` `(L, N, S, S)`, `"decoder"`
-            `(L, N, T, T)` and `"encoder_decoder"` `(L, N, T, S)`; row t is where the model looked
-            when it predicted target token t.
-    """
-
-    source_tokens: list
-    decoder_tokens: list
-    target_tokens: list
-    scores: dict
+        scores = self.attention.encoder_decoder
+        scores = scores if layer is None else scores[layer][None]
+        scores = scores if head is None else scores[:, head][:, None]
+        return scores.mean(axis=(0, 1)).argmax(axis=-1).tolist()
 
 
 def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_id):
-    """Yields the hypotheses of each sentence; at least one, which may be impossible.
+    """Yields the hypotheses of each sentence: at least one, with the score -inf if impossible.
 
     Args:
         source: int32 tensor `(B, S)`, with the end tokens, padded.
@@ -113,17 +117,13 @@ def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_
         source_tokenizer, target_tokenizer: `Tokenizer`.
         pad_token_id: int.
     """
-    token_ids = result.token_ids.numpy()
+    token_ids, lengths, scores, log_probs = (tensor.numpy() for tensor in result)
     sentences, ranks, longest = token_ids.shape
     texts = target_tokenizer.detokenize(token_ids.reshape([sentences * ranks, longest]))
     texts = texts.numpy().reshape([sentences, ranks])
     tokens = target_tokenizer.tokens(token_ids).numpy()
     source_tokens = source_tokenizer.tokens(source).numpy()
     source_lengths = np.count_nonzero(source != pad_token_id, axis=1)
-    lengths, scores, log_probs = (
-        tensor.numpy() for tensor in (result.lengths, result.scores, result.log_probs)
-    )
-    attention = None if result.attention is None else result.attention.numpy()
     for row, source_length in enumerate(source_lengths):
         count = max(1, np.count_nonzero(scores[row] > IMPOSSIBLE))
         yield [
@@ -133,23 +133,41 @@ def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_
                 source_tokens=[t.decode() for t in source_tokens[row, :source_length]],
                 tokens=[t.decode() for t in tokens[row, rank, :length]],
                 log_probs=log_probs[row, rank, :length].tolist(),
-                # (T, L, N, S) -> (L, N, T, S)
-                attention=None
-                if attention is None
-                else np.moveaxis(attention[row, rank, :length, ..., :source_length], 0, 2),
             )
             for rank, length in enumerate(lengths[row, :count])
         ]
 
 
-def join_by_line(found, lines, dropped, penalty):
-    """Returns the hypotheses of each line: those of its piece, or one of the best of its pieces.
+def attention_of(hypothesis, scores, row, start_token):
+    """Returns the attention scores of a hypothesis, a slice of those of its batch.
 
     Args:
-        found: list of P lists of `Hypothesis`.
-        lines: int array `(P,)`, rising: the line that each piece is of.
-        dropped: int array `(B,)`, how many tokens each line has lost.
-        penalty: callable from a length to what the sum of the log-probs is divided by.
+        hypothesis: `Hypothesis`.
+        scores: result of `Transformer.attention_scores` as NumPy arrays, with padding.
+        row: int, where the hypothesis is in the batch.
+        start_token: str.
+    """
+    source, target = len(hypothesis.source_tokens), len(hypothesis.tokens)
+
+    def cut(name, queries, keys):
+        return np.stack([block[row, :, :queries, :keys] for block in scores[name]])
+
+    return Attention(
+        encoder=cut("encoder", source, source),
+        decoder=cut("decoder", target, target),
+        encoder_decoder=cut("encoder_decoder", target, source),
+        decoder_tokens=[start_token, *hypothesis.tokens][:target],
+    )
+
+
+def join_by_line(found, lines, dropped, penalty):
+    """Returns the hypotheses of each line; the best ones of several pieces are joined into one.
+
+    Args:
+        found: list of P lists, the hypotheses of each piece.
+        lines: int array `(P,)`, ascending: the line of each piece.
+        dropped: int array `(B,)`, the number of source tokens that were cut off each line.
+        penalty: callable from a length to its length penalty.
     """
     starts = np.searchsorted(lines, np.arange(len(dropped) + 1)).tolist()
     joined = []

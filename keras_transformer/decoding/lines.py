@@ -1,4 +1,4 @@
-"""Lines of text to token ids: what no tokenizer or model can take is refused, by its number."""
+"""Tokenizes lines of text; errors name the line that no tokenizer or model can take."""
 
 import re
 
@@ -8,26 +8,26 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def checked_lines(lines, name):
-    """Refuses what no tokenizer could take."""
+    """Returns the lines; raises if one is not a string of valid text."""
     for number, line in enumerate(lines, start=1):
         if not isinstance(line, str):
             raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}")
         if not line.isascii() and _SURROGATE.search(line):
             raise ValueError(
-                f"`{name}` must be text that UTF-8 can write. Received: half of a surrogate "
+                f"`{name}` must be text that UTF-8 can encode. Received: half of a surrogate "
                 f"pair in line {number}, {line!r}"
             )
     return lines
 
 
 def token_ids_of(tokenizer, text):
-    """Ragged ids. A line of spaces is empty, also to a tokenizer that keeps spaces."""
+    """Returns ragged ids; a line of spaces has none, even if the tokenizer keeps spaces."""
     text = tf.convert_to_tensor(text, tf.string)
     return tokenizer.tokenize(tf.where(tf.strings.strip(text) == "", "", text))
 
 
 def require_at_most(most, what, token_ids, name, advice=""):
-    """Refuses lines with more tokens, the end token, which is not there yet, included."""
+    """Raises if a line has more than `most` tokens with the end token, which is still missing."""
     lengths = token_ids.row_lengths().numpy() + 1
     if lengths.max(initial=0) > most:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Lines that are too long for the model: cut into pieces, and joined again as translations.
+"""Splits lines that are too long into pieces, and joins the translations of the pieces.
 
-TensorFlow operations on ragged token ids, so that a translator and its SavedModel do the same.
-Letters: B lines, P pieces.
+TensorFlow operations on ragged token ids, so that a translator and its SavedModel agree. Letters: B
+lines, P pieces.
 """
 
 import re
@@ -11,22 +11,23 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer import SPACE_SYMBOL
+from keras_transformer.data.tokenizer import SPACE_SYMBOL, Tokenizer
 
-# Tokens that end a sentence if a word begins after them, and if anything comes after them.
+_WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
+# Tokens that end a sentence: the first if a word begins after them, the second anyway.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*$")
 _IDEOGRAPHIC_SENTENCE_END = re.compile(r"[。！？][」』”’）]*$")
-_ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # a character that is not in the vocabulary
-_INSIDE_CHARACTER = re.compile(r"<0x[89AB][0-9A-F]>")  # the second byte of a character, or a later
+_ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # of a character that is not in the vocabulary
+_INSIDE_CHARACTER = re.compile(r"^<0x[89AB][0-9A-F]>\Z")  # any but the first byte of a character
 
 
 class Pieces(NamedTuple):
-    """Lines of token ids, each in one piece or several.
+    """Lines of token ids, each in one or several pieces.
 
     Args:
-        token_ids: int32 `RaggedTensor` `(P, None)`, the pieces of each line one after the other.
-        lines: int64 tensor `(P,)`, the line that each piece is of.
-        dropped: int64 tensor `(B,)`, how many tokens each line has lost.
+        token_ids: int32 `RaggedTensor` `(P, None)`, the pieces in the order of the text.
+        lines: int64 tensor `(P,)`, ascending: the line of each piece.
+        dropped: int64 tensor `(B,)`, the number of tokens that were cut off each line.
     """
 
     token_ids: tf.RaggedTensor
@@ -35,36 +36,30 @@ class Pieces(NamedTuple):
 
 
 class LineCutter:
-    """Cuts lines that are too long, at the best place that a piece can reach.
+    """Cuts lines that are too long at the best place within reach of a piece.
 
-    That is the last end of a sentence; or else of a word; or else of a character. Where a piece
-    has no room for a whole character, which may be up to four tokens, it is anywhere.
+    That is the last end of a sentence; without one, of a word; without one, of a character. A
+    character can have up to four tokens: a piece that has no room for one ends inside it.
 
     Args:
         tokenizer: `Tokenizer` of the lines.
     """
 
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer: Tokenizer) -> None:
         ids = np.arange(tokenizer.vocabulary_size)
         tokens = [token.decode() for token in tokenizer.tokens(ids).numpy()]
         tokens = [_ASCII_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token) for token in tokens]
+        patterns = _WORD_BEGIN, _SENTENCE_END, _IDEOGRAPHIC_SENTENCE_END, _INSIDE_CHARACTER
+        self._table = np.array([[bool(p.search(token)) for token in tokens] for p in patterns])
 
-        def table(is_so):
-            return np.array([bool(is_so(token)) for token in tokens])
-
-        self._begins_word = table(lambda token: token.startswith(SPACE_SYMBOL))
-        self._ends_sentence = table(_SENTENCE_END.search)
-        self._ends_ideographic_sentence = table(_IDEOGRAPHIC_SENTENCE_END.search)
-        self._is_inside_character = table(_INSIDE_CHARACTER.fullmatch)
-
-    def cut(self, token_ids, most, on_too_long):
-        """Lets no line have more than so many tokens.
+    def cut(self, token_ids: tf.RaggedTensor, most: int, on_too_long: str) -> Pieces:
+        """Cuts lines into pieces of at most `most` tokens.
 
         Args:
             token_ids: int32 `RaggedTensor` `(B, None)`, without end tokens.
             most: int, at least 1.
-            on_too_long: `"split"`: into as many pieces as it takes; `"truncate"`: what comes after
-                the first piece, which ends with a word, is lost; `"error"`: refused, by an
+            on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
+                all but the first piece, which ends with a word; `"error"`: raises an
                 `InvalidArgumentError`.
 
         Returns:
@@ -86,12 +81,9 @@ class LineCutter:
             return Pieces(tf.identity(token_ids), lines, dropped)
 
     def _split(self, token_ids, most):
-        """The next piece of all lines at a time, until none has anything left."""
+        """Cuts the next piece off all lines together, until no line has tokens left."""
         values, limits = token_ids.flat_values, token_ids.row_limits()
         places = self._places(values)
-
-        def is_left(starts, *_):
-            return tf.size(starts) > 0
 
         def cut(starts, lines, all_starts, all_lines):
             ends = tf.gather(limits, lines)
@@ -102,7 +94,7 @@ class LineCutter:
 
         starts, lines = token_ids.row_starts(), tf.range(token_ids.nrows())
         *_, starts, lines = tf.while_loop(
-            is_left,
+            lambda starts, *_: tf.size(starts) > 0,
             cut,
             (starts, lines, starts, lines),
             shape_invariants=(tf.TensorShape([None]),) * 4,
@@ -113,14 +105,12 @@ class LineCutter:
         return Pieces(pieces, tf.gather(lines, order), tf.zeros_like(limits))
 
     def _places(self, values):
-        """The tokens before which a cut is good, better and best: int64 tensors, rising."""
-        begins_word = tf.gather(self._begins_word, values)
-        ends_sentence = tf.gather(self._ends_sentence, values)
-        ends_anyway = tf.gather(self._ends_ideographic_sentence, values)
-        is_inside = tf.gather(self._is_inside_character, values)
+        """Returns the tokens before which a cut is good, better and best: ascending int64."""
+        kinds = tf.unstack(tf.gather(self._table, values, axis=1))
+        begins_word, ends_sentence, ends_anyway, is_inside = kinds
         begins_sentence = (ends_sentence[:-1] & begins_word[1:]) | ends_anyway[:-1]
         begins_sentence = tf.concat([tf.zeros_like(begins_word[:1]), begins_sentence], axis=0)
-        # -1: there is always one before.
+        # -1, so that `searchsorted` finds one before any token.
         return [
             tf.concat([[-1], tf.where(is_place)[:, 0]], axis=0)
             for is_place in (~is_inside, begins_word, begins_sentence)
@@ -128,7 +118,7 @@ class LineCutter:
 
 
 def _cuts(starts, ends, most, places):
-    """Where the pieces that begin at `starts`, in lines that end at `ends`, must end."""
+    """Returns the ends of the pieces that begin at `starts`, in lines that end at `ends`."""
     furthest = tf.minimum(starts + most, ends)
     cuts = furthest
     for tokens in places:
@@ -137,12 +127,12 @@ def _cuts(starts, ends, most, places):
     return tf.where(furthest == ends, ends, cuts)
 
 
-def join_translations(texts, lines, count):
-    """Joins the translations of pieces that have text by a space.
+def join_translations(texts: tf.Tensor, lines: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Joins the translations of each line's pieces by spaces, without the empty ones.
 
     Args:
         texts: string tensor `(P,)`.
-        lines: int64 tensor `(P,)`, rising: the line that each piece is of.
+        lines: int64 tensor `(P,)`, ascending: the line of each piece.
         count: int tensor, B.
 
     Returns:
@@ -154,17 +144,16 @@ def join_translations(texts, lines, count):
     )
 
 
-def warn_of_long_lines(pieces, max_source_tokens):
-    """Names the lines that are not translated as a whole."""
+def warn_of_long_lines(pieces: Pieces, max_source_tokens: int) -> None:
+    """Warns of the lines that are not translated as a whole, by their numbers."""
     counts, dropped = np.bincount(pieces.lines), pieces.dropped.numpy()
     of_lines = [f"line {i + 1} in {counts[i]} pieces" for i in np.flatnonzero(counts > 1)]
-    of_lines += [
-        f"line {i + 1} without its last {dropped[i]} tokens" for i in np.flatnonzero(dropped)
-    ]
+    shortened = np.flatnonzero(dropped)
+    of_lines += [f"line {i + 1} without its last {dropped[i]} tokens" for i in shortened]
     if of_lines:
         more = f" and {len(of_lines) - 5} more" if len(of_lines) > 5 else ""
         warnings.warn(
-            f"Longer than `max_source_tokens`, {max_source_tokens}, and translated "
-            f"otherwise than as a whole: {', '.join(of_lines[:5])}{more}",
+            f"Longer than `max_source_tokens`, {max_source_tokens}, and not translated as a whole: "
+            f"{', '.join(of_lines[:5])}{more}",
             stacklevel=3,
         )

@@ -1,23 +1,24 @@
-"""Constraints on the next token: what a search may not choose.
+"""Processors: constraints on the next token of a search.
 
 A processor is a callable `(log_probs, token_ids, index) -> log_probs`: float32 `(B, W, V)` of the
-next token, int32 `(B, W, T)` tokens so far without the start token, and how many those are. It must
-return nothing above 0, since a search stops where it can prove that no better hypothesis is left.
-Whatever it makes -inf cannot be chosen; the rest is not normalised anew, so that scores remain the
-model's own. Only what lowers a token without forbidding it, as `repetition_penalty` does, counts in
-the scores.
+next token, int32 `(B, W, T)` tokens so far without the start token, and T. It must return values of
+at most 0, because a search stops early where no better hypothesis can follow. A token with -inf
+cannot be chosen. The others are not renormalised, so scores stay the model's own; a processor that
+lowers a token without forbidding it, as `repetition_penalty` does, changes the scores.
 """
+
+from collections.abc import Iterable
 
 import tensorflow as tf
 
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE, Processor
 
 
-def min_length(length, end_token_id):
-    """Makes the end impossible before a hypothesis has `length` tokens.
+def min_length(length: int, end_token_id: int) -> Processor:
+    """Forbids the end token before a hypothesis has `length` tokens.
 
     Args:
-        length: int: tokens, the end token not counted.
+        length: int, without the end token.
         end_token_id: int.
 
     Returns:
@@ -35,8 +36,8 @@ def min_length(length, end_token_id):
     return process
 
 
-def suppress_tokens(token_ids):
-    """Makes tokens impossible everywhere.
+def suppress_tokens(token_ids: Iterable[int]) -> Processor:
+    """Forbids tokens everywhere.
 
     Args:
         token_ids: list of int.
@@ -56,8 +57,8 @@ def suppress_tokens(token_ids):
     return process
 
 
-def repetition_penalty(penalty):
-    """Multiplies the log-probs of tokens that a hypothesis already has.
+def repetition_penalty(penalty: float) -> Processor:
+    """Multiplies the log-probs of tokens that the hypothesis already has.
 
     Args:
         penalty: float, at least 1. With 1 nothing changes.
@@ -79,13 +80,13 @@ def repetition_penalty(penalty):
         raise ValueError(f"`penalty` must be at least 1. Received: {penalty=}")
 
     def process(log_probs, token_ids, index):
-        return tf.where(_stands_in(token_ids, log_probs), log_probs * penalty, log_probs)
+        return tf.where(_occurs_in(token_ids, log_probs), log_probs * penalty, log_probs)
 
     return process
 
 
-def no_repeat_ngram_size(size):
-    """Lets no sequence of `size` tokens come twice in a hypothesis.
+def no_repeat_ngram_size(size: int) -> Processor:
+    """Forbids sequences of `size` tokens that the hypothesis already has.
 
     Args:
         size: int, at least 1. With 1 no token comes twice.
@@ -108,22 +109,22 @@ def no_repeat_ngram_size(size):
 
     def process(log_probs, token_ids, index):
         count = tf.maximum(tf.shape(token_ids)[2] - size + 1, 0)
-        # Where the last `size - 1` tokens stood before: (B, W, count)
-        stood = tf.fill(tf.shape(token_ids[:, :, :count]), True)
+        # Where the last `size - 1` tokens occurred before: (B, W, count)
+        is_repeated = tf.fill(tf.shape(token_ids[:, :, :count]), True)
         for offset in range(size - 1):
             latest = token_ids[:, :, index - size + 1 + offset :][:, :, :1]
-            stood &= token_ids[:, :, offset : offset + count] == latest
-        followers = tf.where(stood, token_ids[:, :, size - 1 :], -1)
-        return tf.where(_stands_in(followers, log_probs), IMPOSSIBLE, log_probs)
+            is_repeated &= token_ids[:, :, offset : offset + count] == latest
+        followers = tf.where(is_repeated, token_ids[:, :, size - 1 :], -1)
+        return tf.where(_occurs_in(followers, log_probs), IMPOSSIBLE, log_probs)
 
     return process
 
 
-def _stands_in(token_ids, log_probs):
-    """Which of the vocabulary are among `(B, W, T)` tokens; -1 is none: bool `(B, W, V)`."""
+def _occurs_in(token_ids, log_probs):
+    """Which tokens of the vocabulary occur in ids `(B, W, T)`, -1 for none: bool `(B, W, V)`."""
     shape = tf.shape(log_probs)
     length = tf.shape(token_ids)[2]
-    # (B, W, T) -> (B * W, T, 2): row and token, counted in a table that has a place for none.
+    # (B, W, T) -> (B * W, T, 2): row and token + 1, so that column 0 counts the -1.
     rows = tf.repeat(tf.range(shape[0] * shape[1])[:, None], length, axis=1)
     places = tf.stack([rows, tf.reshape(token_ids, tf.shape(rows)) + 1], axis=-1)
     counts = tf.scatter_nd(places, tf.ones_like(rows), [shape[0] * shape[1], shape[2] + 1])

@@ -1,63 +1,99 @@
-"""What all searches share: the contract with a model, scores, and the loop in which sentences end.
+"""Step function, length penalty, state of the sentences and the loop that all searches share.
 
-Knows no model, only a step function from the last tokens to the logits of the next ones. Letters:
-B batch, W beam, R hypotheses returned (`n_best`), T target length, V vocabulary.
+Depends on a step function only, not on a model. Letters: B batch, W beam slots, R hypotheses
+returned (`n_best`), P prefix length, T target length, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.decoding.next_tokens import make_constraints
+from keras_transformer.decoding.next_tokens import Processor, make_constraints
 
-# To move the others together pays once this fraction of the sentences is done.
-_DONE_FRACTION = 0.1
+# Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
+_COMPACTION_DIVISOR = 10
 
 
 class StepOutput(NamedTuple):
-    """What a step function returns, given `(token_ids (B, W), parents (B, W), cache, index)`.
+    """Result of a step function `(token_ids (B, W), parents (B, W), cache, index)`.
 
-    `token_ids` are the last tokens of W hypotheses per sentence, at first the start token;
-    `parents[b, w]` is the beam slot of the step before that hypothesis w extends, at first 0: a
-    model that keeps anything per hypothesis re-orders it by them. `index` is how many tokens were
+    `token_ids` are the last tokens of W hypotheses per sentence; at step 0, the start token.
+    `parents[b, w]` is the previous beam slot of hypothesis w; at step 0, it is 0. A step function
+    that caches state per hypothesis must gather it by `parents`. `index` is the number of tokens
     decoded before.
 
     Args:
-        logits: float tensor `(B, W, V)` of the next token, V known when the graph is made.
-        cache: nest of tensors, the cache grown by this step, of the same structure as before. Each
-            has the sentences on its first axis; the other axes may change their length.
-        attention: float32 tensor `(B, W, ...)` to keep with each token. Only if it was asked for.
+        logits: float tensor `(B, W, V)` of the next token. V must be static.
+        cache: nest of tensors, the cache after this step, in the same structure as before. Every
+            tensor has the sentences on its first axis; the other axes may change their length.
     """
 
     logits: tf.Tensor
     cache: Any
-    attention: tf.Tensor | None = None
+
+
+StepFunction: TypeAlias = Callable[[tf.Tensor, tf.Tensor, Any, tf.Tensor], StepOutput]
 
 
 class SearchResult(NamedTuple):
     """The hypotheses of each sentence, best first.
 
     Args:
-        token_ids: int32 tensor `(B, R, T)`, without the start token, with the end token where the
-            hypothesis ended by itself, then padding. `T` is the length of the longest.
-        lengths: int32 tensor `(B, R)`, the end token included; 0 where there is no hypothesis.
-        scores: float32 tensor `(B, R)`, the sum of the log-probs over the length penalty; -inf
-            where there is no hypothesis.
-        log_probs: float32 tensor `(B, R, T)`, those of the single tokens; 0 at padding.
-        attention: float32 tensor `(B, R, T, ...)`, or `None` if it was not asked for.
+        token_ids: int32 tensor `(B, R, T)`, without the start token. A hypothesis ends with the end
+            token, unless the maximum length was reached; then comes padding. `T` is the length of
+            the longest.
+        lengths: int32 tensor `(B, R)`, the end token included; 0 where a hypothesis is missing.
+        scores: float32 tensor `(B, R)`, the sum of the log-probs divided by the length penalty;
+            -inf where a hypothesis is missing.
+        log_probs: float32 tensor `(B, R, T)`, of each token; 0 at padding.
     """
 
     token_ids: tf.Tensor
     lengths: tf.Tensor
     scores: tf.Tensor
     log_probs: tf.Tensor
-    attention: tf.Tensor | None
+
+    def pad_to(self, length: tf.Tensor) -> "SearchResult":
+        """Returns the result with tokens and log-probs padded to `length` by zeros."""
+        padding = [[0, 0], [0, 0], [0, length - tf.shape(self.token_ids)[2]]]
+        return self._replace(
+            token_ids=tf.pad(self.token_ids, padding), log_probs=tf.pad(self.log_probs, padding)
+        )
 
 
-def penalty(lengths, length_penalty, alpha):
-    """What the sum of a hypothesis's log-probs is divided by to be its score.
+class Tokens(NamedTuple):
+    """Tokens and their log-probs: `(B, W)` one per hypothesis, or `(B, W, T)` all so far."""
+
+    token_ids: tf.Tensor  # int32
+    log_probs: tf.Tensor  # float32
+
+    @classmethod
+    def none(cls, batch_size, slots):
+        """Returns an empty history `(B, slots, 0)`."""
+        shape = [batch_size, slots, 0]
+        return cls(tf.zeros(shape, tf.int32), tf.zeros(shape))
+
+    def append(self, new):
+        """Returns a history `(B, W, T)` with the tokens `(B, W)` at its end."""
+        return tf.nest.map_structure(
+            lambda past, last: tf.concat([past, last[:, :, None]], axis=2), self, new
+        )
+
+
+class Sentences(NamedTuple):
+    """The sentences that are still in the batch."""
+
+    row: tf.Tensor  # int32 (B,): the row of each sentence in the results
+    done: tf.Tensor  # bool (B,)
+    max_lengths: tf.Tensor  # int32 (B,)
+    target_prefix: tf.Tensor  # int32 (B, P), padded; P = 0 without a prefix
+    cache: Any  # nest of tensors (B, ...)
+
+
+def penalty(lengths: tf.Tensor, length_penalty: str | None, alpha: float | tf.Tensor) -> tf.Tensor:
+    """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
         lengths: int tensor of tokens, the end token included.
@@ -69,7 +105,7 @@ def penalty(lengths, length_penalty, alpha):
         float32 tensor of the shape of `lengths`.
 
     Raises:
-        ValueError: if there is no such penalty.
+        ValueError: if `length_penalty` is unknown.
 
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
@@ -86,137 +122,109 @@ def penalty(lengths, length_penalty, alpha):
     )
 
 
-def empty_history(batch_size, beam_size, attention_shape=None):
-    """Returns what is kept of every token of every hypothesis, before the first token.
-
-    Args:
-        batch_size, beam_size: int or int tensor.
-        attention_shape: int tensor, the axes of `StepOutput.attention` after `(B, W)`. Only if it
-            is to be kept.
-    """
-    history = {
-        "token_ids": tf.zeros([batch_size, beam_size, 0], tf.int32),
-        "log_probs": tf.zeros([batch_size, beam_size, 0]),
-    }
-    if attention_shape is not None:
-        shape = tf.concat([[batch_size, beam_size, 0], attention_shape], axis=0)
-        history["attention"] = tf.zeros(shape)
-    return history
-
-
-def extend_history(history, **new):
-    """Appends to every hypothesis: leaves `(B, W, T, ...)` grow by leaves `(B, W, ...)`."""
-    return {name: tf.concat([history[name], new[name][:, :, None]], axis=2) for name in history}
-
-
-def lengthen(leaf, length):
-    """Pads `(B, W, T, ...)` with zeros to `T = length`; leaves `(B, W)` as it is."""
-    if leaf.shape.rank < 3:
-        return leaf
-    after = length - tf.shape(leaf)[2]
-    return tf.pad(leaf, [[0, 0], [0, 0], [0, after]] + [[0, 0]] * (leaf.shape.rank - 3))
-
-
-def select(nest, indices):
-    """Chooses among the hypotheses, axis 1 of every tensor, sentence by sentence."""
-    return tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices, batch_dims=1), nest)
+def select(nest: Any, slots: tf.Tensor) -> Any:
+    """Gathers along axis 1, the hypotheses, in every tensor; `slots` `(B, ...)` are indices."""
+    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, slots, batch_dims=1), nest)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Base of the searches, which add `start`, `step` and `result`.
+    """Base class of the searches. A subclass defines:
+
+    - `start(sentences, start_token_id)`: returns the state before the first step;
+    - `step(index, state)`: extends the hypotheses by one token, and does not change the result of
+      sentences that are done;
+    - `result(state)`: returns the `SearchResult` so far; values at padding are arbitrary.
+
+    A state is a NamedTuple of nests of tensors. The first axis is the sentences; the second is
+    static, except in the cache. It has the fields `sentences` and `history`.
 
     Args:
         step_fn, end_token_id, pad_token_id, processors: as in `greedy_search`.
-        penalty: callable from lengths to what the sum of the log-probs is divided by.
+        penalty: callable from lengths to length penalties.
     """
 
-    step_fn: Callable
+    step_fn: StepFunction
     end_token_id: int
     pad_token_id: int
-    penalty: Callable
-    processors: tuple
+    penalty: Callable[[tf.Tensor], tf.Tensor]
+    processors: Sequence[Processor]
 
-    def run(self, cache, max_lengths, start_token_id, target_prefix, attention_shape, compaction):
-        """Returns the `SearchResult`."""
-        state = self.start(max_lengths, start_token_id, attention_shape)
-        state |= {"cache": cache, "max_lengths": max_lengths}
-        if target_prefix is not None:
-            state["target_prefix"] = target_prefix
-        return search_loop(
-            self.step, state, self.result, max_lengths, self.pad_token_id, compaction
-        )
+    def run(self, cache, max_lengths, start_token_id, target_prefix, compaction):
+        """Returns the `SearchResult`. The arguments are those of `greedy_search`."""
+        batch_size = tf.size(max_lengths)
+        if target_prefix is None:
+            target_prefix = tf.zeros([batch_size, 0], tf.int32)
+        rows = tf.range(batch_size)
+        sentences = Sentences(rows, max_lengths <= 0, max_lengths, target_prefix, cache)
+        return search_loop(self, self.start(sentences, start_token_id), compaction)
 
-    def constraints(self, state, history, index):
-        """What processors and prefix say of the next token, as `best_next_tokens` takes it."""
-        prefix = state.get("target_prefix")
-        return make_constraints(
-            self.processors, history["token_ids"], index, prefix, self.pad_token_id
-        )
+    def constraints(self, state, index):
+        """Returns the constraints on the next token, for `best_next_tokens`."""
+        token_ids, prefix = state.history.token_ids, state.sentences.target_prefix
+        return make_constraints(self.processors, token_ids, index, prefix, self.pad_token_id)
 
 
-def search_loop(step, state, result, max_lengths, pad_token_id, compaction):
-    """Steps until every sentence is done; on the way those that are done leave the batch.
+def search_loop(search, state, compaction):
+    """Steps until all sentences are done, and removes finished sentences from the batch.
 
     Args:
-        step: callable `(index, state) -> state`.
-        state: dict of nests of tensors, the sentences on the first axis of each. `"done"`, bool
-            `(B,)`, says which sentences are; a step must not change the result of those.
-        result: callable from a state to `(history, lengths, scores)` of the R best.
-        max_lengths: int32 tensor `(B,)`.
-        pad_token_id: int.
-        compaction: bool. `False`: all stay until all are done. The results are the same.
+        search: `Search`.
+        state: its state before the first step.
+        compaction: bool. `False`: finished sentences stay in the batch. The result is the same.
 
     Returns:
         `SearchResult`.
     """
-    state = {**state, "row": tf.range(tf.size(max_lengths))}
-    results = tf.nest.map_structure(tf.zeros_like, result(state))
+    results = tf.nest.map_structure(tf.zeros_like, search.result(state))
 
     def few_are_done(index, state):
-        done = tf.math.count_nonzero(state["done"], dtype=tf.int32)
-        size = tf.size(state["done"])
-        return done < (_fraction(size) if compaction else size)
+        done = tf.math.count_nonzero(state.sentences.done, dtype=tf.int32)
+        return done * (_COMPACTION_DIVISOR if compaction else 1) < tf.size(state.sentences.done)
 
     def advance(index, state):
-        return index + 1, step(index, state)
+        return index + 1, search.step(index, state)
 
-    def until_some_end(index, state, results):
-        shapes = tf.nest.map_structure(_any_length, (index, state))
+    def run_and_compact(index, state, results):
+        shapes = tf.TensorShape([]), _loop_shapes(state)
         index, state = tf.while_loop(few_are_done, advance, (index, state), shape_invariants=shapes)
-        done, others = tf.where(state["done"])[:, 0], tf.where(~state["done"])[:, 0]
-        rows = tf.gather(state["row"], done)[:, None]
-        so_far = tf.maximum(index, 1)  # scatters refuse empty rows
+        is_done = state.sentences.done
+        done, others = tf.where(is_done)[:, 0], tf.where(~is_done)[:, 0]
+        rows = tf.gather(state.sentences.row, done)[:, None]
+        length = tf.maximum(index, 1)  # `tensor_scatter_nd_update` rejects outputs of size 0
+        finished = tf.nest.map_structure(lambda leaf: tf.gather(leaf, done), search.result(state))
         results = tf.nest.map_structure(
-            lambda all_, leaf: tf.tensor_scatter_nd_update(
-                lengthen(all_, so_far), rows, lengthen(tf.gather(leaf, done), so_far)
-            ),
-            results,
-            result(state),
+            lambda to, new: tf.tensor_scatter_nd_update(to, rows, new),
+            results.pad_to(length),
+            finished.pad_to(length),
         )
         return index, tf.nest.map_structure(lambda leaf: tf.gather(leaf, others), state), results
 
     start = (tf.constant(0), state, results)
-    _, _, (history, lengths, scores) = tf.while_loop(
-        lambda index, state, results: tf.size(state["done"]) > 0,
-        until_some_end,
+    result_shapes = tf.nest.map_structure(_any_length, results)
+    _, _, results = tf.while_loop(
+        lambda index, state, results: tf.size(state.sentences.done) > 0,
+        run_and_compact,
         start,
-        shape_invariants=tf.nest.map_structure(_any_length, start),
+        shape_invariants=(tf.TensorShape([]), _loop_shapes(state), result_shapes),
     )
-    longest = tf.maximum(tf.reduce_max(lengths), 0)
-    history = {name: leaf[:, :, :longest] for name, leaf in history.items()}
-    real = tf.sequence_mask(lengths, longest)
-    return SearchResult(
-        token_ids=tf.where(real, history["token_ids"], pad_token_id),
-        lengths=lengths,
-        scores=scores,
-        log_probs=tf.where(real, history["log_probs"], 0.0),
-        attention=history.get("attention"),
+    longest = tf.maximum(tf.reduce_max(results.lengths), 0)
+    is_token = tf.sequence_mask(results.lengths, longest)
+    return results._replace(
+        token_ids=tf.where(is_token, results.token_ids[:, :, :longest], search.pad_token_id),
+        log_probs=tf.where(is_token, results.log_probs[:, :, :longest], 0.0),
     )
 
 
-def _fraction(size):
-    return tf.cast(tf.math.ceil(_DONE_FRACTION * tf.cast(size, tf.float32)), tf.int32)
+def _loop_shapes(state):
+    """Shapes that hold in every iteration: sentences leave, histories and caches grow."""
+    shapes = tf.nest.map_structure(_static_slots, state)
+    cache = tf.nest.map_structure(_any_length, state.sentences.cache)
+    return shapes._replace(sentences=shapes.sentences._replace(cache=cache))
+
+
+def _static_slots(tensor):
+    return tf.TensorShape([None, *tensor.shape[1:2], *[None] * (tensor.shape.rank - 2)])
 
 
 def _any_length(tensor):

@@ -1,6 +1,6 @@
-"""How a translator searches, and what it does with long lines, as one validated, immutable value.
+"""`SearchSettings`: how a translator searches, and what it does with long lines.
 
-Pure Python, so that a mistake is told before TensorFlow is imported.
+Pure Python, so that errors are raised before TensorFlow is imported.
 """
 
 from collections.abc import Hashable
@@ -14,41 +14,42 @@ ON_TOO_LONG = ("split", "truncate", "error")
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings(Settings):
-    """What `Translator` and `load_run` accept beside the model, and each call for itself.
+    """The settings of `Translator` and `load_run`, and of each call.
 
     Args:
         beam_size: int. Hypotheses that are extended side by side; 1 is greedy search. Defaults to
             `4`, the paper's.
-        length_penalty: `"gnmt"`: scores are sums of log-probs over `((5 + n) / 6)^alpha`, the
-            paper's; `"mean"`: over `n^alpha`; `None`: sums. `n` counts the end token.
-        alpha: float from -10 to 10. Defaults to `0.6`, the paper's. More of it favours longer
-            translations.
+        length_penalty: `"gnmt"`: scores are sums of log-probs divided by `((5 + n) / 6)^alpha`, the
+            paper's; `"mean"`: divided by `n^alpha`; `None`: sums. `n` counts the end token.
+        alpha: float from -10 to 10. A larger one favours longer translations. Defaults to `0.6`,
+            the paper's.
         length_ratio: float from 0 to 1,000. A translation has at most `length_ratio * source +
             extra_length` tokens, the product rounded down. Defaults to `1.0`.
         extra_length: int from 0 to 1,000,000, in tokens. Defaults to `50`, the paper's.
         processors: tuple of callables that constrain the next token, such as those of
             `decoding.processors`. Defaults to none.
         sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
-            the tokens. `beam_size` then plays no part. Its draws depend on what else is in the
+            the tokens. `beam_size` is then ignored. The draws depend on the other lines of the
             batch. Optional.
-        max_source_tokens: int, at least 2. The most tokens of a line that is translated as a whole,
-            its end token included: time and memory grow with its square. Defaults to the model's
-            learned positions, or else to 256, the `max_length` of `make_dataset`; for `load_run` to
-            the `data.max_length` of the run's recipe.
-        on_too_long: `"split"`: a longer line is translated in pieces, which end with a sentence if
-            they can and else with a word, and their translations are joined by a space;
-            `"truncate"`: what comes after its last whole word within the bound is not translated;
-            `"error"`: it is refused. Defaults to `"split"`.
+        max_source_tokens: int, at least 2. Maximum number of tokens of a line that is translated as
+            a whole, with the end token; time and memory are quadratic in it. Defaults to the
+            model's learned positions, or else to 256, the `max_length` of `make_dataset`; for
+            `load_run` to the `data.max_length` of the run's recipe.
+        on_too_long: `"split"`: a longer line is translated in pieces, which end with a sentence, or
+            else with a word, and their translations are joined by a space; `"truncate"`: only the
+            words within the bound are translated; `"error"`: a longer line is an error. Defaults to
+            `"split"`.
 
     `alpha`, `length_ratio`, `extra_length`, `max_source_tokens` and `on_too_long` may change from
-    call to call at no cost; everything else, also another processor or sampler, is another graph.
+    call to call at no cost. Any other change, such as another processor or sampler object, traces
+    another graph.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
 
     Example:
 
-    >>> SearchSettings(beam_size=8, alpha=1.0).numbers
+    >>> SearchSettings(beam_size=8, alpha=1.0).runtime_values
     (1.0, 1.0, 50)
     """
 
@@ -62,7 +63,7 @@ class SearchSettings(Settings):
     max_source_tokens: int | None = None
     on_too_long: str = "split"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.beam_size < 1:
             self._reject("beam_size", "at least 1")
@@ -81,22 +82,22 @@ class SearchSettings(Settings):
             self._reject("max_source_tokens", "at least 2: a token and the end token")
         if self.on_too_long not in ON_TOO_LONG:
             self._reject("on_too_long", '"split", "truncate" or "error"')
-        # Hashable: each of its searches is traced once.
+        # A tuple can be hashed: the settings are the key of the traced graphs.
         object.__setattr__(self, "processors", tuple(self.processors))
 
     @property
-    def numbers(self):
-        """tuple: `alpha`, `length_ratio`, `extra_length`, which graphs take as inputs."""
+    def runtime_values(self) -> tuple[float, float, int]:
+        """`alpha`, `length_ratio` and `extra_length`, which graphs take as inputs."""
         return self.alpha, self.length_ratio, self.extra_length
 
     @property
-    def of_graph(self):
-        """`SearchSettings`: those that make another graph, the others being the defaults."""
+    def graph_settings(self) -> "SearchSettings":
+        """The settings that a graph is traced for; the others are the defaults."""
         names = ("beam_size", "length_penalty", "processors", "sampler")
         return SearchSettings(**{name: getattr(self, name) for name in names})
 
 
 def _draws_tokens(sampler):
-    """Not a search of its own, which has the method from the base class, where it raises."""
+    """Whether a sampler has its own `get_next_token`: that of the base class raises an error."""
     owners = [kind for kind in type(sampler).__mro__ if "get_next_token" in vars(kind)]
     return bool(owners) and owners[0].__name__ != "Sampler"

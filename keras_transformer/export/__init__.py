@@ -1,4 +1,4 @@
-"""A trained translator for places where this package is not installed."""
+"""Exports trained translators for places where this package is not installed."""
 
 import lazy_loader
 

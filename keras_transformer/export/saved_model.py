@@ -1,7 +1,7 @@
-"""A SavedModel that takes raw strings and returns translations.
+"""Exports a translator as a SavedModel that takes and returns strings.
 
-Tokenizer, model and search are all in its graph: whoever loads it needs `tensorflow` and
-`tensorflow_text`, nothing of this package.
+Tokenizer, model and search are in its graph: to load it takes `tensorflow` and `tensorflow_text`,
+but not this package.
 """
 
 import contextlib
@@ -10,29 +10,31 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from keras_transformer import types
 from keras_transformer.atomic_file import replace_folder
+from keras_transformer.decoding.translator import Translator
 
 
-def export_saved_model(translator, path):
+def export_saved_model(translator: Translator, path: types.Path) -> Path:
     """Writes a translator as a SavedModel.
 
     Its signature `serving_default` takes `text`, a string tensor `(B,)`, and returns `translation`,
-    a string tensor `(B,)`: one translation for each line, an empty one for an empty line. A scalar
-    or a matrix is refused when it is called, by an `InvalidArgumentError` that names the shape.
+    a string tensor `(B,)`: one translation per line, empty for an empty line. A call with a scalar
+    or a matrix raises an `InvalidArgumentError` that names the shape.
 
     It searches by the settings of the translator. A line of more than `max_source_tokens` tokens is
-    treated as `on_too_long` says: by default it is translated in pieces, joined by a space. However
-    many and however long the lines are, 64 pieces are decoded together, fewer where they are long.
+    treated as `on_too_long` says: by default it is translated in pieces, joined by a space. At most
+    64 pieces are decoded together; batches of long pieces hold fewer.
 
-    A SavedModel that is at `path` already stays until the new one is whole. On Linux the two then
-    change places in one step, so there is a whole model at `path` at every moment. Where the
-    operating system or the file system cannot do that, the old one is first renamed to
-    `PATH.old-*`; it is put back if the new one cannot take its place, and a process that is killed
-    between the two steps leaves it there. A server that loads while `path` is replaced may read
-    files of both: export to a new folder for each version, as TensorFlow Serving expects.
+    A SavedModel at `path` is replaced when the new one is complete. On Linux the two are exchanged
+    in one step, so `path` always holds a complete model. Where the operating system or the file
+    system cannot do that, the old one is renamed to `PATH.old-*` first. It is renamed back if the
+    new one cannot be moved; a process that is killed between the two steps leaves it there. A
+    server that loads during the exchange may read files of both: export every version to a new
+    folder, as TensorFlow Serving expects.
 
-    Files that the user put into the folder, such as `assets.extra`, go with the old model. If
-    `path` is a symbolic link, the folder that it points to is replaced.
+    Files that a user added to the folder, such as `assets.extra`, are deleted with the old model.
+    If `path` is a symbolic link, the folder that it points to is replaced.
 
     Args:
         translator: `Translator`.
@@ -43,7 +45,7 @@ def export_saved_model(translator, path):
 
     Raises:
         FileExistsError: if `path` exists and is not a SavedModel.
-        OSError: if it cannot be written; what was at `path` is as it was.
+        OSError: if it cannot be written; `path` is unchanged.
 
     Example, on the serving side:
 
@@ -59,10 +61,10 @@ def export_saved_model(translator, path):
     module = _module(translator)
     place = path.resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside its place and then moved: whoever looks there never sees half a model.
+    # Written beside `path` and then moved, so that `path` never holds a part of a model.
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as temporary:
         written = Path(temporary) / "new"
-        with _quiet():  # it would name the temporary folder
+        with _quiet():  # the log would name the temporary folder
             signatures = {"serving_default": module.translate}
             tf.saved_model.save(module, str(written), signatures=signatures)
         replace_folder(written, place)
@@ -81,14 +83,14 @@ def _quiet():
 
 
 def _module(translator):
-    """Owns what the graph needs and no more: optimizer and metrics stay behind."""
+    """Returns a `tf.Module` with the function, weights and tokenizers; no optimizer or metrics."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
     def translate(text):
         return {"translation": translator.translate(_require_vector(text))}
 
     module = tf.Module()
-    # Those of a frozen translator are in the graph.
+    # None for a frozen translator: its weights are constants of the graph.
     module.weights = translate.get_concrete_function().variables
     module.tokenizers = [translator.source_tokenizer, translator.target_tokenizer]
     module.translate = translate
@@ -96,9 +98,9 @@ def _module(translator):
 
 
 def _require_vector(text):
-    """Refuses a scalar or a matrix, for which a loaded signature does not check its input."""
+    """Raises, when the graph runs, on a scalar or a matrix: a loaded signature does not check."""
     shape = tf.shape(text)
-    # `tf.rank` is 1 when the graph is made, whatever comes; the shape is what comes.
+    # `tf.rank` is the constant 1 of the signature; `tf.shape` is that of the actual input.
     is_vector = tf.equal(tf.math.count_nonzero(shape >= 0), 1)
     message = "`text` must be a vector of strings, one for each line. Received: a tensor of shape"
     with tf.control_dependencies([tf.debugging.Assert(is_vector, [message, shape])]):

@@ -1,7 +1,7 @@
-"""The searches once more in plain Python, and random models for both to search.
+"""The searches in plain Python, and random models that both implementations search.
 
-Here one sentence is searched at a time, with lists and float64; nothing is padded or sorted out,
-no search stops early, and a hypothesis is its tokens and their log-probs.
+The plain searches handle one sentence at a time, with lists and float64, without padding, and never
+stop early.
 """
 
 import math
@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 from keras_transformer.decoding.beam import beam_search
 from keras_transformer.decoding.search import StepOutput
+from tests.examples import examples
 
 PAD, START, END = 0, 1, 2
 TOLERANCE = 1e-5
@@ -27,7 +28,7 @@ class Hypothesis(NamedTuple):
 
 
 def are_close(a, b):
-    """Equal but for float32: to 1e-5, relative where the magnitude is above 1."""
+    """Equal up to float32 rounding: to 1e-5, relative where the magnitude is above 1."""
     return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
@@ -40,7 +41,7 @@ def scored(tokens, log_probs, length_penalty, alpha):
 
 
 def best_first(complete, length_penalty, alpha):
-    """Of equal scores the earlier stays the earlier."""
+    """The sort is stable: of equal scores the earlier hypothesis stays first."""
     hypotheses = [scored(*both, length_penalty, alpha) for both in complete]
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
@@ -64,15 +65,15 @@ def all_hypotheses(next_log_probs, max_length, penalty, end=END):
 
 
 def summands(tokens, log_probs):
-    """What makes a total: each log-prob but those of 0, and after which prefix it came."""
+    """The log-probs of a total that are not 0, each with the prefix it follows."""
     return [(tokens[:t], x) for t, x in enumerate(log_probs) if x]
 
 
 def beam_hypotheses(next_log_probs, max_length, penalty, beam_size, end=END):
-    """Every hypothesis that was completed, best first, and whether rounding may decide.
+    """Every finished hypothesis, best first, and whether rounding may decide the order.
 
-    It may where the totals of two neighbours among the candidates are as good as equal, and from
-    where their prefixes part, either adds more than zeros.
+    It may where the totals of two neighbouring candidates are close but are sums of different
+    log-probs.
     """
     alive, complete, in_doubt = [((), ())], [], False
     if max_length == 0:
@@ -94,7 +95,7 @@ def beam_hypotheses(next_log_probs, max_length, penalty, beam_size, end=END):
 
 
 def greedy_hypotheses(next_log_probs, max_length, penalty, end=END):
-    """A list of the one hypothesis, or of none where no token was possible."""
+    """A list of one hypothesis, or an empty list if no token was possible."""
     tokens, log_probs = (), ()
     while not is_complete(tokens, max_length, end):
         row = next_log_probs(tokens)
@@ -106,22 +107,22 @@ def greedy_hypotheses(next_log_probs, max_length, penalty, end=END):
 
 
 class RandomModels:
-    """A batch of models, one for each sentence, whose next token depends on the whole prefix.
+    """A batch of models, one per sentence, whose next token depends on the whole prefix.
 
     Args:
-        kind: str. `"any"`: logits on a continuous scale, with ties within a step. `"grid"`: small
-            integers: ties everywhere. `"level"`: a sentence's possible tokens are always equally
-            many and probable, so that all its prefixes of one length tie. The last two are to be
-            searched with the processor `on_grid`, which makes all sums exact.
+        kind: str. `"any"`: continuous logits, with ties within a step. `"grid"`: small integers,
+            with ties everywhere. `"level"`: at every step of a sentence equally many tokens are
+            possible, with equal logits, so all prefixes of one length tie. Searches of the last two
+            need the processor `on_grid`, which makes all sums exact.
         seed: int.
-        count: int. How many sentences.
+        count: int. Number of sentences.
         vocabulary_size: int.
-        max_length: int. Up to here every prefix has logits of its own, as far as the `499` rows of
-            a model suffice; beyond, prefixes share them.
+        max_length: int. Prefixes up to this length have their own logits, as far as the 499 rows of
+            a model suffice; other prefixes share rows.
         end: int, the end token.
 
-    In each kind some sentences have impossible tokens (logit -inf), often all but one, so that
-    certain ones come about; and some end soon, some late.
+    In each kind some sentences have impossible tokens (logit -inf), often all but one, which is
+    then certain; some sentences end early, some late.
     """
 
     def __init__(self, kind, seed, count, vocabulary_size, max_length, end=END):
@@ -134,7 +135,7 @@ class RandomModels:
         shape = (count, self.rows, vocabulary_size)
         logits = rng.normal(0.0, 1.5, shape)
         if kind == "any":
-            # Ties need equal values in a row; a scale for each row keeps those of others apart.
+            # Rounding makes ties within a row; the scale of each row prevents ties between rows.
             scale = rng.uniform(0.5, 1.5, (count, self.rows, 1))
             rounded = rng.random((count, self.rows, 1)) < 0.3
             logits = np.where(rounded, np.rint(logits) * scale, logits)
@@ -158,16 +159,16 @@ class RandomModels:
         self._log_probs = log_probs.tolist()
 
     def __repr__(self):
-        """For the report of a failing example."""
+        """Shown in the report of a failing example."""
         return f"RandomModels{self._arguments}"
 
     @property
     def processors(self):
-        """What a search of these models needs, before any processor of the test."""
+        """The processors that a search of these models needs, before those of the test."""
         return () if self.kind == "any" else (on_grid,)
 
     def with_all_possible(self):
-        """The search's view without impossible tokens, where there is no oracle to tell."""
+        """Makes all tokens possible for the search; the oracle does not follow."""
         self.logits = np.maximum(self.logits, -9.0)
         return self
 
@@ -178,7 +179,7 @@ class RandomModels:
         return code % self.rows
 
     def next_log_probs(self, sentence, constraints=()):
-        """The oracle's view. A constraint turns (log-probs, tokens so far) into log-probs."""
+        """For the oracle. A constraint maps log-probs and tokens so far to log-probs."""
 
         def from_prefix(prefix):
             log_probs = self._log_probs[sentence][self.row(prefix)]
@@ -193,21 +194,16 @@ class RandomModels:
         return {"logits": logits, "rows": tf.zeros([logits.shape[0], 1, 1], tf.int32)}
 
     def step_fn(self, token_ids, parents, cache, index):
-        """The search's view: the prefix is known only through the cache, which grows.
-
-        Its attention says which row of logits it used, and when.
-        """
+        """For the search. The prefix is known only through the cache, which grows."""
         rows = tf.gather(cache["rows"], parents, batch_dims=1)
         tf.debugging.assert_equal(tf.shape(rows)[2], index + 1)
         tf.debugging.assert_less(index, self.max_length, "A sentence has become too long.")
         row = (rows[:, :, -1] * self.vocabulary_size + token_ids + 1) % self.rows
-        row = tf.where(index == 0, token_ids - START, row)  # another start, another model
+        row = tf.where(index == 0, token_ids - START, row)  # a wrong start token changes the row
         logits = tf.gather(cache["logits"], row, batch_dims=1)
         logits = tf.ensure_shape(logits, [None, None, self.vocabulary_size])
-        attention = tf.stack([row, tf.fill(tf.shape(row), index)], axis=-1)
         rows = tf.concat([rows, row[:, :, None]], axis=2)
-        cache = {"logits": cache["logits"], "rows": rows}
-        return StepOutput(logits, cache, tf.cast(attention, tf.float32))
+        return StepOutput(logits, {"logits": cache["logits"], "rows": rows})
 
 
 def on_grid(log_probs, token_ids, index):
@@ -221,7 +217,7 @@ def _log_softmax(logits):
 
 
 def _apart_from_rounding(logits):
-    """Where float32 might round a log-prob to another multiple, only the best tokens stay."""
+    """Keeps only the best tokens where float32 might round a log-prob to another multiple."""
     log_probs = np.where(np.isinf(logits), 0.0, _log_softmax(logits)) * GRID
     to_boundary = np.abs(log_probs - np.floor(log_probs) - 0.5).min(axis=-1, keepdims=True)
     is_best = logits == logits.max(axis=-1, keepdims=True)
@@ -229,19 +225,16 @@ def _apart_from_rounding(logits):
 
 
 def hypotheses(result, end=END, pad=PAD):
-    """A `SearchResult` as a list of `Hypothesis` for each sentence, after a check of its form."""
-    tokens, lengths, scores, log_probs, attention = (
-        None if value is None else value.numpy() for value in result
-    )
+    """A `SearchResult` as a list of `Hypothesis` per sentence, after a check of its form."""
+    tokens, lengths, scores, log_probs = (value.numpy() for value in result)
     assert tokens.dtype == lengths.dtype == np.int32
     assert scores.dtype == log_probs.dtype == np.float32
     assert tokens.shape == log_probs.shape
     assert tokens.shape[:2] == lengths.shape == scores.shape
-    assert attention is None or attention.shape[:3] == tokens.shape
     is_padding = np.arange(tokens.shape[2]) >= lengths[:, :, None]
     assert np.all(tokens[is_padding] == pad) and np.all(log_probs[is_padding] == 0.0)
     with np.errstate(invalid="ignore"):  # -inf after -inf
-        assert not np.any(np.diff(scores, axis=1) > 0.0), "the best comes first"
+        assert not np.any(np.diff(scores, axis=1) > 0.0), "not sorted by score"
     found = []
     for sentence in zip(tokens, lengths, scores, log_probs, strict=True):
         found.append([])
@@ -249,14 +242,14 @@ def hypotheses(result, end=END, pad=PAD):
             if score == -np.inf:
                 assert length == 0
                 continue
-            assert end not in row[: max(length - 1, 0)], "nothing follows an end token"
+            assert end not in row[: max(length - 1, 0)], "a token follows an end token"
             row, row_log_probs = tuple(row[:length].tolist()), row_log_probs[:length].tolist()
             found[-1].append(Hypothesis(float(score), row, tuple(row_log_probs)))
     return found
 
 
 def assert_best(found, complete, n_best, strictly=False):
-    """`found` are the `n_best` of all `complete` ones; of equal scores, any, unless `strictly`."""
+    """`found` are the `n_best` of all `complete`; with `strictly`, also among equal scores."""
     expected = {hypothesis.tokens: hypothesis for hypothesis in complete}
     assert len(found) == len({hypothesis.tokens for hypothesis in found})
     for hypothesis, best in zip(found, complete[:n_best], strict=True):
@@ -274,19 +267,21 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def random_examples(count):
-    """The same ones every time."""
-    return settings(
-        max_examples=count,
+    """Settings of a property: a quarter of `count` examples, or all of them with `--long`.
+
+    They are the same ones every time.
+    """
+    return examples(
+        short=count // 4,
+        long=count,
         derandomize=True,
-        deadline=None,
-        database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
 
 @st.composite
 def small_models(draw, kinds=("any", "grid", "level"), count=6):
-    """Models of 3 to 5 tokens, and the greatest lengths, in half the cases all different."""
+    """Models of 3 to 5 tokens, and maximum lengths, which differ in half of the cases."""
     longest = draw(st.integers(1, 6))
     kind, seed, vocabulary_size = draw(st.sampled_from(kinds)), draw(seeds), draw(st.integers(3, 5))
     models = RandomModels(kind, seed, count, vocabulary_size, longest)
@@ -295,14 +290,14 @@ def small_models(draw, kinds=("any", "grid", "level"), count=6):
 
 
 def exhaustive_width(models, max_lengths):
-    """As many hypotheses as can be unfinished before the last step."""
+    """The number of hypotheses that can be unfinished before the last step."""
     return (models.vocabulary_size - 1) ** (max(*max_lengths, 1) - 1)
 
 
 def plain_search(models, sentence, max_length, penalty, beam_size, constraints=()):
-    """What a search must find among, best first, and whether rounding may decide.
+    """The hypotheses that a search finishes, best first, and whether rounding may decide.
 
-    With `beam_size=None` that is all there is.
+    With `beam_size=None` all possible hypotheses.
     """
     model = models.next_log_probs(sentence, constraints)
     if beam_size is None:
@@ -310,7 +305,7 @@ def plain_search(models, sentence, max_length, penalty, beam_size, constraints=(
     if beam_size == 1:
         return greedy_hypotheses(model, max_length, penalty, models.end), False
     complete, in_doubt = beam_hypotheses(model, max_length, penalty, beam_size, models.end)
-    return complete, in_doubt and models.kind == "any"  # else all sums are exact
+    return complete, in_doubt and models.kind == "any"  # in other kinds all sums are exact
 
 
 def search(models, max_lengths, penalty=(None, 0.0), processors=(), by=beam_search, **options):
@@ -329,15 +324,13 @@ def search(models, max_lengths, penalty=(None, 0.0), processors=(), by=beam_sear
 
 
 def search_both_ways(models, max_lengths, penalty, **options):
-    """The hypotheses with compaction, which must be those without."""
+    """The hypotheses, which must be the same with and without compaction."""
     result = search(models, max_lengths, penalty, **options)
     assert_same(result, search(models, max_lengths, penalty, compaction=False, **options))
     return hypotheses(result, models.end)
 
 
 def assert_same(result, other):
-    """The same `SearchResult`: the batch that a sentence is in may change the rounding."""
+    """The same `SearchResult` up to rounding, which depends on the batch."""
     for one, another in zip(result, other, strict=True):
-        assert (one is None) == (another is None)
-        if one is not None:
-            np.testing.assert_allclose(one, another, rtol=TOLERANCE, atol=TOLERANCE)
+        np.testing.assert_allclose(one, another, rtol=TOLERANCE, atol=TOLERANCE)

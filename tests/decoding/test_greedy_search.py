@@ -46,10 +46,11 @@ def test_greedy_search_is_plain_greedy_search(case, penalty):
         assert_best(found[sentence], complete, 1, strictly=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("vocabulary_size", [6, 200])
+@pytest.mark.parametrize("vocabulary_size", [6, pytest.param(200, marks=pytest.mark.long)])
 def test_long_greedy_search_is_plain_greedy_search(vocabulary_size, compiled):
-    """Some end by themselves, some at their greatest length; 0 stays empty."""
+    """Some sentences end by the end token, some at the maximum length; some are empty."""
     models = RandomModels("grid", 1, 40, vocabulary_size, 30)
     max_lengths = [(11 * sentence) % 31 for sentence in range(40)]
     run = tf.function(search) if compiled else search
@@ -63,7 +64,7 @@ def test_long_greedy_search_is_plain_greedy_search(vocabulary_size, compiled):
     assert result.token_ids.shape[2] == max(len(tokens) for ((_, tokens, _),) in found)
 
 
-def test_greedy_search_of_nothing_takes_no_step():
+def test_greedy_search_of_empty_sentences_takes_no_step():
     def step_fn(token_ids, parents, cache, index):
         raise AssertionError
 
@@ -73,14 +74,14 @@ def test_greedy_search_of_nothing_takes_no_step():
 
 
 @pytest.mark.parametrize("is_drawn", [False, True])
-def test_sentence_that_no_token_can_extend_has_no_hypothesis(is_drawn):
+def test_sentence_without_a_possible_token_has_no_hypothesis(is_drawn):
     models, sampler = RandomModels("any", 0, 3, 4, 5), RandomSampler(seed=0) if is_drawn else None
     options = {"processors": (suppress_tokens(range(4)),), "sampler": sampler}
     assert hypotheses(search(models, [5, 1, 3], by=greedy_search, **options)) == [[], [], []]
 
 
 def probabilities(models, prefix, change):
-    """Of the next token, after a change of the model's own (a float64 array)."""
+    """Probabilities of the next token, after `change` of the model's own (a float64 array)."""
     p = change(np.exp(models.next_log_probs(0)(prefix)))
     return p / p.sum()
 
@@ -108,7 +109,7 @@ SAMPLERS = {
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_drawn_tokens_have_the_probabilities_of_the_model(name):
-    """Pairs of tokens, drawn 20,000 times: the second depends on the first."""
+    """20,000 draws of two tokens, of which the second depends on the first."""
     make, change = SAMPLERS[name]
     models = RandomModels("any", 194, 1, 5, 2)
     count = 20000
@@ -126,12 +127,16 @@ def test_drawn_tokens_have_the_probabilities_of_the_model(name):
     assert sum(drawn.values()) == count
     assert {tokens for tokens in drawn if not expected[tokens]} == set(), "impossible"
     likely = [tokens for tokens, number in expected.items() if number > 5.0]
-    assert len(likely) >= 4, "else this proves little"
+    assert len(likely) >= 4, "too few outcomes for a test"
     chi_square = sum((drawn[t] - expected[t]) ** 2 / expected[t] for t in likely)
     assert chi_square < len(likely) + 6 * math.sqrt(2 * len(likely))
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "top k" else pytest.param(name, marks=pytest.mark.long) for name in SAMPLERS],
+)
 def test_same_seed_draws_the_same_in_python_and_in_the_graph(name):
     make, _ = SAMPLERS[name]
     models, max_lengths = RandomModels("any", 7, 30, 40, 12), [12] * 30
@@ -152,7 +157,8 @@ def test_top_1_is_greedy():
     assert_same(drawn, search(models, max_lengths, by=greedy_search))
 
 
-def test_what_processors_forbid_is_never_drawn():
+@pytest.mark.slow
+def test_forbidden_tokens_are_never_drawn():
     models = RandomModels("any", 11, 200, 6, 8).with_all_possible()
     options = {"by": greedy_search, "sampler": RandomSampler(seed=3)}
     free = hypotheses(search(models, [8] * 200, **options))

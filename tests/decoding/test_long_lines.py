@@ -1,4 +1,4 @@
-"""Lines that are too long: nothing lost, nothing translated in secret otherwise than as a whole."""
+"""Lines that are too long: no text is lost, and lines that are not translated whole are named."""
 
 import inspect
 import math
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_transformer import Tokenizer, Translator, make_dataset
 from keras_transformer.data.number_corpus import number_names
-from keras_transformer.decoding.batches import LONGEST_ROW, MOST_PAIRS, batch_size, map_batches
+from keras_transformer.decoding.batches import LONGEST_ROW, MOST_PAIRS, batch_rows, map_batches
 from keras_transformer.decoding.long_lines import LineCutter, join_translations
 from tests.decoding.test_translator import make_translator
 
@@ -28,7 +28,7 @@ def translator(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sentences(translator):
-    """Of a sentence each, and two have no room in one piece."""
+    """Lines of one sentence each; no two of them fit into one piece."""
     lines = [f"{english}." for english, _ in number_names("train", 300)]
     counts = translator.source_tokenizer.tokenize(lines).row_lengths().numpy()
     return [line for line, count in zip(lines, counts, strict=True) if MOST / 2 < count < MOST][:5]
@@ -38,7 +38,7 @@ def sentences(translator):
 
 
 def plain_cut(tokens, most):
-    """The rule in plain Python, on the tokens as they read."""
+    """The rule in plain Python, on the tokens as strings."""
 
     def rank(place):
         before, after = tokens[place - 1].replace("<0x2E>", "."), tokens[place]
@@ -87,7 +87,7 @@ def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
     assert not np.any(pieces.dropped)
 
 
-def test_nothing_is_cut_out_of_no_lines(translator):
+def test_no_lines_have_no_pieces(translator):
     empty = translator.source_tokenizer.tokenize(tf.zeros([0], tf.string))
     pieces = LineCutter(translator.source_tokenizer).cut(empty, 5, "split")
     assert pieces.token_ids.nrows() == pieces.lines.shape[0] == 0
@@ -116,7 +116,7 @@ def test_long_line_is_the_translations_of_its_sentences(translator, sentences):
     assert [line.decode() for line in translated] == expected
 
 
-def test_hypothesis_of_a_long_line_says_so(translator, sentences):
+def test_hypothesis_of_a_split_line_joins_its_pieces(translator, sentences):
     lines = ["one", " ".join(sentences)]
     hypotheses = translator(lines, beam_size=2, n_best=2)
     parts = [best for best, *_ in translator(sentences, beam_size=2, n_best=2)]
@@ -132,7 +132,7 @@ def test_hypothesis_of_a_long_line_says_so(translator, sentences):
     np.testing.assert_allclose(joined.score, math.fsum(log_probs) / penalty, rtol=1e-4)
 
 
-def test_prefix_is_how_the_whole_translation_begins(translator, sentences):
+def test_prefix_is_forced_on_the_first_piece_only(translator, sentences):
     line, prefixes = " ".join(sentences), ["drei", "acht"]
     parts = translator(sentences)
     first = translator(sentences[0], target_prefix="drei")
@@ -153,11 +153,11 @@ def test_truncated_line_is_its_first_words(translator):
     assert translations == translator(["one", kept])
     (best,) = translator(line, n_best=1, on_too_long="truncate", return_attention=True)
     assert (best.dropped_tokens, best.pieces) == (dropped, 1)
-    assert best.attention.shape[-1] == len(best.source_tokens) <= MOST
+    assert best.attention.encoder.shape[-1] == len(best.source_tokens) <= MOST
     assert translator("one", n_best=1)[0].dropped_tokens == 0
 
 
-def test_long_lines_that_must_be_whole_are_refused_by_number(translator, sentences):
+def test_error_names_the_line_that_must_be_whole(translator, sentences):
     lines = ["one", " ".join(sentences), "two"]
     count = len(translator.source_tokenizer.tokenize(lines[1])) + 1
     received = f"at most {MOST} tokens.*line 2 of `lines` has {count} tokens"
@@ -165,8 +165,6 @@ def test_long_lines_that_must_be_whole_are_refused_by_number(translator, sentenc
         translator(lines, on_too_long="error")
     with pytest.raises(ValueError, match=f"attention.*truncate|{received}"):
         translator(lines, return_attention=True)
-    with pytest.raises(ValueError, match="line 1 of `line` has"):
-        translator.attention(lines[1])
     strict = Translator(
         translator.model, translator.source_tokenizer, max_source_tokens=MOST, on_too_long="error"
     )
@@ -174,7 +172,7 @@ def test_long_lines_that_must_be_whole_are_refused_by_number(translator, sentenc
         strict.translate(tf.constant(lines))
 
 
-def test_score_of_a_pair_that_does_not_fit_into_memory_is_refused_by_number(translator):
+def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):
     long = "a" * LONGEST_ROW
     for pair, name in (((long, "eins"), "sources"), (("one", long), "targets")):
         with pytest.raises(ValueError, match=f"at most 2,048 tokens.*line 2 of `{name}` has 2,0"):
@@ -200,7 +198,7 @@ def test_default_bound_is_that_of_the_training_data(translator, tmp_path):
         ({"on_too_long": "cut"}, "on_too_long='cut'"),
     ],
 )
-def test_settings_of_long_lines_are_named(translator, settings, message):
+def test_invalid_settings_of_long_lines_are_named(translator, settings, message):
     with pytest.raises(ValueError, match=message):
         translator("one", **settings)
 
@@ -240,20 +238,39 @@ def test_batches_in_the_graph_are_bounded_in_token_pairs(seed):
 
 
 def test_batches_are_as_large_as_they_may_be():
-    lengths = tf.constant([4, 4, 5, 10, 100], tf.int64)
-    assert [int(batch_size(lengths, 4, pairs)) for pairs in (1, 16, 32, 75, 400, 10**6)] == [
-        *(1, 1, 2, 3, 4, 4)
-    ]
+    lengths = tf.constant([10, 4, 5, 4, 100], tf.int64)
+    in_order = [1, 3, 2, 0, 4]
+    for pairs, sizes in {
+        1: [1, 1, 1, 1, 1],
+        16: [1, 1, 1, 1, 1],
+        32: [2, 1, 1, 1],
+        75: [3, 1, 1],
+        400: [4, 1],
+        10**6: [4, 1],
+    }.items():
+        batches = batch_rows(lengths, 4, pairs)
+        assert batches.flat_values.numpy().tolist() == in_order
+        assert batches.row_lengths().numpy().tolist() == sizes
+    assert batch_rows(lengths[:0], 4).nrows() == 0
 
 
-def test_attention_of_long_lines_is_kept_for_few_at_a_time(translator):
-    """Of every head and block, for each hypothesis in the beam: far more than a search keeps."""
+def test_attention_of_long_lines_is_computed_for_few_at_a_time(translator, monkeypatch):
+    """The scores of all blocks are in memory together; a search keeps none."""
     line = " ".join(english for english, _ in number_names("train", 40))
     settings = {"max_source_tokens": 1000, "length_ratio": 0.0, "extra_length": 1}
-    sizes, alone = [], []
-    translator([line] * 8, on_progress=alone.append, **settings)
-    translator([line] * 8, on_progress=sizes.append, return_attention=True, **settings)
+    searched, shapes, compute = [], [], translator._attention_scores
+
+    def watch(source, target):
+        shapes.append((*source.shape, target.shape[1]))
+        return compute(source, target)
+
+    monkeypatch.setattr(translator, "_attention_scores", watch)
+    options = {"beam_size": 2, "n_best": 2, "on_progress": searched.append, **settings}
+    found = translator([line] * 8, return_attention=True, **options)
     count = len(translator.source_tokenizer.tokenize(line)) + 1
-    blocks, kept = translator.model.config.num_decoder_layers, 2 * 1 + 1
-    assert max(alone) > max(sizes) and sum(sizes) == 8
-    assert max(sizes) * count**2 * blocks * kept <= MOST_PAIRS
+    config = translator.model.config
+    blocks = config.num_encoder_layers + 2 * config.num_decoder_layers
+    assert sum(searched) == 8 and sum(size for size, _, _ in shapes) == sum(map(len, found)) == 16
+    assert 1 < max(size for size, _, _ in shapes) < max(searched)
+    for size, source, target in shapes:
+        assert source == count >= target and size * count**2 * blocks <= MOST_PAIRS

@@ -1,4 +1,4 @@
-"""Processors, and forced prefixes, against plain Python: each alone, and within searches."""
+"""Processors and forced prefixes against plain Python, each alone and in searches."""
 
 import math
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.tensorflow_only
 
 
 def forbidding(is_forbidden):
-    """The constraint of plain Python, where `is_forbidden(token, tokens before it)`."""
+    """A constraint in plain Python, from `is_forbidden(token, tokens before it)`."""
 
     def constrain(log_probs, tokens):
         return [-math.inf if is_forbidden(t, tokens) else x for t, x in enumerate(log_probs)]
@@ -72,7 +72,7 @@ def plain_repetition_penalty(penalty):
     return constrain
 
 
-# Penalties with few digits keep the sums of models on the grid exact.
+# Penalties with few binary digits keep the sums of "grid" models exact.
 PAIRS = {
     **{f"min_length({n})": (min_length(n, END), plain_min_length(n)) for n in (0, 1, 3)},
     **{
@@ -92,7 +92,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_processor_is_its_plain_statement(name):
-    """On hypotheses of every length to 7, of few tokens: they repeat themselves."""
+    """On hypotheses of up to 7 tokens from a vocabulary of 4, so that they repeat themselves."""
     processor, constrain = PAIRS[name]
     shapes = [tf.TensorSpec([None] * 3), tf.TensorSpec([None] * 3, tf.int32)]
     in_graph = tf.function(processor, input_signature=[*shapes, tf.TensorSpec([], tf.int32)])
@@ -120,7 +120,7 @@ def test_processor_is_its_plain_statement(name):
     st.sampled_from([1, 2, 3, None]),
 )
 def test_search_under_processors_finds_the_best_of_what_they_leave(case, penalty, names, narrow):
-    """Exhaustively where the beam is wide; where nothing is left there is no hypothesis."""
+    """Exhaustive if the beam is wide; no hypothesis if all tokens are forbidden."""
     models, max_lengths = case
     processors, constraints = zip(*(PAIRS[name] for name in names), strict=True)
     beam_size = narrow or max(exhaustive_width(models, max_lengths), 4)
@@ -136,7 +136,7 @@ def test_search_under_processors_finds_the_best_of_what_they_leave(case, penalty
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_long_output_repeats_no_ngram_and_is_long_enough(beam_size):
-    """Beyond what can be enumerated; without the processors both rules are broken."""
+    """Too long to enumerate; without the processors both rules are broken."""
     models = RandomModels("any", 4, 16, 12, 30).with_all_possible()
 
     def repeats(tokens):
@@ -159,7 +159,7 @@ def test_long_output_repeats_no_ngram_and_is_long_enough(beam_size):
 @random_examples(30)
 @given(small_models(kinds=("any",)), penalties, st.data())
 def test_target_prefix_comes_first_and_its_log_probs_count(case, penalty, data):
-    """Where it is impossible there is no hypothesis; where it is too long it is cut."""
+    """An impossible prefix gives no hypothesis; one beyond the maximum length is cut off."""
     models, max_lengths = case
     real = st.integers(3, models.vocabulary_size - 1) if models.vocabulary_size > 3 else st.just(1)
     prefixes = [data.draw(st.lists(real, max_size=4)) for _ in max_lengths]
@@ -188,7 +188,7 @@ def test_target_prefix_comes_first_whatever_the_processors_forbid(by):
     assert tokens[0] == 3 and 3 not in tokens[1:]
 
 
-def test_processor_of_the_user_is_told_the_tokens_so_far():
+def test_processor_receives_the_tokens_so_far():
     models = RandomModels("any", 6, 4, 5, 5)
     seen = []
 

@@ -1,4 +1,4 @@
-"""One translator in many threads: each way to search is traced once, and eight are kept."""
+"""One translator in many threads: each search is traced once, and eight are kept."""
 
 import gc
 import threading
@@ -11,19 +11,19 @@ import pytest
 from keras_transformer.decoding.search import SearchResult
 from tests.decoding.test_translator import make_translator
 
-pytestmark = pytest.mark.tensorflow_only
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 THREADS = 16
 
 
 @pytest.fixture
 def translator(tmp_path, monkeypatch):
-    """It searches for nothing and gives back the source, so that its graphs are made in no time."""
+    """Its search returns the source, so that graphs are traced quickly."""
 
     def echo(decoder, source, settings, *_, **__):
         for rule in settings.processors:
             rule()
-        return SearchResult(source[:, None], lengths=0, scores=0, log_probs=0, attention=())
+        return SearchResult(source[:, None], lengths=0, scores=0, log_probs=0)
 
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8, "num_heads": 1}
     made = make_translator(tmp_path / "numbers.model", **sizes)
@@ -32,18 +32,18 @@ def translator(tmp_path, monkeypatch):
 
 
 class Rule:
-    """A processor that counts in how many graphs it is."""
+    """A processor that counts the graphs it is traced in."""
 
     def __init__(self):
         self.calls = []
 
     def __call__(self):
-        time.sleep(0.02)  # as long as others need to come, too
+        time.sleep(0.02)  # time for other threads to ask for the same graph
         self.calls.append(threading.get_ident())
 
 
 def in_threads(function, arguments):
-    """All at the same moment."""
+    """Calls the function with each argument, in threads that start at the same moment."""
     barrier = threading.Barrier(len(arguments))
 
     def wait_and_call(argument):
@@ -54,7 +54,7 @@ def in_threads(function, arguments):
         return list(threads.map(wait_and_call, arguments))
 
 
-def test_searches_beyond_eight_are_forgotten(translator):
+def test_at_most_eight_searches_are_kept(translator):
     rules = [Rule() for _ in range(THREADS)]
     assert (
         in_threads(lambda rule: translator("one", processors=(rule,)), rules) == ["one"] * THREADS

@@ -1,4 +1,4 @@
-"""The translator: a line for a line, whatever the line and whatever stands beside it."""
+"""The translator: one translation per line, independent of the other lines."""
 
 import math
 from unittest import mock
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.tensorflow_only
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
-    """Random weights: it translates nonsense, but always the same nonsense."""
+    """Random weights: the translations are nonsense, but always the same."""
     return make_translator(tmp_path_factory.mktemp("tokenizer") / "numbers.model")
 
 
@@ -33,7 +33,7 @@ def make_translator(path, **overrides):
 
 
 def plain_translation(translator, line):
-    """One sentence, the whole prefix through the model's full pass at every step."""
+    """Greedy search for one sentence, by the model's full pass over the whole prefix."""
     config, tokenizer = translator.model.config, translator.source_tokenizer
     source = [*tokenizer.tokenize(line).numpy(), config.end_token_id]
     target = [config.start_token_id]
@@ -52,11 +52,12 @@ LINES = ["one", "seven hundred and one", "", "twelve thousand", " \t", "Ωμέγ
 
 def test_translation_is_the_argmax_of_the_full_pass_at_every_step(translator):
     expected = [plain_translation(translator, line) if line.strip() else "" for line in LINES]
-    assert len(set(expected)) > 3, "the lines must differ to prove anything"
+    assert len(set(expected)) > 3, "the translations must differ"
     assert translator(LINES, beam_size=1) == expected
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_translation_does_not_depend_on_the_batch(translator, beam_size):
     lines = [pair[0] for pair in number_names("held_out", 60)] + LINES
     together = translator(lines, beam_size=beam_size)
@@ -66,7 +67,7 @@ def test_translation_does_not_depend_on_the_batch(translator, beam_size):
 
 
 def by_hand(translator, line, tokens):
-    """Log-probs of target tokens by the model's full pass, in float64."""
+    """Log-probs, in float64, and attention scores of target tokens, by the model's full pass."""
     tokenizer, model = translator.source_tokenizer, translator.model
     ids = [[tokenizer.tokens([i]).numpy()[0].decode() for i in range(tokenizer.vocabulary_size)]]
     target = np.array([[ids[0].index(token) for token in tokens]])
@@ -95,7 +96,7 @@ def test_hypotheses_carry_what_the_full_pass_says_of_them(translator):
             penalty = ((5 + len(log_probs)) / 6) ** 0.6
             np.testing.assert_allclose(hypothesis.score, log_probs.sum() / penalty, atol=1e-4)
             expected = np.stack([block[0] for block in attention["encoder_decoder"]])
-            np.testing.assert_allclose(hypothesis.attention, expected, atol=1e-5)
+            np.testing.assert_allclose(hypothesis.attention.encoder_decoder, expected, atol=1e-5)
             assert hypothesis.alignment(-1, 1) == expected[-1, 1].argmax(-1).tolist()
             assert hypothesis.alignment() == expected.mean((0, 1)).argmax(-1).tolist()
 
@@ -116,7 +117,7 @@ def test_score_is_that_of_the_full_pass(translator):
         translator.score(["one", "two"], ["eins"])
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_translation_begins_with_its_prefix(translator, beam_size):
     lines, prefixes = ["one", "", "two", "seven"], ["drei", "acht", "", "drei und zwanzig"]
     translations = translator(lines, target_prefix=prefixes, beam_size=beam_size)
@@ -131,6 +132,7 @@ def test_translation_begins_with_its_prefix(translator, beam_size):
         translator(lines, target_prefix=["drei", "acht"])
 
 
+@pytest.mark.slow
 def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator):
     settings = {"beam_size": 3, "length_penalty": "mean", "alpha": 1.0, "length_ratio": 0.5}
     other = Translator(translator.model, translator.source_tokenizer, extra_length=6, **settings)
@@ -139,7 +141,8 @@ def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator)
     assert longest > max(len(h[0].tokens) for h in translator(LINES, n_best=1, length_ratio=0.5))
 
 
-def test_processors_and_samplers_have_a_say(translator):
+@pytest.mark.slow
+def test_processors_and_samplers_are_applied(translator):
     chosen = translator(LINES[:2], n_best=1)[1][0].tokens[0]
     ids = [
         i
@@ -157,7 +160,7 @@ def test_processors_and_samplers_have_a_say(translator):
     assert draw(1) == draw(1) != draw(2)
 
 
-def test_numbers_of_a_search_change_no_graph(translator):
+def test_runtime_values_do_not_retrace_the_graph(translator):
     translator("seven", alpha=0.5)
     traced = translator._search_graph.cache_info().misses
     scores = [translator("seven", n_best=1, alpha=alpha)[0].score for alpha in (0.5, 1.5)]
@@ -168,26 +171,28 @@ def test_numbers_of_a_search_change_no_graph(translator):
 
 @pytest.mark.parametrize("length_ratio", [0.0, 0.29, 1.0, 1.1, 999.99, 1000.0])
 @pytest.mark.parametrize("extra_length", [0, 50, 1_000_000])
-def test_greatest_lengths_are_those_python_computes(length_ratio, extra_length):
-    """For numbers of tokens far beyond any line, as inputs of a graph and as constants."""
+def test_maximum_lengths_are_those_python_computes(length_ratio, extra_length):
+    """For token counts far beyond any line; settings as inputs of a graph and as constants."""
     config = TransformerConfig.tiny(50)
     counts = [1, 7, 100, 3_000_000]
     expected = [max(1, min(math.floor(length_ratio * n) + extra_length, 2**31 - 1)) for n in counts]
 
     @tf.function
-    def of_graph(numbers):
-        # A line of so many tokens would need gigabytes: only their count is taken from it.
+    def in_graph(runtime_values):
+        # Counts in place of token ids: lines of so many tokens would need gigabytes.
         with mock.patch.object(model_search, "_count_tokens", lambda ids, config: ids):
-            return model_search._max_lengths(config, tf.constant(counts) + 1, *numbers[1:], None)
+            return model_search._max_lengths(
+                config, tf.constant(counts) + 1, *runtime_values[1:], None
+            )
 
     settings = SearchSettings(length_ratio=length_ratio, extra_length=extra_length)
-    given = model_search.runtime_values(settings)
-    assert of_graph(given).numpy().tolist() == expected
-    in_graph = tf.function(lambda: of_graph(model_search.runtime_values(settings)))
-    assert in_graph().numpy().tolist() == expected
+    given = model_search.runtime_inputs(settings)
+    assert in_graph(given).numpy().tolist() == expected
+    of_constants = tf.function(lambda: in_graph(model_search.runtime_inputs(settings)))
+    assert of_constants().numpy().tolist() == expected
 
 
-def test_greatest_settings_do_not_make_a_translation_empty(translator):
+def test_largest_settings_do_not_empty_a_translation(translator):
     def end_after_three(log_probs, token_ids, index):
         is_end = tf.range(tf.shape(log_probs)[-1]) == translator.model.config.end_token_id
         return tf.where(is_end == (index == 3), log_probs, -float("inf"))
@@ -199,7 +204,7 @@ def test_greatest_settings_do_not_make_a_translation_empty(translator):
         assert translator("seven", **settings, **greatest) == expected
 
 
-def test_very_long_lines_are_translated_by_themselves(translator):
+def test_very_long_lines_are_batches_of_one(translator):
     sizes = []
     lines = ["one", "two " * 1600, "three", "four " * 1500]
     settings = {"extra_length": 1, "length_ratio": 0.0, "max_source_tokens": 10_000}
@@ -208,12 +213,12 @@ def test_very_long_lines_are_translated_by_themselves(translator):
     assert translations == [translator(line, **settings) for line in lines]
 
 
-def test_text_that_utf_8_cannot_write_is_named(translator):
+def test_line_that_utf_8_cannot_encode_is_named(translator):
     with pytest.raises(ValueError, match="surrogate pair in line 2"):
         translator(["one", "\ud800"])
 
 
-def test_special_tokens_that_do_not_fit_are_refused(translator):
+def test_tokenizer_with_other_special_tokens_raises(translator):
     config = TransformerConfig.tiny(
         340, num_encoder_layers=1, num_decoder_layers=1, end_token_id=9, hidden_dim=8, num_heads=1
     )
@@ -221,6 +226,7 @@ def test_special_tokens_that_do_not_fit_are_refused(translator):
         Translator(Transformer(config), translator.source_tokenizer)
 
 
+@pytest.mark.slow
 def test_frozen_translator_keeps_the_weights_it_was_made_with(tmp_path):
     live = make_translator(tmp_path / "numbers.model")
     frozen = Translator(live.model, live.source_tokenizer, frozen=True, extra_length=6)
@@ -274,42 +280,92 @@ def test_empty_lines_stay_empty_and_nothing_gives_nothing(translator):
     assert translator([]) == []
 
 
-def test_progress_is_told_of_every_sentence_once(translator):
+def test_progress_counts_every_line_once(translator):
     told = []
     translator(LINES, batch_sentences=3, on_progress=told.append)
     assert told == [3, 3, 2]
 
 
-def test_lines_that_are_no_strings_are_named(translator):
+def test_line_that_is_not_a_string_is_named(translator):
     with pytest.raises(TypeError, match="line 2 is 7"):
         translator(["one", 7])
 
 
-def test_attention_is_that_of_the_translation(translator):
-    attention = translator.attention("seven hundred and one")
-    source, target = len(attention.source_tokens), len(attention.target_tokens)
-    assert attention.source_tokens[-1] == "</s>"
-    assert attention.decoder_tokens == ["<s>", *attention.target_tokens[:-1]]
-    shapes = {name: scores.shape for name, scores in attention.scores.items()}
-    assert shapes == {
-        "encoder": (1, 2, source, source),
-        "decoder": (2, 2, target, target),
-        "encoder_decoder": (2, 2, target, source),
-    }
-    for scores in attention.scores.values():
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options, prefix, tolerance",
+    [({}, None, 1e-5), ({"frozen": True}, "drei", 1e-5), ({"dtype": "bfloat16"}, None, 0.03)],
+)
+def test_attention_is_that_of_the_decoding_steps(translator, options, prefix, tolerance):
+    """The full pass over each hypothesis gives the scores of the cached steps."""
+    made = translator
+    if options:
+        made = Translator(translator.model, translator.source_tokenizer, **options)
+    lines, bound = ["one", "twelve thousand"], {"length_ratio": 0.0, "extra_length": 6}
+    found = made(lines, n_best=3, return_attention=True, target_prefix=prefix, **bound)
+    for line, hypotheses in zip(lines, found, strict=True):
+        assert len(hypotheses) == 3
+        for hypothesis in hypotheses:
+            expected = attention_by_steps(made, line, hypothesis.tokens)
+            attention = hypothesis.attention.encoder_decoder
+            assert attention.dtype == np.float32
+            np.testing.assert_allclose(attention, expected, atol=tolerance)
+
+
+def attention_by_steps(translator, line, tokens):
+    """Encoder-decoder attention `(L, N, T, S)`, collected from cached steps of one token."""
+    tokenizer, model = translator.source_tokenizer, translator.model
+    all_tokens = [t.decode() for t in tokenizer.tokens(range(tokenizer.vocabulary_size)).numpy()]
+    source = np.array([[*tokenizer.tokenize(line).numpy(), model.config.end_token_id]])
+    token_id, cache, steps = model.config.start_token_id, model.init_cache(source), []
+    for index, token in enumerate(tokens):
+        _, cache, scores = model.decode_step(
+            np.array([[token_id]]), cache, index, return_attention_scores=True
+        )
+        steps.append(np.stack([block[0, :, 0] for block in scores]))
+        token_id = all_tokens.index(token)
+    return np.stack(steps, axis=2)
+
+
+def test_attention_has_the_shapes_and_tokens_of_its_hypothesis(translator):
+    (best,) = translator("seven hundred and one", return_attention=True)
+    attention, source, target = best.attention, len(best.source_tokens), len(best.tokens)
+    assert best.source_tokens[-1] == "</s>"
+    assert attention.decoder_tokens == ["<s>", *best.tokens[:-1]]
+    assert attention.encoder.shape == (1, 2, source, source)
+    assert attention.decoder.shape == (2, 2, target, target)
+    assert attention.encoder_decoder.shape == (2, 2, target, source)
+    for scores in (attention.encoder, attention.decoder, attention.encoder_decoder):
         np.testing.assert_allclose(scores.sum(-1), 1.0, atol=1e-6)
-    assert np.all(np.triu(attention.scores["decoder"], k=1) == 0.0)
-    pieces = "".join(token for token in attention.target_tokens if token != "</s>")
-    if not any(token.startswith("<0x") for token in attention.target_tokens):
-        assert pieces.replace("▁", " ").strip() == translator("seven hundred and one")
+    assert np.all(np.triu(attention.decoder, k=1) == 0.0)
+    assert translator("one", n_best=1)[0].attention is None
+    with pytest.raises(ValueError, match="return_attention=True"):
+        translator("one", n_best=1)[0].alignment()
 
 
-def test_attention_of_an_empty_line_is_refused(translator):
-    with pytest.raises(ValueError, match="empty line"):
-        translator.attention(" ")
+def test_attention_does_not_depend_on_the_batch(translator):
+    options = {"n_best": 3, "return_attention": True}
+    for line, hypotheses in zip(LINES[:4], translator(LINES[:4], **options), strict=True):
+        for one, other in zip(hypotheses, translator(line, **options), strict=True):
+            for name in ("encoder", "decoder", "encoder_decoder"):
+                ours, alone = getattr(one.attention, name), getattr(other.attention, name)
+                np.testing.assert_allclose(ours, alone, atol=1e-5)
 
 
-def test_vocabularies_that_do_not_fit_are_refused(translator):
+def test_hypothesis_without_tokens_has_attention_of_length_0(translator):
+    impossible = {"processors": (suppress_tokens(range(340)),)}
+    for line, options, score in (("", {}, 0.0), ("one", impossible, -math.inf)):
+        (best,) = translator(line, return_attention=True, **options)
+        assert (best.text, best.tokens, best.score) == ("", [], score)
+        source = len(best.source_tokens)
+        assert best.attention.encoder.shape == (1, 2, source, source)
+        assert best.attention.decoder.shape == (2, 2, 0, 0)
+        assert best.attention.encoder_decoder.shape == (2, 2, 0, source)
+        assert best.attention.decoder_tokens == best.alignment() == []
+    assert translator([], return_attention=True) == []
+
+
+def test_tokenizer_with_another_vocabulary_raises(translator):
     model = Transformer(TransformerConfig.tiny(77, num_encoder_layers=1, num_decoder_layers=1))
     with pytest.raises(ValueError, match="source tokenizer.*77 tokens.*340"):
         Translator(model, translator.source_tokenizer)
@@ -318,8 +374,8 @@ def test_vocabularies_that_do_not_fit_are_refused(translator):
 def test_learned_positions_bound_source_and_target(tmp_path):
     learned = {"positions": "learned", "max_sequence_length": 9}
     translator = make_translator(tmp_path / "numbers.model", **learned)
-    longest = translator.attention("one hundred and two").target_tokens
-    assert len(longest) == 9, "else the bound is not what ended it"
+    (best,) = translator("one hundred and two", return_attention=True)
+    assert len(best.tokens) == 9, "the bound must be what ended it"
     too_long = "one hundred thousand, one hundred and seventeen and a half and more"
     with pytest.raises(ValueError, match="at most 9 tokens.*line 2"):
         translator(["one", too_long], on_too_long="error")

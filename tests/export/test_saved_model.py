@@ -8,13 +8,12 @@ import sys
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Translator, export_saved_model
-from keras_transformer.export import folder
+from keras_transformer import Translator, atomic_file, export_saved_model
 from tests.decoding.test_translator import LINES, make_translator
 
-pytestmark = pytest.mark.tensorflow_only
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
-LONGEST = 40  # tokens of a line that is not split, more than `LINES` have
+LONGEST = 40  # maximum tokens of a line that is not split; `LINES` have fewer
 SERVE = """
 import json, sys
 sys.modules["keras_transformer"] = None  # importing it would fail
@@ -42,7 +41,7 @@ def exported(tmp_path_factory):
         made.model, made.source_tokenizer, extra_length=6, max_source_tokens=LONGEST
     )
     path = export_saved_model(translator, parent / "served")
-    # The graph must hold everything itself.
+    # The SavedModel must not need the tokenizer's file, nor its own path.
     (parent / "tokenizer.model").unlink()
     path = path.rename(parent / "elsewhere")
     return translator, path
@@ -69,7 +68,7 @@ def test_saved_model_holds_each_weight_once_and_no_python(exported):
     shapes = reader.get_variable_to_shape_map()
     stored = sum(tf.TensorShape(shape).num_elements() for name, shape in shapes.items()
                  if "OBJECT_GRAPH" not in name)  # fmt: skip
-    # Keras keeps no more than the weights; a save counter is all that may come beside them.
+    # Only the weights, and perhaps a save counter.
     assert 0 <= stored - translator.model.count_params() <= 1
     graph = tf.saved_model.load(str(path)).signatures["serving_default"].graph.as_graph_def()
     nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
@@ -81,7 +80,7 @@ def test_export_replaces_a_saved_model_but_nothing_else(exported, tmp_path):
     for _ in range(2):
         path = export_saved_model(translator, tmp_path / "served")
     assert tf.saved_model.contains_saved_model(str(path))
-    assert [entry.name for entry in tmp_path.iterdir()] == ["served"], "nothing half-written stays"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["served"], "temporary files are left"
     (tmp_path / "latest").symlink_to("served")
     old = (tmp_path / "served").stat().st_ino
     assert export_saved_model(translator, tmp_path / "latest") == tmp_path / "latest"
@@ -94,7 +93,7 @@ def test_export_replaces_a_saved_model_but_nothing_else(exported, tmp_path):
     assert (tmp_path / "precious" / "file").read_text() == "kept"
 
 
-def test_what_is_no_vector_of_strings_is_refused_in_one_sentence(exported):
+def test_input_that_is_not_a_vector_raises_one_clear_error(exported):
     _, path = exported
     served = tf.saved_model.load(str(path)).signatures["serving_default"]
     for wrong, shape in (("one", r"\[\]"), ([["one", "two"]], r"\[1 2\]")):
@@ -104,13 +103,11 @@ def test_what_is_no_vector_of_strings_is_refused_in_one_sentence(exported):
     assert served(text=tf.constant(["one"]))["translation"].shape == [1]
 
 
-def test_old_model_is_put_back_when_the_new_one_cannot_take_its_place(
-    exported, tmp_path, monkeypatch
-):
+def test_old_model_is_restored_if_the_new_one_cannot_be_moved(exported, tmp_path, monkeypatch):
     translator, _ = exported
     path = tmp_path / "served"
     path.mkdir()
-    (path / "saved_model.pb").write_text("old")  # what a SavedModel is told by
+    (path / "saved_model.pb").write_text("old")  # makes it a SavedModel
     rename, moves = os.rename, []
 
     def rename_once(source, target):
@@ -120,7 +117,7 @@ def test_old_model_is_put_back_when_the_new_one_cannot_take_its_place(
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", rename_once)
-    monkeypatch.setattr(folder, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(atomic_file, "_exchange", lambda one, other: False)
     with pytest.raises(OSError, match="Input/output error"):
         export_saved_model(translator, path)
     assert len(moves) == 3
