@@ -1,140 +1,152 @@
-"""One model from several checkpoints of a run.
+"""One model from several checkpoints of a run: the average of their weights.
 
 Paper, section 6.1.
 """
 
 import itertools
-from pathlib import Path
+import pathlib
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from keras_transformer.atomic_file import atomic_path
 from keras_transformer.models.transformer import load_model
 from keras_transformer.runs.checkpoint_file import read_checkpoint, read_shapes
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder, step_of
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.training.callbacks import better
-from keras_transformer.training.model_state import check_model_state, restore_model_state
+from keras_transformer.training.callbacks import monitor_mode
+from keras_transformer.training.model_state import (
+    check_model_state,
+    restore_model_state,
+    save_model,
+)
+from keras_transformer.types import Path, PrintFn
 
 
-def average_run(run_folder, output, last=5, best=0, print_fn=lambda line: None):
+def average_run(
+    run_folder: Path,
+    output: Path,
+    last: int = 5,
+    best: int = 0,
+    print_fn: PrintFn = lambda line: None,
+) -> list[pathlib.Path]:
     """Writes a model whose weights are the average of a run's checkpoints.
 
-    Of a run with `ema_momentum`, the moving averages of the weights are averaged: these are what
-    was validated.
+    If the run has `ema_momentum`, the EMA of the weights is averaged instead of the weights, as
+    validation used the EMA.
 
     Args:
         run_folder: path of the run's folder.
         output: path of the `.keras` file to write.
-        last: int. How many of the last checkpoints: of those after an epoch or, if the run keeps
-            fewer, of those after every `checkpoint_updates` updates. Defaults to `5`.
-        best: int. Instead: how many of the best epochs. Defaults to `0`.
-        print_fn: callable that takes a line of text. Optional.
+        last: number of last epochs to average. If fewer consecutive epochs are kept, the last
+            checkpoints written every `checkpoint_updates` are averaged instead. Defaults to `5`.
+        best: number of best epochs to average instead. Defaults to `0`.
+        print_fn: called with a line of text. Optional.
 
     Returns:
-        list of the paths averaged, the newest or the best first.
+        paths of the averaged checkpoints: the newest first; with `best`, the best first.
 
     Raises:
-        ValueError: if the run does not keep that many.
+        ValueError: if the run does not keep that many checkpoints.
 
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1.
     """
     run = RunFolder.existing(run_folder)
-    training = run.recipe().training
-    monitor = training.monitor or "val_loss"
-    folder = CheckpointFolder(run.checkpoints, mode=better(monitor).__name__)
+    recipe = run.recipe()
+    folder = CheckpointFolder(run.checkpoints, mode=monitor_mode(recipe.monitor))
     paths = folder.best(best) if best else last_to_average(folder, last)
     if not paths or len(paths) < (best or last):
         raise ValueError(
-            f"The run keeps {len(paths)} such checkpoints (`keep_last` {training.keep_last}, "
-            f"`keep_best` {training.keep_best} in its recipe). Received: last={last}, best={best}"
+            f"The run keeps {len(paths)} such checkpoints; its recipe sets `keep_last` and "
+            f"`keep_best`. Received: last={last}, best={best}"
         )
     if not best and not set(paths) <= set(folder.last(last, "epoch")):
         print_fn(
-            f"The run keeps fewer than {last} epochs in a row: averaging every so many updates."
+            f"The run keeps fewer than {last} epochs in a row: averaging the last {last} "
+            "checkpoints written every `checkpoint_updates`."
         )
     model = load_model(run.model_file)
     average_into(model, paths)
-    with atomic_path(output) as partial:
-        model.save(partial)
-    if Path(output) == run.averaged_file:
-        run.add_made(run.averaged_file.name)
+    save_model(model, output)
+    if pathlib.Path(output) == run.averaged_file:
+        run.add_owned_files(run.averaged_file.name)
     return paths
 
 
 def last_to_average(folder, number):
-    """Returns the last checkpoints that are spaced alike; fewer than asked if there are no more.
+    """Returns the last checkpoints that are equally spaced, at most `number`.
 
-    They are those after the last epochs or, if these are too few, those after every so many
-    updates. A mixture of both would count some stretches of the training twice, and so would the
-    checkpoint of a run that was told to stop. Nor are there gaps, as before an epoch that is kept
-    because it is the best.
+    They are those of the last epochs or, if too few are consecutive, those written every
+    `checkpoint_updates`. A mixture of both would count some updates twice. Checkpoints of a stopped
+    run are never used.
 
     Args:
         folder: `CheckpointFolder`.
-        number: int, how many are asked for.
+        number: how many checkpoints to return.
 
     Returns:
-        list of paths, the newest first.
+        paths, the newest first.
     """
     metadata = folder.metadata()
     epochs = folder.last(len(metadata), "epoch")
-    epochs = _without_gap(epochs, [metadata[path].get("epoch") for path in epochs], 1)[:number]
+    epochs = _equally_spaced(epochs, [metadata[path].get("epoch") for path in epochs], 1)[:number]
     updates = folder.last(len(metadata), "updates")
-    # What `checkpoint_updates` was at the newest: it may change when a run goes on.
+    # `checkpoint_updates` may have changed on resume: the newest value counts.
     every = metadata[updates[0]].get("every") if updates else None
-    updates = _without_gap(updates, [step_of(path) for path in updates], every)[:number]
+    updates = _equally_spaced(updates, [step_of(path) for path in updates], every)[:number]
     return updates if len(epochs) < number == len(updates) else epochs
 
 
-def _without_gap(paths, places, distance):
-    """The first of the paths, as long as their places differ by the distance."""
-    if distance is None and len(places) > 1:  # a run of an earlier version
-        distance = places[0] - places[1]
-    ends = [n for n, (a, b) in enumerate(itertools.pairwise(places), 1) if a - b != distance]
-    return paths[: min(ends, default=len(paths))]
+def _equally_spaced(paths, positions, distance):
+    """The longest prefix of the paths whose neighbouring positions are `distance` apart."""
+    if distance is None and len(positions) > 1:  # a run of an earlier version
+        distance = positions[0] - positions[1]
+    gaps = [n for n, (a, b) in enumerate(itertools.pairwise(positions), 1) if a - b != distance]
+    return paths[: min(gaps, default=len(paths))]
 
 
 def average_into(model, paths):
-    """Gives a model the average of the weights in checkpoints.
+    """Sets the weights of a model to the average of the checkpoints' weights.
 
     Args:
-        model: `keras.Model` made as the one that was saved.
+        model: built like the model that was saved.
         paths: paths of checkpoints.
 
     Raises:
-        ValueError: they are not of such a model.
+        ValueError: the checkpoints do not match the model.
     """
     for path in paths:
         check_model_state(model, read_shapes(path), parts=("model",))
     restore_model_state(model, average_checkpoints(paths, ema=True), parts=("model",))
 
 
-def average_checkpoints(paths, prefix="model/", ema=False):
-    """Averages the floats of checkpoints, in float64; one of them is in memory at a time.
+def average_checkpoints(
+    paths: Iterable[Path], prefix: str = "model/", ema: bool = False
+) -> dict[str, np.ndarray]:
+    """Averages the floats of checkpoints in float64, with one checkpoint in memory at a time.
 
     Args:
         paths: paths of checkpoints of one model, in any order.
-        prefix: str. What arrays are named whose name begins otherwise is left out.
-        ema: bool. Whether to take the moving averages of weights where the optimizer kept some,
-            see `ema_as_weights`. Defaults to `False`.
+        prefix: only arrays whose name starts with it are averaged.
+        ema: whether to average the EMA of the weights, if the optimizer has it; see
+            `ema_as_weights`. Defaults to `False`.
 
     Returns:
-        dict of name to array: the mean in the array's own dtype. Arrays that are no floats, such
-        as random seeds, are those of the newest checkpoint.
+        name to array: the mean in the array's own dtype. Arrays of other dtypes, such as random
+        seeds, are taken from the newest checkpoint.
 
     Raises:
-        ValueError: no paths, no such arrays, or checkpoints with other names or shapes.
+        ValueError: no paths, no such arrays, or checkpoints whose arrays differ in name, shape or
+            dtype.
         CorruptCheckpointError: a checkpoint cannot be read.
     """
     paths = sorted(paths, key=step_of)
-    first, sums, arrays = None, {}, {}
+    first: dict[str, str] = {}
+    sums: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for path in paths:
-        arrays = array = None  # or two checkpoints would be in memory
-        arrays = read_checkpoint(path)[0]
-        arrays = ema_as_weights(arrays) if ema else arrays
-        arrays = {n: a for n, a in arrays.items() if n.startswith(prefix)}
+        arrays.clear()  # frees the previous checkpoint before the next is loaded
+        arrays |= _arrays_of(path, prefix, ema)
         kinds = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
         first = first or kinds
         for name in sorted(kinds.keys() | first.keys()):
@@ -145,30 +157,35 @@ def average_checkpoints(paths, prefix="model/", ema=False):
                     f"{kinds.get(name, 'missing')} in {path}"
                 )
         for name, array in arrays.items():
-            if "float" in array.dtype.name:  # also bfloat16, which NumPy does not count as one
+            if "float" in array.dtype.name:  # `np.floating` would leave out bfloat16
                 sums[name] = np.add(sums.get(name, 0.0), array, dtype="float64")
     if not arrays:
         raise ValueError(
             "`paths` must name checkpoints with arrays whose names begin with `prefix`. "
             f"Received: paths={[str(path) for path in paths]}, prefix={prefix!r}"
         )
-    means = {name: total / len(paths) for name, total in sums.items()}
-    return {
-        name: np.asarray(means.get(name, array)).astype(array.dtype, copy=False)
-        for name, array in arrays.items()
-    }
+    for name, total in sums.items():
+        arrays[name] = np.asarray(total / len(paths)).astype(arrays[name].dtype, copy=False)
+    return arrays
 
 
-def ema_as_weights(arrays):
-    """Puts the moving averages of an optimizer with `use_ema=True` in place of the weights.
+def _arrays_of(path, prefix, ema):
+    arrays, _ = read_checkpoint(path)
+    if ema:
+        arrays = ema_as_weights(arrays)
+    return {name: array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def ema_as_weights(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Replaces the weights by their EMA, which an optimizer with `use_ema=True` keeps.
 
     Args:
-        arrays: dict of name to array, as of `model_state`. It stays as it is.
+        arrays: name to array, as returned by `model_state`. Not changed.
 
     Returns:
-        dict of the same names; the same arrays where there are no moving averages.
+        arrays under the same names. Without EMA, the arrays are unchanged.
     """
-    # Keras names the average of "a/kernel" "adam/a_kernel_average".
+    # Keras stores the EMA of "a/kernel" under the name "adam/a_kernel_average".
     averages = {
         name.split("/")[-1].removesuffix("_average"): array
         for name, array in arrays.items()

@@ -1,102 +1,110 @@
-"""Callbacks of a run: speed, and the stop at a loss that is not finite."""
+"""Callbacks of a run: logging of speed, and an error at the first loss that is not finite."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
+
+from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 
 
 class TrainingLogger(keras.callbacks.Callback):
     """Adds `learning_rate`, `tokens_per_second` and `padding_efficiency` to the logs.
 
-    To those of each batch, for the progress bar, and to those of the epoch, where the gradient
-    norm is the mean over its updates.
+    Adds them after each batch, for the progress bar, and after each epoch. In the logs of an epoch,
+    `gradient_norm` is the mean over its updates.
 
     Args:
-        stream: `BatchStream` that the model trains from, which knows how many real target tokens
-            a batch has.
+        stream: the training batches; gives the number of target tokens of each batch.
     """
 
-    def __init__(self, stream):
+    def __init__(self, stream: BatchStream) -> None:
         super().__init__()
         self._stream = stream
         self._tokens = self._seconds = 0.0
 
     @property
-    def tokens_per_second(self):
-        """float. Real target tokens per second of all training so far, validation not counted."""
+    def tokens_per_second(self) -> float:
+        """Target tokens per second over all training so far, without padding and validation."""
         return self._tokens / self._seconds if self._seconds else 0.0
 
-    def on_epoch_begin(self, epoch, logs=None):
-        # Row n: what the first n batches hold.
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        # Row n: sums over the first n batches.
         self._counts = np.pad(self._stream.token_counts(epoch).cumsum(axis=0), ((1, 0), (0, 0)))
-        self._begin(batch=0)
+        self._start(batch=0)
 
-    def on_train_batch_end(self, batch, logs=None):
-        if not logs:  # done before the run was interrupted
-            self._begin(batch + 1)
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not logs:  # skipped: trained before the run was resumed
+            self._start(batch + 1)
             return
         self._norms.append(logs["gradient_norm"])
         _, tokens, slots = self._counts[batch + 1]
         target_tokens = self._counts[batch + 1, 0] - self._counts[self._first, 0]
+        seconds = time.perf_counter() - self._started
+        self._epoch = target_tokens, seconds
         self._values = {
             "learning_rate": float(self.model.optimizer.learning_rate),
-            "tokens_per_second": target_tokens / (time.perf_counter() - self._begun),
+            "tokens_per_second": target_tokens / seconds,
             "padding_efficiency": tokens / slots,
         }
         logs.update(self._values)
-        self._epoch = target_tokens, time.perf_counter() - self._begun
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._tokens, self._seconds = np.add((self._tokens, self._seconds), self._epoch)
-        norms = {"gradient_norm": float(np.mean(self._norms))} if self._norms else {}
-        logs.update(self._values | norms)
+        if logs is not None and self._norms:
+            logs.update(self._values, gradient_norm=float(np.mean(self._norms)))
 
-    def _begin(self, batch):
-        self._first, self._begun = batch, time.perf_counter()
+    def _start(self, batch):
+        """Restarts the measurement at a batch of the epoch."""
+        self._first, self._started = batch, time.perf_counter()
         self._norms, self._values, self._epoch = [], {}, (0.0, 0.0)
 
 
 class NonFiniteLossError(ArithmeticError):
-    """A loss or gradient that is infinite or not a number; the message says where it came from."""
+    """A loss, gradient or weight is infinite or NaN; the message names update and input lines."""
 
 
 class StopOnNonFiniteLoss(keras.callbacks.Callback):
-    """Ends the training by an error at the first loss, gradient or weight that is not finite.
+    """Raises an error at the first loss, gradient or weight that is not finite.
+
+    Place it before the callbacks that save the model.
 
     Args:
-        stream: `BatchStream` that the model trains from, for the lines of the batch.
-        folder: `CheckpointFolder`, for the last good checkpoint.
+        stream: the training batches, for the numbers of the input lines.
+        folder: the checkpoints, for the name of the last good one.
 
     Raises:
-        NonFiniteLossError: out of `fit`, before anything of it is saved.
+        NonFiniteLossError: from `fit`, before the next save.
     """
 
-    def __init__(self, stream, folder):
+    def __init__(self, stream: BatchStream, folder: CheckpointFolder) -> None:
         super().__init__()
         self._stream = stream
         self._folder = folder
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
 
-    def on_train_batch_end(self, batch, logs=None):
-        # float16 overflows are no failure: the update is skipped, and the scale is lowered.
-        scaled = hasattr(self.model.optimizer, "inner_optimizer")
-        names = ["loss"] if scaled else ["loss", "gradient_norm"]
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._batch = batch
-        self._check(names, logs or {})
+        names = ["loss"]
+        # With float16, an overflow is not an error: the optimizer skips the update.
+        if not hasattr(self.model.optimizer, "inner_optimizer"):
+            names.append("gradient_norm")
+        self._check_logs(names, logs or {})
 
-    def on_epoch_end(self, epoch, logs=None):
-        self._check(["val_loss"], logs)
-        # In front of whoever saves the best model.
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._check_logs(["val_loss"], logs or {})
         self.check_state({v.path: v.numpy() for v in self.model.trainable_variables})
 
-    def check_state(self, arrays):
-        """Checks what is about to be saved: an update can go wrong after a loss that was right.
+    def check_state(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Checks arrays before they are saved: an update with a finite loss can make NaN weights.
 
         Args:
-            arrays: dict of name to array, as of `model_state`.
+            arrays: name to array, as returned by `model_state`.
 
         Raises:
             NonFiniteLossError: one of them is not finite.
@@ -106,18 +114,18 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             self._fail(f"{wrong[0]}{more} not finite")
 
-    def _check(self, names, logs):
+    def _check_logs(self, names, logs):
         wrong = [f"{name} {logs[name]}" for name in names if not np.isfinite(logs.get(name, 0.0))]
         if wrong:
             self._fail(" and ".join(wrong))
 
-    def _fail(self, what):
+    def _fail(self, problem):
         lines = np.sort(self._stream.batches(self._epoch)[self._batch]) + 1
         newest = self._folder.last(1)
         good = f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
         update = int(self.model.optimizer.iterations.numpy())
         raise NonFiniteLossError(
-            f"{what} at update {update} (epoch {self._epoch + 1}, batch {self._batch + 1}), from "
-            f"the training pairs of lines {', '.join(map(str, lines))}. {good} Look at these "
-            "lines; lower the learning rate, lengthen the warm-up, or set `clip_norm`."
+            f"{problem} at update {update} (epoch {self._epoch + 1}, batch {self._batch + 1}), in "
+            f"the training pairs on lines {', '.join(map(str, lines))}. {good} Check these lines; "
+            "lower the learning rate, lengthen the warm-up, or set `clip_norm`."
         )

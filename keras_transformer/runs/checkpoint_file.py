@@ -1,6 +1,6 @@
-"""A checkpoint: one file that holds the whole state of a run.
+"""A checkpoint: one `.npz` file with the whole state of a run. Writes are atomic; reads verify.
 
-It appears whole under its name or not at all; a damaged file is detected when it is read.
+Reading a file takes no more memory than its size on disk, even if its headers are wrong.
 """
 
 import contextlib
@@ -9,50 +9,52 @@ import json
 import math
 import os
 import zipfile
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
+
+from keras_transformer.atomic_file import atomic_path
+from keras_transformer.types import Path
 
 METADATA = "metadata.json"
-LISTING = "_arrays"  # in the metadata: what the file must hold
+LISTING = "_arrays"  # metadata key: shape and dtype of each array
 
 
 class CorruptCheckpointError(ValueError):
-    """A file is not the checkpoint that was once written.
-
-    The message names the file and what is wrong with it.
+    """The checkpoint file is damaged or incomplete; the message names the file and the defect.
 
     Example:
 
     >>> import pathlib
-    >>> from keras_transformer.runs import checkpoint_file
-    >>> checkpoint_file.write_checkpoint("half.npz", {"bias": np.zeros(3)}, {"epoch": 1})
+    >>> from keras_transformer import runs
+    >>> runs.write_checkpoint("half.npz", {"bias": np.zeros(3)}, {"epoch": 1})
     >>> path = pathlib.Path("half.npz")
     >>> size = path.write_bytes(path.read_bytes()[:100])
     >>> try:
-    ...     checkpoint_file.read_checkpoint(path)
-    ... except checkpoint_file.CorruptCheckpointError as error:
+    ...     runs.read_checkpoint(path)
+    ... except runs.CorruptCheckpointError as error:
     ...     print(error)
-    half.npz is not a whole checkpoint: File is not a zip file.
+    half.npz is not a complete checkpoint: File is not a zip file.
     """
 
 
-def write_checkpoint(path, arrays, metadata):
-    """Writes one file that appears whole, and lasting, or not at all.
+def write_checkpoint(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+    """Writes a checkpoint atomically, and flushes it to disk.
 
-    An `.npz` file that `np.load` opens too: `metadata.json`, then one `.npy` per array.
+    It is an `.npz` file that `np.load` opens too: `metadata.json`, then one `.npy` per array.
 
     Args:
-        path: path of the file; one that is there is replaced.
-        arrays: dict of name to NumPy array of any shape and dtype but `object`.
-        metadata: dict that JSON can hold.
+        path: path of the file. An existing file is replaced.
+        arrays: name to NumPy array, of any shape and any dtype but `object`.
+        metadata: values that JSON can hold.
 
     Raises:
         ValueError: an array of objects, a name that a zip file cannot hold, or `"_arrays"` in
             `metadata`.
-        OSError: the file could not be written; what was there before is as it was.
+        OSError: the file could not be written. The old file is unchanged.
     """
-    path = Path(path)
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     listing = {name: [list(a.shape), a.dtype.name] for name, a in arrays.items()}
     for name, array in arrays.items():
@@ -63,62 +65,38 @@ def write_checkpoint(path, arrays, metadata):
             )
     if LISTING in metadata:
         raise ValueError(f"`metadata` must not have the key {LISTING!r}. Received: {metadata}")
-    text = json.dumps({**metadata, LISTING: listing})  # before any file is touched
-    partial = path.with_name(f".{path.name}.partial")
+    text = json.dumps({**metadata, LISTING: listing})
     try:
-        with open(partial, "wb") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(zipfile.ZipInfo(METADATA), text)
-                for name, array in arrays.items():
-                    if array.dtype.isbuiltin == 2:  # bfloat16: only bytes to the .npy format
-                        array = array.view(f"V{array.itemsize}")
-                    member = zipfile.ZipInfo(f"{name}.npy")
-                    with archive.open(member, "w", force_zip64=True) as stream:
-                        np.lib.format.write_array(stream, array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        if not isinstance(error, OSError):
-            raise
-        sentence = (
-            f"The checkpoint {path} could not be written: {error.strerror or error}. The older "
-            "ones are intact. Free space on the disk, or mend what else is named here, then run "
-            "the same command again: it goes on from the newest."
-        )
-        raise OSError(error.errno, sentence) from error
-    _sync_folder(path.parent)
+        with atomic_path(path) as partial, zipfile.ZipFile(partial, "w") as archive:
+            archive.writestr(zipfile.ZipInfo(METADATA), text)
+            for name, array in arrays.items():
+                if array.dtype.isbuiltin == 2:  # such as bfloat16: .npy stores raw bytes
+                    array = array.view(f"V{array.itemsize}")
+                member = zipfile.ZipInfo(f"{name}.npy")
+                with archive.open(member, "w", force_zip64=True) as stream:
+                    npy.write_array(stream, array, allow_pickle=False)
+    except OSError as error:
+        advice = "Older checkpoints are intact: the same command resumes from the newest."
+        raise OSError(error.errno, f"{error.strerror} {advice}") from error
 
 
-def _sync_folder(path):
-    """Makes the names in a folder lasting, where the system can: Windows opens no folders."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def read_checkpoint(path):
+def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Reads a checkpoint and verifies all of it.
 
     Args:
         path: path of a file that `write_checkpoint` wrote.
 
     Returns:
-        `(arrays, metadata)` as they were written.
+        `(arrays, metadata)`, as given to `write_checkpoint`.
 
     Raises:
-        CorruptCheckpointError: the file is not as it was written.
+        CorruptCheckpointError: the file is damaged or incomplete.
         FileNotFoundError: there is no such file.
     """
     with _opened(path) as (archive, listing, metadata):
         arrays = {}
         for name, (shape, dtype) in listing.items():
-            # All of it, as `read` then compares the checksum.
+            # Read the whole member: zipfile verifies the CRC at its end.
             array = _array(archive.read(f"{name}.npy"))
             if array.dtype.kind == "V" and array.dtype.name != dtype:
                 array = array.view(dtype)
@@ -131,34 +109,28 @@ def read_checkpoint(path):
     return arrays, metadata
 
 
-def read_metadata(path):
-    """Reads the metadata of a checkpoint and verifies it, but not the arrays.
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Reads the metadata of a checkpoint and verifies it, without the arrays.
 
     Args:
         path: path of a file that `write_checkpoint` wrote.
 
-    Returns:
-        dict as it was written.
-
     Raises:
-        CorruptCheckpointError: the metadata, or the list of what the file holds, is not as written.
+        CorruptCheckpointError: the metadata is damaged.
         FileNotFoundError: there is no such file.
     """
     with _opened(path) as (_, _, metadata):
         return metadata
 
 
-def read_shapes(path):
-    """Reads what arrays a checkpoint says it holds, to be checked before they are read.
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Reads the shapes of a checkpoint's arrays by name, from the metadata alone.
 
     Args:
         path: path of a file that `write_checkpoint` wrote.
 
-    Returns:
-        dict of name to shape.
-
     Raises:
-        CorruptCheckpointError: the metadata, or the list of what the file holds, is not as written.
+        CorruptCheckpointError: the metadata is damaged.
         FileNotFoundError: there is no such file.
     """
     with _opened(path) as (_, listing, _):
@@ -166,42 +138,38 @@ def read_shapes(path):
 
 
 def _array(content):
-    """The array in an `.npy` file, which must be as large as its header says.
-
-    NumPy allocates what the header says.
-    """
+    """The array in an `.npy` file. Checks the size first: NumPy allocates what the header says."""
     stream = io.BytesIO(content)
-    version = np.lib.format.read_magic(stream)
-    read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }[version]
+    version = npy.read_magic(stream)
+    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
     shape, _, dtype = read_header(stream)
     if math.prod(shape) * max(1, dtype.itemsize) != len(content) - stream.tell():
-        raise ValueError(f"an array of shape {shape} and {dtype} has {len(content)} bytes")
+        raise ValueError(f"an array of shape {shape} and {dtype} cannot have {len(content)} bytes")
     stream.seek(0)
-    return np.lib.format.read_array(stream, allow_pickle=False)
+    return npy.read_array(stream, allow_pickle=False)
 
 
 @contextlib.contextmanager
 def _opened(path):
-    """Yields the zip file, what it must hold, and the metadata."""
+    """Yields the zip file, the shape and dtype of each array in it, and the metadata."""
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 members = archive.infolist()
+                # After these two checks, reading takes at most as much memory as the file's size.
                 if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                     raise ValueError("it is compressed")
-                # Then nothing that is read takes more memory than the file takes of the disk.
                 if sum(member.file_size for member in members) > os.path.getsize(path):
-                    raise ValueError("it is smaller than what it says it holds")
+                    raise ValueError("the file is smaller than its listed members")
                 metadata = json.loads(archive.read(METADATA))
                 listing = metadata.pop(LISTING)
                 if archive.namelist() != [METADATA, *(f"{name}.npy" for name in listing)]:
                     raise ValueError("it does not hold the arrays that its metadata lists")
                 yield archive, listing, metadata
         except MemoryError:
-            raise  # says nothing about the file
-        except Exception as error:  # a flipped bit makes zipfile raise a dozen kinds
+            raise  # the file is not damaged
+        except Exception as error:  # zipfile raises a dozen exception types for a damaged file
             reason = str(error).rstrip(".") or type(error).__name__
-            raise CorruptCheckpointError(f"{path} is not a whole checkpoint: {reason}.") from error
+            raise CorruptCheckpointError(
+                f"{path} is not a complete checkpoint: {reason}."
+            ) from error

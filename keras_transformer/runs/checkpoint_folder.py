@@ -1,9 +1,13 @@
-"""The checkpoints of a run: the newest and the best are kept, the others deleted."""
+"""The checkpoint folder of a run: keeps the last and best checkpoints, deletes the others."""
 
 import contextlib
 import math
+import pathlib
 import re
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from keras_transformer.runs.checkpoint_file import (
     CorruptCheckpointError,
@@ -12,27 +16,34 @@ from keras_transformer.runs.checkpoint_file import (
     read_shapes,
     write_checkpoint,
 )
+from keras_transformer.types import Path, PrintFn
+
+# Temporary files of killed processes; the second pattern is that of earlier versions.
+PARTIAL_FILES = (".partial.checkpoint-*.npz", ".checkpoint-*.npz.partial")
 
 
 class CheckpointFolder:
-    """The checkpoints of a run: `checkpoint-00001234.npz` is the one after 1234 updates.
+    """The checkpoints of a run. `checkpoint-00001234.npz` is the one after 1234 updates.
 
-    After each `save`, it holds the newest ones of each kind and the best ones; the others are
-    deleted. A file that cannot be read is no checkpoint: it never counts as one of those kept.
+    A checkpoint has one or more kinds: `"epoch"` (written after an epoch), `"updates"` (written
+    every `checkpoint_updates`) or `"stop"` (written when a run is stopped). Each `save` keeps the
+    last `keep_last` of the kind `"epoch"`, the last `keep_last` of the kind `"updates"` and the
+    `keep_best` best ones, and deletes the others. Unreadable files do not count and are not
+    deleted.
 
     Args:
-        path: path of the folder; the first `save` makes it.
-        keep_last: int, how many of the newest of each kind are kept. Defaults to `5`.
-        keep_best: int, how many of the best are kept. Defaults to `1`.
-        mode: `"min"` or `"max"`, the better score. Defaults to `"min"`.
+        path: path of the folder. The first `save` makes it.
+        keep_last: number of recent checkpoints to keep of each kind. Defaults to `5`.
+        keep_best: number of best checkpoints to keep. Defaults to `1`.
+        mode: `"min"` or `"max"`: which score is better. Defaults to `"min"`.
 
     Raises:
         ValueError: `keep_last` below 1, `keep_best` below 0, another `mode`.
 
     Example:
 
-    >>> from keras_transformer.runs.checkpoint_folder import CheckpointFolder
-    >>> folder = CheckpointFolder("checkpoints", keep_last=2)
+    >>> from keras_transformer import runs
+    >>> folder = runs.CheckpointFolder("checkpoints", keep_last=2)
     >>> for step, loss in [(100, 3.5), (200, 2.5), (300, 2.75), (400, 2.8)]:
     ...     path = folder.save(step, {"model/bias": np.zeros(3)}, {"epoch": 1}, score=loss)
     >>> [path.name for path in folder.last(2) + folder.best(1)]
@@ -42,45 +53,57 @@ class CheckpointFolder:
     {'epoch': 1, 'score': 2.8}
     """
 
-    def __init__(self, path, keep_last=5, keep_best=1, mode="min"):
+    def __init__(
+        self, path: Path, keep_last: int = 5, keep_best: int = 1, mode: str = "min"
+    ) -> None:
         if keep_last < 1 or keep_best < 0 or mode not in ("min", "max"):
             raise ValueError(
                 "`keep_last` must be at least 1, `keep_best` at least 0 and `mode` 'min' or 'max'. "
                 f"Received: keep_last={keep_last}, keep_best={keep_best}, mode={mode!r}"
             )
-        self.path = Path(path)
+        self.path = pathlib.Path(path)
         self.keep_last = keep_last
         self.keep_best = keep_best
         self.mode = mode
 
-    def save(self, step, arrays, metadata, score=None, kinds=()):
-        """Writes a checkpoint, then deletes those that are neither among the last nor the best.
+    def save(
+        self,
+        step: int,
+        arrays: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        score: float | None = None,
+        kinds: Sequence[str] = (),
+    ) -> pathlib.Path:
+        """Writes a checkpoint, then deletes all but the last and the best ones.
 
         Args:
-            step: int, the number of updates. A checkpoint of the same step is replaced.
-            arrays: dict of name to NumPy array.
-            metadata: dict that JSON can hold; the score is added as `"score"`.
-            score: float, of which `mode` says what is better. `None` and NaN are never the best.
-            kinds: list of `"epoch"` (after an epoch) and `"updates"` (after every so many updates),
-                or `["stop"]`: temporary, the next `save` deletes it. Added to the metadata as
-                `"kinds"` where given. Defaults to an epoch's.
+            step: number of updates. A checkpoint of the same step is replaced.
+            arrays: name to NumPy array.
+            metadata: values that JSON can hold. The score is added as `"score"`.
+            score: number to rank checkpoints by; `mode` says which is better. `None` and NaN are
+                never the best.
+            kinds: `"epoch"`, `"updates"` or both; or `"stop"`. A `"stop"` checkpoint is temporary:
+                the next `save` deletes it. Stored in the metadata as `"kinds"`. If empty, nothing
+                is stored, and the kind is `"epoch"`.
 
         Returns:
             path of the checkpoint.
 
         Raises:
             ValueError: as `write_checkpoint`, or a negative `step`.
-            OSError: the checkpoint could not be written; those before are intact.
+            OSError: the checkpoint could not be written. Older checkpoints are intact.
         """
         if step < 0:
             raise ValueError(f"`step` must not be negative. Received: step={step}")
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in self.path.glob(".checkpoint-*.npz.partial"):  # of a process that was killed
-            stale.unlink()
+        for pattern in PARTIAL_FILES:
+            for stale in self.path.glob(pattern):
+                stale.unlink()
         path = self.path_of(step)
-        score = None if score is None else float(score)
-        kinds = {"kinds": list(kinds)} if kinds else {}
-        write_checkpoint(path, arrays, {**metadata, "score": score, **kinds})
+        stored = {**metadata, "score": None if score is None else float(score)}
+        if kinds:
+            stored["kinds"] = list(kinds)
+        write_checkpoint(path, arrays, stored)
         kept = {path, *self.best(self.keep_best)}
         for kind in ("epoch", "updates"):
             kept.update(self.last(self.keep_last, kind))
@@ -88,47 +111,50 @@ class CheckpointFolder:
             other.unlink()
         return path
 
-    def path_of(self, step):
-        """Returns the path of the checkpoint after so many updates, whether it is there or not."""
+    def path_of(self, step: int) -> pathlib.Path:
+        """Returns the path of the checkpoint after `step` updates. The file may not exist."""
         return self.path / f"checkpoint-{step:08d}.npz"
 
-    def metadata(self):
-        """Returns a dict of path to metadata of the checkpoints, the newest first."""
+    def metadata(self) -> dict[pathlib.Path, dict[str, Any]]:
+        """Returns the metadata of all readable checkpoints by path, the newest first."""
         metadata = {}
         for path in self._files():
             with contextlib.suppress(CorruptCheckpointError, FileNotFoundError):
                 metadata[path] = read_metadata(path)
         return metadata
 
-    def last(self, n, kind=None):
-        """Returns the paths of the `n` newest checkpoints, of one kind or all; the newest first."""
+    def last(self, n: int, kind: str | None = None) -> list[pathlib.Path]:
+        """Returns the `n` newest checkpoints, the newest first; with `kind`, those of this kind."""
         metadata = self.metadata().items()
-        return [path for path, at in metadata if kind is None or kind in _kinds(at)][:n]
+        return [path for path, values in metadata if kind is None or kind in _kinds(values)][:n]
 
-    def best(self, n):
-        """Returns the paths of the `n` best checkpoints, the best first; of equals, the earlier."""
+    def best(self, n: int) -> list[pathlib.Path]:
+        """Returns the `n` best checkpoints, the best first; equal scores: the earlier first."""
         sign = 1 if self.mode == "min" else -1
-        scores = {path: at.get("score") for path, at in self.metadata().items()}
-        scored = [(p, s) for p, s in scores.items() if s is not None and not math.isnan(s)]
-        ranked = sorted(reversed(scored), key=lambda item: sign * item[1])
-        return [path for path, _ in ranked][:n]
+        scores = {path: values.get("score") for path, values in self.metadata().items()}
+        rated = {p: s for p, s in scores.items() if s is not None and not math.isnan(s)}
+        return sorted(rated, key=lambda path: (sign * rated[path], step_of(path)))[:n]
 
-    def newest(self, print_fn=print, check=None):
-        """Reads the newest checkpoint that is whole.
+    def newest(
+        self,
+        print_fn: PrintFn = print,
+        check: Callable[[dict[str, tuple[int, ...]]], object] | None = None,
+    ) -> tuple[pathlib.Path, dict[str, np.ndarray], dict[str, Any]] | None:
+        """Reads the newest undamaged checkpoint.
 
-        Newer ones that are not are renamed to `<name>.corrupt`. If none is whole, all files stay
-        as they are, so that no run starts again from nothing unasked.
+        Damaged newer checkpoints are renamed to `<name>.corrupt`. If all are damaged, an error is
+        raised and nothing is renamed, so a run never restarts silently.
 
         Args:
-            print_fn: called with one line for each checkpoint that is passed over.
-            check: called with the dict of `read_shapes` before arrays are read; to raise an error
-                where they cannot be of the model. Optional.
+            print_fn: called with one line for each checkpoint that is renamed.
+            check: called with the result of `read_shapes` before arrays are read. It should raise
+                an error if the shapes do not match the model. Optional.
 
         Returns:
             `(path, arrays, metadata)`, or `None` if there are no checkpoints.
 
         Raises:
-            CorruptCheckpointError: there are checkpoints and none is whole.
+            CorruptCheckpointError: all checkpoints are damaged.
         """
         errors = {}
         for path in self._files():
@@ -138,34 +164,32 @@ class CheckpointFolder:
                     check(shapes)
                 arrays, metadata = read_checkpoint(path)
             except CorruptCheckpointError as error:
-                errors[path] = str(error)  # the error itself would hold on to what was read
+                errors[path] = str(error)  # only the text: the traceback would keep the arrays
                 continue
-            for corrupt, error in errors.items():
+            for corrupt, message in errors.items():
                 renamed = corrupt.replace(corrupt.with_name(f"{corrupt.name}.corrupt"))
-                print_fn(
-                    f"{error} It is now {renamed.name}; {path.name}, from before, is used instead."
-                )
+                print_fn(f"{message} Renamed to {renamed.name}; using the older {path.name}.")
             return path, arrays, metadata
         if errors:
             raise CorruptCheckpointError(
                 f"No checkpoint in {self.path} can be read. {' '.join(errors.values())} "
-                "Put a copy of one of them there, or delete them to start from the beginning."
+                "Restore a copy of one of them, or delete them to start from the beginning."
             )
         return None
 
     def _files(self):
-        """Paths of what is named as a checkpoint, the newest first."""
+        """Paths with a checkpoint name, the newest first."""
         paths = [path for path in self.path.glob("checkpoint-*.npz") if step_of(path) >= 0]
         return sorted(paths, key=step_of, reverse=True)
 
 
-def step_of(path):
+def step_of(path: Path) -> int:
     """Returns the number of updates in the name of a checkpoint; -1 for any other name."""
-    match = re.fullmatch(r"checkpoint-(\d{8,})\.npz", Path(path).name)
+    match = re.fullmatch(r"checkpoint-(\d{8,})\.npz", pathlib.Path(path).name)
     return int(match[1]) if match else -1
 
 
 def _kinds(metadata):
-    """The kinds of a checkpoint, also of those that were written before they said so."""
+    """The kinds of a checkpoint. Earlier versions did not store them: derive them."""
     old = "stop" if metadata.get("temporary") else "updates" if metadata.get("batch") else "epoch"
     return metadata.get("kinds", [old])

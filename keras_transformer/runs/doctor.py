@@ -1,7 +1,6 @@
-"""The checks before a long run: minutes now instead of a night that comes to nothing.
+"""Checks before a long run: devices, data, vocabulary, memory, learning and disk space.
 
-Each looks at one thing that ruins runs, the way the run itself would use it, and leaves no trace in
-the run's folder.
+Each check uses the run's own settings and code, and does not write to the run folder.
 """
 
 import gc
@@ -18,34 +17,37 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.runs.roll_call import roll_call
-from keras_transformer.runs.tokenizers import load_tokenizers
+from keras_transformer import types
+from keras_transformer.data.tokenizer import require_matching_vocabularies
+from keras_transformer.runs.build import load_tokenizers
+from keras_transformer.runs.device_check import check_devices
+from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 
-MOST_DROPPED = 0.25  # of the pairs
-MOST_BAD = 0.01  # of the tokens unknown, or of the lines not given back
-SAMPLE = 1000  # pairs
-LEARNING_RATE = 0.001  # the run's own schedule hardly moves in ten steps
+MAX_DROPPED = 0.25  # fraction of the pairs
+MAX_BAD = 0.01  # fraction of tokens that are unknown, or of lines that do not round-trip
+SAMPLE_SIZE = 1000  # pairs
+LEARNING_RATE = 0.001  # the recipe's warm-up rate is too low for ten steps
 STEPS = 10
-FALL = 0.9  # the last loss of the ten is at most so much of the first
-NO_TOKENS = {b"<unk>", *(b"<0x%02X>" % byte for byte in range(256))}
+MAX_LOSS_RATIO = 0.9  # last loss / first loss
+FALLBACK_TOKENS = {b"<unk>", *(b"<0x%02X>" % byte for byte in range(256))}
 GIB = 2**30
 MARKS = {True: "✓", False: "✗", None: "–"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found; `print` it.
+    """The result of one check. `str()` gives one line for the user.
 
     Args:
-        name: str. What was checked.
-        passed: bool, or `None` where the check could not run because another one failed.
-        detail: str, one line: what was measured, or what is wrong and what to do.
-        seconds: float.
+        name: what was checked.
+        passed: `None` if the check did not run because another one failed.
+        detail: what was measured, or what is wrong and what to do; one line.
+        seconds: duration of the check.
 
     Example:
 
-    >>> from keras_transformer.runs.doctor import Finding
+    >>> from keras_transformer.runs import Finding
     >>> print(Finding("devices", True, "1 replica: CPU:0", 0.3))
     ✓ devices     1 replica: CPU:0 (0.3 s)
     """
@@ -60,121 +62,117 @@ class Finding:
 
 
 class _NotRunError(Exception):
-    """A check needs what another one did not give."""
+    """The check needs the result of a check that failed."""
 
 
-def run_checks(recipe, data_folder, run_folder=None, timeout=60.0, print_fn=print):
-    """Checks whether a run by a recipe would go well: devices, data, vocabulary, memory and so on.
+def run_checks(
+    recipe: Recipe,
+    data_folder: types.Path,
+    run_folder: types.Path | None = None,
+    timeout: float = 60.0,
+    print_fn: types.PrintFn = print,
+) -> list[Finding]:
+    """Runs all checks for a recipe: devices, data, vocabulary, memory, learning and disk.
 
-    A check that fails does not keep the later ones from running, unless they need its result.
-    Several workers are examined together: call it on all of them at once.
+    A failed check does not stop the others, unless they need its result. With several workers, call
+    it on all of them at the same time.
 
     Args:
         recipe: `Recipe`.
-        data_folder: path that the recipe's files are relative to.
-        run_folder: path of the run's folder. Its vocabulary is used if it has one, and the disk is
-            the one it is on; nothing is written there. Defaults to the working directory.
-        timeout: float. Seconds in which the devices have to add up a vector.
-        print_fn: callable that takes a line of text: each finding, as soon as it is made.
+        data_folder: folder that the recipe's paths are relative to.
+        run_folder: path of the run's folder; it may not exist. If it holds a vocabulary, the checks
+            use that vocabulary. The disk check measures the free space of this folder's disk.
+            Nothing is written to the folder. Defaults to the working directory.
+        timeout: time limit of the device check, in seconds.
+        print_fn: called with each finding as a line of text.
 
     Returns:
-        list of `Finding`.
+        the findings.
 
     Raises:
         ValueError: if the folder holds a run of another recipe.
     """
     findings = []
     with tempfile.TemporaryDirectory() as scratch:
-        examination = _Examination(recipe, data_folder, run_folder, scratch, timeout)
+        checks = _Checks(recipe, data_folder, run_folder, scratch, timeout)
         for name in ("devices", "data", "vocabulary", "memory", "learning", "disk"):
             started = time.perf_counter()
             try:
-                passed, detail = getattr(examination, name)()
+                passed, detail = getattr(checks, name)()
             except _NotRunError as error:
                 passed, detail = None, f"not run: needs {error}"
-            except Exception as error:  # whatever goes wrong here would go wrong in the run
+            except Exception as error:  # any exception is a failed check
                 passed, detail = False, f"{type(error).__name__}: {error}"
             seconds = time.perf_counter() - started
             findings.append(Finding(name, passed, " ".join(detail.split()), seconds))
             print_fn(str(findings[-1]))
-            gc.collect()  # a model is full of cycles, and the next check builds another
+            gc.collect()  # a model has reference cycles, and the next check builds another one
     return findings
 
 
-class _Examination:
-    """The checks, and what the later ones need of the earlier."""
+class _Checks:
+    """The checks and the results that they share. A check returns (passed, detail)."""
 
     def __init__(self, recipe, data_folder, run_folder, scratch, timeout):
         self.recipe, self.timeout = recipe, timeout
         self.folders = data_folder, scratch
-        self.place = Path(run_folder or ".").absolute()
-        # What needs no devices is done without them: it cannot wait for a worker that is not there.
-        alone = replace(recipe.training, distribution="single", devices=None)
-        alone = replace(recipe, training=alone)
-        self.alone = Trainer(alone, *self.folders, print_fn=lambda line: None)
-        self.of_run = None
+        self.disk_folder = Path(run_folder or ".").absolute()
+        # Checks that need no devices use one device, so a missing worker cannot block them.
+        single = replace(recipe.training, distribution="single", devices=None)
+        single = replace(recipe, training=single)
+        self.single_device_trainer = Trainer(single, *self.folders, print_fn=lambda line: None)
+        self.run_tokenizer_files = None
         if run_folder is not None:
-            run = Trainer(alone, data_folder, run_folder).run  # refuses a run of another recipe
+            run = Trainer(single, data_folder, run_folder).run  # raises if it holds another recipe
             files = run.tokenizer_files(recipe.vocabulary.joint)
             if all(file.is_file() for file in (run.recipe_file, *files)):
-                self.of_run = files
-        self.texts = 0
+                self.run_tokenizer_files = files
+        self.pairs_with_text = 0
         self.trainer = self.tokenizers = self.stream = self.batches = None
 
     def devices(self):
-        """In front of all others: several workers have to find each other first."""
+        """First, because the cluster must be set up before any other use of TensorFlow."""
         training = self.recipe.training
-        passed, detail = roll_call(training.distribution, training.devices, self.timeout)
+        passed, detail = check_devices(training.distribution, training.devices, self.timeout)
         if passed:
             self.trainer = Trainer(self.recipe, *self.folders, print_fn=lambda line: None)
         return passed, detail
 
     def data(self):
         pairs = self.recipe.data.pairs("train", self.folders[0])
-        self.texts = sum(bool(source.strip() and target.strip()) for source, target in pairs)
-        if not self.texts:
+        self.pairs_with_text = sum(bool(s.strip() and t.strip()) for s, t in pairs)
+        if not self.pairs_with_text:
             return False, "`train` holds no pair with text on both sides"
         try:
             self.tokenizers = self._tokenizers()
         except Exception:
             raise _NotRunError("vocabulary") from None
-        self.stream = self.alone.stream(self.tokenizers)
+        self.stream = self.single_device_trainer.stream(self.tokenizers)
         report = self.stream.report
-        passed = sum(report.dropped.values()) <= MOST_DROPPED * report.pairs_read
-        advice = "" if passed else f"more than {MOST_DROPPED:.0%} of the pairs are dropped: "
+        passed = sum(report.dropped.values()) <= MAX_DROPPED * report.pairs_read
+        advice = "" if passed else f"more than {MAX_DROPPED:.0%} of the pairs are dropped: "
         return passed, advice + "; ".join(str(report).splitlines())
 
     def vocabulary(self):
-        _need(data=self.texts)
-        tokenizers = self.tokenizers or self._tokenizers()
-        _need(data=self.stream)
-        source, target = (tokenizer.vocabulary_size for tokenizer in tokenizers)
-        config = self.recipe.model_config(target, source)
-        sizes = {"source": config.source_vocabulary_size, "target": config.vocabulary_size}
-        batches = _survey(self.stream)
-        for name, size in sizes.items():
-            low, high = batches[f"{name}_low"].min(), batches[f"{name}_high"].max()
-            if low < 0 or high >= size:
-                return False, (
-                    f"{name} ids go from {low} to {high}, the model's table from 0 to {size - 1}: "
-                    "learn the vocabulary anew, or take another file"
-                )
-        self.batches = batches
+        _require(data=self.pairs_with_text)
+        tokenizers = self.tokenizers or self._tokenizers()  # tried again: report its error here
+        _require(data=self.stream)
+        self.batches = _batch_statistics(self.stream)
         pairs = enumerate(self.recipe.data.pairs("train", self.folders[0]))
-        every = -(-self.texts // SAMPLE)
+        every = -(-self.pairs_with_text // SAMPLE_SIZE)
         sample = zip(*(pair for number, pair in pairs if number % every == 0), strict=True)
-        sides = zip(sizes, tokenizers, sample, strict=True)
-        verdicts, details = zip(*(_suits(*side) for side in sides), strict=True)
-        advice = "" if all(verdicts) else ": learn the vocabulary from this text"
-        return all(verdicts), "; ".join(details) + advice
+        sides = zip(("source", "target"), tokenizers, sample, strict=True)
+        passed, details = zip(*(_check_tokenizer(*side) for side in sides), strict=True)
+        advice = "" if all(passed) else ": train the vocabulary on this text"
+        return all(passed), "; ".join(details) + advice
 
     def memory(self):
-        _need(devices=self.trainer, vocabulary=self.batches)
-        slots, lengths = self.batches["slots"], self.batches["longest"]
+        _require(devices=self.trainer, vocabulary=self.batches)
+        slots, lengths = self.batches
         gpus = [f"GPU:{n}" for n in range(len(tf.config.list_physical_devices("GPU")))]
         for gpu in gpus:
             tf.config.experimental.reset_memory_stats(gpu)
-        before = _peak_of_process()
+        before = _peak_memory()
         try:
             self._train([np.argmax(slots), np.argmax(lengths)])
         except (tf.errors.ResourceExhaustedError, MemoryError):
@@ -182,46 +180,56 @@ class _Examination:
                 f"a batch of {slots.max():,} token slots does not fit: set `micro_batch_tokens` "
                 f"or lower `batch_tokens` (now {self.recipe.training.batch_tokens})"
             )
-        taken = [tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus]
-        taken = f"{max(taken or [_peak_of_process() - before]) / GIB:.2f} GiB"
+        taken, owner = _peak_memory() - before, ""
+        if gpus:
+            peaks = [tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus]
+            taken, owner = max(peaks), " of a GPU"
         return True, (
-            f"updates on the largest batch ({slots.max():,} token slots) and on that of the "
-            f"longest sentence ({lengths.max()} tokens) took {taken}{' of a GPU' * bool(gpus)}"
+            f"updates on the largest batch ({slots.max():,} token slots) and on the batch with the "
+            f"longest sentence ({lengths.max()} tokens) took {taken / GIB:.2f} GiB{owner}"
         )
 
     def learning(self):
-        _need(devices=self.trainer, vocabulary=self.batches)
-        order = np.argsort(self.batches["slots"])
+        _require(devices=self.trainer, vocabulary=self.batches)
+        order = np.argsort(self.batches[0])
         losses = self._train([order[len(order) // 2]] * STEPS, rate=LEARNING_RATE)
-        passed = bool(np.isfinite(losses).all()) and losses[-1] <= FALL * losses[0]
-        advice = "" if passed else f", not to {FALL:.0%}: look at labels, smoothing and precision"
-        first, *_, last = losses
-        return passed, f"{STEPS} steps on one batch: loss {first:.3f} -> {last:.3f}{advice}"
+        first, last = losses[0], losses[-1]
+        passed = bool(np.isfinite(losses).all()) and last <= MAX_LOSS_RATIO * first
+        advice = f": it must fall to {MAX_LOSS_RATIO:.0%}; check labels, smoothing and precision"
+        result = f"{STEPS} steps on one batch: loss {first:.3f} -> {last:.3f}"
+        return passed, result if passed else result + advice
 
     def disk(self):
-        _need(vocabulary=self.tokenizers, data=self.stream)
+        _require(vocabulary=self.tokenizers, data=self.stream)
         training = self.recipe.training
         with tf.device("CPU:0"):
-            parameters = self.alone.model(self.tokenizers).count_params()
-        copies = 3 + (training.ema_momentum is not None)  # weights, Adam's two means, the average
+            parameters = self.single_device_trainer.model(self.tokenizers).count_params()
+        copies = 3 if training.ema_momentum is None else 4  # weights, Adam's two moments, average
         updates = training.epochs * self.stream.report.batches_per_epoch
-        kept = training.keep_last + training.keep_best
-        number = min(kept, training.epochs) + 1
+        number = min(training.keep_last + training.keep_best, training.epochs) + 1
         number += min(training.keep_last, updates // training.checkpoint_updates)
         needed = 4 * copies * parameters * number
-        folder = next(path for path in (self.place, *self.place.parents) if path.is_dir())
+        parents = (self.disk_folder, *self.disk_folder.parents)
+        folder = next(path for path in parents if path.is_dir())
         free = shutil.disk_usage(folder).free
-        advice = "" if free >= needed else ": free some, choose another `--run`, lower `keep_last`"
-        return free >= needed, (
+        advice = ": free disk space, choose another `--run`, or lower `keep_last`"
+        result = (
             f"{free / GIB:,.1f} GiB free in {folder}, {needed / GIB:,.2f} needed for {number} "
-            f"checkpoints of {parameters:,} parameters{advice}"
+            f"checkpoints of {parameters:,} parameters"
         )
+        return free >= needed, result if free >= needed else result + advice
 
     def _tokenizers(self):
-        return load_tokenizers(self.of_run) if self.of_run else self.alone.tokenizers()
+        if self.run_tokenizer_files:
+            source, target = load_tokenizers(self.run_tokenizer_files)
+        else:
+            source, target = self.single_device_trainer.tokenizers()
+        config = self.recipe.model_config(target.vocabulary_size, source.vocabulary_size)
+        require_matching_vocabularies(config, source, target)
+        return source, target
 
     def _train(self, indices, rate=None):
-        """Trains a new model on batches the way the run does, and returns the loss of each."""
+        """Trains a new model on the given batches with the run's settings; returns their losses."""
         keras.utils.set_random_seed(self.recipe.training.seed)
         model = self.trainer.model(self.tokenizers)
         if rate is not None:
@@ -235,47 +243,41 @@ class _Examination:
         return losses
 
 
-def _survey(stream):
-    """What the model gets in an epoch: a row per batch, by name.
-
-    Every id is looked at, since a GPU reads zeros beyond the end of a table and says nothing.
-    """
+def _batch_statistics(stream):
+    """The token slots and the longest sentence of each batch of an epoch."""
     rows = []
     stream.seek(0)
-    for inputs, labels, _ in stream.dataset().as_numpy_iterator():
+    for inputs, *_ in stream.dataset().as_numpy_iterator():
         source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
-        both = np.stack([target, labels])
-        ids = source.min(), source.max(), both.min(), both.max()
-        rows.append((*ids, source.size + target.size, max(source.shape[1], target.shape[1])))
-    names = ("source_low", "source_high", "target_low", "target_high", "slots", "longest")
-    return dict(zip(names, np.array(rows).T, strict=True))
+        rows.append((source.size + target.size, max(source.shape[1], target.shape[1])))
+    return tuple(np.array(rows).T)
 
 
-def _suits(name, tokenizer, lines):
-    """Whether a tokenizer suits some lines, and the shares of tokens and lines that tell it."""
+def _check_tokenizer(name, tokenizer, lines):
+    """Returns whether a tokenizer fits some lines, and a text with the measured fractions."""
     token_ids = tokenizer.tokenize(lines)
     tokens = tokenizer.tokens(token_ids.flat_values).numpy().tolist()
-    unknown = sum(token in NO_TOKENS for token in tokens) / max(1, len(tokens))
-    returned = 0
+    unknown = sum(token in FALLBACK_TOKENS for token in tokens) / max(1, len(tokens))
+    same = 0
     for line, text in zip(lines, tokenizer.detokenize(token_ids).numpy(), strict=True):
-        line = line.replace("\u2581", " ")  # the rule of `Tokenizer`, restated
+        line = line.replace("\u2581", " ")  # `Tokenizer` makes the same replacement
         if tokenizer.normalization == "nfkc":
             line = " ".join(unicodedata.normalize("NFKC", line).split())
-        returned += text.decode() == line
-    returned /= len(lines)
-    return unknown <= MOST_BAD and returned >= 1 - MOST_BAD, (
-        f"{tokenizer.vocabulary_size:,} {name} tokens, {unknown:.2%} of the text's unknown or "
-        f"spelt in bytes, {returned:.1%} of the lines come back"
+        same += text.decode() == line
+    same /= len(lines)
+    return unknown <= MAX_BAD and same >= 1 - MAX_BAD, (
+        f"{tokenizer.vocabulary_size:,} {name} tokens, {unknown:.2%} unknown or byte tokens in the "
+        f"text, {same:.1%} of the lines round-trip"
     )
 
 
-def _peak_of_process():
-    """Most bytes that this process has held so far."""
+def _peak_memory():
+    """Peak memory of this process, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _need(**results):
+def _require(**results):
     missing = [name for name, result in results.items() if not result]
     if missing:
         raise _NotRunError(", ".join(missing))

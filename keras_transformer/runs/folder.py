@@ -1,28 +1,32 @@
-"""A run is a folder: what was asked for, what was learned, and what came of it.
+"""The run folder: paths of its files, the manifest of files that the run wrote, and the report.
 
-Everything that a later command needs of a run is found here by name. Pure Python.
+Pure Python.
 """
 
 import contextlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Self
 
 import yaml
 
+from keras_transformer import types
 from keras_transformer.atomic_file import write_text
-from keras_transformer.runs.lock import locked
+from keras_transformer.runs.lock import file_lock
 from keras_transformer.runs.recipe import Recipe
 
 MADE_BY = "keras_transformer"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
-# In the order in which `reset` deletes them: the recipe after all that was trained by it, so that a
-# reset that is killed leaves no checkpoint without its recipe.
+# Deletion order of `reset`: the recipe is deleted after the models, so an interrupted reset never
+# leaves checkpoints without a recipe.
 FILES = ("model.keras", "averaged.keras", "history.csv", "report.json", "config.yaml", *TOKENIZERS)
-CHECKPOINT_FILE = r"\.?checkpoint-\d{8,}\.npz(\.corrupt|\.partial)?"
+# A checkpoint, a damaged one, or the temporary file of a killed process.
+CHECKPOINT_FILE = r"(\.partial\.|\.)?checkpoint-\d{8,}\.npz(\.corrupt|\.partial)?"
 LOG_FILE = r"events\.out\.tfevents\..+"
-# What every `config.yaml` had before there were manifests, with all defaults written out.
+# Keys of `config.yaml` in runs of earlier versions, which have no manifest.
 SECTIONS = {"data", "vocabulary", "model", "training"}
 OLD_KEYS = {"train", "validation", "test", "max_length", "max_length_ratio"}
 
@@ -34,7 +38,7 @@ class RunFolder:
         path: path of the folder.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: types.Path) -> None:
         self.path = Path(path)
         self.recipe_file = self.path / "config.yaml"
         self.model_file = self.path / "model.keras"
@@ -48,8 +52,12 @@ class RunFolder:
         self.logs = self.path / "logs"
 
     @classmethod
-    def existing(cls, path):
-        """Returns the folder of a run that has a model; else a `FileNotFoundError`."""
+    def existing(cls, path: types.Path) -> Self:
+        """Returns the folder of a run that has a model.
+
+        Raises:
+            FileNotFoundError: if there is no model.
+        """
         run = cls(path)
         if not run.model_file.is_file():
             raise FileNotFoundError(
@@ -58,48 +66,50 @@ class RunFolder:
             )
         return run
 
-    def recipe(self):
-        """Returns the `Recipe` that the run was, or is being, trained by."""
+    def recipe(self) -> Recipe:
+        """Returns the recipe of the run."""
         return Recipe.load(str(self.recipe_file))
 
-    def tokenizer_files(self, joint):
-        """Returns the paths of the tokenizers: of source and target, or of both in one."""
+    def tokenizer_files(self, joint: bool) -> list[Path]:
+        """Returns the paths of the tokenizers: one joint path, or source and target."""
         return [self.path / name for name in (TOKENIZERS[:1] if joint else TOKENIZERS[1:])]
 
-    def lost_tokenizers(self, joint):
-        """Returns the paths of those tokenizers that are not there."""
+    def missing_tokenizers(self, joint: bool) -> list[Path]:
+        """Returns the paths of tokenizers that do not exist."""
         return [file for file in self.tokenizer_files(joint) if not file.is_file()]
 
-    def check_tokenizers(self, joint):
-        """Raises a `ValueError` if a model lost its tokenizers and all checkpoints.
+    def check_tokenizers(self, joint: bool) -> None:
+        """Raises a `ValueError` if a run with a model has neither its tokenizers nor a checkpoint.
 
-        Only a checkpoint can tell whether tokenizers that are made again are the same.
+        A missing tokenizer is trained again. The checkpoint's fingerprint of the token ids shows
+        whether it is the same.
         """
-        lost = self.lost_tokenizers(joint)
-        if lost and self.model_file.is_file() and not any(self.checkpoints.glob("*.npz")):
+        missing = self.missing_tokenizers(joint)
+        has_checkpoints = any(self.checkpoints.glob("checkpoint-*.npz"))
+        if missing and self.model_file.is_file() and not has_checkpoints:
             raise ValueError(
-                f"{', '.join(map(str, lost))} is missing beside a trained model, and no checkpoint "
-                "is left. Put a copy of it back, or begin anew with `--no-resume`."
+                f"{', '.join(map(str, missing))} is missing, and no checkpoint is left. Restore a "
+                "copy, or start again with `--no-resume`."
             )
 
-    def check_unfinished(self):
-        """Raises a `ValueError` if the run was trained to its end: it cannot begin once more."""
+    def check_unfinished(self) -> None:
+        """Raises a `ValueError` if the run is finished: without checkpoints it cannot resume."""
         if "updates" in self.report():
             raise ValueError(
-                f"{self.checkpoints} holds no checkpoint to go on from, and training from the "
-                f"beginning would replace {self.model_file}. Put the checkpoints back, or begin "
-                "anew with `--no-resume`."
+                f"{self.checkpoints} holds no checkpoint to resume from. Restore the checkpoints, "
+                "or replace the model with `--no-resume`."
             )
 
-    # === What is the run's, and what is not ===
+    # === Manifest ===
 
-    def made(self):
-        """Returns the names of the files that the run made; `None` if the folder is not a run's.
+    def owned_files(self) -> list[str] | None:
+        """Returns the names of the files that the run wrote; `None` if it is not a run folder.
 
-        The manifest, `run.json`, names them. A run of an earlier version has none: it is known by
-        its recipe with every default written out, beside a tokenizer or checkpoints.
+        The manifest, `run.json`, lists them. Runs of earlier versions have no manifest; they are
+        recognised by a complete `config.yaml` beside a tokenizer, a model or checkpoints.
         """
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not ours
+        # Ignore a `run.json` that another program wrote.
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             manifest = json.loads(self.manifest_file.read_text("utf-8"))
             if manifest["made_by"] == MADE_BY:
                 return [name for name in manifest["files"] if Path(name).name == name]
@@ -107,17 +117,17 @@ class RunFolder:
             return [name for name in FILES if (self.path / name).is_file()]
         return None
 
-    def add_made(self, *names):
-        """Adds names of files to the manifest, and writes it."""
-        self._write_manifest(sorted({*(self.made() or ()), *names}))
+    def add_owned_files(self, *names: str) -> None:
+        """Adds names of files to the manifest."""
+        self._write_manifest(sorted({*(self.owned_files() or ()), *names}))
 
-    def check(self):
-        """Raises a `ValueError` unless the folder is a run's, or empty, or not there."""
+    def check(self) -> None:
+        """Raises a `ValueError` unless the folder is a run folder, empty, or missing."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"`--run` must be a folder. Received: the file {str(self.path)!r}")
         names = sorted(path.name for path in self.path.glob("*"))
         foreign = [n for n in names if n != self.lock_file.name and not n.startswith(".partial.")]
-        if foreign and self.made() is None:
+        if foreign and self.owned_files() is None:
             more = f" and {len(foreign) - 4} more" if len(foreign) > 4 else ""
             raise ValueError(
                 "`--run` must be the folder of a run, or a new or empty one. Received: "
@@ -126,20 +136,26 @@ class RunFolder:
             )
 
     @property
-    def trained(self):
+    def trained(self) -> bool:
         """Whether the folder holds a model or checkpoints."""
         return self.model_file.is_file() or any(_files_like(self.checkpoints, CHECKPOINT_FILE))
 
     @contextlib.contextmanager
-    def claimed(self):
-        """Keeps other processes from training the run; yields whether it can (see `locked`).
+    def locked(self) -> Iterator[bool]:
+        """Locks the run against training by other processes, and makes the folder if needed.
 
-        Folders that are made for it and stay empty are deleted at the end.
+        On exit, folders that it made are deleted if they are empty.
+
+        Yields:
+            whether the run is locked: `False` if the file system has no locks.
+
+        Raises:
+            RunInUseError: another process trains the run.
         """
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with locked(self.lock_file) as is_locked:
+            with file_lock(self.lock_file) as is_locked:
                 try:
                     yield is_locked
                 finally:
@@ -149,17 +165,18 @@ class RunFolder:
                 for path in missing:
                     path.rmdir()
 
-    def reset(self):
-        """Deletes what the run has made, and nothing else."""
-        made = self.made() or []
-        self._write_manifest(made)  # else a run of an earlier version is none once this is killed
+    def reset(self) -> None:
+        """Deletes the files that the run wrote, and no others."""
+        owned = self.owned_files() or []
+        # First: runs of earlier versions have no manifest, and a killed reset must leave one.
+        self._write_manifest(owned)
         for folder, pattern in ((self.checkpoints, CHECKPOINT_FILE), (self.logs, LOG_FILE)):
             for file in list(_files_like(folder, pattern)):
                 file.unlink()
             for path in [*folder.glob("*/"), folder]:
-                with contextlib.suppress(OSError):  # it holds other files too
+                with contextlib.suppress(OSError):  # keep a folder that holds other files
                     path.rmdir()
-        for name in sorted(made, key=lambda n: FILES.index(n) if n in FILES else -1):
+        for name in sorted(owned, key=lambda n: FILES.index(n) if n in FILES else -1):
             for file in (self.path / name, self.path / f".partial.{name}"):
                 if file.is_file():
                     file.unlink()
@@ -171,41 +188,39 @@ class RunFolder:
     def _is_of_earlier_version(self):
         try:
             config = yaml.safe_load(self.recipe_file.read_text("utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
+            is_complete = config.keys() == SECTIONS and config["data"].keys() >= OLD_KEYS
+        except (OSError, ValueError, AttributeError, yaml.YAMLError):  # not a recipe
             return False
-        if not isinstance(config, dict) or not config.keys() == SECTIONS:
-            return False
-        is_written_out = isinstance(config["data"], dict) and config["data"].keys() >= OLD_KEYS
-        tokenizers = any((self.path / name).is_file() for name in TOKENIZERS)
-        return is_written_out and (tokenizers or self.trained)
+        has_tokenizer = any((self.path / name).is_file() for name in TOKENIZERS)
+        return is_complete and (has_tokenizer or self.trained)
 
-    # === The report ===
+    # === Report ===
 
-    def report(self):
-        """Returns what is in `report.json`, an empty dict if there is none."""
+    def report(self) -> dict[str, Any]:
+        """Returns the content of `report.json`, or an empty dict if there is no such file."""
         file = self.report_file
         try:
             report = json.loads(file.read_text("utf-8")) if file.is_file() else {}
             if not isinstance(report, dict):
-                raise ValueError("no JSON object")
+                raise ValueError("not a JSON object")
         except ValueError as error:
             raise ValueError(
                 f"{file} is damaged ({error}). Delete it: `train` and `evaluate` write it again."
             ) from None
         return report
 
-    def add_to_report(self, **entries):
-        """Writes entries into `report.json`, beside those that are there, and returns all."""
+    def add_to_report(self, **entries: Any) -> dict[str, Any]:
+        """Merges entries into `report.json` and returns the whole report."""
         report = self.report() | entries
         _write_json(self.report_file, report)
         return report
 
-    def begin_report(self, **entries):
-        """Writes a report of another model than the one before, which is kept under `earlier`."""
-        before = self.report()
-        earlier = before.pop("earlier", [])
-        if before:
-            earlier = [*earlier, before]
+    def start_report(self, **entries: Any) -> dict[str, Any]:
+        """Writes and returns a new report. The old one is moved to its list `earlier`."""
+        old = self.report()
+        earlier = old.pop("earlier", [])
+        if old:
+            earlier = [*earlier, old]
         report = entries | ({"earlier": earlier} if earlier else {})
         if report:
             _write_json(self.report_file, report)
@@ -213,7 +228,7 @@ class RunFolder:
 
 
 def _files_like(folder, pattern):
-    """Files in a folder, or in one of its folders, of which the whole name matches a pattern."""
+    """Files in a folder or its subfolders whose full name matches a pattern."""
     for path in (*folder.glob("*"), *folder.glob("*/*")):
         if re.fullmatch(pattern, path.name) and path.is_file():
             yield path

@@ -1,73 +1,83 @@
-"""Keeps a run: checkpoints, history, the decision to stop, and the way back to the exact batch."""
+"""The checkpoint callback of a run: saves its state, stops it early, resumes at the exact batch."""
 
 import csv
+import functools
 import io
+import pathlib
 import signal
 import threading
+from typing import Any
 
 import keras
 
 from keras_transformer.atomic_file import write_text
+from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.runs.callbacks import StopOnNonFiniteLoss
 from keras_transformer.runs.checkpoint_file import read_checkpoint
-from keras_transformer.training.callbacks import better
+from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.training.callbacks import AveragedWeights, monitor_mode
 from keras_transformer.training.distribution import is_chief, num_workers, sum_over_workers
 from keras_transformer.training.model_state import (
     check_model_state,
     model_state,
     restore_model_state,
 )
+from keras_transformer.types import PrintFn
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Several workers ask each other every so many updates whether one was told to stop.
-UPDATES_BETWEEN_QUESTIONS = 16
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# With several workers: number of updates between the collectives that share stop signals.
+STOP_CHECK_INTERVAL = 16
 
 
 class TrainingInterrupted(Exception):
-    """The run was told to stop, and has saved where it stands.
+    """Training was stopped by a signal, after a checkpoint was written.
 
     Attributes:
-        signal: `signal.Signals`, what told it to.
+        signal: `signal.Signals`, the received signal.
     """
 
-    def __init__(self, number, path):
+    def __init__(self, number: int, path: pathlib.Path | str) -> None:
         self.signal = signal.Signals(number)
-        super().__init__(f"Stopped by {self.signal.name}. All is saved in {path}.")
+        super().__init__(f"Stopped by {self.signal.name}. The checkpoint is {path}.")
 
 
 class RunKeeper(keras.callbacks.Callback):
-    """Saves a run so that it can go on at the exact batch, and stops it when it is time.
+    """Writes checkpoints from which a run resumes at the exact batch, and applies early stopping.
 
-    A checkpoint holds weights, optimizer, states of random numbers, metrics, the position in the
-    data and the history. It is written after every epoch, every `every` updates, and when the
-    process is told to stop. To be the last of the callbacks that see the logs.
+    A checkpoint holds weights, optimizer, random states, metrics, the position in the data and the
+    history. It is written after every epoch, every `every` updates, and when the process receives
+    SIGTERM or Ctrl-C. Place this callback after all callbacks that add to the logs.
 
     Args:
-        run: `RunFolder`.
-        folder: `CheckpointFolder`.
-        stream: `BatchStream` that the model trains from.
-        monitor: str. Name of the logged value that early stopping and the best checkpoint go by.
-        validation: `BatchStream` that the model is validated with. Optional.
-        patience: int, in epochs. `None`: no early stopping.
-        every: int, in updates.
-        averaged: `AveragedWeights`, to be ended before weights are saved. Optional.
-        guard: `StopOnNonFiniteLoss`, asked before weights are saved. Optional.
+        run: folder of the run.
+        folder: folder of its checkpoints.
+        stream: the training batches.
+        monitor: name of the logged metric for early stopping and the best checkpoint.
+        validation: the validation batches. Optional.
+        patience: stop after this many epochs without an improvement. Defaults to `None`: no early
+            stopping.
+        every: number of updates between checkpoints. Defaults to `1000`.
+        averaged: the callback that swaps in averaged weights; they are swapped back before a save.
+            Optional.
+        guard: the callback that checks weights before each save. Optional.
 
     Raises:
-        TrainingInterrupted: out of `fit`, when SIGTERM or Ctrl-C came and all is saved.
+        TrainingInterrupted: from `fit`, after SIGTERM or Ctrl-C, when the checkpoint is written.
     """
 
     def __init__(
         self,
-        run,
-        folder,
-        stream,
-        monitor,
-        validation=None,
-        patience=None,
-        every=1000,
-        averaged=None,
-        guard=None,
-    ):
+        run: RunFolder,
+        folder: CheckpointFolder,
+        stream: BatchStream,
+        monitor: str,
+        validation: BatchStream | None = None,
+        patience: int | None = None,
+        every: int = 1000,
+        averaged: AveragedWeights | None = None,
+        guard: StopOnNonFiniteLoss | None = None,
+    ) -> None:
         super().__init__()
         self._run = run
         self._folder = folder
@@ -78,37 +88,34 @@ class RunKeeper(keras.callbacks.Callback):
         self._every = every
         self._averaged = averaged
         self._guard = guard
-        self._metrics = {}  # of the epoch that was interrupted
-        self._signal = None
-        self._old_handlers = {}
-        self.history = []
-        self.epoch, self.batch = 0, 0  # where to go on
+        self._metrics: dict[str, Any] = {}  # metric state of the interrupted epoch
+        self._signal: int | None = None
+        self._old_handlers: dict[int, Any] = {}
+        self.history: list[dict[str, float]] = []
+        self.epoch, self.batch = 0, 0  # where to resume
 
-    # === The way back ===
+    # === Resume ===
 
-    def restore(self, model, print_fn=print):
-        """Puts model, optimizer and this keeper into the state of the newest checkpoint, if any.
+    def restore(self, model: keras.Model, print_fn: PrintFn = print) -> bool:
+        """Restores model, optimizer and this callback from the newest checkpoint, if there is one.
 
         Args:
             model: compiled model, not trained yet.
-            print_fn: callable that takes a line of text.
+            print_fn: called with a line of text.
 
         Returns:
-            bool, whether there was one.
+            whether there was a checkpoint.
 
         Raises:
-            ValueError: if it was trained on, or validated with, other data; or if there is no
-                checkpoint of a run that was trained to its end.
+            ValueError: if the training or validation data changed, or if a finished run has no
+                checkpoint.
         """
         strategy = model.distribute_strategy
         parts = ("model", "optimizer")
-
-        def check(shapes):
-            check_model_state(model, shapes, parts)
-
+        check = functools.partial(check_model_state, model, parts=parts)
+        # Only the chief searches, because the search may rename files. Then all workers read it.
         found = self._folder.newest(print_fn, check) if is_chief(strategy) else None
-        step = -1 if found is None else found[2]["step"]
-        # All workers go on from the checkpoint that the chief can read.
+        step = found[2]["step"] if found else -1
         step = int(sum_over_workers(strategy, step if is_chief(strategy) else 0))
         if step < 0:
             self._run.check_unfinished()
@@ -125,7 +132,7 @@ class RunKeeper(keras.callbacks.Callback):
         if is_chief(strategy):
             write_text(self._run.history_file, _csv(self.history))
         print_fn(
-            f"Going on after {step:,} updates, epoch {self.epoch + 1}, batch {self.batch + 1}."
+            f"Resuming after {step:,} updates, at epoch {self.epoch + 1}, batch {self.batch + 1}."
         )
         return True
 
@@ -133,14 +140,14 @@ class RunKeeper(keras.callbacks.Callback):
         for name, split in (("data", "training"), ("validation", "validation")):
             if name not in metadata and self._validation is not None:
                 print_fn(
-                    "An earlier version began this run: it left long validation pairs out of "
-                    "`val_loss`, so its values cannot be compared with those from now on, and "
-                    "whether the validation pairs are the same is not known."
+                    "An earlier version started this run, and left long validation pairs out of "
+                    "`val_loss`. Earlier and later values are not comparable, and whether the "
+                    "validation data changed is not known."
                 )
             elif metadata.get(name) != self._fingerprints[name]:
                 raise ValueError(
-                    f"The {split} pairs are not those that {path} was trained with. Give the same "
-                    "data, or begin anew with `--no-resume`."
+                    f"The {split} pairs differ from those of {path}. Use the same data, or start "
+                    "again with `--no-resume`."
                 )
 
     @property
@@ -148,53 +155,56 @@ class RunKeeper(keras.callbacks.Callback):
         validation = None if self._validation is None else self._validation.fingerprint
         return {"data": self._stream.fingerprint, "validation": validation}
 
-    def best(self):
+    def best(self) -> dict[str, float] | None:
         """Returns the epoch of the history with the best monitored value, or `None`."""
         rows = [row for row in self.history if self._monitor in row]
-        return better(self._monitor)(rows, key=lambda row: row[self._monitor], default=None)
+        best_of = min if monitor_mode(self._monitor) == "min" else max
+        return best_of(rows, key=lambda row: row[self._monitor], default=None)
 
     @property
-    def finished(self):
-        """Whether the monitored value, when last taken, had not become better for `patience`."""
+    def finished(self) -> bool:
+        """Whether the monitored value has not improved for `patience` epochs."""
         epochs = [row["epoch"] for row in self.history if self._monitor in row]
-        if not epochs or self._patience is None:
+        best = self.best()
+        if best is None or self._patience is None:
             return False
-        return epochs[-1] - self.best()["epoch"] >= self._patience
+        return epochs[-1] - best["epoch"] >= self._patience
 
-    # === What Keras calls ===
+    # === Callback methods ===
 
-    def on_train_begin(self, logs=None):
-        self._questions = UPDATES_BETWEEN_QUESTIONS if num_workers(self._strategy) > 1 else 1
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._stop_interval = STOP_CHECK_INTERVAL if num_workers(self._strategy) > 1 else 1
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in STOP_SIGNALS:
                 self._old_handlers[number] = signal.signal(number, self._on_signal)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self.release()
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._stream.seek(epoch, self.batch)
         self.epoch = epoch
         if self.batch:
             restore_model_state(self.model, self._metrics, parts=("metrics",))
             self._skip(self.batch)
 
-    def on_train_batch_end(self, batch, logs=None):
-        if not logs:  # done before
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not logs:  # skipped: trained before the run was resumed
             return
         self.batch = batch + 1
         if self.batch == self._stream.report.batches_per_epoch:
-            return  # the end of the epoch comes next
+            return  # `on_epoch_end` saves
         step = int(self.model.optimizer.iterations.numpy())
-        is_told = step % self._questions == 0 and self._is_told_to_stop()
+        is_stopped = step % self._stop_interval == 0 and self._is_stop_requested()
         is_due = step % self._every == 0
-        if is_told or is_due:
-            # Temporary: an uninterrupted run would not have the checkpoint of a stop.
+        if is_stopped or is_due:
+            # "stop" is temporary: an uninterrupted run would not have this checkpoint.
             path = self._save(step, ["updates"] if is_due else ["stop"])
-        if is_told:
+        if is_stopped:
             self._stop(path)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        logs = logs or {}
         if self._averaged is not None:
             self._averaged.give_back()
         self.history.append({"epoch": epoch, **{name: float(v) for name, v in logs.items()}})
@@ -202,25 +212,24 @@ class RunKeeper(keras.callbacks.Callback):
         step = int(self.model.optimizer.iterations.numpy())
         kinds = ["epoch", "updates"] if step % self._every == 0 else ["epoch"]
         path = self._save(step, kinds, logs.get(self._monitor))
-        if self._writes():
+        if self._is_chief:
             write_text(self._run.history_file, _csv(self.history))
-        if self._is_told_to_stop():
+        if self._is_stop_requested():
             self._stop(path)
-        # The chief decides: only it may have translated.
-        if sum_over_workers(self._strategy, float(self.finished and self._writes())):
+        # The chief decides, because only the chief has `val_bleu` and `val_chrf`.
+        if sum_over_workers(self._strategy, float(self.finished and self._is_chief)):
             self.model.stop_training = True
-
-    # === How ===
 
     @property
     def _strategy(self):
         return self.model.distribute_strategy
 
-    def _writes(self):
+    @property
+    def _is_chief(self):
         return is_chief(self._strategy)
 
     def _skip(self, number):
-        """Lets Keras count batches that were done before, without doing them again."""
+        """Makes `fit` count the first `number` batches of the epoch without training on them."""
         train_function = self.model.train_function
 
         def skip(iterator):
@@ -234,7 +243,7 @@ class RunKeeper(keras.callbacks.Callback):
         self.model.train_function = skip
 
     def _save(self, step, kinds, score=None):
-        state = model_state(self.model)  # by all workers: they sum the metrics for it
+        state = model_state(self.model)  # a collective, which every worker must call
         if self._guard is not None:
             self._guard.check_state(state)
         metadata = {
@@ -245,32 +254,34 @@ class RunKeeper(keras.callbacks.Callback):
             "history": self.history,
             **self._fingerprints,
         }
-        if not self._writes():
+        if not self._is_chief:
             return self._folder.path_of(step)
         return self._folder.save(step, state, metadata, score, kinds)
 
+    # === Signals ===
+
     def _on_signal(self, number, frame):
-        if self._signal is not None:  # the second time: at once
+        if self._signal is not None:  # a second signal stops immediately
             self.release()
             raise KeyboardInterrupt
         self._signal = number
 
-    def _is_told_to_stop(self):
-        """Whether any worker was; all of them ask at the same update."""
+    def _is_stop_requested(self):
+        """Whether any worker received a signal. A collective: every worker must call it."""
         return sum_over_workers(self._strategy, float(self._signal is not None)) > 0
 
     def _stop(self, path):
         self.release()
         raise TrainingInterrupted(self._signal or signal.SIGTERM, path)
 
-    def release(self):
-        """Gives signals back to whoever handled them before."""
+    def release(self) -> None:
+        """Restores the signal handlers from before the training."""
         while self._old_handlers:
             signal.signal(*self._old_handlers.popitem())
 
 
 def _csv(rows):
-    """A table of all columns that any row has."""
+    """CSV text with the union of all columns."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")

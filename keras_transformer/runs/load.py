@@ -1,24 +1,32 @@
-"""A trained run as a translator, or as the start of another run."""
+"""Loads a trained run: as a `Translator`, or as the initial weights of another run."""
+
+from typing import Any
 
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.transformer import load_model
+from keras_transformer.runs.build import load_tokenizers
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.tokenizers import load_tokenizers
+from keras_transformer.types import Path
 
 
-def load_run(path, model=None, *, frozen=True, dtype=None, **settings):
+def load_run(
+    path: Path,
+    model: Path | None = None,
+    *,
+    frozen: bool = True,
+    dtype: str | None = None,
+    **settings: Any,
+) -> Translator:
     """Returns the `Translator` of a trained run.
 
     Args:
-        path: path of the run's folder, as `keras-transformer train` made it.
+        path: path of the run's folder, as `keras-transformer train` wrote it.
         model: path of another model file, such as an average of the run's checkpoints. Defaults to
             the run's own, `model.keras`.
-        frozen: bool. Defaults to `True`, since a run that is loaded learns no more.
-        dtype, **settings: as in `Translator`; but `max_source_tokens` defaults to the
-            `data.max_length` of the run's recipe, as far as learned positions reach.
-
-    Returns:
-        `Translator`.
+        frozen: as in `Translator`. Defaults to `True`, because a loaded run is not trained further.
+        dtype: as in `Translator`.
+        **settings: as in `Translator`; but `max_source_tokens` defaults to `data.max_length` of the
+            run's recipe, and at most the model's `max_sequence_length`.
 
     Raises:
         FileNotFoundError: if there is no trained model.
@@ -28,22 +36,22 @@ def load_run(path, model=None, *, frozen=True, dtype=None, **settings):
     run = RunFolder.existing(path)
     recipe = run.recipe()
     tokenizers = load_tokenizers(run.tokenizer_files(recipe.vocabulary.joint))
-    model = load_model(model or run.model_file)
+    loaded = load_model(model or run.model_file)
     if settings.get("max_source_tokens") is None:
-        lengths = recipe.data.max_length, model.config.max_sequence_length
+        lengths = recipe.data.max_length, loaded.config.max_sequence_length
         settings["max_source_tokens"] = min(filter(None, lengths))
-    return Translator(model, *tokenizers, frozen=frozen, dtype=dtype, **settings)
+    return Translator(loaded, *tokenizers, frozen=frozen, dtype=dtype, **settings)
 
 
 def take_weights(model, run_folder):
-    """Gives a model the weights of a run's model, which has to be the same but for dropout.
+    """Sets the weights of a model to those of a run. Both models may differ in dropout only.
 
     Args:
         model: `Transformer`.
-        run_folder: path of the other run's folder.
+        run_folder: path of the run's folder.
 
     Raises:
-        ValueError: if that is another model; the message names what differs.
+        ValueError: if the models differ; the message names the fields.
     """
     other = load_model(RunFolder.existing(run_folder).model_file)
     mine, theirs = model.config.to_dict(), other.config.to_dict()

@@ -1,4 +1,4 @@
-"""One process at a time trains a run: a lock that the kernel frees when its holder ends."""
+"""The lock of a run folder: one process at a time trains a run."""
 
 import contextlib
 import errno
@@ -7,32 +7,32 @@ import socket
 
 try:
     import fcntl
-except ImportError:  # Windows: no run is trained there, since tensorflow-text has no build for it
-    fcntl = None
+except ImportError:  # Windows has no build of tensorflow-text, so no run is trained there
+    fcntl = None  # type: ignore[assignment]
 
-# File systems without locks, such as Lustre without the mount option `flock`.
+# Error codes of `flock` on file systems without locks, such as Lustre without the option `flock`.
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 class RunInUseError(OSError):
-    """Another process is training the run; the message names it."""
+    """Another process is training the run; the message names the process."""
 
 
 @contextlib.contextmanager
-def locked(path):
-    """Holds the lock file of a run while the block runs.
+def file_lock(path):
+    """Locks a file while the block runs, then deletes it. The file names this process.
 
-    The lock is the kernel's (`flock`), so it ends with its holder, also by SIGKILL; on NFS it
-    counts for all hosts. The file names the holder, and is deleted at the end.
+    The kernel frees the lock (`flock`) when the process ends, even after SIGKILL. On NFS the lock
+    works across hosts.
 
     Args:
-        path: path of the lock file. Its folder must exist.
+        path: `pathlib.Path` of the lock file, in an existing folder.
 
     Yields:
-        bool, whether there is a lock: `False` on a file system that has none.
+        whether the file is locked: `False` if the file system has no locks.
 
     Raises:
-        RunInUseError: another process holds it. Nothing was changed.
+        RunInUseError: another process holds the lock. Nothing was changed.
     """
     descriptor = _open_locked(path)
     if descriptor is None:
@@ -43,13 +43,14 @@ def locked(path):
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield True
     finally:
+        # Delete while locked: afterwards the file may belong to another process.
         if _is_open_file(descriptor, path):
-            os.unlink(path)  # before the lock ends: later it may be another's
+            os.unlink(path)
         os.close(descriptor)
 
 
 def _open_locked(path):
-    """The descriptor of the lock file, locked; `None` if nothing can be locked here."""
+    """The descriptor of the locked file; `None` if the system cannot lock it."""
     while fcntl is not None:
         with contextlib.ExitStack() as stack:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -68,13 +69,13 @@ def _open_locked(path):
                 os.unlink(path)
                 return None
             if _is_open_file(descriptor, path):
-                stack.pop_all()  # stays open
+                stack.pop_all()  # keeps the descriptor open
                 return descriptor
     return None
 
 
 def _is_open_file(descriptor, path):
-    """Whether a path still names the open file: the one who held the lock before deletes it."""
+    """Whether `path` still names the open file. The previous holder may have deleted it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a person sees of a training: one line that moves on a terminal, plain lines elsewhere."""
+"""Progress of a training on standard error: a progress bar on a terminal, plain lines elsewhere."""
 
 import math
 import sys
@@ -12,12 +12,12 @@ from keras_transformer.console import console, is_interactive
 UPDATES_BETWEEN_LINES = 100
 BAR_WIDTHS = 4, 40
 TIME_WIDTH = len("0:00:00")
-SPARE = len("^C")  # the terminal writes it behind the line, which must not wrap
+INTERRUPT_WIDTH = len("^C")  # the terminal writes it after the line, which must not wrap
 
-# Name in the logs -> how it is shown, from left to right.
-FIGURES = {
+# Name in the logs -> its format, from left to right.
+FORMATS = {
     "loss": "loss {:.3f}".format,
-    "val": "val {:.3f}".format,  # `val_loss` of the epoch before
+    "val": "val {:.3f}".format,  # `val_loss` of the previous epoch
     "val_loss": "val_loss {:.3f}".format,
     "val_bleu": "val_bleu {:.2f}".format,
     "val_chrf": "val_chrf {:.2f}".format,
@@ -25,37 +25,37 @@ FIGURES = {
     "tokens_per_second": "{:,.0f} tok/s".format,
     "gradient_norm": "norm {:.2f}".format,
 }
-# What an update shows, the most important first; the loss always has room.
-OF_UPDATE = ("loss", "tokens_per_second", "learning_rate", "val", "gradient_norm")
-OF_EPOCH = ("loss", "val_loss", "val_bleu", "val_chrf", "tokens_per_second")
+# The most important first. The loss is always shown.
+UPDATE_FIGURES = ("loss", "tokens_per_second", "learning_rate", "val", "gradient_norm")
+EPOCH_FIGURES = ("loss", "val_loss", "val_bleu", "val_chrf", "tokens_per_second")
 
 
 class TrainingProgress(keras.callbacks.Callback):
-    """Shows how far a training has come and how well it goes, on standard error.
+    """Shows the progress and the figures of a training on standard error.
 
-    On a terminal, one line with a bar, the figures that have room, and the time that the epoch
-    still takes; a lasting line for each epoch above it. Elsewhere, and where `NO_COLOR` is set,
-    plain lines: one for the first update, every 100th and each epoch. Place it behind the
-    callbacks that add to the logs.
+    On a terminal it is one line with a progress bar, as many figures as fit and the time that the
+    epoch still needs; finished epochs stay above it. Elsewhere, and if `NO_COLOR` is set, it prints
+    plain lines: for the first update, every 100th and each epoch. Place it after the callbacks that
+    add to the logs.
 
     Args:
-        batches: int. Batches of an epoch.
+        batches: number of batches in an epoch.
     """
 
     def __init__(self, batches):
         super().__init__()
         self._batches = batches
         self._bar = None
-        self._known = {}
+        self._previous = {}
         self._is_first = True
 
     def close(self):
-        """Takes the bar away, also where `fit` ended by an error."""
+        """Removes the bar. Call it also where `fit` raises an error."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    # === What Keras calls ===
+    # === Callback methods ===
 
     def on_train_begin(self, logs=None):
         if is_interactive():
@@ -69,7 +69,7 @@ class TrainingProgress(keras.callbacks.Callback):
                 console=console,
                 transient=True,
                 refresh_per_second=4,
-                redirect_stdout=sys.stdout.isatty(),  # else it goes where it was sent
+                redirect_stdout=sys.stdout.isatty(),  # a file or pipe keeps its own output
             )
             self._task = self._bar.add_task("", total=self._batches, figures="")
             self._bar.start()
@@ -79,57 +79,55 @@ class TrainingProgress(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = f"epoch {epoch + 1}/{self.params['epochs']}"
-        self._updates = epoch * self._batches  # before this epoch
-        self._begin(batch=0)
+        self._earlier_updates = epoch * self._batches
+        self._start(batch=0)
 
     def on_train_batch_end(self, batch, logs=None):
         batch += 1
-        if not logs:  # done before the run was interrupted
-            self._begin(batch)
+        if not logs:  # skipped: trained before the run was resumed
+            self._start(batch)
         elif self._bar is not None:
-            self._show(batch, self._known | logs)
-        elif self._is_first or (self._updates + batch) % UPDATES_BETWEEN_LINES == 0:
+            self._move(batch, self._previous | logs)
+        elif self._is_first or (self._earlier_updates + batch) % UPDATES_BETWEEN_LINES == 0:
             self._is_first = False
-            figures = figures_of(self._known | logs, OF_UPDATE)
+            figures = figures_of(self._previous | logs, UPDATE_FIGURES)
             console.print(f"{self._epoch} batch {batch}/{self._batches} {figures}")
 
     def on_epoch_end(self, epoch, logs=None):
         if "val_loss" in logs:
-            self._known = {"val": logs["val_loss"]}
-        console.print(f"{self._epoch} {figures_of(logs, OF_EPOCH)}")
+            self._previous = {"val": logs["val_loss"]}
+        console.print(f"{self._epoch} {figures_of(logs, EPOCH_FIGURES)}")
 
     # === The bar ===
 
-    def _begin(self, batch):
-        """The rate is that of the updates after this batch."""
+    def _start(self, batch):
+        """Restarts the measurement of the remaining time at a batch of the epoch."""
         if self._bar is not None:
             self._bar.reset(self._task, completed=batch, description=self._epoch)
 
-    def _show(self, batch, logs):
-        """Moves the bar on, as wide as the figures leave it."""
+    def _move(self, batch, logs):
+        """Moves the bar, in the width that the figures leave."""
         least, most = BAR_WIDTHS
         count = 2 * len(str(self._batches)) + 1  # 12/345, padded
         gaps = len(self._bar.columns) - 1
-        room = console.width - len(self._epoch) - count - TIME_WIDTH - gaps - SPARE
-        figures = figures_of(logs, OF_UPDATE, room - least)
+        room = console.width - len(self._epoch) - count - TIME_WIDTH - gaps - INTERRUPT_WIDTH
+        figures = figures_of(logs, UPDATE_FIGURES, room - least)
         self._column.bar_width = min(most, max(least, room - len(figures)))
         self._bar.update(self._task, completed=batch, figures=figures)
 
 
 def figures_of(logs, names, room=math.inf):
-    """The figures of some logs in one line, the less important left out where there is no room.
+    """Returns the figures of some logs in one line, without the less important if room is short.
 
     Args:
-        logs: dict of name to float.
-        names: names of `FIGURES`, the most important first.
-        room: int, in characters. Defaults to as much as they need.
-
-    Returns:
-        str.
+        logs: dict of name to value.
+        names: names of `FORMATS`, the most important first.
+        room: maximum number of characters. Defaults to no limit.
     """
     names = [name for name in names if name in logs]
     while True:
-        line = " ".join(show(float(logs[name])) for name, show in FIGURES.items() if name in names)
+        shown = (form(float(logs[name])) for name, form in FORMATS.items() if name in names)
+        line = " ".join(shown)
         if len(line) <= room or len(names) <= 1:
             return line
         names = names[:-1]

@@ -1,4 +1,4 @@
-"""Starts processes that train together on this machine, as several machines would.
+"""Starts several worker processes on this machine, which train together.
 
     python -m keras_transformer.runs.workers 2 keras-transformer train RECIPE
 
@@ -12,24 +12,26 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 
-def start_workers(command, number, **popen):
-    """Starts one process per worker, each told its place by `TF_CONFIG`.
+def start_workers(command: Sequence[str], number: int, **popen: Any) -> list[subprocess.Popen]:
+    """Starts one process per worker. `TF_CONFIG` gives each its cluster and index.
 
     Args:
-        command: list of strings, the same for all.
-        number: int, of workers.
+        command: the same for all workers.
+        number: number of workers.
         **popen: further arguments of `subprocess.Popen`.
 
     Returns:
-        list of `subprocess.Popen`.
+        the processes, in the order of the workers.
     """
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(number)]
     processes = []
     for index in range(number):
-        place = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        environment = {**os.environ, "TF_CONFIG": json.dumps(place)}
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
         processes.append(subprocess.Popen(command, env=environment, **popen))
     return processes
 
@@ -42,22 +44,20 @@ def _free_ports(number):
         return [each.getsockname()[1] for each in sockets]
 
 
-def wait(processes):
-    """Waits for all workers, and tells them when this process is told to stop: they save first.
-
-    Args:
-        processes: list of `subprocess.Popen`.
+def wait(processes: Sequence[subprocess.Popen]) -> int:
+    """Waits for all workers. Forwards SIGTERM to them, so that they save before they end.
 
     Returns:
-        int, the exit code of the first that failed, as a shell would tell it; else 0.
+        the exit code of the first worker that failed, as a shell reports it; else 0.
     """
 
-    def pass_on(number, frame):
+    def forward(number, frame):
         for process in processes:
             process.send_signal(number)
 
-    signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches them by itself
+    signal.signal(signal.SIGTERM, forward)
+    # The terminal sends Ctrl-C to the workers too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     codes = [process.wait() for process in processes]
     return next((code if code > 0 else 128 - code for code in codes if code), 0)
 

@@ -1,4 +1,4 @@
-"""`keras-transformer`, with a train step that writes down the sentences it is given.
+"""Runs `keras-transformer` with a train step that records the sentences it receives.
 
     python -m tests.runs.recording_worker FILE train RECIPE ...
 

@@ -1,8 +1,8 @@
-"""What an average is taken of: epochs, or checkpoints spaced alike, and what was validated."""
+"""Averages: of consecutive epochs, of equally spaced updates, and of moving averages."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.models.transformer import load_model
@@ -10,17 +10,19 @@ from keras_transformer.runs.averaging import average_run, last_to_average
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.trainer import Trainer
+from tests.examples import examples
 from tests.runs import tiny_run
+from tests.session import made_once
 
 pytestmark = pytest.mark.tensorflow_only
 
 
 def consecutive(steps, distance):
-    """The first of some steps, until one is missing."""
+    """The first of some steps, up to the first gap."""
     return [n for n in steps if {*range(steps[0], n, -distance)} <= {*steps}] if steps else []
 
 
-@settings(max_examples=15, deadline=None)
+@examples(short=15, long=100)
 @given(
     st.integers(2, 5),
     st.integers(2, 5),
@@ -32,7 +34,7 @@ def consecutive(steps, distance):
 def test_average_takes_the_same_epochs_or_updates_wherever_a_run_is_stopped(
     tmp_path_factory, epoch, every, stops, best, keep_last, number
 ):
-    """By plain numbers: what is among the last of its kind, or the best, is there."""
+    """Computes in plain Python which checkpoints are kept and which are averaged."""
     folder = CheckpointFolder(tmp_path_factory.mktemp("folder"), keep_last, keep_best=1)
     steps = range(1, 21)
     for step in steps:
@@ -53,11 +55,11 @@ def test_average_takes_the_same_epochs_or_updates_wherever_a_run_is_stopped(
     assert [int(path.stem[-8:]) for path in last_to_average(folder, number)] == expected
     besides = {int(path.stem[-8:]) for path in folder.last(99)} - kept
     last_save = max(n for n in steps if n in stops or not n % epoch or not n % every)
-    assert besides <= {last_save}, "a stop is there only until the next is saved"
+    assert besides <= {last_save}, "the checkpoint of a stop is kept until the next save only"
 
 
-def test_updates_that_are_not_spaced_alike_are_not_averaged(tmp_path):
-    """`checkpoint_updates` may change when a run goes on."""
+def test_unequally_spaced_updates_are_not_averaged(tmp_path):
+    """`checkpoint_updates` may change when a run resumes."""
     folder = CheckpointFolder(tmp_path)
     for step, every in ((200, 200), (400, 200), (500, 100), (600, 100)):
         folder.save(step, {}, {"every": every}, kinds=["updates"])
@@ -67,7 +69,7 @@ def test_updates_that_are_not_spaced_alike_are_not_averaged(tmp_path):
     assert [path.name[-7:-4] for path in last_to_average(folder, 4)] == ["450"]
 
 
-def test_kind_of_checkpoints_that_do_not_say_it_follows_from_their_place(tmp_path):
+def test_kind_of_old_checkpoints_follows_from_their_metadata(tmp_path):
     folder = CheckpointFolder(tmp_path)
     old = {10: {"batch": 0}, 15: {"batch": 5}, 17: {"batch": 7, "temporary": True}}
     for step, metadata in old.items():
@@ -85,15 +87,18 @@ PER_EPOCH = 10
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    run = tmp_path_factory.mktemp("averaging") / "run"
     recipe = tiny_run.recipe(ema_momentum=MOMENTUM, average=2)
-    Trainer(recipe, ".", run, print_fn=lambda line: None).train()
+
+    def train(run):
+        Trainer(recipe, ".", run, print_fn=lambda line: None).train()
+
+    run = made_once(tmp_path_factory, "averaging", train)
     assert list(tiny_run.checkpoints(run)) == list(range(1, 2 * PER_EPOCH + 1))
     return run
 
 
 def moving_averages(run):
-    """{update: the moving averages of the weights}, by NumPy from those of every update."""
+    """{update: the moving averages}, computed with NumPy from the weights after every update."""
     model = load_model(RunFolder(run).model_file)
     averages = {}
     for update, (arrays, _) in tiny_run.checkpoints(run).items():
@@ -109,6 +114,7 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "updates"),
     [
@@ -118,7 +124,7 @@ def assert_close(actual, expected):
     ],
     ids=str,
 )
-def test_average_is_that_of_the_moving_averages(run, tmp_path, asked, updates):
+def test_average_run_averages_the_moving_averages(run, tmp_path, asked, updates):
     if updates is None:
         rows = tiny_run.history(run)
         best = min(range(2), key=lambda epoch: rows[epoch]["val_loss"])
@@ -132,7 +138,8 @@ def test_average_is_that_of_the_moving_averages(run, tmp_path, asked, updates):
     assert_close(tiny_run.saved_weights(tmp_path / "mean.keras"), means)
 
 
-def test_model_of_a_recipe_with_average_is_that_of_the_moving_averages_of_epochs(run):
+@pytest.mark.slow
+def test_recipe_with_average_averages_the_moving_averages_of_epochs(run):
     averages = moving_averages(run)
     means = [np.mean(w, axis=0) for w in zip(averages[10], averages[20], strict=True)]
     assert_close(tiny_run.saved_weights(run / "model.keras"), means)

@@ -1,8 +1,9 @@
-"""The doctor: a healthy recipe passes, and each sickness is found by its own check alone."""
+"""`run_checks`: a healthy recipe passes; each defect fails its own check and no other."""
 
 import itertools
 import json
 import shutil
+import signal
 import socket
 from types import SimpleNamespace
 
@@ -19,8 +20,7 @@ if keras.backend.backend() == "tensorflow":
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
     from keras_transformer import Tokenizer, Transformer
-    from keras_transformer.cli.training import doctor
-    from keras_transformer.runs.roll_call import roll_call
+    from keras_transformer.runs import device_check, doctor
     from keras_transformer.runs.trainer import Trainer
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -65,15 +65,26 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def here(monkeypatch):
-    """The devices are asked in this process: starting another takes seconds."""
-    monkeypatch.setattr(doctor, "roll_call", lambda *asked: roll_call.add_up_over_all(*asked[:-1]))
+    """Checks the devices in this process, because a subprocess takes seconds."""
+    monkeypatch.setattr(
+        doctor, "check_devices", lambda *asked: device_check.all_reduce(*asked[:-1])
+    )
 
 
 @pytest.fixture
-def untrained(monkeypatch):
-    """Where a sickness has nothing to do with training, its seconds are saved."""
-    for name in ("memory", "learning"):
-        monkeypatch.setattr(doctor._Examination, name, lambda self: (True, ""))
+def without_memory(monkeypatch):
+    """Skips a check that trains, to save time."""
+    monkeypatch.setattr(doctor._Checks, "memory", lambda self: (True, ""))
+
+
+@pytest.fixture
+def without_learning(monkeypatch):
+    monkeypatch.setattr(doctor._Checks, "learning", lambda self: (True, ""))
+
+
+@pytest.fixture
+def untrained(without_memory, without_learning):
+    """Skips both checks that train."""
 
 
 def verdicts(recipe, folder, **options):
@@ -90,7 +101,7 @@ def only_fails(name, not_run=()):
 
 @pytest.fixture(scope="module")
 def healthy(folder):
-    """An examination: its findings, what it said, and the shapes that the model was trained on."""
+    """The findings of a healthy recipe, the printed lines, and the shapes of trained batches."""
     shapes, said = [], []
     fit = Transformer.fit
 
@@ -112,7 +123,7 @@ def test_healthy_recipe_passes_every_check(healthy):
     )
 
 
-def test_findings_are_told_in_a_line_each(healthy):
+def test_each_finding_is_one_line(healthy):
     assert len(healthy.said) == len(CHECKS)
     for line, finding in zip(healthy.said, healthy.findings, strict=True):
         assert line.startswith(f"✓ {finding.name} ") and finding.detail in line
@@ -132,7 +143,7 @@ def test_memory_is_tried_on_the_largest_batch_and_on_the_longest_sentence(
         [tuple(side.shape) for side in inputs.values()]
         for inputs, _, _ in trainer.stream(tokenizers).dataset()
     ]
-    tried = healthy.shapes[:2]  # the ten of `learning` come after them
+    tried = healthy.shapes[:2]  # the batches of `learning` follow
     assert slots(tried[0]) == max(map(slots, shapes))
     lengths = [
         [
@@ -163,15 +174,16 @@ def test_data_of_which_a_third_is_dropped_fails_data(here, untrained, tmp_path):
     assert "empty 150" in details["data"]
 
 
-def test_token_ids_beyond_the_model_s_table_fail_vocabulary(here, folder, tmp_path):
+def test_token_id_outside_the_table_of_the_model_fails_vocabulary(here, folder, tmp_path):
     lines = itertools.chain.from_iterable(healthy_pairs())
     proto = ModelProto.FromString(Tokenizer.train(lines, 330, tmp_path / "a.model").model_bytes)
     proto.trainer_spec.bos_id = 5000
     (tmp_path / "a.model").write_bytes(proto.SerializeToString())
     shutil.copy(folder / "train.tsv", tmp_path)
     passed, details = verdicts(recipe(vocabulary={"files": ["a.model"]}), tmp_path)
-    assert passed == only_fails("vocabulary", not_run=["memory", "learning"])
-    assert "5000" in details["vocabulary"] and "329" in details["vocabulary"]
+    needs_it = ["data", "memory", "learning", "disk"]
+    assert passed == only_fails("vocabulary", not_run=needs_it)
+    assert "start_token_id" in details["vocabulary"] and "5000" in details["vocabulary"]
 
 
 def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):
@@ -183,7 +195,7 @@ def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):
 
 
 def test_vocabulary_of_another_script_fails_vocabulary(here, untrained, folder, tmp_path):
-    """And it is that of the run, which stays as it was."""
+    """The vocabulary is that of the run folder, which stays unchanged."""
     greek = ["ένα δύο τρία τέσσερα πέντε", "έξι επτά οκτώ εννέα δέκα", "είκοσι τριάντα σαράντα"]
     Tokenizer.train(iter(greek), 280, tmp_path / "tokenizer.model")
     (tmp_path / "config.yaml").write_text(recipe().to_yaml())
@@ -198,8 +210,18 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_worker_that_is_not_there_fails_devices_in_time(folder, monkeypatch):
-    """The real thing: TensorFlow would wait for it for as long as an hour."""
+@pytest.fixture
+def five_minutes():
+    """Ends the test by an error instead of waiting with TensorFlow for as long as an hour."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_missing_worker_fails_devices_within_the_timeout(folder, monkeypatch, five_minutes):
+    """A real check of the devices, which gives up after its timeout."""
     mine, dead = free_ports(2)
     cluster = {"worker": [f"127.0.0.1:{mine}", f"127.0.0.1:{dead}"]}
     task = {"type": "worker", "index": 0}
@@ -208,11 +230,11 @@ def test_worker_that_is_not_there_fails_devices_in_time(folder, monkeypatch):
     passed = {finding.name: finding.passed for finding in findings}
     assert passed == only_fails("devices", not_run=["memory", "learning"])
     assert f"127.0.0.1:{dead}" in findings[0].detail
-    assert findings[0].seconds < 10
+    assert "within 5 s" in findings[0].detail
 
 
 def free_ports(number):
-    """Ports of this machine at which nobody listens."""
+    """Unused ports of this machine."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     ports = [server.getsockname()[1] for server in sockets]
     for server in sockets:
@@ -226,7 +248,7 @@ def test_device_that_does_not_exist_fails_devices(here, folder):
     assert "GPU:77" in details["devices"]
 
 
-def test_batch_that_does_not_fit_fails_memory(here, folder, healthy, monkeypatch):
+def test_batch_that_does_not_fit_fails_memory(here, without_learning, folder, healthy, monkeypatch):
     fit, largest = Transformer.fit, max(map(slots, healthy.shapes))
 
     def small_machine(model, dataset, **options):
@@ -241,14 +263,14 @@ def test_batch_that_does_not_fit_fails_memory(here, folder, healthy, monkeypatch
     assert "micro_batch_tokens" in details["memory"]
 
 
-def test_recipe_that_cannot_learn_fails_learning(here, folder):
-    """Labels smoothed to a thousandth of themselves: the least cross-entropy is ln V, nearly."""
+def test_recipe_that_cannot_learn_fails_learning(here, without_memory, folder):
+    """Smoothing of 0.999: the minimum of the cross-entropy is almost ln V."""
     passed, details = verdicts(recipe(training={"label_smoothing": 0.999}), folder)
     assert passed == only_fails("learning"), details
 
 
 def test_disk_too_full_for_the_checkpoints_fails_disk(here, untrained, folder, monkeypatch):
-    """6 checkpoints of weights and Adam's two means in float32, to the byte."""
+    """Needs 6 checkpoints of weights and Adam's two moments in float32, to the byte."""
     width, inner, vocabulary = 64, 64, 330
     attention = 4 * (width + 1) * width
     feed_forward = 2 * width * inner + width + inner
@@ -267,11 +289,11 @@ def test_disk_too_full_for_the_checkpoints_fails_disk(here, untrained, folder, m
 @pytest.mark.parametrize(
     ("passed", "exit_code"), [([True, True], 0), ([True, False], 1), ([False, None], 1)]
 )
-def test_command_tells_by_its_exit_code_whether_all_is_well(monkeypatch, passed, exit_code):
+def test_exit_code_says_whether_all_checks_passed(monkeypatch, passed, exit_code):
     from keras_transformer.cli import app
 
     findings = [doctor.Finding("data", value, "", 0.0) for value in passed]
-    monkeypatch.setattr(doctor, "examine", lambda *args, **options: findings)
+    monkeypatch.setattr(doctor, "run_checks", lambda *args, **options: findings)
     assert CliRunner().invoke(app, ["doctor", "number_names"]).exit_code == exit_code
 
 

@@ -1,4 +1,4 @@
-"""What a run's folder is: only the run's own files are replaced, by one process at a time."""
+"""The run folder: only files of the run are replaced, by one process at a time."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def tree(folder):
     }
 
 
-# Files as `train` of an earlier version left them, and by now.
+# The files of `train`: in earlier versions without a manifest, and now.
 OLD_RUN = {
     "config.yaml": RECIPE,
     "tokenizer.model": "",
@@ -43,6 +43,7 @@ OLD_RUN = {
     "checkpoints/checkpoint-00000010.npz": "",
     "checkpoints/checkpoint-00000020.npz.corrupt": "",
     "checkpoints/.checkpoint-00000030.npz.partial": "",
+    "checkpoints/.partial.checkpoint-00000040.npz": "",
     "logs/train/events.out.tfevents.17.host": "",
     "logs/validation/events.out.tfevents.17.host": "",
 }
@@ -99,7 +100,7 @@ def test_reset_deletes_what_the_run_made_and_nothing_else(tmp_path, files):
     assert json.loads(left.pop("run.json"))["files"] == []
     folders = {"checkpoints": None, "checkpoints/best": None, "logs": None}
     assert left == {name: b"mine" for name in FOREIGN} | folders
-    run.check()  # still its own
+    run.check()  # still a run folder
 
 
 def test_reset_of_a_run_alone_leaves_only_the_manifest(tmp_path):
@@ -120,8 +121,8 @@ def test_reset_follows_no_names_and_links_out_of_the_folder(tmp_path):
     assert run.checkpoints.is_symlink() and (run.path / "curves.png").is_dir()
 
 
-def test_reset_that_is_killed_is_still_of_a_run(tmp_path, monkeypatch):
-    """At every file that it deletes: whatever is left can be reset again, by its recipe's name."""
+def test_killed_reset_leaves_a_run_folder(tmp_path, monkeypatch):
+    """Kills it at every file that it deletes. What is left can be reset again."""
 
     class Killed(BaseException):
         pass
@@ -150,7 +151,7 @@ def test_reset_that_is_killed_is_still_of_a_run(tmp_path, monkeypatch):
 HOLDER = """
 import sys, time
 from keras_transformer.runs.folder import RunFolder
-with RunFolder(sys.argv[1]).claimed() as is_locked:
+with RunFolder(sys.argv[1]).locked() as is_locked:
     print(is_locked, flush=True)
     time.sleep(600)
 """
@@ -158,7 +159,7 @@ with RunFolder(sys.argv[1]).claimed() as is_locked:
 
 @contextlib.contextmanager
 def holder(folder):
-    """Another process that has claimed the run."""
+    """Another process that holds the lock of the run."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
@@ -170,33 +171,33 @@ def holder(folder):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no locks, and no training")
-def test_claim_names_the_holder_and_ends_with_it_also_by_sigkill(tmp_path):
+def test_lock_names_the_holder_and_ends_with_it_even_by_sigkill(tmp_path):
     run = RunFolder(tmp_path / "run")
     for _ in range(2):
         with holder(run.path) as process:
             before = tree(tmp_path)
             for _ in range(2):
-                with pytest.raises(RunInUseError) as caught, run.claimed():
+                with pytest.raises(RunInUseError) as caught, run.locked():
                     pass
             said = str(caught.value)
             assert f"process {process.pid} on {socket.gethostname()}" in said and "\n" not in said
             assert tree(tmp_path) == before
             process.kill()
             process.wait()
-        assert tree(tmp_path) == before, "the file of the one that was killed"
-    with run.claimed() as is_locked:
+        assert tree(tmp_path) == before, "the lock file of the killed process is left"
+    with run.locked() as is_locked:
         assert is_locked
         assert f"process {os.getpid()} on" in run.lock_file.read_text()
     assert list(tmp_path.rglob("*")) == [run.path], "a folder that it did not make stays"
 
 
-def test_claim_deletes_the_folders_it_made_if_they_stay_empty(tmp_path):
+def test_lock_deletes_the_folders_it_made_if_they_stay_empty(tmp_path):
     run = RunFolder(tmp_path / "a" / "b")
-    with run.claimed():
+    with run.locked():
         run.staging.mkdir()
     assert not list(tmp_path.iterdir())
-    with run.claimed():
-        run.add_made("config.yaml")
+    with run.locked():
+        run.add_owned_files("config.yaml")
     assert list(tree(tmp_path)) == ["a", "a/b", "a/b/run.json"]
 
 
@@ -208,7 +209,7 @@ def test_run_on_a_disk_without_locks_is_trained_without_one(tmp_path, monkeypatc
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with RunFolder(tmp_path).claimed() as is_locked:
+    with RunFolder(tmp_path).locked() as is_locked:
         assert not is_locked
     assert not list(tmp_path.iterdir())
 
@@ -216,15 +217,15 @@ def test_run_on_a_disk_without_locks_is_trained_without_one(tmp_path, monkeypatc
 # The report.
 
 
-def test_report_of_the_next_model_keeps_the_one_before(tmp_path):
+def test_new_report_keeps_the_old_one(tmp_path):
     run = RunFolder(tmp_path)
-    assert run.begin_report() == {} and not run.report_file.exists()
+    assert run.start_report() == {} and not run.report_file.exists()
     run.add_to_report(exact_match=0.5)
-    run.begin_report()
+    run.start_report()
     assert run.report() == {"earlier": [{"exact_match": 0.5}]}
-    run.begin_report()
-    run.begin_report(updates=20)
+    run.start_report()
+    run.start_report(updates=20)
     run.add_to_report(exact_match=0.75)
-    run.begin_report(updates=30)
+    run.start_report(updates=30)
     earlier = [{"exact_match": 0.5}, {"updates": 20, "exact_match": 0.75}]
     assert run.report() == {"updates": 30, "earlier": earlier}

@@ -1,4 +1,4 @@
-"""Runs that are told to stop, at any batch, and go on as if nothing had happened."""
+"""Early stopping, and runs that are interrupted by signals and resume."""
 
 import math
 import signal
@@ -6,17 +6,19 @@ import types
 
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.runs.keeper import RunKeeper, TrainingInterrupted
+from tests.examples import examples
 from tests.runs import tiny_run
+from tests.session import made_once
 
 pytestmark = pytest.mark.tensorflow_only
 
 
 def epochs_until_stop(values, patience, better):
-    """Plain early stopping over the values of the epochs, of which some have none."""
+    """Early stopping in plain Python. An epoch without a value is `None`."""
     best, waited = None, 0
     for epoch, value in enumerate(values, start=1):
         waited += 1
@@ -29,13 +31,13 @@ def epochs_until_stop(values, patience, better):
     return len(values)
 
 
-@settings(deadline=None)
+@examples(short=50, long=1000)
 @given(
     st.lists(st.none() | st.integers(0, 5).map(float), max_size=12),
     st.integers(1, 4),
     st.sampled_from(["val_loss", "val_bleu", "val_chrf", "loss"]),
 )
-def test_early_stopping_is_that_of_plain_python(values, patience, monitor):
+def test_early_stopping_equals_plain_python(values, patience, monitor):
     lower_is_better = monitor.endswith("loss")
     expected = epochs_until_stop(
         values, patience, float.__lt__ if lower_is_better else float.__gt__
@@ -54,7 +56,7 @@ def test_early_stopping_is_that_of_plain_python(values, patience, monitor):
 
 
 EVERY = 3
-# It stops early: the rate is far too high.
+# The learning rate is far too high, so that it stops early.
 RECIPE = tiny_run.recipe(
     **{"epochs": 12, "learning_rate": 0.5, "patience": 1, "clip_norm": 1, "ema_momentum": 0.5},
     **{"average": 3, "checkpoint_updates": EVERY, "keep_last": 3},
@@ -63,27 +65,28 @@ RECIPE = tiny_run.recipe(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The run that is never interrupted."""
-    run = tmp_path_factory.mktemp("keeper") / "run"
-    tiny_run.WatchedTrainer(RECIPE, run).train()
-    return run
+    """An uninterrupted run."""
+    return made_once(
+        tmp_path_factory, "keeper", lambda run: tiny_run.WatchedTrainer(RECIPE, run).train()
+    )
 
 
+@pytest.mark.slow
 def test_run_ends_where_plain_early_stopping_does(run):
     values = [row["val_loss"] for row in tiny_run.history(run)]
     assert len(values) == epochs_until_stop([*values, math.inf], 1, float.__lt__) < 12
 
 
 @pytest.mark.slow
-def test_interrupted_run_ends_as_if_it_had_not_been(run, tmp_path):
-    """Early stopping, averaged weights, dropout, checkpoints kept: all to the bit."""
+def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(run, tmp_path):
+    """Early stopping, averaged weights, dropout and kept checkpoints are bit-identical."""
     saved = tiny_run.checkpoints(run)
     updates = max(saved)
     epochs = len(tiny_run.history(run))
     per_epoch = updates // epochs
     again = tmp_path / "run"
-    # In the last epoch but one; at the last batch of it, so that the epoch is finished first; and
-    # among the last updates, where a checkpoint more would be averaged and drive out another.
+    # In the last epoch but one; at its last batch, so that the epoch is finished first; and near
+    # the end, where an extra checkpoint would displace one of those that are averaged.
     last = updates - per_epoch
     late = next(n for n in (updates - 1, updates - 2) if n % EVERY)
     told = {last - 4: signal.SIGTERM, last: signal.SIGINT, late: signal.SIGTERM}
@@ -98,7 +101,7 @@ def test_interrupted_run_ends_as_if_it_had_not_been(run, tmp_path):
         is_due = update % EVERY == 0 or update % per_epoch == 0
         assert (stopped[update][1]["kinds"] == ["stop"]) == (not is_due)
         assert [signal.getsignal(number) for number in signal.Signals] == handlers
-        assert len(tiny_run.history(again)) == update // per_epoch, "no epoch twice, none left out"
+        assert len(tiny_run.history(again)) == update // per_epoch, "each epoch once"
     tiny_run.WatchedTrainer(RECIPE, again).train()
     assert tiny_run.losses(again) == tiny_run.losses(run)
     resumed = tiny_run.checkpoints(again)
@@ -111,8 +114,8 @@ def test_interrupted_run_ends_as_if_it_had_not_been(run, tmp_path):
     tiny_run.assert_equal(*models)
 
 
-def test_second_signal_ends_the_run_at_once():
-    """Where the first is not answered, because an update takes too long."""
+def test_second_signal_stops_the_run_immediately():
+    """While the first waits for the end of a long update."""
     before = signal.getsignal(signal.SIGINT)
     keeper = RunKeeper(None, None, None, "loss")
     keeper.set_model(types.SimpleNamespace(distribute_strategy=tf.distribute.get_strategy()))

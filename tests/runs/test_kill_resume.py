@@ -1,4 +1,4 @@
-"""A run that is killed again and again ends as one that never was."""
+"""Killed and resumed runs end bit-identical to a run that is never killed."""
 
 import re
 import subprocess
@@ -11,14 +11,15 @@ from tests.builders import ROOT
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 
-def test_killed_runs_end_bit_for_bit_as_the_one_never_killed():
+@pytest.mark.parametrize("runs", [1, pytest.param(20, marks=pytest.mark.long)])
+def test_killed_runs_end_bit_for_bit_as_the_one_never_killed(runs):
     ran = subprocess.run(
-        [sys.executable, "benchmarks/kill_resume.py", "--runs", "3"],
+        [sys.executable, "benchmarks/kill_resume.py", "--runs", str(runs)],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "3 of 3 runs" in ran.stdout
+    assert f"{runs} of {runs} runs" in ran.stdout
     (kills,) = re.findall(r"(\d+) kills were in the middle of a save", ran.stdout)
     assert int(kills) >= 1

@@ -1,4 +1,4 @@
-"""What a person sees of a training: on a terminal, in a file, after a resume."""
+"""The progress of a training: on a terminal, in a file, after a resume."""
 
 import io
 import re
@@ -22,7 +22,7 @@ EPOCH = LOGS | {"val_loss": 3.22922, "val_bleu": 31.2, "val_chrf": 52.34567}
 
 
 class File(io.StringIO):
-    """Standard error, which is a terminal or not."""
+    """A standard error that is a terminal, or is not."""
 
     def __init__(self, is_terminal):
         super().__init__()
@@ -58,13 +58,13 @@ def print_fn(line):
 
 
 def refresh(progress):
-    """What a thread does four times a second."""
+    """Refreshes the bar, as its thread does four times a second."""
     if progress._bar is not None:
         progress._bar.refresh()
 
 
 def epoch(progress, number, batches, logs=LOGS, end=EPOCH, said="."):
-    """An epoch of some batches, each followed by a line of the trainer's own, if any."""
+    """Runs an epoch of some batches. After each batch the trainer may print a line."""
     progress.on_epoch_begin(number)
     for batch in batches:
         progress.on_train_batch_end(batch, dict(logs))
@@ -76,7 +76,7 @@ def epoch(progress, number, batches, logs=LOGS, end=EPOCH, said="."):
 
 
 def bars(text, columns=80):
-    """The moving line as it stood at each moment, and the screen at the end."""
+    """The progress line at each moment, and the screen at the end."""
     moments = [m.end() for m in re.finditer(r"epoch \d+/\d+ \S*━[^\r\n]*", text)]
     shown = [Screen(text[:end], columns).lines[-1] for end in moments]
     return shown, Screen(text, columns)
@@ -115,7 +115,7 @@ def test_line_on_80_columns_has_loss_first_and_all_that_people_want(standard_err
     assert Screen(written.getvalue()).cursor_is_shown
 
 
-def test_going_on_begins_at_the_batch_and_its_rate_counts_no_batch_done_before(standard_error):
+def test_resumed_bar_starts_at_the_batch_and_its_rate_excludes_earlier_batches(standard_error):
     now = 0.0
     written = standard_error(True, clock=lambda: now)
     shown = progress(100)
@@ -151,7 +151,7 @@ def test_file_gets_plain_lines_for_the_first_update_every_hundredth_and_each_epo
     ]
 
 
-def test_file_of_a_run_that_goes_on_has_no_line_for_what_was_done_before(standard_error):
+def test_file_of_a_resumed_run_has_no_line_for_earlier_batches(standard_error):
     written = standard_error(False)
     shown = progress(500)
     epoch(shown, 3, range(320), logs={}, end=None, said="")

@@ -1,4 +1,4 @@
-"""Recipes: mistakes are told by the name of the field, and what may change when a run goes on."""
+"""Recipes: errors name the field, and which keys may change on resume."""
 
 import dataclasses
 
@@ -10,11 +10,11 @@ DATA = {
     "train": {"number_names": "train", "size": 100},
     "validation": {"number_names": "held_out", "size": 10},
 }
-# Another valid value of every field of `training`, and whether a run may go on with it.
+# Another valid value of every key of `training`, and whether a run may resume with it.
 OTHER = {
     "batch_tokens": (512, False),
     "epochs": (30, True),
-    "learning_rate": (1, False),  # an int where a float is meant
+    "learning_rate": (1, False),  # an int for a float
     "warmup_steps": (10, False),
     "label_smoothing": (0, False),
     "clip_norm": (1, False),
@@ -42,14 +42,14 @@ def recipe(data=DATA, **sections):
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_recipe_continues_another_where_the_update_stays_the_same(name):
+def test_recipe_continues_another_if_only_resumable_keys_differ(name):
     value, may_change = OTHER[name]
     other = recipe(training={name: value})
     assert other.continues(recipe()) == recipe().continues(other) == may_change
     assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
 
 
-def test_every_field_of_training_is_either_free_to_change_or_not():
+def test_every_training_key_is_tested():
     assert list(OTHER) == [field.name for field in dataclasses.fields(recipe().training)]
 
 
@@ -75,7 +75,7 @@ def test_recipe_with_other_data_vocabulary_or_model_is_another_run():
         *[("ema_momentum", value) for value in (1, 1.0, -0.1, float("nan"))],
         *[("label_smoothing", value) for value in (1, -0.1, float("nan"), "0.1")],
         *[("monitor", value) for value in ("val_blue", "accuracy", 3)],
-        *[("monitor", value) for value in ("val_bleu", "val_chrf")],  # nothing is translated
+        *[("monitor", value) for value in ("val_bleu", "val_chrf")],  # no `translation_sample`
         *[("devices", value) for value in ("GPU:0", [], [0])],
         ("distribution", "parameter_server"),
         ("precision", "float16"),
@@ -126,11 +126,11 @@ def test_recipe_knows_the_strategies_there_are():
     assert DISTRIBUTIONS == STRATEGIES
 
 
-def test_pairs_longer_than_learned_positions_are_refused_by_both_names():
+def test_max_length_beyond_learned_positions_is_rejected():
     model = {"preset": "tiny", "positions": "learned", "max_sequence_length": 100}
-    too_long = recipe(model=model)  # as in runs of earlier versions, which can still be opened
+    too_long = recipe(model=model)  # accepted: runs of earlier versions have such recipes
     with pytest.raises(ValueError, match=r"max_length.*max_sequence_length.*=256.*=100.*Lower"):
         too_long.check_lengths()
     recipe(data=DATA | {"max_length": 100}, model=model).check_lengths()
-    endless = recipe(model={"preset": "tiny", "max_sequence_length": 100})  # sinusoids
-    endless.check_lengths()
+    unlimited = recipe(model={"preset": "tiny", "max_sequence_length": 100})  # sinusoids
+    unlimited.check_lengths()

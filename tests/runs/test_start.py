@@ -1,4 +1,4 @@
-"""What a start checks, and in what order: nothing of a run is lost where the next cannot begin."""
+"""The checks before a training: if one fails, the run in the folder is unchanged."""
 
 import json
 import shutil
@@ -11,18 +11,19 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli import app
 from keras_transformer.models.transformer import load_model
+from keras_transformer.runs.build import load_tokenizers
 from keras_transformer.runs.checkpoint_file import read_checkpoint, write_checkpoint
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.keeper import TrainingInterrupted
 from keras_transformer.runs.recipe import Recipe
-from keras_transformer.runs.tokenizers import load_tokenizers
 from keras_transformer.runs.trainer import Trainer
 from tests.runs import tiny_run
-from tests.test_run_folder import holder, tree
+from tests.runs.test_folder import holder, tree
+from tests.session import made_once
 
-pytestmark = pytest.mark.tensorflow_only
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
-# Most pairs to validate with are longer than those to train on may be.
+# Most validation pairs are longer than `max_length`.
 LENGTH, BATCH = 12, 30
 TRAINING = {"batch_tokens": BATCH, "epochs": 1, "learning_rate": 0.01, "warmup_steps": 5}
 
@@ -33,7 +34,11 @@ def write(folder, name, pairs):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("start")
+    """Data, the run of one epoch that was trained on it, and what this printed."""
+    return made_once(tmp_path_factory, "start", fill)
+
+
+def fill(folder):
     words = "one two three four five six seven eight nine ten".split()
     numbers = "eins zwei drei vier fuenf sechs sieben acht neun zehn".split()
     short = list(zip(words, numbers, strict=True))
@@ -41,7 +46,9 @@ def folder(tmp_path_factory):
     ratio = ("one", " ".join(numbers[:6]))
     write(folder, "train.tsv", short)
     write(folder, "valid.tsv", [*short[:2], *joined, ratio, ("one", ""), ("", "eins")])
-    return folder
+    made = trainer(recipe(), folder, folder / "run")
+    made.train()
+    (folder / "said").write_text("\n".join(made.said))
 
 
 def recipe(**changes):
@@ -68,7 +75,7 @@ def trainer(recipe, folder, run, **options):
 
 
 def untrained(recipe, folder, run):
-    """A trainer that does all but the updates."""
+    """A trainer that skips `fit`."""
     made = trainer(recipe, folder, run)
     made._fit = lambda *args: None
     return made
@@ -76,10 +83,6 @@ def untrained(recipe, folder, run):
 
 @pytest.fixture(scope="module")
 def run(folder):
-    """One epoch, ended, and what it said."""
-    made = trainer(recipe(), folder, folder / "run")
-    made.train()
-    (folder / "said").write_text("\n".join(made.said))
     return folder / "run"
 
 
@@ -113,7 +116,7 @@ def test_new_start_that_fails_leaves_the_old_run_as_it_was(folder, copy, mistake
 
 
 def test_new_start_from_another_model_leaves_the_old_run_as_it_was(folder, run, copy):
-    """The last that can fail: all else is ready by then."""
+    """The last check: everything else is prepared by then."""
     changes = {"model": {"num_heads": 4}, "training": TRAINING | {"init_from": str(run)}}
     before = tree(copy)
     with pytest.raises(ValueError, match="num_heads is 2, not 4"):
@@ -137,8 +140,8 @@ def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
     Trainer(recipe(), folder, copy, resume=False)
 
 
-def test_run_of_an_earlier_version_is_taken_over(folder, copy):
-    """Without a manifest, and with checkpoints that do not say their kind or validation data."""
+def test_run_without_a_manifest_resumes(folder, copy):
+    """An earlier version: no manifest, no kinds and no validation data in the checkpoints."""
     RunFolder(copy).manifest_file.unlink()
     path = max(RunFolder(copy).checkpoints.iterdir())
     arrays, metadata = read_checkpoint(path)
@@ -147,7 +150,7 @@ def test_run_of_an_earlier_version_is_taken_over(folder, copy):
     longer = untrained(recipe(training=TRAINING | {"epochs": 2}), folder, copy)
     assert longer.train()["updates"] == metadata["step"]
     assert any("earlier version" in line and "val_loss" in line for line in longer.said)
-    assert {"config.yaml", "model.keras", "tokenizer.model"} <= set(RunFolder(copy).made())
+    assert {"config.yaml", "model.keras", "tokenizer.model"} <= set(RunFolder(copy).owned_files())
 
 
 # One process at a time.
@@ -162,7 +165,7 @@ def test_second_process_ends_at_once_in_one_line_and_touches_nothing(folder, tmp
         checkpoints.mkdir()
         (checkpoints / ".checkpoint-00000001.npz.partial").write_text("half of it")
         (run / "config.yaml").write_text(recipe().to_yaml())
-        RunFolder(run).add_made("config.yaml")
+        RunFolder(run).add_owned_files("config.yaml")
         before = tree(tmp_path)
         for more in ([], ["--no-resume"]):
             ran = CliRunner().invoke(app, [*words, *more])
@@ -177,11 +180,11 @@ def test_second_process_ends_at_once_in_one_line_and_touches_nothing(folder, tmp
     assert not (run / ".run.lock").exists()
 
 
-# What is validated, and whether it is the same.
+# The validation data.
 
 
 def test_validation_loss_is_that_of_all_pairs_with_text_on_both_sides(folder, run):
-    """By NumPy, a pair at a time: also of pairs that training drops, or longer than a batch."""
+    """Computed with NumPy pair by pair, including pairs that training drops."""
     model = load_model(run / "model.keras")
     source, target = load_tokenizers(RunFolder(run).tokenizer_files(joint=True))
     pairs = [line.split("\t") for line in (folder / "valid.tsv").read_text().splitlines()]
@@ -224,7 +227,7 @@ def test_resume_says_which_data_changed(folder, copy, tmp_path, split):
     with open(data / name, "a") as file:
         file.write("two\tzwei\n")
     before = tree(copy)
-    with pytest.raises(ValueError, match=f"The {split} pairs are not those.*--no-resume"):
+    with pytest.raises(ValueError, match=f"The {split} pairs differ.*--no-resume"):
         trainer(recipe(training=TRAINING | {"epochs": 2}), data, copy).train()
     assert tree(copy) == before
 
@@ -245,19 +248,19 @@ def test_model_that_was_deleted_is_written_again(folder, run, copy):
 
 
 def test_model_whose_epoch_is_not_kept_cannot_be_written_again(folder, copy):
-    """As with `keep_best: 0`, when the first of two epochs was the best."""
+    """As with `keep_best: 0`, if the first of two epochs is the best."""
     RunFolder(copy).model_file.unlink()
     (path,) = RunFolder(copy).checkpoints.iterdir()
     arrays, metadata = read_checkpoint(path)
     better = metadata["history"][0] | {"val_loss": 0.0}
     metadata["history"] = [better, metadata["history"][0] | {"epoch": 1}]
     write_checkpoint(path, arrays, metadata | {"epoch": 2})
-    with pytest.raises(ValueError, match="model.keras' is missing, and the checkpoint"):
+    with pytest.raises(ValueError, match="model.keras. is missing, and no checkpoint of epoch 1"):
         trainer(recipe(), folder, copy).train()
 
 
-def test_figures_of_the_interrupted_run_are_kept_beside_those_of_the_finished(folder, copy):
-    """Those of `evaluate`, of another model than there is in the end."""
+def test_report_of_the_interrupted_run_is_kept_as_an_earlier_one(folder, copy):
+    """The scores of `evaluate` belong to the model before the resume."""
 
     def interrupt(*args):
         raise TrainingInterrupted(signal.SIGTERM, "checkpoints")

@@ -1,4 +1,4 @@
-"""What a recipe asks for is what a run does: goes on, begins anew, averages, cuts its batches."""
+"""`Trainer`: resume, replacement, averages, micro-batches, `init_from`."""
 
 import shutil
 import signal
@@ -11,17 +11,18 @@ import pytest
 
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.models.transformer import load_model
+from keras_transformer.runs import build
 from keras_transformer.runs.averaging import average_run
+from keras_transformer.runs.build import make_tokenizers
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.keeper import TrainingInterrupted
 from keras_transformer.runs.load import load_run
 from keras_transformer.runs.recipe import Recipe
-from keras_transformer.runs.tokenizers import make_tokenizers
 from keras_transformer.runs.trainer import Trainer
-from keras_transformer.training import trainer
 from tests.runs import tiny_run
+from tests.session import made_once
 
-pytestmark = pytest.mark.tensorflow_only
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 
 def quiet(recipe, run, **options):
@@ -30,20 +31,17 @@ def quiet(recipe, run, **options):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Two epochs, ended."""
-    run = tmp_path_factory.mktemp("trainer") / "run"
-    quiet(tiny_run.recipe(dropout=0.0), run).train()
-    return run
+    """A finished run of two epochs."""
+    recipe = tiny_run.recipe(dropout=0.0)
+    return made_once(tmp_path_factory, "trainer", lambda run: quiet(recipe, run).train())
 
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory):
-    """Three epochs of the same, in three micro-batches; its model is an average."""
-    run = tmp_path_factory.mktemp("trainer") / "longer"
+    """The same with three epochs, three micro-batches, and an average as its model."""
     recipe = tiny_run.recipe(dropout=0.0, epochs=3, micro_batch_tokens=400, average=3)
     assert recipe.training.micro_batches(replicas=1) == 3
-    quiet(recipe, run).train()
-    return run
+    return made_once(tmp_path_factory, "longer", lambda run: quiet(recipe, run).train())
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def copy(run, tmp_path):
 
 
 def mean_of(run, steps):
-    """The mean of the trainable weights in the checkpoints of these updates, by NumPy."""
+    """The mean, by NumPy, of the trainable weights in the checkpoints of these updates."""
     model = load_model(RunFolder(run).model_file)
     last = [tiny_run.checkpoints(run)[step] for step in steps]
     weights = [tiny_run.weights(arrays, model) for arrays, _ in last]
@@ -64,10 +62,10 @@ def assert_close(actual, expected, tolerance=1e-6):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-# Which run it is.
+# Resume and replacement.
 
 
-def test_model_is_the_best_epochs(run):
+def test_model_is_that_of_the_best_epoch(run):
     rows = tiny_run.history(run)
     best = min(rows, key=lambda row: row["val_loss"])
     saved = tiny_run.checkpoints(run)
@@ -77,7 +75,7 @@ def test_model_is_the_best_epochs(run):
     tiny_run.assert_equal(tiny_run.saved_weights(path), tiny_run.weights(arrays, load_model(path)))
 
 
-def test_run_with_more_epochs_goes_on_where_it_ended(copy, run, longer):
+def test_finished_run_resumes_with_more_epochs(copy, run, longer):
     recipe = tiny_run.recipe(dropout=0.0, epochs=3)
     assert not quiet(recipe, copy).finished
     report = quiet(recipe, copy).train()
@@ -87,7 +85,7 @@ def test_run_with_more_epochs_goes_on_where_it_ended(copy, run, longer):
     assert quiet(recipe, copy).finished
 
 
-def test_run_that_goes_on_is_not_finished_until_it_ends(copy):
+def test_resumed_run_is_not_finished_until_it_ends(copy):
     class Killed(BaseException):
         pass
 
@@ -101,12 +99,12 @@ def test_run_that_goes_on_is_not_finished_until_it_ends(copy):
             recipe, copy, [tiny_run.AtUpdate(updates + 1, kill, before=True)]
         ).train()
     assert not quiet(recipe, copy).finished
-    # As `evaluate` does with the model of its best epoch so far.
+    # As `evaluate` writes it for the best model so far.
     RunFolder(copy).add_to_report(exact_match=0.5)
     assert not quiet(recipe, copy).finished
 
 
-def test_run_of_another_recipe_is_refused_until_begun_anew(copy):
+def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     other = tiny_run.recipe(dropout=0.0, learning_rate=0.001, epochs=1)
     with pytest.raises(ValueError, match="another recipe.*--no-resume"):
         quiet(other, copy)
@@ -118,7 +116,7 @@ def test_run_of_another_recipe_is_refused_until_begun_anew(copy):
 
 
 def test_run_whose_pairs_are_longer_than_its_positions_is_translated_but_not_trained(tmp_path):
-    """As an earlier version made it."""
+    """Earlier versions could train such a run."""
     values = tiny_run.recipe(epochs=1).to_dict()
     values["model"] |= {"positions": "learned", "max_sequence_length": 64}
     values["data"]["max_length"] = 64
@@ -135,7 +133,7 @@ def test_run_whose_pairs_are_longer_than_its_positions_is_translated_but_not_tra
             quiet(earlier, tmp_path / folder)
 
 
-def test_lost_tokenizer_of_a_finished_run_is_made_again(copy, monkeypatch):
+def test_missing_tokenizer_of_a_finished_run_is_made_again(copy, monkeypatch):
     recipe, file = tiny_run.recipe(dropout=0.0), copy / "tokenizer.model"
     content, model = file.read_bytes(), (copy / "model.keras").read_bytes()
     assert quiet(recipe, copy).finished
@@ -144,8 +142,8 @@ def test_lost_tokenizer_of_a_finished_run_is_made_again(copy, monkeypatch):
     vocabulary = replace(recipe.vocabulary, model_type="unigram")
     other = replace(recipe, vocabulary=vocabulary)
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "make_tokenizers", lambda _, *rest: make_tokenizers(other, *rest))
-        with pytest.raises(ValueError, match="training pairs are not those"):
+        patch.setattr(build, "make_tokenizers", lambda _, *rest: make_tokenizers(other, *rest))
+        with pytest.raises(ValueError, match="training pairs differ"):
             quiet(recipe, copy).train()
     assert not file.exists()
     quiet(recipe, copy).train()
@@ -163,7 +161,7 @@ def test_model_that_lost_tokenizer_and_checkpoints_is_not_trained_over(copy):
 def test_finished_run_that_lost_its_checkpoints_is_not_trained_over(copy):
     before = (copy / "model.keras").read_bytes(), (copy / "report.json").read_bytes()
     shutil.rmtree(copy / "checkpoints")
-    with pytest.raises(ValueError, match="no checkpoint to go on from.*--no-resume"):
+    with pytest.raises(ValueError, match="no checkpoint to resume from.*--no-resume"):
         quiet(tiny_run.recipe(dropout=0.0, epochs=5), copy).train()
     assert before == ((copy / "model.keras").read_bytes(), (copy / "report.json").read_bytes())
 
@@ -184,7 +182,7 @@ def test_start_that_failed_leaves_nothing_behind(tmp_path, parents):
 
 
 def test_average_of_a_run_is_the_mean_of_its_last_checkpoints(run, tmp_path):
-    """Of those after every update, as there are only two epochs."""
+    """Of update checkpoints, because there are only two epochs."""
     before = (run / "model.keras").read_bytes()
     paths = average_run(run, tmp_path / "mean.keras", last=4)
     assert [path.name for path in paths] == sorted(
@@ -211,7 +209,7 @@ def test_average_of_more_than_is_kept_is_an_error(run, tmp_path, asked):
     assert not list(tmp_path.iterdir())
 
 
-def test_model_of_a_recipe_with_average_is_that(longer):
+def test_recipe_with_average_averages_the_last_epochs(longer):
     assert_close(tiny_run.saved_weights(longer / "model.keras"), mean_of(longer, (10, 20, 30)))
 
 
@@ -222,10 +220,10 @@ def test_micro_batches_change_no_loss(run, longer):
     np.testing.assert_allclose(tiny_run.losses(longer)[:2], tiny_run.losses(run), rtol=1e-5)
 
 
-# Starting with another run's weights.
+# `init_from`.
 
 
-def test_run_from_another_starts_with_its_weights_and_its_own_schedule(run, tmp_path):
+def test_init_from_starts_with_the_weights_and_a_new_schedule(run, tmp_path):
     seen = types.SimpleNamespace()
 
     class First(keras.callbacks.Callback):
@@ -243,13 +241,13 @@ def test_run_from_another_starts_with_its_weights_and_its_own_schedule(run, tmp_
     assert seen.updates == 0 and seen.rate == pytest.approx(0.02 / 10)
     files = [RunFolder(folder).tokenizer_files(joint=True)[0] for folder in (run, tmp_path / "run")]
     assert files[0].read_bytes() == files[1].read_bytes()
-    # One batch against the mean over an epoch in which it was still falling.
+    # The loss of one batch, compared with the mean over an epoch in which the loss falls.
     losses = [row["loss"] for row in tiny_run.history(run)]
     assert abs(seen.loss - losses[-1]) < (losses[0] - losses[-1]) / 2
 
 
-def test_run_from_another_model_names_what_differs(run, tmp_path):
-    recipe = tiny_run.recipe(init_from=str(run))  # another dropout is no other model
+def test_init_from_another_model_names_the_fields_that_differ(run, tmp_path):
+    recipe = tiny_run.recipe(init_from=str(run))  # dropout may differ
     model = recipe.model | {"num_heads": 4, "intermediate_dim": 96}
     other = recipe.from_dict(recipe.to_dict() | {"model": model})
     with pytest.raises(ValueError, match="init_from") as caught:
@@ -259,8 +257,8 @@ def test_run_from_another_model_names_what_differs(run, tmp_path):
     assert "dropout" not in message and "vocabulary" not in message
 
 
-def test_run_of_float16_goes_on_where_it_was(tmp_path):
-    """Its optimizer is wrapped in one that scales the loss, whose variables have other names."""
+def test_float16_run_resumes_bit_identically(tmp_path):
+    """A loss-scaling optimizer wraps its optimizer and has other variable names."""
     recipe = tiny_run.recipe(precision="mixed_float16", epochs=1)
     quiet(recipe, tmp_path / "whole").train()
     stop = tiny_run.AtUpdate(4, lambda model: signal.raise_signal(signal.SIGTERM))
@@ -271,7 +269,7 @@ def test_run_of_float16_goes_on_where_it_was(tmp_path):
     tiny_run.assert_equal(found[max(found)][0].values(), expected[max(expected)][0].values())
 
 
-def test_run_does_not_go_on_with_other_data(tmp_path):
+def test_run_does_not_resume_with_other_data(tmp_path):
     stop = tiny_run.AtUpdate(4, lambda model: signal.raise_signal(signal.SIGTERM))
     files = [tmp_path / "train.en", tmp_path / "train.de"]
     for size in (300, 200):
@@ -284,10 +282,10 @@ def test_run_does_not_go_on_with_other_data(tmp_path):
         error = TrainingInterrupted if size == 300 else ValueError
         with pytest.raises(error) as caught:
             trainer.train()
-    assert "not those" in str(caught.value) and "--no-resume" in str(caught.value)
+    assert "pairs differ" in str(caught.value) and "--no-resume" in str(caught.value)
 
 
-def test_run_from_another_goes_on_without_it(run, tmp_path):
+def test_run_with_init_from_resumes_without_the_other_run(run, tmp_path):
     shutil.copytree(run, tmp_path / "other")
     recipe = tiny_run.recipe(init_from=str(tmp_path / "other"), epochs=1)
     stop = tiny_run.AtUpdate(4, lambda model: signal.raise_signal(signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""Two worker processes on this machine: the same run as one, and what if one of them dies."""
+"""Two worker processes train the run of one worker; a dead worker stops the other."""
 
 import collections
 import json
@@ -9,7 +9,9 @@ import time
 import numpy as np
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from keras_transformer.cli import app
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.recipe import Recipe
@@ -49,19 +51,26 @@ def command(folder, run, recipe):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The recipe for one worker and for several, and the run that one worker makes of it."""
+def recipes(tmp_path_factory):
+    """A folder with the recipe for one worker and for several."""
     folder = tmp_path_factory.mktemp("workers")
     (folder / "single.yaml").write_text(yaml.safe_dump(RECIPE))
     training = RECIPE["training"] | {"distribution": "multi_worker"}
     (folder / "workers.yaml").write_text(yaml.safe_dump(RECIPE | {"training": training}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(recipes):
+    """The recipes, and the run that one worker trains."""
+    folder = recipes
     subprocess.run(command(folder, "single", "single.yaml"), cwd=ROOT, check=True)
     return folder
 
 
 def weights(folder, run):
     path, arrays, _ = CheckpointFolder(folder / run / "checkpoints").newest()
-    # A key bias has no gradient but rounding.
+    # The gradient of a key bias is rounding noise.
     kept = {n: a for n, a in arrays.items() if n.startswith("model/") and "key/bias" not in n}
     return path.name, kept
 
@@ -78,14 +87,15 @@ def assert_same_run(folder, run):
 
 
 def seen(folder, run, workers):
-    """For each update, the pairs that all workers together were given."""
+    """For each update, the pairs that all workers together received."""
     lines = [(folder / f"{run}.{worker}").read_text().splitlines() for worker in range(workers)]
     for parts in zip(*lines, strict=True):
         pairs = [tuple(map(tuple, pair)) for part in parts for pair in json.loads(part)]
         yield collections.Counter(pairs)
 
 
-def test_two_workers_make_the_run_of_one_and_see_each_pair_once_an_epoch(folder):
+@pytest.mark.long
+def test_two_workers_train_the_run_of_one_and_see_each_pair_once_an_epoch(folder):
     processes = start_workers(command(folder, "two", "workers.yaml"), 2, cwd=ROOT)
     assert [process.wait(timeout=400) for process in processes] == [0, 0]
     assert_same_run(folder, "two")
@@ -103,8 +113,8 @@ def test_two_workers_make_the_run_of_one_and_see_each_pair_once_an_epoch(folder)
     assert all((folder / f"two.{worker}").stat().st_size for worker in (0, 1))
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_worker_that_dies_stops_the_other_and_a_restart_goes_on(folder, victim):
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
+def test_dead_worker_stops_the_other_and_a_restart_resumes(folder, victim):
     run = f"killed_{victim}"
     errors = folder / f"{run}.stderr"
     with open(errors, "wb") as file:
@@ -122,7 +132,7 @@ def test_worker_that_dies_stops_the_other_and_a_restart_goes_on(folder, victim):
     with open(errors, "wb") as file:
         again = start_workers(command(folder, run, "workers.yaml"), 2, cwd=ROOT, stderr=file)
     assert [process.wait(timeout=400) for process in again] == [0, 0], errors.read_text()
-    assert "Going on after" in errors.read_text()
+    assert "Resuming after" in errors.read_text()
     assert_same_run(folder, run)
 
 
@@ -135,16 +145,12 @@ def test_worker_that_dies_stops_the_other_and_a_restart_goes_on(folder, victim):
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 3}}',
     ],
 )
-def test_cluster_that_is_not_described_is_an_error_of_one_line(folder, config, monkeypatch):
+def test_invalid_tf_config_is_an_error_of_one_line(recipes, config, monkeypatch):
     if config:
         monkeypatch.setenv("TF_CONFIG", config)
     else:
         monkeypatch.delenv("TF_CONFIG", raising=False)
-    words = ["train", str(folder / "workers.yaml"), "--run", str(folder / "never")]
-    ran = subprocess.run(
-        [sys.executable, "-c", "from keras_transformer.cli import app; app()", *words],
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 2
+    words = ["train", str(recipes / "workers.yaml"), "--run", str(recipes / "never")]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 2
     assert "TF_CONFIG" in ran.stderr and len(ran.stderr.strip().splitlines()) == 1

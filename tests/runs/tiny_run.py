@@ -1,4 +1,4 @@
-"""Tiny runs, and what they leave behind, for the tests of the run machinery."""
+"""Tiny runs and readers of their files, for the tests of `runs`."""
 
 import csv
 
@@ -16,7 +16,7 @@ PAIRS = 500
 
 
 def recipe(dropout=0.1, validation=None, **training):
-    """1+1 layers on number names: ten updates an epoch, each of which is a checkpoint."""
+    """1+1 layers on number names: ten updates per epoch, a checkpoint after every update."""
     quick = {"batch_tokens": 1024, "epochs": 2, "learning_rate": 0.02, "warmup_steps": 10}
     kept = {"checkpoint_updates": 1, "keep_last": 500}
     return Recipe.from_dict(
@@ -36,7 +36,7 @@ def recipe(dropout=0.1, validation=None, **training):
 
 
 class WatchedTrainer(Trainer):
-    """A trainer with callbacks before and behind its own."""
+    """A trainer with more callbacks, before and after its own."""
 
     def __init__(self, recipe, run, before=(), behind=()):
         super().__init__(recipe, ".", run, print_fn=lambda line: None)
@@ -48,7 +48,7 @@ class WatchedTrainer(Trainer):
 
 
 class AtUpdate(keras.callbacks.Callback):
-    """Calls a function of the model once, just before or just after an update, counted from 1."""
+    """Calls a function with the model just before or after an update, counted from 1."""
 
     def __init__(self, update, function, before=False):
         super().__init__()
@@ -64,7 +64,7 @@ class AtUpdate(keras.callbacks.Callback):
 
 
 def history(run):
-    """The rows of `history.csv`: dicts of name to float, without what a row does not have."""
+    """The rows of `history.csv`: dicts of name to float, without empty cells."""
     with open(RunFolder(run).history_file, encoding="utf-8", newline="") as file:
         return [{n: float(v) for n, v in row.items() if v} for row in csv.DictReader(file)]
 

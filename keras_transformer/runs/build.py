@@ -1,0 +1,107 @@
+"""Builds the tokenizers, batches and compiled model of a run."""
+
+import itertools
+from typing import TypeAlias
+
+from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
+
+Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]  # of source and target
+
+
+def make_tokenizers(recipe, data_folder, files):
+    """Writes the tokenizers of a recipe: copied from `init_from`, or from its files, or trained.
+
+    Args:
+        recipe: `Recipe`.
+        data_folder: folder that the recipe's paths are relative to.
+        files: paths to write, in one folder: one joint path, or source and target.
+    """
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    settings = recipe.vocabulary
+    init_from = recipe.training.init_from
+    if init_from is not None:
+        given = RunFolder.existing(init_from).tokenizer_files(settings.joint)
+    elif settings.files is not None:
+        given = [data_folder / name for name in settings.files]
+    else:
+        _train_tokenizers(recipe, data_folder, files)
+        return
+    for name, file in zip(given, files, strict=True):
+        Tokenizer(name).save(file)
+
+
+def _train_tokenizers(recipe, data_folder, files):
+    settings = recipe.vocabulary
+    pairs = recipe.data.pairs("train", data_folder)
+    if settings.joint:
+        texts = [itertools.chain.from_iterable(pairs)]
+    else:
+        texts = [(pair[side] for pair in pairs) for side in (0, 1)]
+    for text, file in zip(texts, files, strict=True):
+        Tokenizer.train(
+            text,
+            settings.size,
+            file,
+            model_type=settings.model_type,
+            normalization=settings.normalization,
+            character_coverage=settings.character_coverage,
+        )
+
+
+def load_tokenizers(files):
+    """Returns source and target tokenizer. With one joint file, both are the same object."""
+    tokenizers = [Tokenizer(file) for file in files]
+    return tokenizers[0], tokenizers[-1]
+
+
+def build_stream(recipe, data_folder, tokenizers, split):
+    """Returns the `BatchStream` of a split of a recipe's data.
+
+    Only `"train"` is shuffled and filtered by `max_length` and `max_length_ratio`. From other
+    splits, empty pairs and pairs longer than the learned positions are dropped.
+    """
+    data, training = recipe.data, recipe.training
+    is_train = split == "train"
+    return BatchStream(
+        data.pairs(split, data_folder),
+        *tokenizers,
+        batch_tokens=training.batch_tokens,
+        max_length=data.max_length if is_train else None,
+        max_length_ratio=data.max_length_ratio if is_train else None,
+        shuffle=is_train,
+        seed=training.seed,
+        config=_config(recipe, tokenizers),
+    )
+
+
+def build_model(recipe, tokenizers, strategy):
+    """Returns the compiled model of a recipe, with random weights."""
+    training, config = recipe.training, _config(recipe, tokenizers)
+    width, warmup_steps = config.hidden_dim, training.warmup_steps
+    schedule = WarmupSchedule(width, warmup_steps)
+    if training.learning_rate is not None:
+        schedule = WarmupSchedule.from_peak(width, training.learning_rate, warmup_steps)
+    arguments = {"global_clipnorm": training.clip_norm}
+    if training.ema_momentum is not None:
+        arguments |= {"use_ema": True, "ema_momentum": training.ema_momentum}
+    with strategy.scope():
+        model = Transformer(config, dtype=training.precision)
+        model.compile(
+            optimizer=paper_optimizer(config, learning_rate=schedule, **arguments),
+            # No metrics: each costs about 10% of a small model's step.
+            loss=SmoothedCrossEntropy(training.label_smoothing),
+        )
+        # Built here: if `fit` built it, loss scaling would give the variables other names.
+        model.optimizer.build(model.trainable_variables)
+    model.accumulation_steps = training.micro_batches(strategy.num_replicas_in_sync)
+    return model
+
+
+def _config(recipe, tokenizers):
+    source, target = tokenizers
+    return recipe.model_config(target.vocabulary_size, source.vocabulary_size)

@@ -1,0 +1,104 @@
+"""Device check: an all-reduce over all devices of all workers, with a time limit."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.training.distribution import get_strategy, num_workers, sum_over_workers
+
+VECTOR_LENGTH = 1_000_000
+EXIT_DELAY = 1.0  # seconds that a finished worker stays alive, so that slower ones can connect
+NCCL_ADVICE = "With several GPUs try the environment variable NCCL_P2P_DISABLE=1"
+
+
+def all_reduce(distribution, devices):
+    """Sums a vector over all replicas, and a number over the workers.
+
+    Args: those of `get_strategy`.
+
+    Returns:
+        whether the sums are right, and a description.
+    """
+    strategy = get_strategy(distribution, devices)
+    started = time.perf_counter()
+
+    @tf.function
+    def sum_over_replicas():
+        replica = tf.distribute.get_replica_context()
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([VECTOR_LENGTH]))
+
+    sums = strategy.experimental_local_results(strategy.run(sum_over_replicas))
+    replicas, workers = strategy.num_replicas_in_sync, num_workers(strategy)
+    is_right = all(np.all(value.numpy() == replicas) for value in sums)
+    is_right = is_right and sum_over_workers(strategy, 1.0) == workers
+    names = strategy.extended.worker_devices if replicas > 1 else [sums[0].device]
+    here = ", ".join(name.rpartition("device:")[2] for name in names)
+    error = "" if is_right else f", but the sum is WRONG. {NCCL_ADVICE}"
+    return is_right, (
+        f"replicas: {replicas}, workers: {workers}, here {here}; all-reduce took "
+        f"{time.perf_counter() - started:.2f} s{error}"
+    )
+
+
+def main():
+    """Entry point of the subprocess: prints the result of `all_reduce` as one line of JSON."""
+    try:
+        result = all_reduce(*json.loads(sys.argv[1]))
+    except Exception as error:
+        result = False, f"{type(error).__name__}: {error}"
+    print(json.dumps(result), flush=True)
+    time.sleep(EXIT_DELAY)
+    os._exit(0)  # a normal exit of TensorFlow waits for the other workers
+
+
+def check_devices(distribution, devices, timeout):
+    """Runs `all_reduce` in a subprocess, and reports if it does not return in time.
+
+    A collective that waits for a dead worker holds the GIL and ignores every signal but SIGKILL, so
+    the check runs in a subprocess.
+
+    Args:
+        distribution, devices: those of `get_strategy`.
+        timeout: in seconds.
+
+    Returns:
+        whether the check passed, and a description.
+    """
+    code = "from keras_transformer.runs.device_check import main; main()"
+    # Memory on demand: this process may already have allocated GPU memory.
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    command = [sys.executable, "-c", code, json.dumps([distribution, devices])]
+    deadline = time.monotonic() + timeout
+    cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
+    unreached = [address for addresses in cluster.values() for address in addresses]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
+        try:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    out, err = process.communicate(timeout=min(1.0, timeout))
+                    if out.strip():
+                        return json.loads(out.splitlines()[-1])
+                    last = err.decode(errors="replace").strip().rpartition("\n")[2]
+                    return False, f"ended with code {process.returncode}: {last}. {NCCL_ADVICE}"
+                unreached = [address for address in unreached if not _is_reachable(address)]
+        finally:
+            process.kill()
+    if unreached:
+        advice = "start `doctor` on all workers at the same time, and open these ports in firewalls"
+        return False, f"no worker at {', '.join(unreached)} within {timeout:g} s: {advice}"
+    return False, f"no result within {timeout:g} s. {NCCL_ADVICE}"
+
+
+def _is_reachable(address):
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2):
+        return True
+    return False
