@@ -1,7 +1,7 @@
 """Sequence-to-sequence Transformers in Keras: layers, model, training, decoding, export.
 
-The public names stand in `__init__.pyi`, here and in each folder, and are imported when they are
-first used: TensorFlow alone takes seconds to import.
+The public names are listed in the `__init__.pyi` of the package and of each folder. They are
+imported on first use, because TensorFlow alone takes seconds to import.
 """
 
 import lazy_loader

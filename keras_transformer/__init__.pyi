@@ -1,30 +1,12 @@
-from . import (
-    data as data,
-)
-from . import (
-    decoding as decoding,
-)
-from . import (
-    evaluation as evaluation,
-)
-from . import (
-    export as export,
-)
-from . import (
-    layers as layers,
-)
-from . import (
-    models as models,
-)
-from . import (
-    plotting as plotting,
-)
-from . import (
-    runs as runs,
-)
-from . import (
-    training as training,
-)
+from . import data as data
+from . import decoding as decoding
+from . import evaluation as evaluation
+from . import export as export
+from . import layers as layers
+from . import models as models
+from . import plotting as plotting
+from . import runs as runs
+from . import training as training
 from .data import Tokenizer as Tokenizer
 from .data import make_dataset as make_dataset
 from .data import number_names as number_names

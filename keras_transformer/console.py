@@ -1,14 +1,15 @@
-"""The terminal: one console on standard error, shared by progress bars and messages."""
+"""The console on standard error that progress bars and messages share."""
 
 from rich.console import Console
 
-# Text is shown as it is: paths and translations may hold [brackets] and :colons:.
+# Paths and translations may hold [brackets] and :colons:, so rich must not interpret them.
 console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def is_interactive():
-    """Whether standard error is a terminal whose lines may be written over.
+def is_interactive() -> bool:
+    """Whether standard error is a terminal that can redraw lines.
 
-    `NO_COLOR` asks for plain text. `FORCE_COLOR` makes no terminal of a file, though rich says so.
+    `NO_COLOR` turns redrawing off. With `FORCE_COLOR`, rich treats a file as a terminal, so this
+    also checks `isatty`.
     """
     return console.is_interactive and not console.no_color and console.file.isatty()

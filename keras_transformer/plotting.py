@@ -1,36 +1,44 @@
-"""Pictures: attention heat-maps, learning curves, the positional encoding.
+"""Figures: attention heat-maps, learning curves, the positional encoding.
 
-Arrays and tokens in, `matplotlib.figure.Figure` out. The global state of pyplot is left alone: the
-figures need no display, can be drawn in threads, show themselves in a notebook, and are written by
-`figure.savefig("name.png", dpi=150)`. matplotlib is the extra `viz`, imported on first use.
+Each function returns a `matplotlib.figure.Figure`. pyplot is not used, so figures need no display,
+can be drawn in threads and render in notebooks; `figure.savefig("name.png", dpi=150)` writes a
+figure to a file. The extra `viz` installs matplotlib, which is imported on first use.
 """
 
 import csv
 import functools
 import io
-import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from keras_transformer.types import Path, Tensor
+
+if TYPE_CHECKING:
+    from keras.callbacks import History
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours: colour-blind readers tell them apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _GREY = "#8a8a8a"
 _MAX_LABEL_LENGTH = 24
-# What the extra `viz` installs; the extra's own name works in a clone only.
+# The requirement of the extra `viz`. The error names it, because pip finds the extra itself only in
+# a clone of the repository.
 _MATPLOTLIB = "matplotlib>=3.9,<4"
 
-# The learning curve's panels from top to bottom: label, last words of its columns' names, height.
+# Panels of the learning curves, top to bottom: label, suffixes of column names, height in inches.
 _HISTORY_PANELS = (
-    ("loss (nats per token)", ("loss",), 2.6),
-    ("accuracy", ("accuracy", "exact_match"), 1.6),
-    ("perplexity", ("perplexity",), 1.6),
-    ("BLEU, chrF", ("bleu", "chrf"), 1.6),
-    ("learning rate", ("learning_rate", "lr"), 1.6),
+    ("loss (nats per token)", ("_loss",), 2.6),
+    ("accuracy", ("_accuracy", "_exact_match"), 1.6),
+    ("perplexity", ("_perplexity",), 1.6),
+    ("BLEU, chrF", ("_bleu", "_chrf"), 1.6),
+    ("learning rate", ("_learning_rate", "_lr"), 1.6),
 )
 
 
-def require_matplotlib():
-    """Checks that figures can be drawn, before the work whose result they show.
+def require_matplotlib() -> None:
+    """Checks that matplotlib is installed; call it before a long computation that ends in a plot.
 
     Raises:
         ImportError: matplotlib is not installed; the message has the command that installs it.
@@ -41,16 +49,21 @@ def require_matplotlib():
         raise ImportError(f"Pictures need matplotlib: pip install '{_MATPLOTLIB}'") from error
 
 
-def plot_attention(scores, query_tokens, key_tokens, title=None):
+def plot_attention(
+    scores: Tensor | Sequence[Tensor],
+    query_tokens: Sequence[str | bytes],
+    key_tokens: Sequence[str | bytes],
+    title: str | None = None,
+) -> "Figure":
     """Draws the attention scores of one sentence: a row of heat-maps per layer, a column per head.
 
-    In a heat-map each row is a query token, whose scores over the key tokens sum to 1. All share
-    one colour scale from 0 to 1. A character that no installed font can draw appears as "□";
-    installing a font (Noto Sans CJK, print_fn) cures that.
+    In a heat-map each row is a query token, and its scores over the key tokens sum to 1. All
+    heat-maps share one colour scale from 0 to 1. A character that no installed font can draw
+    appears as "□": install a font that has it, such as Noto Sans CJK.
 
     Args:
-        scores: float (L, N, T, S), or a list of L arrays (N, T, S), one per block. One sentence, no
-            batch axis: `[block[0] for block in model.attention_scores(inputs)["encoder_decoder"]]`.
+        scores: float (L, N, T, S), or a list of L arrays (N, T, S), one per block. No batch
+            axis: `[block[0] for block in model.attention_scores(inputs)["encoder_decoder"]]`.
         query_tokens: T strings, top to bottom (encoder-decoder attention: the target tokens).
         key_tokens: S strings, left to right (encoder-decoder attention: the source tokens).
         title: string above the grid.
@@ -59,7 +72,7 @@ def plot_attention(scores, query_tokens, key_tokens, title=None):
         `matplotlib.figure.Figure`. Its L * N axes are the heat-maps, layer by layer.
 
     Raises:
-        ValueError: the scores are of another rank, or of other lengths than the tokens.
+        ValueError: the rank of the scores is wrong, or their shape does not match the tokens.
         ImportError: matplotlib is not installed.
 
     >>> import numpy as np
@@ -72,53 +85,46 @@ def plot_attention(scores, query_tokens, key_tokens, title=None):
     Reference: Vaswani et al., 2017, "Attention Is All You Need", section 3.2.
     """
     scores = _stack_scores(scores, len(query_tokens), len(key_tokens))
-    num_layers, num_heads, target_length, source_length = scores.shape
-    rows, columns = _to_labels(query_tokens), _to_labels(key_tokens)
-
-    # In inches: cells shrink as the sentence and the grid grow, down to what a tick label needs.
-    side = max(1.8, 5.0 / max(num_layers, num_heads))
-    cell = float(np.clip(side / max(target_length, source_length), 0.115, 0.36))
-    panel_width, panel_height = max(1.2, source_length * cell), max(0.7, target_length * cell)
-    font_size = min(9.0, 0.74 * 72 * cell)
-    letter = 0.62 * font_size / 72
-    row_label, column_label = (letter * max(map(len, labels)) for labels in (rows, columns))
-    upright = column_label > 0.9 * panel_width / source_length
-    width = num_heads * (panel_width + 0.1) + row_label + 0.9
-    height = num_layers * (panel_height + 0.3) + (column_label if upright else letter) + 0.5
-    figure = _make_figure(width, height + 0.3 * bool(title))
-
-    labels, text = _literal(rows + columns)
-    text["fontsize"] = font_size
-    axes = figure.subplots(num_layers, num_heads, squeeze=False)
+    query_labels, key_labels = _token_labels(query_tokens), _token_labels(key_tokens)
+    layout = _lay_out(scores.shape, query_labels, key_labels)
+    (width, height), panel_width, font_size, rotation = layout
+    figure = _make_figure(width, height + (0.3 if title else 0), title)
+    axes = figure.subplots(*scores.shape[:2], squeeze=False)
     for (layer, head), ax in np.ndenumerate(axes):
         image = _draw_table(ax, scores[layer, head], "magma_r", 0, 1)
         ax.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, pad=3)
         ax.tick_params(length=0, pad=3)
         ax.set(xticks=[], yticks=[])
-        if layer == num_layers - 1:
-            ax.set_xticks(
-                range(source_length), labels[target_length:], rotation=90 * upright, **text
-            )
-        if head == 0:
-            ax.set_yticks(range(target_length), labels[:target_length], **text)
 
+    query_labels, font = _drawable_text(query_labels)
+    for ax in axes[:, 0]:
+        ax.set_yticks(range(len(query_labels)), query_labels, fontsize=font_size, **font)
+    key_labels, font = _drawable_text(key_labels)
+    for ax in axes[-1]:
+        ax.set_xticks(
+            range(len(key_labels)), key_labels, fontsize=font_size, rotation=rotation, **font
+        )
     _draw_colour_bar(axes[0, -1], image, panel_width, "attention score")
     figure.supxlabel("key tokens", fontsize=9)
     figure.supylabel("query tokens", fontsize=9)
-    return _add_title(figure, title)
+    return figure
 
 
-def plot_history(history, title=None):
-    """Draws the learning curve: loss, quality and learning rate over the epochs, panel under panel.
+def plot_history(
+    history: "Mapping[str, Sequence[Any]] | History | Path", title: str | None = None
+) -> "Figure":
+    """Draws the learning curves: loss, quality and learning rate over the epochs, one panel each.
 
-    The end of a column's name says its panel ("val_token_accuracy": accuracy): loss; accuracy or
-    exact_match; perplexity; bleu or chrf; learning_rate or lr. Other columns are not drawn. A curve
-    passes over empty, NaN and infinite cells. The epoch of the lowest `val_loss` is marked.
+    The suffix of a column's name selects its panel: `loss`; `accuracy` or `exact_match`;
+    `perplexity`; `bleu` or `chrf`; `learning_rate` or `lr`. So `val_token_accuracy` is drawn in the
+    accuracy panel. Other columns are not drawn. Empty, NaN and infinite cells are skipped. The
+    epoch of the lowest `val_loss` is marked.
 
     Args:
         history: dict of equally long lists, or what `model.fit` returned, or the path of a
-            `history.csv` with a header. Its column "epoch" (which Keras counts from 0 and we draw
-            from 1), or else "step", is the horizontal axis; without them epochs count from 1.
+            `history.csv` with a header. The horizontal axis is the column "epoch", else "step",
+            else the row number from 1. Keras counts the epochs in this column from 0; the figure
+            counts them from 1.
         title: string above the panels.
 
     Returns:
@@ -126,7 +132,7 @@ def plot_history(history, title=None):
         curve is the name of its column.
 
     Raises:
-        ValueError: no column to draw, columns of different length, or a cell that is no number.
+        ValueError: no column to draw, columns of different length, or a cell that is not a number.
         ImportError: matplotlib is not installed.
 
     >>> from keras_transformer.plotting import plot_history
@@ -138,48 +144,36 @@ def plot_history(history, title=None):
     """
     unit, axis, columns = _read_history(history)
     panels = []
-    for label, endings, height in _HISTORY_PANELS:
-        if names := [name for name in columns if _belongs(name, endings)]:
-            panels.append((label, names, height))
+    for label, suffixes, height in _HISTORY_PANELS:
+        if curves := {name: columns[name] for name in columns if _ends_with(name, suffixes)}:
+            panels.append((label, curves, height))
     heights = [height for _, _, height in panels]
-    figure = _make_figure(7.0, sum(heights) + 0.6)
+    figure = _make_figure(7.0, sum(heights) + 0.6, title)
     axes = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for ax, (label, names, _) in zip(axes, panels, strict=True):
-        for name, colour in zip(names, itertools.cycle(_COLOURS), strict=False):
-            known = np.isfinite(columns[name])
-            _draw_curve(ax, axis[known], columns[name][known], name, colour)
-        ax.set_ylabel(label)
-        if label == "perplexity":  # falls from the vocabulary size to a few tokens
+    for ax, (label, curves, _) in zip(axes, panels, strict=True):
+        _draw_curves(ax, axis, curves, label)
+        if label == "perplexity":  # it falls from thousands to a few
             ax.set_yscale("log", subs=[])
             ax.yaxis.get_major_locator().set_params(subs=(1, 3))
             ax.yaxis.set_major_formatter("{x:g}")
         if label == "learning rate":
             ax.set_ylim(bottom=0)
             ax.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
-
-    validation = columns.get("val_loss", np.empty(0))
-    if np.isfinite(validation).any():
-        best = np.nanargmin(np.where(np.isfinite(validation), validation, np.nan))
-        label = f"lowest val_loss: {validation[best]:.4g} at {unit} {axis[best]:g}"
-        for ax in axes:
-            ax.axvline(axis[best], color=_GREY, linestyle=":", linewidth=1.2)
-        axes[0].plot(
-            axis[best], validation[best], "*", color=_COLOURS[2], markersize=11, label=label
-        )
+    if np.isfinite(columns.get("val_loss", np.nan)).any():
+        _mark_lowest(axes, axis, columns["val_loss"], unit)
     for ax in axes:
         ax.legend(frameon=False, fontsize=8)
     figure.align_ylabels(axes)
     axes[-1].set_xlabel(unit)
-    _count_in_integers(axes[-1].xaxis)
-    return _add_title(figure, title)
+    return figure
 
 
-def plot_positional_encoding(encoding, title=None):
+def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Figure":
     """Draws a positional encoding: the table, some of its dimensions as curves, its inner products.
 
     In the paper's encoding each dimension is a wave, and the inner product of two positions depends
-    on their distance alone: the lowest curves have one shape, moved. So the model can attend by
-    relative position. A learned encoding can be drawn as well, and compared.
+    on their distance alone: the curves of the bottom panel are shifted copies of each other. So the
+    model can attend by relative position. Draw a learned encoding to compare it with the paper's.
 
     Args:
         encoding: float (length, hidden_dim).
@@ -190,7 +184,7 @@ def plot_positional_encoding(encoding, title=None):
         curves and the inner products, all over the same positions.
 
     Raises:
-        ValueError: the encoding is empty or of another rank.
+        ValueError: the encoding is empty or its rank is not 2.
         ImportError: matplotlib is not installed.
 
     >>> import numpy as np
@@ -208,43 +202,67 @@ def plot_positional_encoding(encoding, title=None):
             f"Received: encoding of shape {encoding.shape}"
         )
     length, hidden_dim = encoding.shape
-    figure = _make_figure(8.0, 8.0)
+    figure = _make_figure(8.0, 8.0, title)
     table, curves, products = figure.subplots(3, sharex=True, height_ratios=[2.2, 1, 1])
     bound = np.abs(encoding).max() or 1.0
     image = _draw_table(table, encoding.T, "RdBu_r", -bound, bound)
     _draw_colour_bar(table, image, 6.2, "value")
+    table.set_ylabel("dimension")
 
-    # Even dimensions are sines; the waves beyond the middle are longer than sentences.
+    positions = np.arange(length)
+    # Sines (even dimensions), lower half: in the upper half, waves are longer than 600 positions.
     dimensions = sorted({hidden_dim // part // 2 * 2 for part in (2, 4, 8)} | {0})
-    for dimension, colour in zip(dimensions, _COLOURS, strict=False):
-        name = f"dimension {dimension}"
-        _draw_curve(curves, np.arange(length), encoding[:, dimension], name, colour)
-    for position, colour in zip(sorted({0, length // 2}), _COLOURS, strict=False):
-        name = f"with position {position}"
-        _draw_curve(products, np.arange(length), encoding @ encoding[position], name, colour)
-    for ax, label in ((table, "dimension"), (curves, "encoding"), (products, "inner product")):
-        ax.set_ylabel(label)
+    waves = {f"dimension {n}": encoding[:, n] for n in dimensions}
+    _draw_curves(curves, positions, waves, "encoding")
+    with_position = {f"with position {n}": encoding @ encoding[n] for n in (0, length // 2)}
+    _draw_curves(products, positions, with_position, "inner product")
     for ax in (curves, products):
         ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.align_ylabels()
     products.set_xlabel("position")
-    _count_in_integers(products.xaxis)
-    _count_in_integers(table.yaxis)
-    return _add_title(figure, title)
+    table.yaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    return figure
 
 
 def _stack_scores(scores, target_length, source_length):
     """Returns float32 (L, N, T, S), or raises with the shapes received."""
     blocks = [np.asarray(block, dtype="float32") for block in scores]
     shapes = [block.shape for block in blocks]
-    expected = (*shapes[0][:1], target_length, source_length) if shapes else None
-    if not blocks or any(shape != expected for shape in shapes) or blocks[0].size == 0:
+    lengths = target_length, source_length
+    if len(set(shapes)) != 1 or shapes[0][1:] != lengths or blocks[0].size == 0:
         raise ValueError(
             "`scores` must hold one array (num_heads, query tokens, key tokens) per layer, without "
             f"a batch axis. Received: scores of shapes {shapes}, {target_length} query_tokens, "
             f"{source_length} key_tokens"
         )
     return np.stack(blocks)
+
+
+def _lay_out(shape, query_labels, key_labels):
+    """Returns sizes in inches of the figure and a panel, and font size and rotation of the labels.
+
+    Longer sentences and larger grids get smaller cells, down to the size that a label needs.
+    """
+    num_layers, num_heads, target_length, source_length = shape
+    side = max(1.8, 5.0 / max(num_layers, num_heads))
+    cell = float(np.clip(side / max(target_length, source_length), 0.115, 0.36))
+    panel_width, panel_height = max(1.2, source_length * cell), max(0.7, target_length * cell)
+    font_size = min(9.0, 0.74 * 72 * cell)
+    letter = 0.62 * font_size / 72
+    query_label, key_label = (letter * max(map(len, n)) for n in (query_labels, key_labels))
+    is_upright = key_label > 0.9 * panel_width / source_length
+    width = num_heads * (panel_width + 0.1) + query_label + 0.9
+    height = num_layers * (panel_height + 0.3) + (key_label if is_upright else letter) + 0.5
+    return (width, height), panel_width, font_size, 90 if is_upright else 0
+
+
+def _mark_lowest(axes, axis, val_loss, unit):
+    """Marks the lowest `val_loss`: a star in the first panel, a vertical line in all."""
+    best = np.nanargmin(np.where(np.isfinite(val_loss), val_loss, np.nan))
+    label = f"lowest val_loss: {val_loss[best]:.4g} at {unit} {axis[best]:g}"
+    for ax in axes:
+        ax.axvline(axis[best], color=_GREY, linestyle=":", linewidth=1.2)
+    axes[0].plot(axis[best], val_loss[best], "*", color=_COLOURS[2], markersize=11, label=label)
 
 
 def _read_history(history):
@@ -260,7 +278,7 @@ def _read_history(history):
     columns = {
         name: np.array([_to_number(name, cell) for cell in cells])
         for name, cells in history.items()
-        if name == unit or any(_belongs(name, endings) for _, endings, _ in _HISTORY_PANELS)
+        if name == unit or any(_ends_with(name, suffixes) for _, suffixes, _ in _HISTORY_PANELS)
     }
     lengths = {name: len(column) for name, column in columns.items()}
     if set(lengths) <= {unit} or 0 in lengths.values() or len(set(lengths.values())) > 1:
@@ -274,25 +292,28 @@ def _read_history(history):
     return unit or "epoch", axis, columns
 
 
-def _belongs(name, endings):
-    return f"_{name}".endswith(tuple(f"_{ending}" for ending in endings))
+def _ends_with(name, suffixes):
+    return f"_{name}".endswith(suffixes)
 
 
 def _to_number(name, cell):
     try:
-        # "NA" is what Keras's CSVLogger writes where nothing was measured.
+        # Keras's CSVLogger writes "NA" where nothing was measured.
         return np.nan if cell in ("", "NA", None) else float(cell)
     except ValueError as error:
         raise ValueError(f"`history` must hold numbers. Received: {name}={cell!r}") from error
 
 
-def _make_figure(width, height):
-    """Returns an empty figure of a size in inches that Jupyter shows without pyplot."""
+def _make_figure(width, height, title=None):
+    """Returns an empty figure (size in inches) that Jupyter renders without pyplot."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     figure._repr_png_ = functools.partial(_to_png, figure)
+    if title:
+        (title,), font = _drawable_text([title])
+        figure.suptitle(title, fontsize=11, **font)
     return figure
 
 
@@ -303,65 +324,61 @@ def _to_png(figure):
 
 
 def _draw_table(ax, values, colour_map, low, high):
+    """Draws a matrix as an image and returns the image."""
     ax.spines[:].set(color=_GREY, linewidth=0.5)
-    # "antialiased": cells smaller than a dot are averaged, larger ones keep their edges.
+    # "antialiased" averages cells smaller than a pixel, and keeps the edges of larger ones.
     style = {"cmap": colour_map, "aspect": "auto", "interpolation": "antialiased"}
     return ax.imshow(values, vmin=low, vmax=high, **style)
 
 
 def _draw_colour_bar(ax, image, width, label):
-    """Draws the bar to the right of axes that are so many inches wide, as high as they are."""
+    """Draws a colour bar right of `ax`, as high as `ax`; `width`: that of `ax` in inches."""
     low, high = image.get_clim()
     ticks = [low, (low + high) / 2, high]
-    bar = ax.figure.colorbar(image, cax=ax.inset_axes([1 + 0.1 / width, 0, 0.12 / width, 1]))
-    bar.set_ticks(
-        ticks, labels=[f"{tick:.3g}".replace("-", "\N{MINUS SIGN}") for tick in ticks], fontsize=8
-    )
+    bar_axes = ax.inset_axes([1 + 0.1 / width, 0, 0.12 / width, 1])
+    bar = ax.figure.colorbar(image, cax=bar_axes, ticks=ticks, format="{x:.3g}")
     bar.set_label(label, fontsize=8)
     bar.outline.set(edgecolor=_GREY, linewidth=0.5)
-    bar.ax.tick_params(length=2)
-    # The outer labels stay inside the bar's height, so that the rows of a grid keep one distance.
+    bar.ax.tick_params(length=2, labelsize=8)
+    # Labels beyond the bar's height would enlarge the first row of a grid.
     bottom, _, top = bar.ax.get_yticklabels()
     bottom.set_verticalalignment("bottom")
     top.set_verticalalignment("top")
 
 
-def _draw_curve(ax, x, y, label, colour):
-    dots = {"marker": "o", "markersize": 3} if len(x) <= 40 else {}
-    ax.plot(x, y, color=colour, linewidth=1.4, label=label, **dots)
+def _draw_curves(ax, x, curves, label):
+    """Draws the finite values of each curve of a dict (name: values) over the integers `x`."""
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    ax.set_prop_cycle(color=_COLOURS)
+    for name, y in curves.items():
+        known = np.isfinite(y)
+        dots = {"marker": "o", "markersize": 3} if known.sum() <= 40 else {}
+        ax.plot(x[known], y[known], linewidth=1.4, label=name, **dots)
+    ax.set_ylabel(label)
     ax.grid(color=_GREY, alpha=0.2, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(_GREY)
 
 
-def _count_in_integers(axis):
-    axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-
-
-def _add_title(figure, title):
-    if title:
-        (title,), text = _literal([title])
-        figure.suptitle(title, fontsize=11, **text)
-    return figure
-
-
-def _to_labels(tokens):
-    """Returns short strings in which all is visible: a space is "␣", a new line is its escape."""
+def _token_labels(tokens):
+    """Returns short labels; a space is "␣", other white space its escape, such as `\\n`."""
     labels = []
     for token in np.asarray(tokens, dtype=object).tolist():
         token = token.decode("utf-8", "replace") if isinstance(token, bytes) else str(token)
-        label = "".join(
-            character if character.isprintable() else character.encode("unicode_escape").decode()
-            for character in token.replace(" ", "␣")
-        )
-        too_long = len(label) > _MAX_LABEL_LENGTH
-        labels.append(label[: _MAX_LABEL_LENGTH - 1] + "…" if too_long else label)
+        # The repr of a character is its escape, in quotes.
+        label = "".join(c if c.isprintable() else repr(c)[1:-1] for c in token.replace(" ", "␣"))
+        is_short = len(label) <= _MAX_LABEL_LENGTH
+        labels.append(label if is_short else label[: _MAX_LABEL_LENGTH - 1] + "…")
     return labels
 
 
-def _literal(strings):
-    """Returns drawable strings, and the text properties that draw them character by character."""
+def _drawable_text(strings):
+    """Returns strings that installed fonts can draw, and the text properties to draw them with.
+
+    The properties name the fonts, and turn off mathtext and TeX. Characters that no font has become
+    "□".
+    """
     from matplotlib import font_manager, ft2font, rcParams
 
     families = list(rcParams["font.family"])
@@ -377,7 +394,7 @@ def _literal(strings):
             break
         try:
             font = ft2font.FT2Font(path)
-        except (OSError, RuntimeError):  # a font that matplotlib cannot draw either
+        except (OSError, RuntimeError):  # matplotlib cannot read this font
             continue
         drawn = {c for c in missing if font.scalable and font.get_char_index(ord(c))}
         missing -= drawn

@@ -1,4 +1,4 @@
-"""A terminal, as a person sees it: of programs that write over their own lines."""
+"""A pseudo-terminal for programs that redraw lines, and the screen that they leave."""
 
 import fcntl
 import os
@@ -9,23 +9,23 @@ import sys
 import termios
 
 TOKEN = re.compile(r"\x1b\[\??([\d;]*)([A-Za-z])|[^\x1b]")
-# The terminal becomes the one that sends SIGINT to the program on Ctrl-C.
+# Opens the terminal as the controlling one of the process, so that Ctrl-C sends SIGINT to it.
 PROGRAM = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR)); {}"
 
 
 class Screen:
-    """What stands on the screen after some text. An escape code it does not know is an error.
+    """The screen of a terminal after some output. Raises on an unknown escape code.
 
     Attributes:
         rows: list of str, all lines since the start.
-        wrapped: list of the rows that were too wide and went on in the next one.
+        wrapped: list of the rows that were too wide and wrapped into the next one.
         cursor_is_shown: bool.
     """
 
     def __init__(self, text, columns=80):
         self.rows, self.wrapped, self.cursor_is_shown = [""], [], True
         self._columns, self._row, self._column = columns, 0, 0
-        assert TOKEN.sub("", text) == "", "an escape code that is not known"
+        assert TOKEN.sub("", text) == "", "unknown escape code"
         for token in TOKEN.finditer(text):
             self._take(token.group(), *token.groups())
 
@@ -38,11 +38,11 @@ class Screen:
         if text == "\r":
             self._column = 0
         elif text == "\n":
-            self._down(0)
+            self._next_row()
         elif code is None:
             if self._column == self._columns:
                 self.wrapped.append(self.rows[self._row])
-                self._down(0)
+                self._next_row()
             row = self.rows[self._row].ljust(self._column)
             self.rows[self._row] = row[: self._column] + text + row[self._column + 1 :]
             self._column += 1
@@ -53,26 +53,26 @@ class Screen:
         elif code in "hl" and number == "25":
             self.cursor_is_shown = code == "h"
         else:
-            assert code == "m", f"an escape code that is not known: {text!r}"
+            assert code == "m", f"unknown escape code: {text!r}"
 
-    def _down(self, column):
-        self._row, self._column = self._row + 1, column
+    def _next_row(self):
+        self._row, self._column = self._row + 1, 0
         self.rows += [""] * (self._row + 1 - len(self.rows))
 
 
 def run_on_terminal(code, *words, columns=80, answer=None, **environment):
-    """Runs Python code in a process of its own on a pseudo-terminal.
+    """Runs Python code in a separate process on a pseudo-terminal.
 
     Args:
-        code: str, of one line.
-        words: the command line that `sys.argv` holds.
-        columns: int. How wide the terminal is.
-        answer: pair of a regular expression and the bytes that are typed when it matches what the
-            process has written. Optional.
-        environment: variables of the process.
+        code: str, one line.
+        words: arguments of the command, `sys.argv[1:]`.
+        columns: int. Width of the terminal.
+        answer: pair (regular expression, bytes): the bytes are typed once the output matches.
+            Optional.
+        environment: additional environment variables of the process.
 
     Returns:
-        exit status, and what it wrote as a string.
+        exit status and output of the process.
     """
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -87,7 +87,7 @@ def run_on_terminal(code, *words, columns=80, answer=None, **environment):
         while True:
             try:
                 written += terminal.read(1 << 16)
-            except OSError:  # on Linux: nobody has the terminal open any more
+            except OSError:  # on Linux: no process has the terminal open
                 break
             if answer is not None and re.search(answer[0], written.decode(errors="ignore")):
                 terminal.write(answer[1])

@@ -1,4 +1,4 @@
-"""The pictures show the numbers and the tokens they were given, wherever they are drawn."""
+"""Figures show the given numbers and tokens, in scripts, threads and notebooks."""
 
 import concurrent.futures
 import configparser
@@ -37,7 +37,7 @@ def make_scores(num_layers, num_heads, target_length=4, source_length=3):
 
 
 def sinusoids(length, hidden_dim):
-    """Section 3.5 of the paper, an element at a time."""
+    """The formula of section 3.5 of the paper, element by element."""
     encoding = np.empty((length, hidden_dim))
     for position, dimension in np.ndindex(encoding.shape):
         angle = position / 10000 ** (dimension // 2 * 2 / hidden_dim)
@@ -46,7 +46,7 @@ def sinusoids(length, hidden_dim):
 
 
 def draw(figure, path, dpi=100):
-    """Writes the picture without a warning, and returns its dots: uint8 (height, width, 3)."""
+    """Writes the figure, warnings being errors; returns its pixels: uint8 (height, width, 3)."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure.savefig(path, dpi=dpi)
@@ -65,16 +65,16 @@ def curves(ax):
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_attention_dots_have_the_colours_of_the_scores(tmp_path, as_list):
+def test_attention_pixels_have_the_colours_of_the_scores(tmp_path, as_list):
     scores = make_scores(2, 3)
     figure = plot_attention(list(scores) if as_list else scores, TARGET, SOURCE)
-    dots = draw(figure, tmp_path / "attention.png")
+    pixels = draw(figure, tmp_path / "attention.png")
     colours = matplotlib.colormaps["magma_r"](scores)[..., :3] * 255
     assert len(figure.axes) == 6
     for (layer, head, row, column), _ in np.ndenumerate(scores):
         ax = figure.axes[layer * 3 + head]
         x, y = ax.transData.transform((column, row)).astype(int)
-        np.testing.assert_allclose(dots[-1 - y, x], colours[layer, head, row, column], atol=1)
+        np.testing.assert_allclose(pixels[-1 - y, x], colours[layer, head, row, column], atol=1)
 
 
 def test_attention_images_hold_the_scores_under_their_titles():
@@ -88,7 +88,7 @@ def test_attention_images_hold_the_scores_under_their_titles():
     assert figure.get_suptitle() == "two dogs"
 
 
-def test_attention_tokens_stand_on_the_outer_axes_only():
+def test_attention_tokens_are_on_the_outer_axes_only():
     figure = plot_attention(make_scores(2, 3), TARGET, SOURCE)
     for index, ax in enumerate(figure.axes):
         assert tick_texts(ax.yaxis) == (TARGET if index % 3 == 0 else [])
@@ -100,7 +100,7 @@ def test_attention_tokens_stand_on_the_outer_axes_only():
         assert left < right and bottom < top
 
 
-def test_attention_colours_darken_evenly_also_in_print():
+def test_attention_colours_darken_monotonically_in_greyscale():
     image = plot_attention(make_scores(1, 1), TARGET, SOURCE).axes[0].images[0]
     luminance = image.get_cmap()(np.linspace(0, 1, 101))[:, :3] @ [0.2126, 0.7152, 0.0722]
     assert (np.diff(luminance) < 0).all()
@@ -110,7 +110,7 @@ def test_attention_colours_darken_evenly_also_in_print():
     "num_layers, num_heads, target_length, source_length",
     [(1, 1, 1, 1), (1, 1, 60, 60), (4, 4, 3, 4), (2, 2, 4, 60), (6, 8, 13, 12), (6, 8, 60, 60)],
 )
-def test_attention_texts_neither_collide_nor_leave_the_picture(
+def test_attention_texts_neither_overlap_nor_leave_the_figure(
     num_layers, num_heads, target_length, source_length
 ):
     scores = make_scores(num_layers, num_heads, target_length, source_length)
@@ -132,14 +132,14 @@ def test_attention_texts_neither_collide_nor_leave_the_picture(
         assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
 
 
-def test_attention_panels_are_equally_large_and_in_line():
+def test_attention_panels_have_equal_size_and_spacing():
     figure = plot_attention(make_scores(3, 4), TARGET, SOURCE, title="title")
     figure.draw_without_rendering()
     boxes = np.array([ax.get_window_extent().extents for ax in figure.axes]).reshape(3, 4, 4)
     sizes = boxes[..., 2:] - boxes[..., :2]
     np.testing.assert_allclose(sizes, np.broadcast_to(sizes[0, 0], sizes.shape), rtol=1e-6)
     gaps = boxes[:-1, 0, 1] - boxes[1:, 0, 3]
-    np.testing.assert_allclose(gaps, gaps[0], atol=1)  # within a dot
+    np.testing.assert_allclose(gaps, gaps[0], atol=1)  # within a pixel
 
 
 ODD_TOKENS = [
@@ -187,7 +187,7 @@ def test_attention_tokens_are_literal(tmp_path):
         ("x" * 25, "x" * 23 + "…"),
     ],
 )
-def test_attention_labels_show_what_is_invisible_or_long(tmp_path, token, label):
+def test_attention_labels_escape_invisible_characters_and_cut_long_tokens(tmp_path, token, label):
     figure = plot_attention(np.ones((1, 1, 1, 1)), [token], [token])
     draw(figure, tmp_path / "label.png")
     assert tick_texts(figure.axes[0].xaxis) == tick_texts(figure.axes[0].yaxis) == [label]
@@ -203,8 +203,8 @@ def test_attention_characters_without_a_font_become_boxes(tmp_path, monkeypatch)
     assert figure.get_suptitle() == "□\nb"
 
 
-def test_attention_characters_come_from_whichever_font_has_them(tmp_path):
-    arc = "\u2312"  # not in DejaVu Sans, but in DejaVu Sans Mono, which matplotlib brings along
+def test_attention_characters_come_from_any_font_that_has_them(tmp_path):
+    arc = "\u2312"  # not in DejaVu Sans, but in DejaVu Sans Mono, which matplotlib includes
     figure = plot_attention(np.ones((1, 1, 1, 1)), [arc], ["a"])
     draw(figure, tmp_path / "arc.png")
     (label,) = figure.axes[0].get_yticklabels()
@@ -270,7 +270,7 @@ def test_history_panels_follow_the_names_of_the_columns():
 @pytest.mark.parametrize("axis", ["epoch", "step"])
 def test_history_axis_is_the_column(axis):
     figure = plot_history({**HISTORY, axis: [10, 20, 30, 40]})
-    # Epochs as the progress bar counts them, one more than in the file.
+    # Files count epochs from 0, the figure from 1 as the progress bar does.
     drawn = np.array([10, 20, 30, 40]) + (axis == "epoch")
     np.testing.assert_array_equal(curves(figure.axes[1])["learning_rate"].get_xdata(), drawn)
     assert figure.axes[-1].get_xlabel() == axis
@@ -288,7 +288,7 @@ def test_history_marks_the_epoch_of_the_lowest_validation_loss():
     assert star.get_label() == "lowest val_loss: 2.5 at epoch 3"
 
 
-def test_history_curves_pass_over_empty_cells(tmp_path):
+def test_history_curves_skip_empty_cells(tmp_path):
     path = tmp_path / "history.csv"
     path.write_text("epoch,loss,bleu,host\n0,3.5,,a\n1,nan,20.5,b\n2,inf,,c\n3,1.5,22\n", "utf-8")
     loss, bleu = plot_history(path).axes
@@ -296,8 +296,8 @@ def test_history_curves_pass_over_empty_cells(tmp_path):
     np.testing.assert_array_equal(curves(bleu)["bleu"].get_xydata(), [[2, 20.5], [4, 22]])
 
 
-def test_history_of_a_run_without_validation_shows_what_there_is(tmp_path):
-    """Keras's CSVLogger then writes a `val_` column of "NA" for every other one."""
+def test_history_without_validation_draws_the_other_columns(tmp_path):
+    """Keras's CSVLogger then writes "NA" into all `val_` columns."""
     path = tmp_path / "history.csv"
     path.write_text("epoch,loss,val_loss,val_learning_rate\n0,3.5,NA,NA\n1,2.5,NA,NA\n", "utf-8")
     losses = curves(plot_history(path).axes[0])
@@ -319,15 +319,15 @@ def test_history_is_the_same_from_keras_a_dict_and_a_file(tmp_path):
 
 @pytest.mark.parametrize("length", [1, 2, 200])
 @pytest.mark.parametrize("names", [["loss"], ["val_perplexity"], ["learning_rate"], list(HISTORY)])
-def test_history_of_any_length_and_columns_leaves_ink(tmp_path, length, names):
+def test_history_of_any_length_and_columns_draws_a_curve(tmp_path, length, names):
     values = 1 + 1 / np.arange(1, length + 1)
     figure = plot_history(dict.fromkeys(names, values))
-    dots = draw(figure, tmp_path / "curves.png").reshape(-1, 3)
+    pixels = draw(figure, tmp_path / "curves.png").reshape(-1, 3)
     first_colour = np.round(255 * np.array(matplotlib.colors.to_rgb("#0072B2")))
-    assert (dots == first_colour).all(axis=-1).any()
+    assert (pixels == first_colour).all(axis=-1).any()
 
 
-def test_history_ticks_count_whole_epochs():
+def test_history_ticks_are_whole_epochs():
     axis = plot_history({"loss": [2.0]}).axes[0].xaxis
     low, high = axis.get_view_interval()
     assert [tick for tick in axis.get_majorticklocs() if low <= tick <= high] == [1]
@@ -399,8 +399,10 @@ def test_positional_encoding_zero_is_the_middle_colour(values):
 
 @pytest.mark.parametrize("length, hidden_dim", [(1, 1), (1, 2), (5, 3), (512, 512)])
 def test_positional_encoding_of_any_size_draws_without_warnings(tmp_path, length, hidden_dim):
-    dots = draw(plot_positional_encoding(sinusoids(length, hidden_dim)), tmp_path / "positions.png")
-    assert len(np.unique(dots.reshape(-1, 3), axis=0)) > 100
+    pixels = draw(
+        plot_positional_encoding(sinusoids(length, hidden_dim)), tmp_path / "positions.png"
+    )
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100
 
 
 @pytest.mark.parametrize("shape", [(4,), (1, 4, 6), (0, 6), (4, 0)])
@@ -410,7 +412,7 @@ def test_positional_encoding_errors_name_the_shape(shape):
     assert str(shape) in str(error.value)
 
 
-# Where figures are drawn
+# Environments
 
 
 def test_plotting_needs_no_pyplot_and_imports_matplotlib_late():
@@ -439,8 +441,8 @@ assert "matplotlib.pyplot" not in sys.modules
         plotting.require_matplotlib,
     ],
 )
-def test_plotting_without_matplotlib_names_the_cure(monkeypatch, call):
-    """A command that works wherever the package was installed from: what its extra requires."""
+def test_missing_matplotlib_is_an_error_with_the_install_command(monkeypatch, call):
+    """The command has the requirement of the extra `viz`, whose name works in a clone only."""
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -451,7 +453,7 @@ def test_plotting_without_matplotlib_names_the_cure(monkeypatch, call):
         call()
 
 
-def test_figures_show_themselves_in_notebooks():
+def test_figures_render_in_notebooks():
     formatter = pytest.importorskip("IPython.core.formatters").DisplayFormatter()
     data, _ = formatter.format(plot_history(HISTORY))
     assert data["image/png"].startswith(b"\x89PNG\r\n")

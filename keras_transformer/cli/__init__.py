@@ -1,7 +1,7 @@
-"""The command line: `keras-transformer <command>`, a file for each station of the data flow.
+"""The command line `keras-transformer`: one file for each group of commands.
 
-Thin: each command checks its words, calls the package, and prints. TensorFlow is imported only
-inside the commands that need it, so that `--help` answers at once.
+A command parses its options, calls the package and prints. TensorFlow takes seconds to import, so
+only the commands that need it import it.
 """
 
 from typing import Annotated
@@ -9,14 +9,9 @@ from typing import Annotated
 import typer
 
 from keras_transformer import __version__
-from keras_transformer.cli import data, decoding, evaluation, training
-from keras_transformer.cli.export import export
+from keras_transformer.cli import data, decoding, evaluation, export, training
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 def print_version(is_asked):
@@ -31,9 +26,9 @@ def program(
         bool,
         typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True),
     ] = False,
-):
+) -> None:
     """Sequence-to-sequence Transformers in Keras: train, translate, evaluate, export."""
 
 
-for station in (data, training, decoding, evaluation, export):
-    app.add_typer(station.commands)  # without a name: commands of the program itself
+for group in (data, training, decoding, evaluation, export):
+    app.add_typer(group.commands)  # without a name: not `keras-transformer GROUP COMMAND`

@@ -1,29 +1,29 @@
-"""Before a run: packaged recipes, vocabularies."""
+"""Commands before a run: `recipe` and `vocabulary`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.errors import clear_errors, import_tensorflow
-from keras_transformer.cli.options import example
+from keras_transformer.cli import options
+from keras_transformer.cli.errors import import_tensorflow, one_line_errors
 
 commands = typer.Typer()
 
 
-@commands.command(epilog=example("keras-transformer recipe number_names > my.yaml"))
+@commands.command(epilog=options.example("keras-transformer recipe number_names > my.yaml"))
 def recipe(
     name: Annotated[str | None, typer.Argument(help="Name of a packaged recipe.")] = None,
-):
-    """Print a packaged recipe, or the names of all."""
-    with clear_errors():
+) -> None:
+    """Print a packaged recipe; without a name, list the packaged recipes."""
+    with one_line_errors():
         from keras_transformer.runs.recipe import packaged_recipes, recipe_text
 
         print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
 
 
 @commands.command(
-    epilog=example(
+    epilog=options.example(
         "keras-transformer vocabulary train.en train.de --size 8000 --output joint.model"
     )
 )
@@ -33,10 +33,13 @@ def vocabulary(
     size: Annotated[int, typer.Option(help="Number of tokens.", min=8)] = 8000,
     model_type: Annotated[str, typer.Option(help="bpe or unigram.")] = "bpe",
     normalization: Annotated[str, typer.Option(help="nfkc or identity.")] = "nfkc",
-    character_coverage: Annotated[float, typer.Option(help="Rarer characters are bytes.")] = 1.0,
-):
-    """Learn a subword vocabulary from text; give both sides' files for a joint one."""
-    with clear_errors():
+    character_coverage: Annotated[
+        float,
+        typer.Option(help="Fraction of the characters that get a token; the others are bytes."),
+    ] = 1.0,
+) -> None:
+    """Learn a subword vocabulary from text; for a joint one, give the files of both sides."""
+    with one_line_errors():
         import_tensorflow()
         from keras_transformer.data.tokenizer import Tokenizer
 

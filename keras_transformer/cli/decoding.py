@@ -1,4 +1,4 @@
-"""Translations: made, and scored."""
+"""Commands that translate or score text: `translate` and `score`."""
 
 import io
 import math
@@ -8,23 +8,8 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.errors import clear_errors
-from keras_transformer.cli.options import (
-    AlphaOption,
-    BatchSentencesOption,
-    BeamSizeOption,
-    DtypeOption,
-    ExtraLengthOption,
-    LengthPenalty,
-    LengthPenaltyOption,
-    LengthRatioOption,
-    MaxSourceTokensOption,
-    ModelOption,
-    OnTooLong,
-    OnTooLongOption,
-    RunArgument,
-    example,
-)
+from keras_transformer.cli import options
+from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.translators import load_translator, long_line_reports, one_line, progress
 from keras_transformer.console import console
 
@@ -32,46 +17,47 @@ MAX_PICTURES = 20
 
 NBestOption = Annotated[
     int | None,
-    typer.Option(help="Print so many for each line, after its number and a tab.", min=1),
+    typer.Option(help="Translations per line, each after the line number and a tab.", min=1),
 ]
 ScoresOption = Annotated[
     bool, typer.Option("--scores", help="Print the score and a tab before each translation.")
 ]
 AttentionOption = Annotated[
     Path | None,
-    typer.Option(
-        help="Also draw where the model looked; for several lines out-1.png, out-2.png, ..."
-    ),
+    typer.Option(help="Also draw the attention; several lines: out-1.png, out-2.png, ..."),
+]
+TokensOption = Annotated[
+    bool, typer.Option("--tokens", help="Also print each token, a space and its log-probability.")
 ]
 
 commands = typer.Typer()
 
 
 @commands.command(
-    epilog=example(
+    epilog=options.example(
         "keras-transformer translate runs/multi30k_en_de < english.txt",
         "keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt",
         'echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png',
     )
 )
 def translate(
-    run: RunArgument,
-    beam_size: BeamSizeOption = 4,
+    run: options.RunArgument,
+    beam_size: options.BeamSize = 4,
     n_best: NBestOption = None,
     scores: ScoresOption = False,
     attention: AttentionOption = None,
-    length_penalty: LengthPenaltyOption = LengthPenalty.GNMT,
-    alpha: AlphaOption = 0.6,
-    length_ratio: LengthRatioOption = 1.0,
-    extra_length: ExtraLengthOption = 50,
-    max_source_tokens: MaxSourceTokensOption = None,
-    on_too_long: OnTooLongOption = OnTooLong.SPLIT,
-    dtype: DtypeOption = None,
-    batch_sentences: BatchSentencesOption = 64,
-    model: ModelOption = None,
-):
-    """Translate lines from standard input to standard output, one for one."""
-    with clear_errors():
+    length_penalty: options.LengthPenalty = "gnmt",
+    alpha: options.Alpha = 0.6,
+    length_ratio: options.LengthRatio = 1.0,
+    extra_length: options.ExtraLength = 50,
+    max_source_tokens: options.MaxSourceTokens = None,
+    on_too_long: options.OnTooLong = "split",
+    dtype: options.Dtype = None,
+    batch_sentences: options.BatchSentences = 64,
+    model: options.Model = None,
+) -> None:
+    """Translate standard input to standard output, line by line."""
+    with one_line_errors():
         from keras_transformer import plotting
         from keras_transformer.data.corpus import decode_lines
 
@@ -83,13 +69,13 @@ def translate(
             run,
             model,
             beam_size=beam_size,
-            length_penalty=length_penalty.setting,
+            length_penalty=length_penalty,
             alpha=alpha,
             length_ratio=length_ratio,
             extra_length=extra_length,
             max_source_tokens=max_source_tokens,
-            on_too_long=on_too_long.value,
-            dtype=dtype and dtype.value,
+            on_too_long=on_too_long,
+            dtype=dtype,
         )
         with progress(len(lines)) as on_progress:
             found = translator(
@@ -99,58 +85,57 @@ def translate(
                 batch_sentences=batch_sentences,
                 on_progress=on_progress,
             )
-        write_lines(hypothesis_fields(found, n_best is not None, scores))
+        write_rows(hypothesis_rows(found, n_best is not None, scores))
         for report in long_line_reports(found):
             console.print(report)
-        if attention is not None:
+        if pictures:
             draw_attentions(found, lines, pictures)
 
 
 @commands.command(
-    epilog=example(
+    epilog=options.example(
         "keras-transformer score runs/multi30k_en_de test.en test.de > scores.tsv",
         "keras-transformer score runs/multi30k_en_de test.en test.de --tokens",
     )
 )
 def score(
-    run: RunArgument,
-    source: Annotated[str, typer.Argument(help="Text file.", show_default=False)],
-    target: Annotated[str, typer.Argument(help="Its translation.", show_default=False)],
-    tokens: Annotated[
-        bool,
-        typer.Option("--tokens", help="Also each token and, after a space, its log-probability."),
-    ] = False,
-    length_penalty: LengthPenaltyOption = LengthPenalty.GNMT,
-    alpha: AlphaOption = 0.6,
-    max_source_tokens: MaxSourceTokensOption = None,
-    dtype: DtypeOption = None,
-    batch_sentences: BatchSentencesOption = 64,
-    model: ModelOption = None,
-):
-    """Tell how probable given translations are: line by line, and all together.
+    run: options.RunArgument,
+    source: Annotated[str, typer.Argument(help="File of source lines.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="File of translations.", show_default=False)],
+    tokens: TokensOption = False,
+    length_penalty: options.LengthPenalty = "gnmt",
+    alpha: options.Alpha = 0.6,
+    max_source_tokens: options.MaxSourceTokens = None,
+    dtype: options.Dtype = None,
+    batch_sentences: options.BatchSentences = 64,
+    model: options.Model = None,
+) -> None:
+    """Print how probable given translations are, for each line and in total.
 
-    A line for each pair: its score as `translate --scores` gives it, its log-probability, its
-    number of tokens with the end token, its perplexity, tab-separated. The totals of all pairs go
-    to standard error.
+    Each pair is one line of four tab-separated values: the score (as in `translate --scores`), the
+    log-probability, the number of tokens including the end token, and the perplexity. The totals of
+    all pairs go to standard error.
     """
-    with clear_errors():
+    with one_line_errors():
         from keras_transformer.data.corpus import read_parallel
 
         pairs = list(read_parallel(source, target))
-        sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         translator = load_translator(
             run,
             model,
-            length_penalty=length_penalty.setting,
+            length_penalty=length_penalty,
             alpha=alpha,
             max_source_tokens=max_source_tokens,
-            dtype=dtype and dtype.value,
+            dtype=dtype,
         )
         with progress(len(pairs)) as on_progress:
             scored = translator.score(
-                sources, targets, batch_sentences=batch_sentences, on_progress=on_progress
+                [source_line for source_line, _ in pairs],
+                [target_line for _, target_line in pairs],
+                batch_sentences=batch_sentences,
+                on_progress=on_progress,
             )
-        write_lines(score_fields(pair, tokens) for pair in scored)
+        write_rows(score_row(pair, tokens) for pair in scored)
     count, total = sum(len(pair.tokens) for pair in scored), sum(pair.log_prob for pair in scored)
     mean = total / count if count else math.nan
     console.print(
@@ -159,8 +144,8 @@ def score(
     )
 
 
-def write_lines(rows):
-    """Writes lists of fields to standard output: tab-separated, each list one line."""
+def write_rows(rows):
+    """Writes each list of fields to standard output as one tab-separated line."""
     out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
     for fields in rows:
         out.write("\t".join(one_line(field.replace("\t", " ")) for field in fields) + "\n")
@@ -168,16 +153,20 @@ def write_lines(rows):
     out.detach()
 
 
-def hypothesis_fields(found, with_number, with_score):
-    """What `translate` prints of the hypotheses of all lines."""
+def hypothesis_rows(found, with_number, with_score):
+    """Yields the fields that `translate` prints of each hypothesis."""
     for number, hypotheses in enumerate(found, start=1):
         for hypothesis in hypotheses:
-            score = [f"{hypothesis.score:.4f}"] * with_score
-            yield [str(number)] * with_number + score + [hypothesis.text]
+            fields = [hypothesis.text]
+            if with_score:
+                fields.insert(0, f"{hypothesis.score:.4f}")
+            if with_number:
+                fields.insert(0, str(number))
+            yield fields
 
 
-def score_fields(pair, with_tokens):
-    """What `score` prints of one pair."""
+def score_row(pair, with_tokens):
+    """Yields the fields that `score` prints of one pair."""
     yield from (f"{pair.score:.4f}", f"{pair.log_prob:.4f}")
     yield from (str(len(pair.tokens)), f"{pair.perplexity:.4f}")
     if with_tokens:
@@ -186,10 +175,10 @@ def score_fields(pair, with_tokens):
 
 
 def picture_files(path, count):
-    """The paths of the pictures of so many lines."""
+    """Returns the paths of the pictures of `count` lines."""
     if count > MAX_PICTURES:
         raise ValueError(
-            f"`--attention` draws at most {MAX_PICTURES} lines, a picture each. "
+            f"`--attention` draws one picture per line, for at most {MAX_PICTURES} lines. "
             f"Received: {count:,} lines"
         )
     if not path.parent.is_dir():
@@ -204,6 +193,6 @@ def draw_attentions(found, lines, paths):
 
     for (best, *_), line, path in zip(found, lines, paths, strict=True):
         if best.tokens:
-            tokens = best.tokens, best.source_tokens
-            plotting.plot_attention(best.attention, *tokens, title=line).savefig(path, dpi=120)
+            scores, tokens = best.attention.encoder_decoder, (best.tokens, best.source_tokens)
+            plotting.plot_attention(scores, *tokens, title=line).savefig(path, dpi=120)
             console.print(str(path))

@@ -1,4 +1,4 @@
-"""How commands report errors: one line, no traceback, no messages of TensorFlow."""
+"""How commands report errors: one line each, no traceback, no log of TensorFlow."""
 
 import contextlib
 import os
@@ -11,43 +11,40 @@ from keras_transformer.console import console
 
 
 @contextlib.contextmanager
-def clear_errors():
-    """Ends the program with one line and exit code 2 on what the user can mend.
+def one_line_errors():
+    """Reports an error that the user can fix in one line, and exits with code 2.
 
-    Warnings of Python appear as one line too, without the place in the code.
+    Python warnings become one line too, without file and line number. Errors of TensorFlow, such
+    as one about NaN logits, exit with code 1. Other exceptions are bugs and keep their traceback.
     """
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = print_warning
+            warnings.showwarning = _print_warning
             yield
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:
         if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
             raise
-        message = " ".join(str(error).split())
         if isinstance(error, OSError) and error.filename is not None:
-            message = f"{error.strerror}: {error.filename}"
-        console.print(f"Error: {message}")
-        raise typer.Exit(2) from None
-    except Exception as error:
-        # TensorFlow's own, such as logits that are NaN: the last line but the node's says what.
-        if os.environ.get("KERAS_TRANSFORMER_TRACEBACK") or not _is_of_tensorflow(error):
+            message, exit_code = f"{error.strerror}: {error.filename}", 2
+        elif isinstance(error, OSError | ValueError | ImportError):
+            message, exit_code = " ".join(str(error).split()), 2
+        elif type(error).__module__ == "tensorflow.python.framework.errors_impl":
+            # Its last line without a graph node ("[[...]]") says what is wrong.
+            lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
+            message, exit_code = next(filter(None, reversed(lines)), str(error)), 1
+        else:
             raise
-        lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
-        console.print(f"Error: {next(filter(None, reversed(lines)), error)}")
-        raise typer.Exit(1) from None
+        console.print(f"Error: {message}")
+        raise typer.Exit(exit_code) from None
 
 
-def print_warning(message, *_, **__):
-    """What Python shows a warning by: its words, in one line."""
+def _print_warning(message, *_, **__):
+    """Replaces `warnings.showwarning`."""
     console.print(f"Warning: {' '.join(str(message).split())}")
 
 
-def _is_of_tensorflow(error):
-    return type(error).__module__ == "tensorflow.python.framework.errors_impl"
-
-
-def import_tensorflow():
-    """Imports TensorFlow without the lines it writes to standard error."""
+def import_tensorflow() -> None:
+    """Imports TensorFlow without the lines that it logs to standard error."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     saved = os.dup(2)

@@ -1,4 +1,4 @@
-"""A run: checked beforehand, trained, averaged."""
+"""Commands that check, train and average a run: `doctor`, `train` and `average`."""
 
 import shlex
 from pathlib import Path
@@ -6,32 +6,27 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.errors import clear_errors, import_tensorflow
-from keras_transformer.cli.options import (
-    DataOption,
-    RecipeArgument,
-    RunArgument,
-    check_output,
-    example,
-)
+from keras_transformer.cli import options
+from keras_transformer.cli.errors import import_tensorflow, one_line_errors
+from keras_transformer.cli.options import check_output, example
 from keras_transformer.console import console
+
+RunOption = Annotated[Path | None, typer.Option(help="Folder of the run. [default: runs/RECIPE]")]
 
 commands = typer.Typer()
 
 
 @commands.command(epilog=example("keras-transformer doctor multi30k_en_de --data ~/multi30k"))
 def doctor(
-    recipe: RecipeArgument,
-    data: DataOption = Path("."),
-    run: Annotated[
-        Path | None, typer.Option(help="Folder of the run to be. [default: runs/<recipe>]")
-    ] = None,
+    recipe: options.RecipeArgument,
+    data: options.Data = Path("."),
+    run: RunOption = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds in which the devices must answer.", min=1)
+        float, typer.Option(help="Time limit of the device check, in seconds.", min=1)
     ] = 60,
-):
+) -> None:
     """Check all that a long run needs: devices, data, vocabulary, memory, learning, disk."""
-    with clear_errors():
+    with one_line_errors():
         from keras_transformer.runs.recipe import Recipe
 
         parsed = Recipe.load(recipe)
@@ -47,19 +42,17 @@ def doctor(
 
 @commands.command(epilog=example("keras-transformer train multi30k_en_de --data ~/multi30k"))
 def train(
-    recipe: RecipeArgument,
-    data: DataOption = Path("."),
-    run: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [default: runs/<recipe>]")
-    ] = None,
+    recipe: options.RecipeArgument,
+    data: options.Data = Path("."),
+    run: RunOption = None,
     resume: Annotated[
         bool,
-        typer.Option(help="Go on with the run in the folder; or, once all is ready, replace it."),
+        typer.Option(help="Continue the run in the folder, or replace it when the data are ready."),
     ] = True,
-):
-    """Train a model by a recipe; go on where an interrupted run stopped, at the exact batch."""
+) -> None:
+    """Train a model from a recipe; resume an interrupted run at the exact batch."""
     run = run or Path("runs") / Path(recipe).stem
-    with clear_errors():
+    with one_line_errors():
         from keras_transformer.runs.recipe import Recipe
 
         parsed = Recipe.load(recipe)
@@ -76,35 +69,36 @@ def train(
         try:
             report = trainer.train()
         except TrainingInterrupted as interrupted:
-            words = ("keras-transformer", "train", recipe, "--data", data, "--run", run)
-            console.print(f"{interrupted}\nThe same command goes on from there:")
-            console.print(shlex.join(map(str, words)))
+            command = ["keras-transformer", "train", recipe, "--data", str(data), "--run", str(run)]
+            console.print(
+                f"{interrupted}\nThe same command resumes the run:\n{shlex.join(command)}"
+            )
             raise typer.Exit(128 + interrupted.signal) from None
-        except NonFiniteLossError as error:  # not a mistake in the words: exit code 1
+        except NonFiniteLossError as error:  # exit code 1: the command is correct
             console.print(f"Error: {error}")
             raise typer.Exit(1) from None
     if trainer.is_chief:
         for line in report_lines(report):
             console.print(line)
-        words = ("keras-transformer", "evaluate", run, "--data", data)
-        if parsed.data.test is None:  # what `evaluate` translates unless it is given files
-            words = (*words[:3], "--source", "FILE", "--reference", "FILE")
-        console.print(f"Next: {shlex.join(map(str, words))}")
+        files = ["--source", "FILE", "--reference", "FILE"]
+        test = files if parsed.data.test is None else ["--data", str(data)]
+        console.print(f"Next: {shlex.join(['keras-transformer', 'evaluate', str(run), *test])}")
 
 
 @commands.command(epilog=example("keras-transformer average runs/multi30k_en_de --last 5"))
 def average(
-    run: RunArgument,
+    run: options.RunArgument,
     last: Annotated[
-        int, typer.Option(help="How many of the last epochs; of few, see the manual.", min=1)
+        int,
+        typer.Option(help="Number of last epochs. If the run keeps fewer, see the manual.", min=1),
     ] = 5,
-    best: Annotated[int, typer.Option(help="Instead: how many of the best epochs.", min=0)] = 0,
+    best: Annotated[int, typer.Option(help="Average this many best epochs instead.", min=0)] = 0,
     output: Annotated[
         Path | None, typer.Option(help="Model to write. [default: averaged.keras in the run]")
     ] = None,
-):
+) -> None:
     """Average the weights of a run's last or best epochs into one model."""
-    with clear_errors():
+    with one_line_errors():
         from keras_transformer.runs.folder import RunFolder
 
         output = output or RunFolder.existing(run).averaged_file
@@ -118,15 +112,15 @@ def average(
 
 
 def report_lines(report):
-    """What a report says, an entry each: plain numbers and words."""
+    """Yields a line of plain text for each entry of a report."""
     for name, value in report.items():
-        yield f"{name.replace('_', ' '):>20}  {_shown(value)}"
+        yield f"{name.replace('_', ' '):>20}  {_plain_text(value)}"
 
 
-def _shown(value):
-    """A value of a report as plain text; of a mapping, each name and value."""
+def _plain_text(value):
+    """Formats a value of a report; a mapping becomes `name value, name value`."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items())
+        return ", ".join(f"{name} {_plain_text(inner)}" for name, inner in value.items())
     if isinstance(value, float):
         return f"{value:.4f}".rstrip("0").rstrip(".")
     return f"{value:,}" if type(value) is int else str(value)

@@ -1,4 +1,4 @@
-"""The translator of a run as the commands need it: made from options, watched while it works."""
+"""Helpers of the commands that translate: translator of a run, progress bar, long lines."""
 
 import contextlib
 
@@ -6,11 +6,12 @@ from keras_transformer.cli.errors import import_tensorflow
 from keras_transformer.console import console, is_interactive
 
 
-def load_translator(run, model=None, *, dtype=None, **settings):
-    """Returns the translator of a run; what is wrong is told before TensorFlow is imported."""
+def load_translator(run, model=None, *, length_penalty="gnmt", dtype=None, **settings):
+    """Returns the translator of a run; checks what it can before it imports TensorFlow."""
     from keras_transformer.decoding.search_settings import SearchSettings
     from keras_transformer.runs.folder import RunFolder
 
+    settings["length_penalty"] = None if length_penalty == "none" else length_penalty
     RunFolder.existing(run)
     SearchSettings(**settings)
     import_tensorflow()
@@ -21,7 +22,7 @@ def load_translator(run, model=None, *, dtype=None, **settings):
 
 @contextlib.contextmanager
 def progress(total):
-    """Shows a progress bar, if someone is watching, and gives the function that moves it on."""
+    """Shows a progress bar on a terminal; yields the function that advances it."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
@@ -31,12 +32,12 @@ def progress(total):
 
 
 def one_line(text):
-    """One line for one line, whatever the model makes up."""
+    """Returns text without line breaks: a byte-level model can produce them."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
 def long_line_reports(found):
-    """Yields what to say of each line that was not translated as a whole."""
+    """Yields what to print of each line that was split or truncated."""
     for number, (best, *_) in enumerate(found, start=1):
         if best.pieces > 1:
             yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."

@@ -1,36 +1,42 @@
-"""Which sentence pairs make up which batch: a pure function of lengths, seed and epoch.
+"""Which sentence pairs form which batch: a pure function of lengths, seed and epoch.
 
 Paper, section 5.1 (batching by length).
 """
 
 import numpy as np
 
-# A bucket holds the pairs whose longer side is within a twentieth of the longest among them.
+# A bucket holds pairs whose longer side is at least 95% of the longest among them.
 BUCKET_WIDTH = 0.05
-# Tokens of noise in the (source - target) length by which a bucket is dealt to its batches. Both
-# figures trade padding against how often the same pairs meet again in the next epoch.
+# Within a bucket, pairs are sorted into batches by (source - target) length plus this much noise,
+# in tokens. With larger constants, batches vary more between epochs but have more padding.
 DIFFERENCE_NOISE = 1.0
 
 
 def plan_batches(
-    lengths, *, batch_tokens=None, batch_sentences=None, shuffle=True, seed=0, epoch=0
-):
-    """Decides which sentence pairs make up which batch: a pure function.
+    lengths: np.ndarray,
+    *,
+    batch_tokens: int | None = None,
+    batch_sentences: int | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    epoch: int = 0,
+) -> list[np.ndarray]:
+    """Decides which sentence pairs form which batch.
 
-    Walks from the longest pair to the shortest, in buckets. A bucket is as many full
-    batches as pairs within a twentieth of its longest fill, at least one; its pairs are dealt to
-    its batches by (source - target) length with noise, so that neither side is padded much.
-    What is drawn at random moves pairs within a bucket only, so the number of batches depends
-    on `lengths` and the batch size alone.
+    Walks from the longest pair to the shortest, in buckets. A bucket holds the pairs of at least
+    95% of its longest, rounded down to full batches (at least one). Its pairs are sorted into its
+    batches by (source - target) length with noise, so that neither side is padded much.
+    Randomness moves pairs within a bucket only, so the number of batches depends on `lengths` and
+    the batch size alone.
 
     Args:
         lengths: int array `(N, 2)`, tokens of source and target, START or END included.
-        batch_tokens: int. Most sentences times longest side of a batch; a row that is over it alone
-            is a batch of its own.
-        batch_sentences: int. Instead: sentences of a batch.
-        shuffle: bool. `False`: the same batches in every epoch, longest first.
-        seed: int. With `epoch`, seeds what is random.
-        epoch: int.
+        batch_tokens: maximum token slots of a batch on each side: number of sentences times the
+            longest side. A row that is longer than this is a batch by itself.
+        batch_sentences: alternative to `batch_tokens`: sentences per batch.
+        shuffle: `False`: the same batches in every epoch, longest first.
+        seed: with `epoch`, seeds the random generator.
+        epoch: from 0.
 
     Returns:
         list of int arrays: the rows of each batch, every row of `lengths` in exactly one.
@@ -47,13 +53,13 @@ def plan_batches(
         order = rng.permutation(order)
         difference += rng.normal(scale=DIFFERENCE_NOISE, size=len(lengths))
     order = order[np.argsort(-longest[order], kind="stable")]
-    descending = -longest[order]
+    negative = -longest[order]  # ascending, as `searchsorted` needs
     batches = []
     start = 0
     while start < len(order):
-        width = -descending[start]
-        size = batch_sentences or max(1, batch_tokens // width)
-        similar = np.searchsorted(descending, -(1 - BUCKET_WIDTH) * width) - start
+        width = longest[order[start]]
+        size = batch_sentences or max(1, (batch_tokens or 0) // width)
+        similar = np.searchsorted(negative, -(1 - BUCKET_WIDTH) * width) - start
         bucket = order[start : start + size * max(1, similar // size)]
         start += len(bucket)
         bucket = bucket[np.argsort(difference[bucket], kind="stable")]
@@ -62,7 +68,7 @@ def plan_batches(
 
 
 def check_batch_size(batch_tokens, batch_sentences):
-    """Raises unless exactly one is given, and is positive."""
+    """Raises unless exactly one of the two is given, and positive."""
     sizes = [size for size in (batch_tokens, batch_sentences) if size is not None]
     if len(sizes) != 1 or sizes[0] < 1:
         raise ValueError(

@@ -1,77 +1,68 @@
-"""Parallel text, one sentence a line: plain files, `.gz`, globs, lists of files and TSV.
+"""Parallel text, one sentence per line: plain files, `.gz`, globs, lists of files and TSV.
 
-First station of the data flow: raw text -> pairs of strings. Pure Python, reads as a stream.
+First step of the data flow: raw text -> pairs of strings. Pure Python; files are read as streams.
 Paper section 5.1 (training data).
 """
 
-import contextlib
 import glob
 import gzip
 import itertools
 import os
 import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from typing import Any
+
+from keras_transformer.types import Path
 
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 class CorpusError(ValueError):
-    """Text that cannot be read as asked; its one-line message names the file and the line."""
+    """Text that cannot be read; the message is one line and names the file and the line."""
 
 
-class TextLines:
-    """The lines of one or more files, read anew by each iteration. See `read_lines`."""
+class _FileStream:
+    """Iterates over what `read` yields for the files; each iteration reads them again.
 
-    def __init__(self, paths):
-        self.paths = tuple(paths)
+    Args:
+        read: generator function that takes one path of each side.
+        *sides: lists of paths, equally long.
+    """
 
-    def __iter__(self):
-        for path in self.paths:
-            yield from _lines_of(path)
-
-    def __repr__(self):
-        return f"TextLines({', '.join(self.paths)})"
-
-
-class ParallelText:
-    """Pairs `(source_line, target_line)`, read anew by each iteration. See `read_parallel`."""
-
-    def __init__(self, source_paths, target_paths=None):
-        self.source_paths = tuple(source_paths)
-        self.target_paths = None if target_paths is None else tuple(target_paths)
+    def __init__(self, read: Callable[..., Iterator[Any]], *sides: list[str]):
+        self._read, self._sides = read, sides
 
     def __iter__(self):
-        if self.target_paths is None:
-            for path in self.source_paths:
-                yield from _columns_of(path)
-        else:
-            for source, target in zip(self.source_paths, self.target_paths, strict=True):
-                yield from _aligned_lines_of(source, target)
+        for paths in zip(*self._sides, strict=True):
+            yield from self._read(*paths)
 
     def __repr__(self):
-        sides = (self.source_paths, self.target_paths or ())
-        return f"ParallelText({' | '.join(', '.join(side) for side in sides if side)})"
+        return " | ".join(", ".join(side) for side in self._sides)
 
 
-def read_lines(files):
+def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     """Reads lines of text, as a stream that can be iterated over any number of times.
 
-    A line ends at `\\n` or `\\r\\n` and at nothing else (U+2028 or a form feed is text), so N lines
-    of a file are N strings. Files are UTF-8, plain or gzip (told by content, not by name);
-    a byte order mark at the start of a file is dropped.
+    Lines end at `\\n` or `\\r\\n` only (U+2028 or a form feed is text), so N lines of a file are
+    N strings. Files are UTF-8, plain or gzip (detected by content, not by name). A byte order mark
+    at the start of a file is dropped.
 
     Args:
         files: a path, a glob (its files in sorted order), or a list of these.
 
     Returns:
-        An iterable of strings. While it is read, text that is not UTF-8 raises `CorpusError`.
+        An iterable of strings. Iterating raises `CorpusError` if the text is not UTF-8.
 
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return TextLines(_find_files(files, "files"))
+    return _FileStream(_lines_of, _find_files(files, "files"))
 
 
-def read_parallel(source, target=None):
+def read_parallel(
+    source: Path | Iterable[Path], target: Path | Iterable[Path] | None = None
+) -> Iterable[tuple[str, str]]:
     """Reads a parallel corpus, as a stream that can be iterated over any number of times.
 
     Line n of the source is paired with line n of the target, file by file; see `read_lines` for
@@ -84,32 +75,32 @@ def read_parallel(source, target=None):
             `None`: `source` holds both sides, tab-separated.
 
     Returns:
-        An iterable of pairs `(source_line, target_line)`. While it is read, files of unequal
-        length, a TSV line without a tab or text that is not UTF-8 raise `CorpusError`.
+        An iterable of pairs `(source_line, target_line)`. Iterating raises `CorpusError` if two
+        files have different numbers of lines, a TSV line has no tab or the text is not UTF-8.
 
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
-        CorpusError: if the two sides are not equally many files.
+        CorpusError: if the two sides have different numbers of files.
     """
     sources = _find_files(source, "source")
     if target is None:
-        return ParallelText(sources)
+        return _FileStream(_columns_of, sources)
     targets = _find_files(target, "target")
     if len(sources) != len(targets):
         raise CorpusError(
-            "`source` and `target` must be equally many files. "
+            "`source` and `target` must have the same number of files. "
             f"Received: {len(sources)} for source={source!r}, {len(targets)} for target={target!r}"
         )
-    return ParallelText(sources, targets)
+    return _FileStream(_aligned_lines_of, sources, targets)
 
 
-def decode_lines(stream, name):
+def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     """Yields the lines of a binary stream as strings, by the rules of `read_lines`.
 
     Args:
         stream: iterable of bytes split at `\\n`, such as a file opened with `"rb"` or
             `sys.stdin.buffer`.
-        name: str. What errors call the stream.
+        name: name of the stream in errors.
     """
     for number, line in enumerate(stream, start=1):
         if line.endswith(b"\n"):
@@ -125,14 +116,12 @@ def decode_lines(stream, name):
 
 
 def _find_files(patterns, argument):
-    """The files that paths and globs stand for, in the order given, each glob sorted."""
+    """Returns the files that paths and globs name, in the order given, each glob sorted."""
     is_single = isinstance(patterns, str | os.PathLike)
     paths = []
     for pattern in map(os.fspath, [patterns] if is_single else patterns):
-        if os.path.exists(pattern):
-            found = [pattern]
-        else:
-            found = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
+        matches = filter(os.path.isfile, glob.iglob(pattern, recursive=True))
+        found = [pattern] if os.path.exists(pattern) else sorted(matches)
         if not found:
             raise FileNotFoundError(
                 f"`{argument}` must name existing files. Received: {argument}={pattern!r}"
@@ -158,19 +147,18 @@ def _lines_of(path):
 
 
 def _aligned_lines_of(source, target):
-    # Closed by name: a generator left over by an error would keep its file open.
-    with contextlib.closing(_lines_of(source)) as sources:
-        with contextlib.closing(_lines_of(target)) as targets:
-            pairs = itertools.zip_longest(sources, targets)
-            for number, pair in enumerate(pairs, start=1):
-                if None in pair:
-                    longer, shorter = (target, source) if pair[0] is None else (source, target)
-                    total = number + sum(1 for _ in pairs)
-                    raise CorpusError(
-                        f"{longer}, line {number}: {shorter} has no such line. Parallel files "
-                        f"must be equally long; these have {total} and {number - 1} lines."
-                    )
-                yield pair
+    # Closed explicitly: a generator that an error leaves suspended would keep its file open.
+    with closing(_lines_of(source)) as sources, closing(_lines_of(target)) as targets:
+        pairs = itertools.zip_longest(sources, targets)
+        for number, pair in enumerate(pairs, start=1):
+            if None in pair:
+                longer, shorter = (target, source) if pair[0] is None else (source, target)
+                total = number + sum(1 for _ in pairs)
+                raise CorpusError(
+                    f"{longer}, line {number}: {shorter} has no such line. Parallel files must "
+                    f"have equally many lines. Received: {total} and {number - 1} lines"
+                )
+            yield pair
 
 
 def _columns_of(path):

@@ -1,40 +1,43 @@
-"""From pairs of strings to batches for `fit`: tokenised once, bucketed by length, padded.
+"""Batches for `fit` from pairs of strings: tokenised once, bucketed by length, padded.
 
-Third station of the data flow: token ids -> (inputs, labels, sample_weight). Paper, section 5.1.
+Third step of the data flow: token ids -> (inputs, labels, sample_weight). Paper, section 5.1.
 """
 
 import dataclasses
 import functools
 import hashlib
 import itertools
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.batching import check_batch_size, plan_batches
+from keras_transformer.data.tokenizer import Tokenizer, require_matching_vocabularies
 
-LINES_AT_ONCE = 8192
-READ_AHEAD = 2  # batches made while the model trains
+TOKENIZED_AT_ONCE = 8192  # pairs
+PREFETCHED = 2  # batches
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetReport:
-    """What became of a corpus on its way into batches; `print` it.
+    """Statistics of a dataset: pairs kept and dropped, tokens, padding. `print` shows them.
 
     Attributes:
-        pairs_read: int. Sentence pairs seen.
-        pairs_kept: int. Sentence pairs in the dataset, each once an epoch.
-        dropped: dict of reason -> number of pairs, for `"empty"`, `"too long"`, `"length ratio"`.
-        batches_per_epoch: int. The same in every epoch.
-        source_tokens: int. Real tokens an epoch on the encoder's side, END included.
-        target_tokens: int. Labels an epoch, END included: what a loss per token divides by.
-        source_slots: int. The encoder's token slots, padding included, in the first epoch.
-        target_slots: int. The decoder's.
+        pairs_read: sentence pairs of the corpus.
+        pairs_kept: sentence pairs of the dataset, each once per epoch.
+        dropped: number of pairs for each reason: `"empty"`, `"too long"`, `"length ratio"`.
+        batches_per_epoch: the same in every epoch.
+        source_tokens: tokens of the encoder's side per epoch, END included.
+        target_tokens: labels per epoch, END included. The loss per token is divided by this number.
+        source_slots: token slots of the encoder in the first epoch, padding included.
+        target_slots: token slots of the decoder, likewise.
     """
 
     pairs_read: int
     pairs_kept: int
-    dropped: dict
+    dropped: dict[str, int]
     batches_per_epoch: int
     source_tokens: int
     target_tokens: int
@@ -42,18 +45,18 @@ class DatasetReport:
     target_slots: int
 
     @property
-    def source_efficiency(self):
-        """Fraction of the encoder's token slots that hold real tokens."""
+    def source_efficiency(self) -> float:
+        """Fraction of the encoder's token slots that hold tokens."""
         return self.source_tokens / self.source_slots
 
     @property
-    def target_efficiency(self):
-        """Fraction of the decoder's token slots that hold real tokens."""
+    def target_efficiency(self) -> float:
+        """Fraction of the decoder's token slots that hold tokens."""
         return self.target_tokens / self.target_slots
 
     @property
-    def efficiency(self):
-        """Fraction of all token slots that hold real tokens; the rest is padding."""
+    def efficiency(self) -> float:
+        """Fraction of all token slots that hold tokens; the rest is padding."""
         tokens = self.source_tokens + self.target_tokens
         return tokens / (self.source_slots + self.target_slots)
 
@@ -61,7 +64,7 @@ class DatasetReport:
         return (
             f"{self.pairs_kept:,} of {self.pairs_read:,} pairs kept "
             f"(dropped: {_describe(self.dropped)})\n"
-            f"{self.batches_per_epoch:,} batches an epoch, {self.source_tokens:,} source and "
+            f"{self.batches_per_epoch:,} batches per epoch, {self.source_tokens:,} source and "
             f"{self.target_tokens:,} target tokens\n"
             f"{self.efficiency:.1%} of the token slots are real tokens "
             f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%})"
@@ -69,20 +72,20 @@ class DatasetReport:
 
 
 def make_dataset(
-    pairs,
-    tokenizer,
-    target_tokenizer=None,
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
     *,
-    batch_tokens=None,
-    batch_sentences=None,
-    max_length=256,
-    max_length_ratio=9.0,
-    shuffle=True,
-    seed=0,
-    first_epoch=0,
-    config=None,
-):
-    """Makes the dataset that `fit` and `evaluate` take from sentence pairs.
+    batch_tokens: int | None = None,
+    batch_sentences: int | None = None,
+    max_length: int | None = 256,
+    max_length_ratio: float | None = 9.0,
+    shuffle: bool = True,
+    seed: int = 0,
+    first_epoch: int = 0,
+    config: Any = None,
+) -> tuple[tf.data.Dataset, DatasetReport]:
+    """Makes a dataset for `fit` and `evaluate` from sentence pairs.
 
     The corpus is tokenised once and kept as integers. An element is a batch
     `(inputs, labels, sample_weight)` of sentences of similar length:
@@ -92,39 +95,38 @@ def make_dataset(
     - `labels`: int32 `(B, T)`, target and END;
     - `sample_weight`: float32 `(B, T)`, 1 at labels and 0 at padding.
 
-    An iteration is an epoch and holds every kept pair once. Epochs differ in the members and the
-    order of their batches, not in their number, which the dataset knows. The epoch counts up
-    when the last batch is taken: an iteration that is broken off is begun again by the next.
-    `Transformer.fit` takes no batch before its step, also under several replicas; what a strategy
-    reads ahead by itself counts as taken.
+    Each iteration is one epoch and holds every kept pair once. All epochs have the same number of
+    batches, the cardinality of the dataset; the batches and their order differ. The epoch number
+    increases when the last batch is consumed: after an incomplete iteration, the next one repeats
+    the epoch. `Transformer.fit` never prefetches batches to the devices, not even with several
+    replicas. If you distribute the dataset yourself, prefetched batches count as consumed.
 
     Args:
         pairs: iterable of `(source, target)` strings, such as `read_parallel(...)`. For a progress
             bar, wrap it: `rich.progress.track(pairs, total=...)`.
-        tokenizer: `Tokenizer` of the source, and of the target if there is no other.
-        target_tokenizer: `Tokenizer` of the target. Optional.
-        batch_tokens: int. Most token slots of a batch on either side, START or END and
-            padding included: sentences times longest sentence.
-        batch_sentences: int. Instead: sentences of a batch.
-        max_length: int. Pairs with more tokens than this on one side, END included, are dropped,
-            and so are those that exceed `batch_tokens` alone. `None`, for evaluation: a pair that
-            exceeds `batch_tokens` alone is a batch of its own, and only what is beyond the learned
-            positions of `config` is dropped.
-        max_length_ratio: float. Pairs are dropped if one side has more than so many times the
-            tokens of the other, END included. `None` keeps them.
-        shuffle: bool. `False`: one fixed order, for evaluation.
-        seed: int. The order of epoch n depends on the lengths, `seed` and n, and nothing else.
-        first_epoch: int. The epoch of the first iteration, to resume training.
-        config: `TransformerConfig` of the model that the batches are for. With it, tokenizers of
-            another vocabulary, and a `max_length` beyond the learned positions, are an error here
-            and not in the middle of an epoch. Optional.
+        tokenizer: tokenizer of the source, and of the target if `target_tokenizer` is not given.
+        target_tokenizer: tokenizer of the target. Optional.
+        batch_tokens: maximum token slots of a batch on each side: number of sentences times the
+            longest of them, START or END included.
+        batch_sentences: alternative to `batch_tokens`: sentences per batch.
+        max_length: maximum tokens of each side of a pair, END included. Pairs longer than this
+            or than `batch_tokens` are dropped. `None` (for evaluation): no maximum, except the
+            learned positions of `config`; a pair longer than `batch_tokens` is a batch by itself.
+        max_length_ratio: maximum ratio of the token counts of the two sides, END included; pairs
+            above it are dropped. `None` keeps them.
+        shuffle: `True`: a new order in each epoch. `False`, for evaluation: one fixed order.
+        seed: the order of epoch n depends on the lengths, `seed` and n only.
+        first_epoch: the epoch of the first iteration, to resume training.
+        config: `TransformerConfig` of the model that trains on the batches. If given, vocabulary
+            sizes, special tokens and `max_length` are checked first. Optional.
 
     Returns:
-        `tf.data.Dataset` and `DatasetReport`.
+        The dataset and its statistics.
 
     Raises:
-        ValueError: if not exactly one of `batch_tokens` and `batch_sentences` is given, no pair is
-            kept (the message says why), or tokenizers or `max_length` do not fit `config`.
+        ValueError: if both or neither of `batch_tokens` and `batch_sentences` are given; if all
+            pairs are dropped (the message gives the reasons); or if tokenizers or `max_length` do
+            not fit `config`.
     """
     stream = BatchStream(
         pairs,
@@ -143,14 +145,14 @@ def make_dataset(
 
 
 class _TokenRows:
-    """Rows of token ids of unequal length, end to end in one array: `values[offsets[n] :]`."""
+    """Rows of a `RaggedTensor` as NumPy arrays; row n starts at `values[offsets[n]]`."""
 
-    def __init__(self, values, lengths):
-        self.values, self.lengths = values, lengths
-        self.offsets = np.cumsum(lengths) - lengths
+    def __init__(self, rows):
+        self.values, self.lengths = rows.flat_values.numpy(), rows.row_lengths().numpy()
+        self.offsets = np.cumsum(self.lengths) - self.lengths
 
     def padded(self, rows, pad_token_id):
-        """`(B, L)` token ids of some rows, and where they are real."""
+        """Returns padded token ids `(B, L)` of some rows, and their mask."""
         lengths = self.lengths[rows]
         columns = np.arange(lengths.max())
         is_token = columns < lengths[:, None]
@@ -159,12 +161,12 @@ class _TokenRows:
 
 
 class BatchStream:
-    """The batches of a corpus, epoch after epoch, from any of them on.
+    """The batches of a corpus, with `seek` to any epoch and batch.
 
-    What is in a batch is known beforehand, so that training can go on at the very batch where it
-    was interrupted, and say which lines a batch was made of.
+    Batches are planned in advance, so that training can resume at an exact batch, and errors can
+    name the lines of a batch.
 
-    Args: those of `make_dataset`.
+    Args: those of `make_dataset` except `first_epoch`.
 
     Attributes:
         report: `DatasetReport`.
@@ -172,31 +174,26 @@ class BatchStream:
 
     def __init__(
         self,
-        pairs,
-        tokenizer,
-        target_tokenizer=None,
+        pairs: Iterable[tuple[str, str]],
+        tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer | None = None,
         *,
-        batch_tokens=None,
-        batch_sentences=None,
-        max_length=256,
-        max_length_ratio=9.0,
-        shuffle=True,
-        seed=0,
-        config=None,
-    ):
+        batch_tokens: int | None = None,
+        batch_sentences: int | None = None,
+        max_length: int | None = 256,
+        max_length_ratio: float | None = 9.0,
+        shuffle: bool = True,
+        seed: int = 0,
+        config: Any = None,
+    ) -> None:
         check_batch_size(batch_tokens, batch_sentences)
-        positions = None
-        if config is not None:
-            _check_fit(config, max_length, tokenizer, target_tokenizer or tokenizer)
-            positions = config.max_sequence_length if config.positions == "learned" else None
         self._tokenizers = tokenizer, target_tokenizer or tokenizer
-        self._sides = _tokenize(pairs, *self._tokenizers)
+        if config is not None:
+            require_matching_vocabularies(config, *self._tokenizers)
+        longest = _longest_kept(max_length, batch_tokens, config)
+        self._sides = _tokenize(pairs, self._tokenizers)
         self._lengths = np.stack([side.lengths for side in self._sides], axis=1)
-        if max_length is None:
-            most = positions or np.inf
-        else:
-            most = min(max_length, batch_tokens or np.inf)
-        reasons = _reasons_to_drop(self._lengths, most, max_length_ratio)
+        reasons = _reasons_to_drop(self._lengths, longest, max_length_ratio)
         self._kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
         self._dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
         if not self._kept.size:
@@ -216,26 +213,23 @@ class BatchStream:
         self.seek(0)
 
     @functools.cached_property
-    def fingerprint(self):
-        """str. Equal for equal token ids in the same order."""
+    def fingerprint(self) -> str:
+        """Hash of the token ids in their order."""
         digest = hashlib.sha256()
         for side in self._sides:
             digest.update(side.lengths.tobytes() + side.values.tobytes())
         return digest.hexdigest()
 
-    def seek(self, epoch, batch=0):
-        """Lets the next iteration of the dataset begin at a batch of an epoch, both from 0."""
+    def seek(self, epoch: int, batch: int = 0) -> None:
+        """Sets where the next iteration of the dataset starts: epoch and batch, from 0."""
         self._epoch, self._batch = epoch, batch
 
-    def batches(self, epoch):
-        """Returns the numbers (from 0) of the pairs in each batch, as a list of int arrays."""
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        """Returns the pair indices of each batch, as int arrays."""
         return [self._kept[rows] for rows in self._plan(epoch=epoch)]
 
-    def token_counts(self, epoch):
-        """Returns what the batches of an epoch hold, one row for each.
-
-        Args:
-            epoch: int, from 0.
+    def token_counts(self, epoch: int) -> np.ndarray:
+        """Returns token counts of the batches of an epoch.
 
         Returns:
             int array `(batches, 3)`: target tokens, tokens of both sides, and token slots of both
@@ -244,27 +238,24 @@ class BatchStream:
         lengths = [self._lengths[rows] for rows in self.batches(epoch)]
         return np.array([(n[:, 1].sum(), n.sum(), len(n) * n.max(axis=0).sum()) for n in lengths])
 
-    def dataset(self, counts_epochs=True):
-        """Returns the `tf.data.Dataset` of the batches; see `make_dataset`.
+    def dataset(self, counts_epochs: bool = True) -> tf.data.Dataset:
+        """Returns the dataset of the batches; see `make_dataset`.
 
         Args:
-            counts_epochs: bool. Whether an iteration that takes its last batch lets the next one
-                begin with the next epoch. `False`: only `seek` says where an iteration begins,
-                also where others read ahead. Defaults to `True`.
+            counts_epochs: whether a complete iteration advances the epoch. `False`: only `seek`
+                changes the epoch. Use it if a strategy prefetches batches, because prefetched
+                batches would be counted.
         """
         token_ids = tf.TensorSpec((None, None), tf.int32)
         inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids}
-        batches = tf.data.Dataset.from_generator(
-            self._arrays,
-            output_signature=(inputs, token_ids, tf.TensorSpec((None, None), tf.float32)),
-        )
-        dataset = batches.prefetch(READ_AHEAD)
+        batch = inputs, token_ids, tf.TensorSpec((None, None), tf.float32)
+        dataset = tf.data.Dataset.from_generator(self._arrays, output_signature=batch)
+        dataset = dataset.prefetch(PREFETCHED)
         if counts_epochs:
-            # Counted behind `prefetch`, where what is counted has been asked for. Keras begins
-            # iterations that it never asks for a batch.
-            counts = tf.data.Dataset.from_generator(
-                self._counts, output_signature=tf.TensorSpec((), tf.int64)
-            )
+            # Count after `prefetch`, so that only consumed batches count: Keras creates iterators
+            # that it never uses.
+            count = tf.TensorSpec((), tf.int64)
+            counts = tf.data.Dataset.from_generator(self._counts, output_signature=count)
             dataset = tf.data.Dataset.zip(dataset, counts).map(lambda batch, count: batch)
         options = tf.data.Options()
         options.autotune.enabled = False
@@ -276,16 +267,13 @@ class BatchStream:
     def _arrays(self):
         (source, target), (tokenizer, target_tokenizer) = self._sides, self._tokenizers
         for rows in self.batches(self._epoch)[self._batch :]:
-            encoder_token_ids, _ = source.padded(rows, tokenizer.pad_token_id)
+            encoder_ids, _ = source.padded(rows, tokenizer.pad_token_id)
             labels, is_label = target.padded(rows, target_tokenizer.pad_token_id)
-            # a b END -> START a b: the labels moved by one, and as many.
+            # a b END -> START a b: the labels shifted right by one.
             start = np.full((len(rows), 1), target_tokenizer.start_token_id, np.int32)
-            decoder_token_ids = np.concatenate([start, labels[:, :-1]], axis=1)
-            decoder_token_ids[~is_label] = target_tokenizer.pad_token_id
-            inputs = {
-                "encoder_token_ids": encoder_token_ids,
-                "decoder_token_ids": decoder_token_ids,
-            }
+            decoder_ids = np.concatenate([start, labels[:, :-1]], axis=1)
+            decoder_ids[~is_label] = target_tokenizer.pad_token_id
+            inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
             yield inputs, labels, is_label.astype(np.float32)
 
     def _counts(self):
@@ -310,44 +298,30 @@ class BatchStream:
         )
 
 
-def _tokenize(pairs, tokenizer, target_tokenizer):
-    """Token ids of both sides with END, as `_TokenRows`."""
-    sides = (tokenizer, []), (target_tokenizer, [])
+def _tokenize(pairs, tokenizers):
+    """Returns the token ids of both sides, with END, as `_TokenRows`."""
+    sides = [[tokenizer.tokenize([])] for tokenizer in tokenizers]
     pairs = iter(pairs)
-    while chunk := list(itertools.islice(pairs, LINES_AT_ONCE)):
+    while chunk := list(itertools.islice(pairs, TOKENIZED_AT_ONCE)):
         if any(len(pair) != 2 or isinstance(pair, str) for pair in chunk):
             raise ValueError(f"`pairs` must be (source, target) pairs. Received: {chunk[0]!r}")
-        for (side_tokenizer, ragged), lines in zip(sides, zip(*chunk, strict=True), strict=True):
-            ragged.append(side_tokenizer.tokenize(list(lines), add_end=True))
-    return [
-        _TokenRows(
-            np.concatenate([np.zeros(0, np.int32), *(rows.flat_values for rows in ragged)]),
-            np.concatenate([np.zeros(0, np.int64), *(rows.row_lengths() for rows in ragged)]),
-        )
-        for _, ragged in sides
-    ]
+        for side, tokenizer, lines in zip(sides, tokenizers, zip(*chunk, strict=True), strict=True):
+            side.append(tokenizer.tokenize(list(lines), add_end=True))
+    return [_TokenRows(tf.concat(side, axis=0)) for side in sides]
 
 
-def _check_fit(config, max_length, tokenizer, target_tokenizer):
-    """Raises where batches would hold what a model of `config` has no row of a table for."""
-    positions = config.max_sequence_length
-    if config.positions == "learned" and max_length is not None and max_length > positions:
-        raise ValueError(
-            "`max_length` must be at most the `max_sequence_length` of a model with learned "
-            f"positions. Received: max_length={max_length}, max_sequence_length={positions}"
-        )
-    sizes = {"source": config.source_vocabulary_size, "target": config.vocabulary_size}
-    tokenizers = (tokenizer, target_tokenizer)
-    for (side, size), each in zip(sizes.items(), tokenizers, strict=True):
-        if each.vocabulary_size != size:
-            raise ValueError(
-                f"The {side} tokenizer must have the {size} tokens of the model's vocabulary. "
-                f"Received: a tokenizer of {each.vocabulary_size} tokens"
-            )
+def _longest_kept(max_length, batch_tokens, config):
+    """Returns the maximum tokens of a side; raises if there are fewer learned positions."""
+    if max_length is None:
+        is_learned = config is not None and config.positions == "learned"
+        return config.max_sequence_length if is_learned else np.inf
+    if config is not None:
+        config.check_length(max_length)
+    return min(max_length, batch_tokens or np.inf)
 
 
 def _reasons_to_drop(lengths, max_length, max_length_ratio):
-    """Where each reason holds; a pair counts under the first one."""
+    """Returns a mask of pairs for each reason; a pair has at most one reason, the first."""
     shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
     is_empty = shorter <= 1  # nothing but END
     is_too_long = ~is_empty & (longer > max_length)

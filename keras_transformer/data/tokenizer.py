@@ -1,56 +1,59 @@
-"""Subword tokenizer: strings -> token ids -> strings, in the graph, and the training of its model.
+"""Subword tokenizer that runs in the TensorFlow graph, and its training.
 
-Second station of the data flow: pairs of strings -> token ids; used again on the way out, and
-inside the exported SavedModel. Paper section 5.1 (a shared subword vocabulary).
+Second step of the data flow (strings -> token ids) and last step (token ids -> strings). The
+tokenizer is part of the exported SavedModel. Paper section 5.1 (a shared subword vocabulary).
 """
 
 import hashlib
 import io
 import itertools
 import os
+import pathlib
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.atomic_file import atomic_path
 from keras_transformer.data.corpus import read_lines
+from keras_transformer.types import Path
 
 PAD_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID, UNK_TOKEN_ID = range(4)
-# SentencePiece writes a space as this character, so text cannot keep one of its own.
+# SentencePiece's symbol for a space. Detokenizing turns it into a space, so `normalize` does too.
 SPACE_SYMBOL = "\u2581"
-# What Python's `str.split()` splits at, and the space symbol.
+# The white space of Python's `str.split()`, and the space symbol.
 WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
-LONGEST_LINE = 1 << 20  # bytes; SentencePiece trains on no longer lines
+LONGEST_LINE = 1 << 20  # bytes; SentencePiece skips longer lines in training
 
 
 class Tokenizer(tf.Module):
-    """SentencePiece subwords with byte fallback: every text has tokens, and they give it back.
+    """SentencePiece subwords with byte fallback: any text can be tokenised and restored.
 
-    For every text, `detokenize(tokenize(text)) == normalize(text)`. `normalize` is the model's
-    rule, fixed when it is trained and stored in its file:
+    For every text, `detokenize(tokenize(text)) == normalize(text)`. The rule of `normalize` is
+    chosen in training and stored in the model file:
 
-    - `"nfkc"`: `" ".join(unicodedata.normalize("NFKC", text).replace("\\u2581", " ").split())`,
-      in words: compatibility composition, then every run of white space is one space and there is
-      none at either end.
+    - `"nfkc"`: `" ".join(unicodedata.normalize("NFKC", text).replace("\\u2581", " ").split())`:
+      NFKC, then each run of white space becomes one space and both ends are stripped.
     - `"identity"`: `text.replace("\\u2581", " ")`: every space, tab and line break is kept.
 
-    Under both, U+2581 reads as a space, because SentencePiece writes spaces with it, and bytes
-    that are not UTF-8 read as U+FFFD. The literal texts of special tokens (`<s>`, `<pad>`,
-    `<0x41>`) are text like any other.
+    With both rules U+2581, SentencePiece's symbol for a space, becomes a space, and bytes that are
+    not UTF-8 become U+FFFD. The literal texts of special tokens (`<s>`, `<pad>`, `<0x41>`) are
+    ordinary text.
 
-    All methods give the same values and types eagerly and inside a `tf.function`. As a `tf.Module`
-    the tokenizer is saved with the SavedModel that owns it.
+    All methods give the same values and types eagerly and inside a `tf.function`. The
+    tokenizer is a `tf.Module`, so a SavedModel that uses it contains it.
 
     Args:
         model: path of a file written by `Tokenizer.train` or `save`, or the bytes of one.
 
     Attributes:
-        vocabulary_size: int. Number of tokens, the special ones included.
-        pad_token_id, start_token_id, end_token_id, unk_token_id: int. Special tokens.
+        vocabulary_size: number of tokens, special tokens included.
+        pad_token_id, start_token_id, end_token_id, unk_token_id: ids of the special tokens.
         normalization: `"nfkc"` or `"identity"`.
-        model_bytes: bytes. The SentencePiece model, as in its file.
+        model_bytes: the SentencePiece model, as in its file.
 
     Raises:
         ImportError: if tensorflow-text is missing (it has no build for Windows).
@@ -69,40 +72,37 @@ class Tokenizer(tf.Module):
         [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: Path | bytes) -> None:
         super().__init__(name="tokenizer")
         tensorflow_text = _import_tensorflow_text()
-        if not isinstance(model, bytes):
-            if not os.path.isfile(model):
-                raise FileNotFoundError(f"`model` must be an existing file. Received: {model=!s}")
-            with open(model, "rb") as file:
-                model_bytes = file.read()
-            source = f"model={os.fspath(model)!r}"
+        if isinstance(model, bytes):
+            self.model_bytes, source = model, f"{len(model)} bytes"
+        elif os.path.isfile(model):
+            self.model_bytes, source = pathlib.Path(model).read_bytes(), f"model={str(model)!r}"
         else:
-            model_bytes, source = model, f"{len(model)} bytes"
-        proto = _parse(model_bytes, source)
-        self.model_bytes = model_bytes
+            raise FileNotFoundError(f"`model` must be an existing file. Received: {model=!s}")
+        proto = _parse(self.model_bytes, source)
         self.normalization = proto.normalizer_spec.name
         self.vocabulary_size = len(proto.pieces)
         self.pad_token_id = proto.trainer_spec.pad_id
         self.start_token_id = proto.trainer_spec.bos_id
         self.end_token_id = proto.trainer_spec.eos_id
         self.unk_token_id = proto.trainer_spec.unk_id
-        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(model=model_bytes)
-        self._sentencepiece._model_resource = _LastingModel(model_bytes)
+        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(model=self.model_bytes)
+        self._sentencepiece._model_resource = _NamedModelResource(self.model_bytes)
 
     @classmethod
     def train(
         cls,
-        files,
-        vocabulary_size,
-        path,
+        files: Path | Iterable[Path] | Iterable[str],
+        vocabulary_size: int,
+        path: Path,
         *,
-        model_type="bpe",
-        normalization="nfkc",
-        character_coverage=1.0,
-        max_lines=2_000_000,
-    ):
+        model_type: str = "bpe",
+        normalization: str = "nfkc",
+        character_coverage: float = 1.0,
+        max_lines: int = 2_000_000,
+    ) -> "Tokenizer":
         """Learns a vocabulary from text, writes it to `path` and returns its tokenizer.
 
         For a joint vocabulary pass the files of both sides; for separate ones train two
@@ -110,34 +110,25 @@ class Tokenizer(tf.Module):
 
         Args:
             files: a path, a glob, or a list or tuple of these, plain or gzip, as for `read_lines`.
-                Anything else that iterates is taken for the lines themselves: a generator,
-                `iter(list_of_lines)`.
-            vocabulary_size: int. Number of tokens: 4 special ones, 256 bytes, the characters of
-                the text, and the subwords that are learned. Lowered, with a warning, if the text
-                does not have that many.
-            path: where the model file goes; it appears whole or not at all.
+                Any other iterable is read as lines of text: a generator, `iter(list_of_lines)`.
+            vocabulary_size: number of tokens: 4 special ones, 256 bytes, the characters of the
+                text, and the learned subwords. If the text yields fewer, the vocabulary is smaller
+                and a warning says so.
+            path: path of the model file, which is written atomically.
             model_type: `"bpe"`, as in the paper, or `"unigram"`.
             normalization: `"nfkc"` or `"identity"`: the rule of `normalize`.
-            character_coverage: float in (0, 1]. Fraction of the text's characters that get a token;
-                the rarest others are spelt in bytes. Lower it (0.9995) for Chinese or Japanese.
-            max_lines: int. Of a longer text, a fixed random sample of so many lines is used.
-
-        Returns:
-            `Tokenizer`.
+            character_coverage: in (0, 1]. Fraction of the text's characters that get a token; the
+                rarest characters are split into bytes. Lower it (0.9995) for Chinese or Japanese.
+            max_lines: train on a fixed random sample of at most this many lines.
 
         Raises:
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
-            FileNotFoundError, CorpusError: as `read_lines`.
+            FileNotFoundError, CorpusError: the errors of `read_lines`.
         """
         _check_choice("model_type", model_type, ("unigram", "bpe"))
         _check_choice("normalization", normalization, ("nfkc", "identity"))
-        lines = _prepare_lines(_lines_of(files), normalization)
-        first = next(lines, None)
-        if first is None:
-            received = "an iterator without one" if isinstance(files, Iterator) else repr(files)
-            raise ValueError(f"`files` must hold a line of text. Received: files={received}")
         model = _train_sentencepiece(
-            itertools.chain([first], lines),
+            _training_lines(files, normalization),
             vocabulary_size,
             normalization,
             model_type=model_type,
@@ -147,20 +138,22 @@ class Tokenizer(tf.Module):
         tokenizer = cls(model)
         if tokenizer.vocabulary_size < vocabulary_size:
             warnings.warn(
-                f"The text gives no more than {tokenizer.vocabulary_size} tokens; "
-                f"`vocabulary_size` is lowered. Received: vocabulary_size={vocabulary_size}",
+                f"The text yields only {tokenizer.vocabulary_size} tokens. "
+                f"Received: vocabulary_size={vocabulary_size}",
                 stacklevel=2,
             )
         tokenizer.save(path)
         return tokenizer
 
-    def tokenize(self, text, add_start=False, add_end=False):
-        """Token ids of text.
+    def tokenize(
+        self, text: tf.Tensor | Sequence[str] | str, add_start: bool = False, add_end: bool = False
+    ) -> tf.RaggedTensor | tf.Tensor:
+        """Returns the token ids of text.
 
         Args:
             text: string tensor `(B,)`, list of strings, or one string.
-            add_start: bool. Put `start_token_id` in front of each row.
-            add_end: bool. Put `end_token_id` behind each row.
+            add_start: prepend `start_token_id` to each row.
+            add_end: append `end_token_id` to each row.
 
         Returns:
             int32 `RaggedTensor` `(B, None)`; for one string, int32 tensor `(T,)`. An empty text
@@ -178,31 +171,28 @@ class Tokenizer(tf.Module):
         parts += [tf.fill(column, self.end_token_id)] if add_end else []
         return tf.concat(parts, axis=-1) if len(parts) > 1 else token_ids
 
-    def detokenize(self, token_ids):
-        """Text of token ids; pad, start and end tokens are left out.
+    def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
+        """Returns the text of token ids, without pad, start and end tokens.
 
         Args:
-            token_ids: int `RaggedTensor` or padded tensor `(B, T)`, or `(T,)` for one text;
-                nested lists will do.
+            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`; `(T,)` for one
+                text.
 
         Returns:
-            string tensor `(B,)`; for one text, a string scalar. Bytes that do not make up a
-            character (a translation can end in the middle of one) read as U+FFFD.
+            string tensor `(B,)`; for one text, a string scalar. Incomplete UTF-8 sequences (a
+            translation can end inside a character) become U+FFFD.
         """
         token_ids = _to_ids(token_ids)
-        is_text = (
-            (token_ids != self.pad_token_id)
-            & (token_ids != self.start_token_id)
-            & (token_ids != self.end_token_id)
-        )
+        pad, start, end = self.pad_token_id, self.start_token_id, self.end_token_id
+        is_text = (token_ids != pad) & (token_ids != start) & (token_ids != end)
         text = self._sentencepiece.detokenize(tf.ragged.boolean_mask(token_ids, is_text))
         if self.normalization == "identity":
-            # The space that `_prepare` put there.
+            # Remove the space that `_prepare` added.
             text = tf.strings.regex_replace(text, "^ ", "", replace_global=False)
         return text
 
-    def normalize(self, text):
-        """The text as the model reads it, by the rule in the class description.
+    def normalize(self, text: tf.Tensor | Sequence[str] | str) -> tf.Tensor:
+        """Returns the normalised text that the model reads; the rules are in the class docstring.
 
         Args:
             text: string tensor `(B,)`, list of strings, or one string.
@@ -212,48 +202,72 @@ class Tokenizer(tf.Module):
         """
         return self.detokenize(self.tokenize(text))
 
-    def tokens(self, token_ids):
-        """The tokens themselves, as strings, such as `▁cat`, `s`, `<0xC3>` or `</s>`.
+    def tokens(
+        self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]
+    ) -> tf.RaggedTensor | tf.Tensor:
+        """Returns tokens as strings, such as `▁cat`, `s`, `<0xC3>` or `</s>`.
 
         Args:
-            token_ids: int tensor or `RaggedTensor` of any shape; nested lists will do.
+            token_ids: int tensor, `RaggedTensor` or nested list of any shape.
 
         Returns:
             string tensor or `RaggedTensor` of the same shape.
         """
         return self._sentencepiece.id_to_string(_to_ids(token_ids))
 
-    def save(self, path):
-        """Writes the model to a file that `Tokenizer(path)` reads.
+    def save(self, path: Path) -> None:
+        """Writes the model atomically to a file that `Tokenizer(path)` reads.
 
-        The file appears whole or not at all; missing folders are made.
+        Creates missing folders.
         """
-        path = os.path.abspath(path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        partial = f"{path}.{os.getpid()}.partial"
-        with open(partial, "wb") as file:
-            file.write(self.model_bytes)
-        os.replace(partial, path)
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        with atomic_path(path, unique=True) as partial:
+            partial.write_bytes(self.model_bytes)
 
     def __repr__(self):
-        return (
-            f"Tokenizer(vocabulary_size={self.vocabulary_size}, "
-            f"normalization={self.normalization!r})"
-        )
+        size, rule = self.vocabulary_size, self.normalization
+        return f"Tokenizer(vocabulary_size={size}, normalization={rule!r})"
 
 
-class _LastingModel(tf.saved_model.experimental.TrackableResource):
+def require_matching_vocabularies(
+    config: Any, tokenizer: Tokenizer, target_tokenizer: Tokenizer
+) -> None:
+    """Raises a `ValueError` if a tokenizer's vocabulary size or special tokens are not the model's.
+
+    Args:
+        config: `TransformerConfig` of the model.
+        tokenizer, target_tokenizer: `Tokenizer` of the source and of the target.
+    """
+    for side, each, size in (
+        ("source", tokenizer, config.source_vocabulary_size),
+        ("target", target_tokenizer, config.vocabulary_size),
+    ):
+        if each.vocabulary_size != size:
+            raise ValueError(
+                f"The {side} tokenizer must have the {size} tokens of the model's vocabulary. "
+                f"Received: a tokenizer of {each.vocabulary_size} tokens"
+            )
+        for name in ("pad_token_id", "start_token_id", "end_token_id"):
+            expected, received = getattr(config, name), getattr(each, name)
+            if expected != received:
+                raise ValueError(
+                    f"The {side} tokenizer must have the model's `{name}`, {expected}. "
+                    f"Received: {received}"
+                )
+
+
+class _NamedModelResource(tf.saved_model.experimental.TrackableResource):
     """The SentencePiece model as a resource that lives as long as the process.
 
-    tensorflow-text's own belongs to a cached kernel, and `keras.utils.set_random_seed` empties
-    that cache: every tokenizer made before would be gone. A resource with a name is not owned by
-    a kernel; named by its content, it is held once however often it is loaded.
+    The resource of tensorflow-text belongs to a cached kernel, and `keras.utils.set_random_seed`
+    clears that cache, which would break existing tokenizers. A named resource belongs to no
+    kernel. The name is a hash of the model, so that equal models share one resource.
     """
 
     def __init__(self, model_bytes):
         super().__init__()
         self._model_bytes = model_bytes
-        _ = self.resource_handle  # made now, not when it is first needed
+        _ = self.resource_handle  # creates the resource now
 
     def _create_resource(self):
         from tensorflow_text.python.ops import sentencepiece_tokenizer
@@ -265,14 +279,25 @@ class _LastingModel(tf.saved_model.experimental.TrackableResource):
 
 
 def _prepare(text, normalization):
-    """Text as it is handed to SentencePiece, which then loses nothing of it."""
+    """Normalises text such that SentencePiece can restore it exactly."""
     text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
     if normalization == "nfkc":
         text = _import_tensorflow_text().normalize_utf8(text, "NFKC")
         return tf.strings.strip(tf.strings.regex_replace(text, WHITE_SPACE, " "))
-    # SentencePiece puts a space in front, so that a word is the same token at the start of a line
-    # and within; but in taking it away it takes all the spaces there. So we do both.
+    # A leading space makes a word the same token at the start of a line and inside it. When
+    # detokenizing, SentencePiece strips all leading spaces, so we add and remove exactly one
+    # ourselves.
     return tf.where(text == "", "", tf.strings.join([" ", text]))
+
+
+def _training_lines(files, normalization):
+    """Returns an iterator of the non-empty lines, prepared, as bytes; raises if there is none."""
+    lines = _prepare_lines(iter(_lines_of(files)), normalization)
+    first = next(lines, None)
+    if first is None:
+        received = "an iterator without text" if isinstance(files, Iterator) else repr(files)
+        raise ValueError(f"`files` must hold a line of text. Received: files={received}")
+    return itertools.chain([first], lines)
 
 
 def _lines_of(files):
@@ -287,8 +312,6 @@ def _lines_of(files):
 
 
 def _prepare_lines(lines, normalization):
-    """Yields the lines that have text, prepared, as bytes."""
-    lines = iter(lines)
     while chunk := list(itertools.islice(lines, 10_000)):
         for line in chunk:
             if not isinstance(line, str):
@@ -299,8 +322,10 @@ def _prepare_lines(lines, normalization):
 def _train_sentencepiece(lines, vocabulary_size, normalization, **options):
     """Trains a SentencePiece model on prepared lines and returns its bytes."""
     import sentencepiece
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-    # SentencePiece turns an exception of the iterator into a RuntimeError with a traceback in it.
+    # If the iterator raises an exception, SentencePiece raises a RuntimeError instead: keep the
+    # original exception, to raise it below.
     failures = []
 
     def guarded_lines():
@@ -310,7 +335,7 @@ def _train_sentencepiece(lines, vocabulary_size, normalization, **options):
             failures.append(error)
             raise
 
-    sentencepiece.set_random_generator_seed(0)  # of the sample of lines
+    sentencepiece.set_random_generator_seed(0)  # for the sample of lines
     model = io.BytesIO()
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -340,17 +365,17 @@ def _train_sentencepiece(lines, vocabulary_size, normalization, **options):
             "256 bytes and the characters that `character_coverage` asks for. "
             f"Received: vocabulary_size={vocabulary_size}"
         ) from None
-    proto = _model_proto(model.getvalue())
+    proto = ModelProto.FromString(model.getvalue())
     proto.normalizer_spec.name = normalization
     return proto.SerializeToString()
 
 
 def _normalizer_options(normalization, folder):
-    """How SentencePiece itself normalises. `_prepare` has been there before it.
+    """Returns SentencePiece's own normalisation options. `_prepare` already normalises the text.
 
-    The "nfkc" options repeat the rule, so that the file means the same to other SentencePiece
-    software. The "identity" rule is stated as a table (code point, tab, code point), because for
-    an empty one SentencePiece writes a line to stderr each time the model is loaded.
+    The "nfkc" options name the same rule, so that other SentencePiece tools normalise the same way.
+    The "identity" rule is a table (code point, tab, code point). It has one row, because with an
+    empty table SentencePiece prints to stderr each time the model is loaded.
     """
     if normalization == "nfkc":
         return {"normalization_rule_name": "nfkc", "remove_extra_whitespaces": True}
@@ -365,17 +390,19 @@ def _normalizer_options(normalization, folder):
 
 
 def _parse(model_bytes, source):
-    """The model's description, once it is known to be one of ours."""
+    """Returns the parsed model; raises unless `Tokenizer.train` wrote it."""
     from google.protobuf.message import DecodeError
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
+    proto = ModelProto()
     try:
-        proto = _model_proto(model_bytes)
+        proto.ParseFromString(model_bytes)
     except DecodeError:
-        proto = _model_proto(b"")
+        proto.Clear()
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
-    is_ours = (normalizer.name, normalizer.remove_extra_whitespaces, normalizer.add_dummy_prefix)
-    has_ids = min(trainer.pad_id, trainer.bos_id, trainer.eos_id) >= 0 and trainer.byte_fallback
-    if not has_ids or is_ours not in [("nfkc", True, True), ("identity", False, False)]:
+    settings = normalizer.name, normalizer.remove_extra_whitespaces, normalizer.add_dummy_prefix
+    is_complete = min(trainer.pad_id, trainer.bos_id, trainer.eos_id) >= 0 and trainer.byte_fallback
+    if not is_complete or settings not in [("nfkc", True, True), ("identity", False, False)]:
         raise ValueError(
             "`model` must be a SentencePiece model that `Tokenizer.train` wrote. "
             f"Received: {source}"
@@ -383,17 +410,9 @@ def _parse(model_bytes, source):
     return proto
 
 
-def _model_proto(model_bytes):
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-    return ModelProto.FromString(model_bytes)
-
-
 def _to_ids(token_ids):
     if isinstance(token_ids, list | tuple):
-        token_ids = tf.ragged.constant(token_ids, tf.int32)
-    elif not isinstance(token_ids, tf.RaggedTensor):
-        token_ids = tf.convert_to_tensor(token_ids)
+        return tf.ragged.constant(token_ids, tf.int32)
     return tf.cast(token_ids, tf.int32)
 
 

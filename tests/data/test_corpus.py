@@ -1,23 +1,24 @@
-"""What goes in line by line comes out line by line, and what is wrong is named by file and line."""
+"""Lines and pairs are read as they were written; errors name the file and the line."""
 
 import gzip
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import CorpusError, decode_lines, read_lines, read_parallel
+from tests.examples import examples
 
-# Whatever Python's own `splitlines` would split at, but not the line's end itself.
+# Where `str.splitlines` splits, but a line of a file does not end.
 NOT_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r x"
 lines_of_text = st.lists(
     st.text(st.sampled_from(NOT_LINE_ENDS) | st.characters(exclude_categories=["Cs"]))
     .map(lambda text: text.replace("\n", ""))
-    # "\r\n" is a line's end, and a byte order mark only is one at the start of a file.
+    # "\r\n" ends a line, and a byte order mark at the start of a file is dropped.
     .filter(lambda text: not text.endswith("\r") and not text.startswith("\ufeff")),
 )
-overwriting_one_file = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+overwriting_one_file = examples(
+    short=25, long=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -28,7 +29,7 @@ def write(path, text):
 
 @overwriting_one_file
 @given(lines=lines_of_text, end=st.sampled_from(["\n", "\r\n"]), is_gzip=st.booleans())
-def test_read_lines_gives_back_the_lines_that_were_written(tmp_path, lines, end, is_gzip):
+def test_read_lines_returns_the_written_lines(tmp_path, lines, end, is_gzip):
     data = "".join(line + end for line in lines).encode()
     path = write(tmp_path / "text", gzip.compress(data) if is_gzip else data)
     assert list(read_lines(path)) == lines
@@ -43,7 +44,7 @@ def test_byte_order_mark_is_dropped_at_the_start_of_a_file_only(tmp_path):
     assert list(read_lines(path)) == ["a", "\ufeffb"]
 
 
-def test_gzip_is_told_by_content_not_by_name(tmp_path):
+def test_gzip_is_detected_by_content_not_by_name(tmp_path):
     plain = write(tmp_path / "plain.gz", "a\n")
     zipped = write(tmp_path / "zipped.txt", gzip.compress(b"b\n"))
     assert list(read_lines([plain, zipped])) == ["a", "b"]
@@ -67,7 +68,7 @@ def test_parallel_globs_are_paired_file_by_file(tmp_path):
     pairs = read_parallel(tmp_path / "*.en", str(tmp_path / "*.de"))
     expected = [("one 1", "eins 1"), ("two 1", "zwei 1"), ("one 2", "eins 2"), ("two 2", "zwei 2")]
     assert list(pairs) == expected
-    assert list(pairs) == expected  # a second iteration begins again
+    assert list(pairs) == expected  # a second iteration starts again
 
 
 def test_tsv_columns_are_source_and_target(tmp_path):
@@ -94,7 +95,7 @@ def test_invalid_utf8_is_named_by_file_and_line(tmp_path, compress):
     assert f"{path}, line 2: byte 3 " in one_line(error)
 
 
-def test_stream_without_a_file_is_named_as_asked():
+def test_decode_lines_names_its_stream_in_errors():
     with pytest.raises(CorpusError, match="standard input, line 1"):
         list(decode_lines([b"\xff\n"], "standard input"))
 

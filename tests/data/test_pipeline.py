@@ -1,4 +1,4 @@
-"""Batches hold every pair once, within the budget, in an order that seed and epoch decide."""
+"""Batches hold every pair once, within the budget, in an order set by seed and epoch."""
 
 import collections
 import itertools
@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -19,13 +19,14 @@ from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.config import TransformerConfig
+from tests.examples import examples
 
 pytestmark = pytest.mark.tensorflow_only
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
 PAD, START, END = 0, 1, 2
 PAIRS = number_names(size=600)
-# Pairs by the reason to drop them, where 80 tokens and 9 times as many are too much.
+# Pairs for each reason to drop them, with `max_length=80` and `max_length_ratio=9`.
 UNFIT = {
     "empty": [("", "nichts"), ("nothing", " \t"), ("", "")],
     "too long": [("one " * 50, "eins " * 50)],
@@ -64,7 +65,7 @@ def assert_same_batches(batches, others):
         tf.nest.map_structure(np.testing.assert_array_equal, batch, other)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(short=40, long=200)
 @given(
     lengths=lengths_of_pairs,
     batch_tokens=st.integers(60, 1000),
@@ -83,7 +84,7 @@ def test_plan_holds_every_row_once_within_the_budget(lengths, batch_tokens, seed
     assert len(counts) == 1
 
 
-@settings(max_examples=100, deadline=None)
+@examples(short=25, long=100)
 @given(lengths=lengths_of_pairs, batch_sentences=st.integers(1, 50))
 def test_plan_by_sentences_makes_the_fewest_batches(lengths, batch_sentences):
     batches = plan_batches(lengths, batch_sentences=batch_sentences)
@@ -110,7 +111,7 @@ def test_plan_is_a_function_of_seed_and_epoch():
     again = plan_batches(lengths, batch_tokens=2000, seed=1, epoch=1)
     assert_same_batches(again, plans.pop((1, 1)))
     for plan in plans.values():
-        # Other members, and not only another order.
+        # Different members, not only a different order.
         assert len(members(plan) & members(again)) < len(again) / 4
 
 
@@ -124,20 +125,20 @@ def test_plan_without_shuffling_is_the_same_in_every_epoch_longest_first():
     assert lengths[plans[0][0]].max() == lengths.max()
 
 
-def test_plan_gives_a_row_over_the_budget_a_batch_of_its_own():
+def test_plan_makes_a_row_over_the_budget_a_batch_by_itself():
     lengths = np.array([[5, 9], [3, 3], [2, 3], [40, 2], [39, 39]])
     expected = {frozenset([0]), frozenset([1, 2]), frozenset([3]), frozenset([4])}
     assert members(plan_batches(lengths, batch_tokens=8)) == expected
 
 
-def test_plan_draws_lengths_in_no_order():
+def test_plan_orders_batches_independently_of_length():
     longest = [
         random_lengths()[rows].max() for rows in plan_batches(random_lengths(), batch_tokens=800)
     ]
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
 
 
-def test_elements_are_teacher_forced_and_weighed(tokenizer):
+def test_batches_are_teacher_forced_and_weighted(tokenizer):
     dataset, _ = make_dataset(PAIRS, tokenizer, batch_tokens=700)
     for inputs, labels, sample_weight in dataset:
         source, decoder = inputs["encoder_token_ids"].numpy(), inputs["decoder_token_ids"].numpy()
@@ -185,7 +186,7 @@ def test_each_iteration_is_the_next_epoch(tokenizer):
     assert rows_of(resumed) == epochs[2]
 
 
-def test_iterations_that_are_broken_off_do_not_count(tokenizer):
+def test_incomplete_iterations_do_not_count(tokenizer):
     dataset, report = make_dataset(PAIRS, tokenizer, batch_tokens=5000)
     assert report.batches_per_epoch > 1
     firsts = [next(dataset.as_numpy_iterator()) for _ in range(2)]
@@ -208,7 +209,7 @@ def test_stream_begins_at_the_batch_that_is_sought(tokenizer):
         epochs.append(list(dataset.as_numpy_iterator()))
     dataset = stream.dataset()
     for batch in (0, 1, number // 2, number - 1):
-        next(dataset.as_numpy_iterator())  # broken off
+        next(dataset.as_numpy_iterator())  # incomplete
         stream.seek(2, batch)
         tail = list(itertools.islice(dataset.as_numpy_iterator(), number - batch))
         assert_same_batches(tail, epochs[0][batch:])
@@ -216,7 +217,7 @@ def test_stream_begins_at_the_batch_that_is_sought(tokenizer):
 
 
 def test_stream_names_the_pairs_and_counts_the_tokens_of_each_batch(tokenizer, source_tokenizer):
-    # Pairs that are dropped move the numbers of those that are kept.
+    # Dropped pairs count in the indices of the kept ones.
     pairs = [*UNFIT["empty"], *PAIRS[:200], *UNFIT["too long"], *PAIRS[200:]]
     stream = BatchStream(pairs, source_tokenizer, tokenizer, batch_tokens=900, max_length=80)
     sources, targets = zip(*pairs, strict=True)
@@ -281,7 +282,7 @@ def test_what_is_dropped_is_counted_by_reason(tokenizer):
         assert f"{reason} {len(unfit)}" in str(report)
 
 
-def test_pair_over_the_budget_of_tokens_is_too_long_where_lengths_are_limited(tokenizer):
+def test_pair_over_the_token_budget_is_dropped_if_lengths_are_limited(tokenizer):
     (length,) = {len(tokenizer.tokenize(line, add_end=True)) for line in ("one " * 20,)}
     pairs = [("one " * 20, "eins"), ("two", "zwei")]
     for batch_tokens, max_length, dropped in [
@@ -333,8 +334,8 @@ def test_bad_arguments_are_named(tokenizer, pairs, arguments, named):
         make_dataset(pairs, tokenizer, **arguments)
 
 
-def test_dataset_that_does_not_count_begins_where_it_is_told(tokenizer):
-    """Whoever else reads it meanwhile, to its end."""
+def test_dataset_that_does_not_count_epochs_starts_at_seek(tokenizer):
+    """Also after a complete iteration."""
     stream = BatchStream(PAIRS, tokenizer, batch_tokens=3000)
     dataset = stream.dataset(counts_epochs=False)
     expected = {}
@@ -350,7 +351,7 @@ def learned(tokenizer, positions, **overrides):
     return TransformerConfig(positions="learned", max_sequence_length=positions, **sizes)
 
 
-def test_pairs_beyond_learned_positions_are_refused_or_dropped(tokenizer):
+def test_pairs_beyond_learned_positions_raise_or_are_dropped(tokenizer):
     pairs = [("one " * n, "eins") for n in range(1, 30)]
     lengths = [len(tokenizer.tokenize(source, add_end=True)) for source, _ in pairs]
     config = learned(tokenizer, 20)
@@ -367,7 +368,7 @@ def test_pairs_beyond_learned_positions_are_refused_or_dropped(tokenizer):
     make_dataset(pairs, tokenizer, **options | {"config": sinusoidal})
 
 
-def test_tokenizers_of_another_vocabulary_than_the_models_are_refused(tokenizer, source_tokenizer):
+def test_tokenizers_with_another_vocabulary_than_the_model_raise(tokenizer, source_tokenizer):
     size, source_size = tokenizer.vocabulary_size, source_tokenizer.vocabulary_size
     both = {"source_vocabulary_size": source_size, "tie_embeddings": "none"}
     config = learned(tokenizer, 256, **both)

@@ -1,4 +1,4 @@
-"""The tokenizer loses nothing but what its rule says, in every mode and after every round trip."""
+"""The tokenizer restores text by its rule: eagerly, in graphs, and after saving and loading."""
 
 import inspect
 import os
@@ -12,11 +12,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import CorpusError, read_lines
 from keras_transformer.data.tokenizer import Tokenizer
+from tests.examples import examples
 
 pytestmark = pytest.mark.tensorflow_only
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ def text_lines(num_lines):
 
 
 def random_unicode(num_lines):
-    """Lines of characters of all planes that Python's Unicode knows, and of the awkward ones."""
+    """Random lines: characters of all planes that Python's Unicode assigns, and `AWKWARD` ones."""
     rng = random.Random(0)
 
     def character():
@@ -50,7 +51,7 @@ def random_unicode(num_lines):
             return chr(rng.randrange(0x300, 0x370))
         return chr(rng.randrange(rng.choice([0x250, 0x3000, 0x20000, 0x110000])))
 
-    # What Python's Unicode does not assign in planes 0 to 2 may be composed in a later one.
+    # A later version of Unicode may compose what this one leaves unassigned in planes 0 to 2.
     def is_known(char):
         category = unicodedata.category(char)
         return category != "Cs" and (category != "Cn" or ord(char) >= 0x30000)
@@ -100,7 +101,7 @@ def test_normalize_is_idempotent_and_changes_no_tokens(tokenizer):
     assert tokenizer.tokenize(once).to_list() == tokenizer.tokenize(lines).to_list()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(short=40, long=200)
 @given(line=st.text(alphabet=st.sampled_from(" \t\n\u2581\u3000\u0301\x00aé<s>")))
 def test_white_space_is_kept_or_joined_as_the_rule_says(tokenizer, line):
     (result,) = strings(tokenizer.detokenize(tokenizer.tokenize([line])))
@@ -161,7 +162,7 @@ def test_eager_and_graph_give_the_same_values_and_types(tokenizer, text):
     assert_same(tokenizer.normalize(text), tf.function(tokenizer.normalize)(text))
 
 
-def test_start_and_end_stand_around_every_row(tokenizer):
+def test_start_and_end_surround_every_row(tokenizer):
     text = ["the cat", ""]
     bare = tokenizer.tokenize(text).to_list()
     framed = tokenizer.tokenize(text, add_start=True, add_end=True).to_list()
@@ -210,7 +211,7 @@ def run_python(code, *arguments, **environment):
 
 
 class RoundTrip(tf.Module):
-    """What an exported translator does with its tokenizer."""
+    """Tokenises and detokenises in a graph, as an exported translator does."""
 
     def __init__(self, tokenizer):
         super().__init__()
@@ -221,6 +222,7 @@ class RoundTrip(tf.Module):
         return self.tokenizer.detokenize(self.tokenizer.tokenize(text, add_end=True))
 
 
+@pytest.mark.slow
 def test_file_and_saved_model_are_the_same_in_a_fresh_process(tmp_path):
     text = ["Größe \N{CAT FACE}", "  the \u2581 cat ", ""]
     expected = []
@@ -247,10 +249,10 @@ print(outputs)
 """
     output, errors = run_python(code)
     assert output.strip() == str(expected)
-    assert "normalizer" not in errors  # SentencePiece has nothing to say
+    assert "normalizer" not in errors  # SentencePiece logs nothing
 
 
-def test_training_is_deterministic_and_says_nothing(tmp_path, capfd):
+def test_training_is_deterministic_and_prints_nothing(tmp_path, capfd):
     models = [
         Tokenizer.train(iter(text_lines(300)), 300, tmp_path / "m", max_lines=200).model_bytes
         for _ in range(2)
@@ -273,8 +275,8 @@ def test_training_reads_files_globs_and_lines_alike(tmp_path):
     assert len(models) == 1
 
 
-def test_vocabulary_is_byte_pairs_unless_told_otherwise_wherever_it_is_learned():
-    """The paper's, in Python, in a recipe and on the command line."""
+def test_model_type_is_bpe_by_default_everywhere():
+    """As in the paper: in Python, in recipes and on the command line."""
     from keras_transformer.cli.data import vocabulary
     from keras_transformer.runs.recipe import VocabularySettings
 
@@ -298,7 +300,7 @@ def test_lines_with_tabs_are_learned_from(tmp_path):
     assert tokenizer.tokenize("ab cd").shape[0] < len("ab cd")
 
 
-def test_vocabulary_larger_than_the_text_gives_is_lowered_with_a_warning(tmp_path):
+def test_vocabulary_is_smaller_with_a_warning_if_the_text_yields_fewer_tokens(tmp_path):
     with pytest.warns(UserWarning, match="vocabulary_size=8000"):
         tokenizer = Tokenizer.train(iter(["some text"]), 8000, tmp_path / "m")
     assert 260 < tokenizer.vocabulary_size < 8000
@@ -314,7 +316,7 @@ def broken_corpus():
     ("files", "arguments", "error", "named"),
     [
         (iter(["abc"]), {"vocabulary_size": 262}, ValueError, "`vocabulary_size` must be at least"),
-        (iter(["", " "]), {}, ValueError, "`files` must hold a line.*an iterator without one$"),
+        (iter(["", " "]), {}, ValueError, "`files` must hold a line.*an iterator without text$"),
         (iter([("a", "b")]), {}, ValueError, "`files` must give lines"),
         (["one line", "another"], {}, FileNotFoundError, r"one line.*iter\(lines\)"),
         ("missing.txt", {}, FileNotFoundError, "missing.txt"),
@@ -343,7 +345,7 @@ def foreign_model():
 
 
 @pytest.mark.parametrize("model", [b"", b"not a model", foreign_model], ids=["", "text", "foreign"])
-def test_bytes_that_are_no_model_of_ours_raise(model):
+def test_bytes_that_train_did_not_write_raise(model):
     with pytest.raises(ValueError, match="`model` must be a SentencePiece model"):
         Tokenizer(model() if callable(model) else model)
 
@@ -358,21 +360,21 @@ def test_text_of_the_wrong_shape_raises(tokenizer):
         tokenizer.tokenize([["a", "b"]])
 
 
-def test_without_tensorflow_text_only_the_use_raises(tokenizer, monkeypatch):
+def test_missing_tensorflow_text_raises_on_use_only(tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(ImportError, match="needs tensorflow-text"):
         Tokenizer(tokenizer.model_bytes)
 
 
 def test_tokenizer_outlives_a_new_random_seed(tmp_path):
-    """Seeding empties TensorFlow's cache of kernels, and with it tensorflow-text's own models."""
+    """Seeding clears TensorFlow's kernel cache, which holds the models of tensorflow-text."""
     tokenizer = Tokenizer.train(iter(["one two three"]), 268, tmp_path / "one.model")
     compiled = tf.function(tokenizer.tokenize)
     before = tokenizer.tokenize(["two"]).to_list(), compiled(tf.constant(["two"])).to_list()
     keras.utils.set_random_seed(1)
     after = tokenizer.tokenize(["two"]).to_list(), compiled(tf.constant(["two"])).to_list()
     assert after == before
-    # Two models side by side do not share what is named.
+    # Two models have two named resources.
     other = Tokenizer.train(iter(["zwei drei vier"]), 268, tmp_path / "other.model")
     assert other.detokenize(other.tokenize(["vier"])).numpy().tolist() == [b"vier"]
     assert tokenizer.tokenize(["two"]).to_list() == before[0]
