@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains on the embedded corpus (English number names to German ones), scores, draws, exports, and
-# translates with the SavedModel in a process that knows nothing of this package.
+# Trains on the embedded corpus (English to German number names), evaluates, plots, exports, and translates
+# with the SavedModel in a process that does not import this package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,5 +25,5 @@ answer = served.signatures["serving_default"](text=tf.constant(text))
 for line, translation in zip(text, answer["translation"].numpy()):
     print(f"  {line} -> {translation.decode()}")
 if "keras_transformer" in sys.modules:
-    sys.exit("keras_transformer was imported, which must not be.")
+    sys.exit("The serving process must not import keras_transformer, but did.")
 PY

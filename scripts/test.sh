@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that is checked: style, all tests on TensorFlow, layers and model on the other backends.
+# Checks style, types and all tests: on TensorFlow, then those of layers, models and training on the
+# other backends that are installed. `test.sh --long` also runs the tests marked `long`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,13 +9,17 @@ python=.venv/bin/python
 
 $python -m ruff check .
 $python -m ruff format --check .
+$python -m mypy
 
-KERAS_BACKEND=tensorflow $python -m pytest --numprocesses 2 --dist loadfile
+# `worksteal`: a worker that is done takes tests from the other, so that neither waits at the end.
+run_tests() { $python -m pytest --numprocesses 2 --dist worksteal "$@"; }
+
+KERAS_BACKEND=tensorflow run_tests "$@"
 
 for backend in jax torch; do
     if $python -c "import $backend" 2>/dev/null; then
-        echo "Layers and model on $backend:"
-        KERAS_BACKEND=$backend $python -m pytest --numprocesses 2 --dist loadfile \
+        echo "Layers, models and training on $backend:"
+        KERAS_BACKEND=$backend run_tests "$@" \
             tests/layers tests/models tests/training tests/test_backends.py
     else
         echo "$backend is not installed: its tests did not run."

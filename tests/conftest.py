@@ -1,31 +1,76 @@
-"""What every test starts from: quiet backends, two logical CPUs, fixed seeds."""
+"""What every test starts from: which tests run, quiet backends, two logical CPUs, fixed seeds."""
 
+import gc
 import os
+import re
 
+import pytest
+from hypothesis import settings
+
+BACKEND = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if BACKEND == "jax":
+    # Nearly all the time goes into compiling: every operation, for every shape.
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    )
 
-import keras  # noqa: E402
-import pytest  # noqa: E402
-
-BACKEND = keras.backend.backend()
-
-if BACKEND == "tensorflow":
-    import tensorflow as tf
-
-    # Before TensorFlow starts: it cannot be split later.
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+# A failure prints the line that repeats it: `@reproduce_failure(...)`.
+settings.register_profile("short", max_examples=25, derandomize=True, deadline=None)
+settings.register_profile("long", max_examples=100, deadline=None, print_blob=True)
 
 
-def pytest_collection_modifyitems(items):
-    if BACKEND == "tensorflow":
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="run the tests marked `long` too")
+
+
+def pytest_configure(config):
+    settings.load_profile("long" if config.getoption("long") else "short")
+
+
+def pytest_sessionstart(session):
+    """Imports the backend, but not in the process that only hands the tests to workers."""
+    if session.config.pluginmanager.hasplugin("dsession"):
         return
-    skip = pytest.mark.skip(reason=f"needs TensorFlow, the backend is {BACKEND}")
+    import keras  # noqa: F401
+
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        # Before TensorFlow starts: it cannot be split later.
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+    # Tracing allocates millions of objects: collect less often, and never walk the modules.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_ignore_collect(collection_path):
+    """Modules that need TensorFlow are not imported on another backend."""
+    if BACKEND != "tensorflow" and collection_path.suffix == ".py":
+        marks = re.search(r"^pytestmark = .*", collection_path.read_text("utf-8"), re.MULTILINE)
+        if marks and "tensorflow_only" in marks.group():
+            return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    left_out = []
     for item in items:
-        if "tensorflow_only" in item.keywords:
-            item.add_marker(skip)
+        if BACKEND == "jax" and "slow_on_jax" in item.keywords:
+            item.add_marker("long")
+        if "long" in item.keywords:
+            item.add_marker("slow")
+        is_of_another_backend = BACKEND != "tensorflow" and "tensorflow_only" in item.keywords
+        if is_of_another_backend or ("long" in item.keywords and not config.getoption("long")):
+            left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
+    import keras
+
     keras.utils.set_random_seed(0)

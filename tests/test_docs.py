@@ -1,11 +1,14 @@
 """The pages: built without a warning, whole, true, and with links and examples that work."""
 
+import ast
 import html
+import importlib
 import inspect
 import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -233,7 +236,43 @@ def pages_with_examples():
     return [page for page in MARKDOWN if to_script(page.read_text("utf-8")).strip()]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with_examples(), ids=lambda page: page.name)
+def test_examples_use_names_and_commands_that_exist(page):
+    """Also those that are not run."""
+    for block in FENCE.finditer(page.read_text("utf-8")):
+        code = textwrap.dedent(block["code"])
+        if block["language"] == "python":
+            check_names(ast.parse(code))
+        elif block["language"] == "bash":
+            for line in re.findall(r"keras-transformer (.*)", code.replace("\\\n", " ")):
+                check_command(line)
+
+
+def check_names(tree):
+    """`import keras_transformer as kt` stands in the first block of a page."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("keras_transformer"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in ("kt", "keras_transformer"):
+                assert hasattr(keras_transformer, node.attr), node.attr
+
+
+def check_command(line):
+    """The words up to a comment, pipe or redirection: a command and options that it has."""
+    import typer
+
+    from keras_transformer.cli import app
+
+    name, *words = shlex.split(re.split(r"[|<>`]| #", line)[0])
+    command = typer.main.get_command(app).commands[name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in words if re.match("--[a-z]", word)} <= options | {"--help"}, line
+
+
+@pytest.mark.long
 @pytest.mark.tensorflow_only
 @pytest.mark.parametrize("page", pages_with_examples(), ids=lambda page: page.name)
 def test_examples_run(page, tmp_path):

@@ -1,14 +1,13 @@
-"""The shape of the package: which folder imports which, and how long files and functions are."""
+"""The rules of the folders: which folder may import which, and how long a file may be."""
 
 import ast
 import pathlib
-
-import pytest
+import re
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 
-# Each folder, and what it may import of the package. Only folders of the rows above it stand there,
-# so that no circle is possible. Files beside the folders import nothing of the package.
+# {folder: the folders and top-level files that it may import}. A folder may import only folders of
+# earlier rows, so no cycle is possible. Top-level files import only `types`, as every file may.
 FOLDERS = {
     "layers": "",
     "data": "atomic_file",
@@ -19,8 +18,8 @@ FOLDERS = {
     "runs": "layers data training models decoding settings atomic_file console evaluation",
     "cli": "data decoding export runs settings atomic_file console evaluation plotting",
 }
-# What only TensorFlow has: replicas, and graphs that raise errors when they run.
-FILES_THAT_KNOW_THE_BACKEND = ("layers/dropout.py", "layers/arguments.py")
+# Only TensorFlow has replicas, and graphs that can raise errors when they run.
+BACKEND_FILES = ("layers/dropout.py", "layers/arguments.py")
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -35,24 +34,24 @@ def folder_of(path):
 
 
 def imported_modules(tree):
-    """Full names: of modules, and of what is imported from them."""
+    """Yields the full names of imported modules, and of names imported from modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, "import by the full name"
+            assert not node.level, "use an absolute import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def imported_parts(path):
-    """The folders and top-level files of the package that a file imports."""
+    """Yields the folders and top-level files of the package that a file imports."""
     for name in imported_modules(ast.parse(path.read_text())):
         package, _, rest = name.partition(".")
         if package == PACKAGE.name:
             yield rest.partition(".")[0]
 
 
-def test_table_of_folders_is_complete_and_has_one_direction():
+def test_table_has_every_folder_and_imports_have_one_direction():
     assert set(FOLDERS) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     above = {path.stem for path in PACKAGE.glob("*.py")}
     for folder, allowed in FOLDERS.items():
@@ -60,39 +59,59 @@ def test_table_of_folders_is_complete_and_has_one_direction():
         above.add(folder)
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_file_imports_only_what_its_folder_may(path):
-    folder = folder_of(path)
-    allowed = {folder, "__version__", "types", *FOLDERS.get(folder, "").split()}
-    assert not set(imported_parts(path)) - allowed, f"{folder} may import {allowed}"
+def test_contributing_shows_the_same_table():
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)/` \| .+ \|(.*)\|$", text, flags=re.MULTILINE))
+    shown = {folder: set(re.findall(r"`(\w+)`", cell)) for folder, cell in rows.items()}
+    assert shown == {folder: set(allowed.split()) for folder, allowed in FOLDERS.items()}
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_layers_and_models_are_plain_keras(path):
-    if folder_of(path) not in ("layers", "models") or relative(path) in FILES_THAT_KNOW_THE_BACKEND:
-        return
-    roots = {name.partition(".")[0] for name in imported_modules(ast.parse(path.read_text()))}
-    assert not roots & {"tensorflow", "tensorflow_text", "jax", "torch"}
+def test_files_import_only_what_their_folder_may():
+    wrong = {}
+    for path in FILES:
+        folder = folder_of(path)
+        allowed = {folder, "__version__", "types", *FOLDERS.get(folder, "").split()}
+        if others := set(imported_parts(path)) - allowed:
+            wrong[relative(path)] = others
+    assert not wrong, "imports that the row of the folder in `FOLDERS` does not allow"
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_files_and_functions_stay_short(path):
+def test_layers_and_models_are_plain_keras():
+    backends = {"tensorflow", "tensorflow_text", "jax", "torch"}
+    wrong = {}
+    for path in FILES:
+        if folder_of(path) in ("layers", "models") and (relative(path) not in BACKEND_FILES):
+            names = imported_modules(ast.parse(path.read_text()))
+            if found := backends & {name.partition(".")[0] for name in names}:
+                wrong[relative(path)] = found
+    assert not wrong
+
+
+def test_files_and_functions_stay_short():
+    wrong = [f"{relative(path)}: {what}" for path in FILES for what in too_long(path)]
+    assert not wrong, "\n".join(wrong)
+
+
+def too_long(path):
+    """Yields the limits that a file exceeds."""
     source = path.read_text()
     tree, lines = ast.parse(source), source.splitlines()
-    assert code_length(tree, lines) <= 300
-    assert not [n for n in ast.walk(tree) if isinstance(n, ast.Assert)], "raise an error instead"
+    if code_length(tree, lines) > 300:
+        yield "more than 300 lines of code"
     for node in ast.walk(tree):
         is_constructor = getattr(node, "name", None) == "__init__"
+        if isinstance(node, ast.Assert):
+            yield f"line {node.lineno}: raise an error instead of asserting"
         if is_constructor and folder_of(path) == "layers":
             continue  # its arguments are the layer's config
-        if is_constructor:
-            assert len(node.args.args) <= 11, "more than 10 arguments"
-        if isinstance(node, ast.FunctionDef):
-            assert code_length(node, lines) <= 50, node.name
+        if is_constructor and len(node.args.args) > 11:
+            yield f"line {node.lineno}: more than 10 arguments"
+        if isinstance(node, ast.FunctionDef) and code_length(node, lines) > 50:
+            yield f"{node.name}: more than 50 lines of code"
 
 
 def code_length(node, lines):
-    """Lines of code: docstrings, comments and blank lines not counted."""
+    """Counts lines of code, without docstrings, comments and blank lines."""
     is_module = isinstance(node, ast.Module)
     first, last = (1, len(lines)) if is_module else (node.lineno, node.end_lineno)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)

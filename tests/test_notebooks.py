@@ -46,7 +46,7 @@ def test_links_of_notebook_lead_somewhere(path):
             assert (path.parent / target).is_file(), target
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.tensorflow_only
 @every_notebook
 def test_notebook_shows_what_it_says(path, tmp_path):

@@ -1,4 +1,4 @@
-"""What is public is exported, imported lazily, and annotated."""
+"""Public names are exported, imported lazily, and fully annotated."""
 
 import importlib
 import inspect
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tensorflow_only
 
 
 def public_objects():
-    """{full name: class or function} of all folders' exports, and the commands."""
+    """Returns {full name: class or function} of all exported names and all commands."""
     objects = {}
     for folder in FOLDERS:
         module = importlib.import_module(f"keras_transformer{folder}")
@@ -33,7 +33,7 @@ def public_objects():
 
 
 def methods_of(cls):
-    """Public methods and properties that a class has from this package, by name."""
+    """Yields the public methods and properties of a class that this package defines."""
     for owner in cls.__mro__:
         if not owner.__module__.startswith("keras_transformer"):
             continue
@@ -44,7 +44,7 @@ def methods_of(cls):
 
 
 def missing_annotations(function):
-    signature = inspect.signature(function, follow_wrapped=False)
+    signature = inspect.signature(function)
     for parameter in signature.parameters.values():
         if parameter.name not in ("self", "cls") and parameter.annotation is parameter.empty:
             yield parameter.name
