@@ -1,4 +1,4 @@
-"""How fast is decoding? Us and the peers, in one run, in turns.
+"""Measures the speed and the memory of decoding, ours and other libraries', in one run.
 
     python benchmarks/decode.py --opennmt-python onmt/bin/python
     python benchmarks/decode.py --quick --opennmt-python onmt/bin/python
@@ -6,30 +6,31 @@
     python benchmarks/decode.py growth
     python benchmarks/decode.py memory
 
-`forced` (what runs if nothing is named): every hypothesis has exactly 16, 32 or 64 tokens, so that
-all do the same number of steps. `--quick`: only what has a floor, at length 32. `free`: a trained
-model translates a file, hypotheses end by themselves. `growth`: the time per token against the
-length. `memory`: the peak of the search, in a process of its own for each setting, and a line
-through the peaks.
+`forced` (the default): every hypothesis has exactly 16, 32 or 64 tokens, so all libraries run the
+same number of steps. `--quick`: only the settings that have a floor, at length 32. `free`: a
+trained model translates a file, and hypotheses end by themselves. `growth`: the time per token by
+length. `memory`: the peak memory of the search, in a new process for each setting, and a linear
+fit of the peaks.
 
-All have the same sentences of token ids, the same sizes and vocabulary, and as many cores as
-`--threads`; each turns ids into its own form and back within its time. A measurement is one decode,
-or as many as take a fifth of a second; the peers follow each other, forwards and backwards in turn.
-A ratio is the peer's seconds over ours, so above 1 we are faster: the median of the rounds, in
-brackets the least and the greatest.
+All libraries get the same sentences of token ids, the same model sizes and vocabulary, and
+`--threads` cores. The time of each includes the conversion of token ids to its own form and back.
+A measurement is one decode, or as many as take 0.2 seconds. The libraries are measured in turns,
+forwards and backwards. A ratio is the library's seconds / our seconds, so above 1 we are faster:
+the median of the rounds, in brackets the minimum and the maximum.
 
-What differs between the peers:
+Differences between the libraries:
 
-- CTranslate2 has our weights. Its time has its look-up of token strings. Free-running, it scores by
-  n ** alpha, stops at `beam_size` ended hypotheses, and has one greatest length for the batch.
-- OpenNMT-tf has weights of its own, drawn at random, so it takes no part in `free`. Its time has
-  its look-up of token strings and the pipe to its process. What forces the length costs it no more
-  than what it does anyway; it costs us and KerasHub nothing, and CTranslate2 next to nothing.
-- KerasHub has our model and no cache: see `decode_peers/keras_hub_samplers.py`. Where one decode
-  would take minutes it is left out; `free` has it if `--peers` names it.
+- CTranslate2 has our weights. Its time includes the look-up of token strings. Free-running, it
+  scores by n ** alpha, stops at `beam_size` finished hypotheses, and has one maximum length for the
+  batch.
+- OpenNMT-tf has its own random weights, so it is not in `free`. Its time includes the look-up of
+  token strings and the pipe to its process. Forcing the length costs nothing extra in OpenNMT-tf,
+  KerasHub and ours, and almost nothing in CTranslate2.
+- KerasHub has our model and no cache: see `decode_peers/keras_hub_samplers.py`. Settings where one
+  decode would take minutes are left out; `free` has it if `--peers` names it.
 
-It needs `ctranslate2` and `keras-hub`, and OpenNMT-tf an environment of its own, see
-`decode_peers/opennmt_tf.py`. Who is missing is left out, and a line says so. Linux only.
+It needs `ctranslate2` and `keras-hub`. OpenNMT-tf needs its own environment, see
+`decode_peers/opennmt_tf.py`. A missing library is left out, with a message. Linux only.
 """
 
 import argparse
@@ -44,7 +45,7 @@ import statistics
 from typing import NamedTuple
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # cores are compared
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # compare CPUs only
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from decode_peers.timing import (
@@ -64,10 +65,10 @@ GROWTH_LENGTHS = (16, 32, 64, 128, 256)
 GROWTH_LIMIT = 2.5
 MEMORY_BEAMS = (2, 4, 8)
 MEMORY_LENGTHS = (64, 128, 256)
-# How far a peak may lie from the line, as a part of the peak.
+# Maximum error of the linear fit, relative to the peak.
 MEMORY_LIMIT = 0.1
 
-# option of --peers -> name in the tables
+# value of --peers -> name in the tables
 PEERS = {
     "float32": "ours float32",
     "bfloat16": "ours bfloat16",
@@ -87,7 +88,7 @@ class Setting(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """In every setting of these, `ours` must be `floor` times as fast as `peer`, or `target`."""
+    """In these settings, `ours` must be `floor` times as fast as `peer`, and should be `target`."""
 
     size: str
     batch: int
@@ -97,7 +98,7 @@ class Goal(NamedTuple):
     floor: float
     target: float | None = None
 
-    def is_about(self, setting):
+    def covers(self, setting):
         same = (self.size, self.batch) == (setting.size, setting.batch)
         return same and setting.beam_size in self.beam_sizes
 
@@ -116,7 +117,7 @@ GOALS = (
 
 @contextlib.contextmanager
 def make_peers(model, names, arguments):
-    """Those of the peers that can be had here, by name; ours in float32 is always one."""
+    """Yields the available peers by name; ours in float32 is always one of them."""
     from decode_peers.ours import Ours
 
     peers, threads = [Ours(model)], arguments.threads
@@ -138,7 +139,7 @@ def make_peers(model, names, arguments):
             peers.append(OpenNMT(arguments.opennmt_python, model.config, threads))
             stack.callback(peers[-1].close)
         elif OPENNMT in names:
-            print("OpenNMT-tf is left out: see decode_peers/opennmt_tf.py, and --opennmt-python")
+            print("OpenNMT-tf is left out: see --opennmt-python and decode_peers/opennmt_tf.py")
         yield {peer.name: peer for peer in peers}
 
 
@@ -150,7 +151,7 @@ def is_installed(package):
 
 
 def use_threads(threads):
-    """Holds this process, and those it starts, to so many cores."""
+    """Pins this process, and those it starts, to this number of cores."""
     cores = sorted(os.sched_getaffinity(0))[-threads:]
     if len(cores) < threads:
         raise SystemExit(f"There are {len(cores)} cores here. Received: --threads {threads}")
@@ -172,7 +173,7 @@ def new_model(size):
 
 
 def random_sentences(number):
-    """Sentences of 8 to 20 tokens and the end token, 2, sorted by length as `Translator` does."""
+    """Sentences of 8 to 20 tokens and the end token 2, sorted by length as `Translator` does."""
     import numpy as np
 
     rng = np.random.default_rng(number)
@@ -184,7 +185,7 @@ def random_sentences(number):
 
 
 def forced(arguments):
-    """A table for each size, and what it says of the goals."""
+    """Prints a table for each model size, then whether the goals are reached."""
     settings = list(forced_settings(arguments))
     measured = {}
     with progress(len(settings)) as show:
@@ -199,15 +200,15 @@ def forced_settings(arguments):
     lengths = arguments.lengths or ((32,) if arguments.quick else (16, 32, 64))
     for values in itertools.product(arguments.sizes, beams, arguments.batches, lengths):
         setting = Setting(*values)
-        if not arguments.quick or any(goal.is_about(setting) for goal in GOALS):
+        if not arguments.quick or any(goal.covers(setting) for goal in GOALS):
             yield setting
 
 
 def names_of(setting, arguments):
-    """Who takes part: with `--quick`, those whom a goal names."""
+    """The peers to measure: with `--quick`, only those of the goals."""
     names = {PEERS[option] for option in arguments.peers or PEERS}
     if arguments.quick:
-        names &= {name for g in GOALS if g.is_about(setting) for name in (g.ours, g.peer)}
+        names &= {name for g in GOALS if g.covers(setting) for name in (g.ours, g.peer)}
     return names | {OURS}
 
 
@@ -247,11 +248,11 @@ def forced_decode(peer, sentences, beam_size, length):
 
 
 def judge(goal, measured):
-    """Prints whether all settings that a goal is about reach it."""
+    """Prints whether all settings of a goal reach it."""
     reached = {
         setting: ratios(seconds, goal.peer, goal.ours)
         for setting, seconds in measured.items()
-        if goal.is_about(setting) and {goal.ours, goal.peer} <= set(seconds)
+        if goal.covers(setting) and {goal.ours, goal.peer} <= set(seconds)
     }
     what = f"{goal.size}, batch {goal.batch}: {goal.ours} over {goal.peer}"
     if not reached:
@@ -273,11 +274,11 @@ def judge(goal, measured):
 
 
 def free(arguments):
-    """A trained model translates a file: sentences a second, BLEU, and how many are as ours."""
+    """Translates a file: sentences per second, BLEU, and the fraction equal to our float32."""
     if not (arguments.run and arguments.source):
         raise SystemExit("free: give a trained run, --run, and a file to translate, --source.")
     import keras_transformer as kt
-    from keras_transformer.data.corpus import read_lines
+    from keras_transformer.data import read_lines
 
     translator = kt.load_run(arguments.run, model=arguments.model)
     lines = list(read_lines(arguments.source))
@@ -314,7 +315,7 @@ def free(arguments):
 
 
 def free_decode(peer, batches, beam_size, rows):
-    """A function that decodes all batches and leaves the hypotheses in `rows[peer.name]`."""
+    """Returns a function that decodes all batches into `rows[peer.name]`."""
 
     def decode():
         decoded = [peer.decode(batch, beam_size) for batch in batches]
@@ -327,7 +328,7 @@ def free_decode(peer, batches, beam_size, rows):
 
 
 def growth(arguments):
-    """The time per token against the length: greedy, batch 64, tiny."""
+    """Measures the time per token by length: greedy, batch 64, tiny."""
     lengths = arguments.lengths or GROWTH_LENGTHS
     sentences = random_sentences(64)
     seconds = {}
@@ -354,14 +355,14 @@ def growth(arguments):
 
 
 def memory(arguments):
-    """The peak of the search against batch, beam and length, and the line through the peaks.
+    """Measures the peak memory of the search by batch, beam and length, and fits a line.
 
-    Without oneDNN the peak is of what lives. With it, as TensorFlow comes, its pool and its kernels
-    for every shape are there too, and stay: the last column, of which no line is asked.
+    The fit uses the peaks without oneDNN, which count only live tensors. By default TensorFlow
+    uses oneDNN, which also keeps a memory pool and kernels per shape: the last column.
     """
     import numpy as np
 
-    # What is freed goes back at once.
+    # malloc returns freed blocks of this size to the system at once.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
     beams, lengths = arguments.beams or MEMORY_BEAMS, arguments.lengths or MEMORY_LENGTHS
     settings = list(itertools.product(arguments.batches, beams, lengths))
@@ -371,11 +372,11 @@ def memory(arguments):
             show("batch {}, beam {}, length {}".format(*setting))
             peaks.append([peak_of_process(setting, arguments.threads, onednn) for onednn in "01"])
     if len(peaks) < 4:
-        raise SystemExit("A line needs at least four settings.")
+        raise SystemExit(f"The fit needs at least 4 settings. Received: {len(peaks)}")
     settings, (peaks, pools) = settings[: len(peaks)], np.array(peaks).T
     batch, beam, length = np.array(settings).T
     terms = np.stack([np.ones_like(batch), batch * beam, batch * beam * length], axis=1)
-    # Divided by the peaks: a tenth of a small one counts as much as a tenth of a large one.
+    # Divide by the peaks to minimise the relative error.
     (constant, hypothesis, token), *_ = np.linalg.lstsq(
         terms / peaks[:, None], np.ones_like(peaks), rcond=None
     )
@@ -390,18 +391,18 @@ def memory(arguments):
         f"length x {token / 2**10:.2f} KiB)"
     )
     off = np.abs(line / peaks - 1).max()
-    print_verdict(off <= MEMORY_LIMIT, f"linear: no peak is off the line by more than {off:.0%}")
+    print_verdict(off <= MEMORY_LIMIT, f"linear: the error of the fit is at most {off:.0%}")
 
 
 def peak_of_process(setting, threads, onednn):
-    """The peak of the search in a new process, with oneDNN or without."""
+    """Returns `peak_of_search` of a new process, with or without oneDNN."""
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = onednn
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(peak_of_search, (*setting, threads))
 
 
 def peak_of_search(batch, beam_size, length, threads):
-    """Bytes by which a decode raises this process's memory at the most."""
+    """Returns the peak memory of a decode, in bytes above the memory before it."""
     use_threads(threads)
     from decode_peers.ours import Ours
 
@@ -409,7 +410,7 @@ def peak_of_search(batch, beam_size, length, threads):
     ours.decode(random_sentences(1), beam_size, 2)  # traces
     sentences = random_sentences(batch)
     before = memory_status("VmRSS")
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     ours.decode(sentences, beam_size, length)
     return memory_status("VmHWM") - before
 
@@ -423,8 +424,8 @@ def main():
     measures = {function.__name__: function for function in (forced, free, growth, memory)}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("measure", nargs="?", choices=measures, default="forced")
-    parser.add_argument("--quick", action="store_true", help="forced: only what has a floor")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, help="default: all that can be had")
+    parser.add_argument("--quick", action="store_true", help="forced: only settings with a floor")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="default: all available")
     parser.add_argument("--opennmt-python", help="the python of OpenNMT-tf's own environment")
     parser.add_argument("--sizes", nargs="+", choices=("tiny", "base"), default=("tiny", "base"))
     parser.add_argument("--beams", nargs="+", type=int)

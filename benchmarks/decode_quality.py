@@ -1,21 +1,22 @@
-"""Does a translation depend on its batch, and what does a wider beam buy? On a trained run.
+"""Checks that a run's translations do not depend on the batch, and measures quality by beam.
 
     python benchmarks/decode_quality.py RUN --source test.en --reference test.de --tokenized
     python benchmarks/decode_quality.py RUN --model M --source S --reference R --only table
 
 `invariance`: greedy search and beam 4 translate the file as it is, each sentence alone, in other
-orders and batches, and with up to 40 columns of padding more. The token ids must be the same; where
-they are not, both are scored alone, and may differ by no more than rounding: a tie.
+orders and batches, and with up to 40 extra columns of padding. The token ids must be the same.
+Where they differ, both hypotheses are scored alone, and the scores may differ only by rounding: a
+tie.
 
-`scores`: beam 4's scores against greedy search's. A beam may lose the better hypothesis, so a few
-are lower. The searches of these are watched: greedy search's hypothesis must have left the beam, at
-a step where it was not among the candidates that the search keeps, by totals that are summed up
-anew from the log-probs that the search saw.
+`scores`: compares the scores of beam 4 and greedy search. A beam may prune the better hypothesis,
+so a few scores are lower. For each of these sentences the program follows the greedy hypothesis
+through the search. It must have been pruned at a step where it was not among the candidates that
+the search keeps. The totals are summed again from the log-probs that the search received.
 
-`table`: BLEU, chrF, mean score, length and speed for five beams. The length is in words, over the
-references'. The speed is of the second call; the first traces the graph.
+`table`: BLEU, chrF, mean score, length and speed for five beams. The length is the number of words
+/ the number of reference words. The speed is that of the second call; the first traces the graph.
 
-Exit code 1 if a bar is missed.
+The exit code is 1 if a check fails.
 """
 
 import argparse
@@ -36,23 +37,23 @@ from decode_peers.timing import print_row
 
 import keras_transformer as kt
 from keras_transformer.cli.translators import progress
-from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data import read_parallel
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.model_search import score_model, search_model
 from keras_transformer.decoding.search import penalty
 
 GREEDY, BEAM = 1, 4
 TABLE_BEAMS = (1, 2, 4, 8, 16)
-SHUFFLED_BATCHES = (64, 64, 7, 256, 1000)  # sentences decoded together; a shuffle each
+SHUFFLED_BATCHES = (64, 64, 7, 256, 1000)  # sentences per batch, one shuffle for each
 PADDED_BATCHES = (16, 64, 250)
-MOST_PADDING = 40
-SAME_SHARE = 0.998
-LOWER_SHARE = 0.03
-TIE = 1e-4
+MAX_PADDING = 40
+MIN_SAME = 0.998  # fraction of the sentences
+MAX_LOWER = 0.03  # fraction of the sentences
+TIE = 1e-4  # difference of scores
 
 
 class Trial:
-    """The translator and the sentences; translations as `Hypothesis` or as tuples of token ids."""
+    """A translator and a test set; translations are `Hypothesis` or tuples of token ids."""
 
     def __init__(self, translator, pairs):
         self.translator = translator
@@ -64,7 +65,7 @@ class Trial:
 
     @functools.cache  # noqa: B019 (there is one trial)
     def hypotheses(self, beam_size):
-        """The file as it is, in batches of 64."""
+        """Translates the file in its order, in batches of 64."""
         with progress(len(self.sources)) as advance:
             return self.translate(self.sources, beam_size, on_progress=advance)
 
@@ -76,7 +77,7 @@ class Trial:
         return tuple(self._ids[token] for token in hypothesis.tokens)
 
     def score_alone(self, number, token_ids):
-        """The score of given token ids, by one forward pass of one sentence."""
+        """Scores given token ids with one forward pass of one sentence."""
         source = self.source_ids[number][None]
         log_probs = score_model(self.translator.model, source, tf.constant([token_ids]))
         settings = self.translator.settings
@@ -88,28 +89,28 @@ class Trial:
 
 
 def invariance(trial):
-    """Whether the sentences get the same token ids in whatever company."""
+    """Checks that the token ids do not depend on the batch."""
     passed, total = True, len(trial.sources)
     for beam_size in (GREEDY, BEAM):
         expected = [trial.ids(hypothesis) for hypothesis in trial.hypotheses(beam_size)]
-        print(f"\nBeam {beam_size}: of {total} sentences so many as in batches of 64")
+        print(f"\nBeam {beam_size}: sentences of {total} with the same ids as in batches of 64")
         for what, translate in other_ways(trial, beam_size):
             with progress(total) as advance:
                 found = translate(advance)
             differ = [number for number in range(total) if found[number] != expected[number]]
             ties = [is_tie(trial, number, expected[number], found[number]) for number in differ]
             same = total - len(differ)
-            passed &= verdict(same >= SAME_SHARE * total and all(ties), f"{same:5} {what}")
+            passed &= verdict(same >= MIN_SAME * total and all(ties), f"{same:5} {what}")
     return passed
 
 
 def other_ways(trial, beam_size):
-    """Yields what is other, and a function that translates all sentences so, to token ids."""
+    """Yields the name of each variation, and a function that translates to token ids with it."""
     yield "each alone", functools.partial(one_by_one, trial, beam_size)
     for seed, batch in enumerate(SHUFFLED_BATCHES):
         name = f"shuffled, seed {seed}, in batches of {batch}"
         yield name, functools.partial(shuffled, trial, beam_size, seed, batch)
-    # A graph of its own: a translator sorts by length, and pads no further than it must.
+    # Search directly: a translator sorts by length and pads as little as possible.
     decoder = FrozenTransformer(trial.translator.model)
     settings = replace(trial.translator.settings, beam_size=beam_size)
 
@@ -118,7 +119,7 @@ def other_ways(trial, beam_size):
         return search_model(decoder, source, settings)
 
     for seed, batch in enumerate(PADDED_BATCHES):
-        name = f"unsorted, in batches of {batch}, with 1 to {MOST_PADDING} columns more"
+        name = f"unsorted, in batches of {batch}, with 1 to {MAX_PADDING} extra columns"
         yield name, functools.partial(padded, trial, search, seed, batch)
 
 
@@ -140,7 +141,7 @@ def padded(trial, search, seed, batch, advance):
     found = {}
     for numbers in np.split(order, range(batch, len(order), batch)):
         source = tf.gather(trial.source_ids, numbers).to_tensor(pad)
-        more = [[0, 0], [0, rng.integers(1, MOST_PADDING + 1)]]
+        more = [[0, 0], [0, rng.integers(1, MAX_PADDING + 1)]]
         result = search(tf.pad(source, more, constant_values=pad))
         rows = tf.RaggedTensor.from_tensor(result.token_ids[:, 0], result.lengths[:, 0])
         found |= zip(numbers, map(tuple, rows.to_list()), strict=True)
@@ -149,7 +150,7 @@ def padded(trial, search, seed, batch, advance):
 
 
 def is_tie(trial, number, expected, found):
-    """Prints the scores of both hypotheses; whether only rounding can have decided."""
+    """Prints the scores of both hypotheses; returns whether they differ only by rounding."""
     one, other = (trial.score_alone(number, token_ids) for token_ids in (expected, found))
     step = next(t for t in itertools.count() if expected[: t + 1] != found[: t + 1])
     tie = abs(one - other) <= TIE
@@ -164,11 +165,11 @@ def is_tie(trial, number, expected, found):
 
 
 def scores(trial):
-    """Whether beam 4 finds better hypotheses, and where it does not, whether it may."""
+    """Checks that beam 4 scores higher on average, and explains the sentences where it does not."""
     greedy, beam = trial.hypotheses(GREEDY), trial.hypotheses(BEAM)
     pairs = list(zip(greedy, beam, strict=True))
     same = sum(one.tokens == other.tokens for one, other in pairs)
-    # Where both are the same, the scores differ by rounding.
+    # The scores of equal hypotheses differ by rounding.
     lower = [
         number
         for number, (one, other) in enumerate(pairs)
@@ -181,38 +182,38 @@ def scores(trial):
     what = f"mean score: greedy search {means[0]:.5f}, beam {BEAM} {means[1]:.5f}"
     passed = verdict(means[1] > means[0], what)
     share = len(lower) / len(pairs)
-    passed &= verdict(share <= LOWER_SHARE, f"lower on {share:.1%}, at most {LOWER_SHARE:.0%}")
+    passed &= verdict(share <= MAX_LOWER, f"lower on {share:.1%}, at most {MAX_LOWER:.0%}")
     return passed & departures(trial, lower)
 
 
 def departures(trial, numbers):
-    """Prints where greedy search's hypotheses left the beam; whether they had to."""
+    """Prints where greedy hypotheses were pruned; returns whether each pruning was right."""
     steps, faults = [], []
     widths = (8, 9, 9, 8, 16, 10, 9)
     header = ("sentence", "greedy", f"beam {BEAM}", "step", "token", "rank, kept", "behind")
     print_row(widths, *header)
-    watch = watcher(steps)
+    record = recorder(steps)
     for number in numbers:
         greedy, beam = trial.hypotheses(GREEDY)[number], trial.hypotheses(BEAM)[number]
         steps.clear()
-        (watched,) = trial.translate([trial.sources[number]], BEAM, processors=(watch,))
+        (recorded,) = trial.translate([trial.sources[number]], BEAM, processors=(record,))
         step, rank, kept, behind = departure(trial.ids(greedy), steps, trial.config.end_token_id)
         at = f"{step + 1} of {len(greedy.tokens)}"
         cells = (f"{greedy.score:.5f}", f"{beam.score:.5f}", at, greedy.tokens[step])
         print_row(widths, number + 1, *cells, f"{rank}, {kept}", f"{behind:.4f}")
         lost = behind < -TIE and greedy.score - beam.score > TIE
-        if lost or watched.tokens != beam.tokens:
+        if lost or recorded.tokens != beam.tokens:
             faults.append(number + 1)
     if faults:
-        what = f"THE SEARCH IS WRONG: sentences {faults}: the better one was kept, and lost, or"
-        return verdict(False, f"{what} a search that is watched finds another")
-    return verdict(True, "greedy search's hypothesis was never among the candidates kept")
+        what = f"THE SEARCH IS WRONG: sentences {faults}: it lost a candidate that it had to keep,"
+        return verdict(False, f"{what} or it finds another hypothesis when it is recorded")
+    return verdict(True, "the greedy hypothesis was never among the kept candidates")
 
 
-def watcher(steps):
-    """A processor that changes nothing, and appends to `steps` what one sentence's search sees.
+def recorder(steps):
+    """Returns a processor that changes nothing and records the search of one sentence in `steps`.
 
-    For each step the prefixes alive, int32 `(W, T)`, and the log-probs of what may come next,
+    Each step is the active prefixes, int32 `(W, T)`, and the log-probs of their next tokens,
     float32 `(W, V)`.
     """
 
@@ -228,17 +229,17 @@ def watcher(steps):
 
 
 def departure(hypothesis, steps, end_token_id):
-    """Follows a hypothesis through a search that was watched, until it is alive no more.
+    """Follows a hypothesis through a recorded search to the step at which it was pruned.
 
     Args:
         hypothesis: tuple of token ids.
-        steps: those of `watcher`.
+        steps: from `recorder`.
         end_token_id: int.
 
     Returns:
-        step, counted from 0; the rank of its extension among all of that step; how many of them a
-        search keeps; how far its total is behind that of the last one kept, or, below 0, ahead of
-        the first one not kept.
+        The step, counted from 0; the rank of the hypothesis among all extensions of that step; the
+        number of extensions that the search keeps; the total of the last kept extension minus the
+        total of the hypothesis (negative: it should have been kept).
     """
     totals = {(): 0.0}
     alive = [{tuple(row): slot for slot, row in enumerate(rows.tolist())} for rows, _ in steps]
@@ -251,21 +252,21 @@ def departure(hypothesis, steps, end_token_id):
         prefix = hypothesis[: step + 1]
         if step + 1 < len(steps) and prefix in alive[step + 1]:
             continue
-        # Twice the beam compete for completion; what ends takes no place of what stays alive.
+        # 2 W extensions compete for the finished pool; W that do not end stay active.
         is_complete = prefix == hypothesis
         kept = len(log_probs) * (2 if is_complete else 1)
         own = totals.pop(prefix)
         others = [n for p, n in totals.items() if is_complete or p[-1] != end_token_id]
         others.sort(reverse=True)
         return step, 1 + sum(total > own for total in others), kept, others[kept - 1] - own
-    raise ValueError(f"The search must have gone on until its end. Received: {len(steps)} steps")
+    raise ValueError(f"The recording must include the last step. Received: {len(steps)} steps")
 
 
 # === Table ===
 
 
 def table(trial, tokenized):
-    """What every beam is worth, in Markdown; nothing here has a bar."""
+    """Prints quality and speed by beam, as Markdown; there is nothing to fail."""
     header = ("beam", "BLEU", "chrF", "mean score", "length", "sentences/s", "of beam 1")
     print(f"\n{len(trial.sources)} sentences in batches of 64\n")
     print(f"| {' | '.join(header)} |\n|{' ---: |' * len(header)}")
@@ -302,7 +303,7 @@ def main():
     parser.add_argument("--reference", required=True, help="file of their translations")
     parser.add_argument("--tokenized", action="store_true", help="the files are tokenised")
     parser.add_argument("--only", choices=("invariance", "scores", "table"))
-    parser.add_argument("--sentences", type=int, help="only the first so many")
+    parser.add_argument("--sentences", type=int, help="use only the first N sentences")
     arguments = parser.parse_args()
     pairs = read_parallel(arguments.source, arguments.reference)
     translator = kt.load_run(arguments.run, model=arguments.model)

@@ -1,10 +1,10 @@
-"""Kills training runs at random moments until they are done, and compares what they end with.
+"""Kills training runs at random moments until they finish, and compares their final states.
 
     python benchmarks/kill_resume.py --runs 20
 
-Each run is killed with SIGKILL, once or several times, at a random moment or in the middle of a
-save, and started again until it is finished. Its last checkpoint must then be bit for bit that of a
-run that was never killed, its history must agree, and every file in its folder must be readable.
+Each run is killed with SIGKILL, once or several times, at a random moment or during a save, and
+started again until it is finished. Its last checkpoint must be bit-identical to that of a run that
+was never killed, its history must agree, and every file in its folder must be readable.
 """
 
 import argparse
@@ -21,8 +21,7 @@ import yaml
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from keras_transformer.runs.checkpoint_file import read_checkpoint
-from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.runs import CheckpointFolder, read_checkpoint
 
 RECIPE = {
     "data": {
@@ -40,19 +39,19 @@ RECIPE = {
     "training": {"batch_tokens": 512, "epochs": 4, "warmup_steps": 50, "checkpoint_updates": 3},
 }
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import app; app()", "train"]
-# Columns of the history that depend on the clock, or on updates before the run was resumed.
+# Columns of the history that depend on the clock, or on when the run was resumed.
 NOT_COMPARED = ("tokens_per_second", "gradient_norm")
 
 
 def start(folder, run):
     command = [*COMMAND, str(folder / "recipe.yaml"), "--run", str(folder / run)]
-    log = open(folder / f"{run}.log", "ab")  # noqa: SIM115 (the process goes on writing)
+    log = open(folder / f"{run}.log", "ab")  # noqa: SIM115 (the process inherits it)
     with log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def kill_after(process, seconds):
-    """Kills a process, and returns whether it was still running by then."""
+    """Kills a process after some time; returns whether it was still running."""
     try:
         process.wait(timeout=seconds)
         return False
@@ -63,18 +62,18 @@ def kill_after(process, seconds):
 
 
 def kill_in_a_save(process, checkpoints):
-    """Kills while a checkpoint is written.
+    """Kills a process while it writes a checkpoint.
 
     Returns:
-        bool, whether one was left half written; `None` if the process ended before.
+        bool, whether it left a partly written file; `None` if the process ended first.
     """
-    for stale in checkpoints.glob(".checkpoint-*.partial"):  # of a kill before
+    for stale in checkpoints.glob(".partial.checkpoint-*"):  # left by an earlier kill
         stale.unlink()
     while process.poll() is None:
-        if any(checkpoints.glob(".checkpoint-*.partial")):
+        if any(checkpoints.glob(".partial.checkpoint-*")):
             process.kill()
             process.wait()
-            return any(checkpoints.glob(".checkpoint-*.partial"))
+            return any(checkpoints.glob(".partial.checkpoint-*"))
     return None
 
 
@@ -94,7 +93,7 @@ def last_state(folder, run):
 
 
 def check_readable(run):
-    """Raises if any file of a run cannot be read by what it is meant for."""
+    """Raises an error if a file of a run cannot be read, or a temporary file is left."""
     import keras_transformer
 
     for path in (run / "checkpoints").glob("checkpoint-*.npz"):
@@ -126,12 +125,13 @@ def main():
     for number in range(arguments.runs):
         run = f"run_{number}"
         kills = []
-        if number % 3 == 0:  # a random moment hardly hits a save
+        if number % 3 == 0:  # random moments rarely fall into a save
             checkpoints = folder / run / "checkpoints"
             while (hit := kill_in_a_save(start(folder, run), checkpoints)) is False:
                 kills.append("just after a save")
-            kills += ["in a save"] if hit else []
-            in_saves += bool(hit)
+            if hit:
+                kills.append("during a save")
+                in_saves += 1
         else:
             for _ in range(rng.randint(1, 2)):
                 moment = rng.uniform(0.1, 1.0) * seconds
@@ -143,7 +143,7 @@ def main():
         same += is_same
         print(f"{run}: killed {', '.join(kills) or 'never'}: {'same' if is_same else 'DIFFERS'}")
         sys.stdout.flush()
-    print(f"{same} of {arguments.runs} runs end bit for bit as the one that was never killed")
+    print(f"{same} of {arguments.runs} runs are bit-identical to the one that was never killed")
     print(f"{in_saves} kills were in the middle of a save")
     sys.exit(same < arguments.runs or in_saves == 0)
 

@@ -1,9 +1,10 @@
-"""What does exactness cost? Times the exact train step against Keras's own, on one device.
+"""Times the exact train step against Keras's own step, on one device.
 
     python benchmarks/step_cost.py
 
-Both steps train the same model on the same batch with the same loss and optimizer, in turns; the
-figure is the median of the ratios of neighbours, so that what else the machine does cancels out.
+Both steps train the same model on the same batch with the same loss and optimizer, in turns. The
+figure is the median of the ratios of neighbouring measurements, so that other load on the machine
+cancels out.
 """
 
 import argparse
@@ -24,13 +25,13 @@ SIZES = {"tiny": (64, 32, 4), "base": (32, 32, 1)}
 
 
 class KerasTransformer(kt.Transformer):
-    """The same model with the train step that Keras has."""
+    """The same model with Keras's own train step."""
 
     train_step = keras.Model.train_step
 
 
 def stepper(model_class, size, vocabulary_size, dtype):
-    """A function that makes one measurement: updates on one batch, in seconds."""
+    """Returns a function that times some updates on one batch, in seconds."""
     sentences, tokens, updates = SIZES[size]
     rng = np.random.default_rng(0)
     ids = rng.integers(4, vocabulary_size, (3, sentences, tokens)).astype("int32")
@@ -66,7 +67,7 @@ def main():
         )
         ratios, seconds = [], []
         for number in range(arguments.pairs):
-            # In turns first and second, lest one profit from what the other leaves in the caches.
+            # Alternate the order: the second measurement profits from warm caches.
             order = (exact, plain) if number % 2 else (plain, exact)
             times = {step: step() for step in order}
             ratios.append(times[exact] / times[plain])

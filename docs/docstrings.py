@@ -1,18 +1,16 @@
-"""Reads the package for the API pages: without importing it, and in its own docstring style.
+"""A Griffe extension that converts the package's docstrings to Markdown for the API pages.
 
-A Griffe extension. Our docstrings have sections that no docstring style knows (`Call arguments:`,
-`Masking:`), so they are written as Markdown here; and public names are resolved lazily, so they
-are told to Griffe here.
+Docstrings here have sections that Griffe's docstring styles do not have (`Call arguments:`,
+`Masking:`). Griffe reads the public names from the `.pyi` files, without importing the package.
 """
 
-import ast
 import re
 
 import griffe
 
-# Sections whose entries stand below, indented: `name: what it is`.
+# Sections with indented entries below: `name: description`.
 LISTS = ("Args", "Call arguments", "Attributes", "Raises")
-# Sections of text, on the same line or below, indented.
+# Sections of text, on the same line or indented below.
 TEXTS = (
     "Returns",
     "Yields",
@@ -28,14 +26,11 @@ ENTRY = re.compile(r"(\S[^:]*): +(.*)")
 CODE_SPAN = re.compile(r"`(\w+)`")
 
 
-class OwnDocstrings(griffe.Extension):
-    """Makes public names known under the paths users import, and docstrings Markdown."""
+class MarkdownDocstrings(griffe.Extension):
+    """Converts each docstring of the package to Markdown."""
 
     def on_package(self, *, pkg, loader, **kwargs):
-        """Once the package is read."""
-        lazy_names = ast.literal_eval(str(pkg["_MODULES"].value))
-        for name, home in lazy_names.items():
-            pkg[name] = griffe.Alias(name, f"{pkg.path}.{home}.{name}")
+        """Called by Griffe when it has read the package."""
         members = list(walk(pkg))
         links = linkable(members)
         for member in members:
@@ -45,7 +40,7 @@ class OwnDocstrings(griffe.Extension):
 
 
 def walk(parent):
-    """All that is defined in a module or class, however deep; what it imports is not."""
+    """Yields all definitions in a module or class, nested ones included, without imports."""
     for member in parent.members.values():
         if not member.is_alias:
             yield member
@@ -53,7 +48,7 @@ def walk(parent):
 
 
 def linkable(members):
-    """Path of each public class, and of each function whose name means nothing else."""
+    """Returns {name: path} of classes, and of functions whose name is not also an argument's."""
     functions = [member for member in members if member.is_function]
     arguments = {parameter.name for function in functions for parameter in function.parameters}
     return {
@@ -65,7 +60,7 @@ def linkable(members):
 
 
 def with_links(markdown, links, own_name):
-    """Links code that is a name of ours, where that name has a place in the pages."""
+    """Links each code span that names a class or function of the package to its API page."""
 
     def link(match):
         name = match[1]
@@ -73,13 +68,13 @@ def with_links(markdown, links, own_name):
             return match[0]
         return f'<autoref optional identifier="{links[name]}"><code>{name}</code></autoref>'
 
-    # Every second part is fenced code.
+    # The parts with an odd index are fenced code, which stays as it is.
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part[:3] == "```" else CODE_SPAN.sub(link, part) for part in parts)
 
 
 def to_markdown(docstring):
-    """A docstring of ours as Markdown: sections become headed lists and paragraphs."""
+    """Converts a docstring to Markdown: sections become lists and paragraphs with headings."""
     lines = docstring.splitlines()
     written = []
     while lines:
@@ -89,7 +84,7 @@ def to_markdown(docstring):
             continue
         lines.pop(0)
         name, body = section.groups()
-        if body:  # on the same line, and goes on below
+        if body:  # the text starts on the line of the section's name
             written += ["", f"**{name}:** {body}", *indented(lines), ""]
         else:
             body = indented(lines)
@@ -99,7 +94,7 @@ def to_markdown(docstring):
 
 
 def indented(lines):
-    """Takes the indented lines off the front, with the empty ones between them."""
+    """Removes and returns the leading indented lines, with the blank lines between them."""
     end = next((n for n, line in enumerate(lines) if line and line[0] != " "), len(lines))
     taken = [line.removeprefix("    ") for line in lines[:end]]
     del lines[:end]
@@ -107,7 +102,7 @@ def indented(lines):
 
 
 def entries(body):
-    """The entries of a section as a Markdown list."""
+    """Converts the entries of a section to a Markdown list."""
     written = []
     for line in body:
         entry = ENTRY.fullmatch(line)
@@ -120,7 +115,7 @@ def entries(body):
 
 
 def fence_examples(markdown):
-    """Interpreter sessions as fenced code."""
+    """Fences `>>>` examples."""
     return re.sub(
         r"^>>> (?:.+\n?)+",
         lambda m: f"```pycon\n{m[0].rstrip()}\n```\n",

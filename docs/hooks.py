@@ -1,7 +1,7 @@
-"""What MkDocs does beside its usual work: the readme, the command line, links to the sources.
+"""MkDocs hooks: adds the readme and the command line as pages, and rewrites links to sources.
 
-Pages link to any file of the repository by its relative path, which works wherever the repository
-is browsed. In the site such a link goes to the page about that file, or becomes plain text.
+Pages link to files of the repository by relative path, which works when the repository is browsed.
+In the site such a link leads to the page about that file, or becomes plain text.
 """
 
 import os
@@ -14,19 +14,17 @@ from mkdocs.structure.files import File
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PAGES = PurePosixPath("docs/pages")
-# Files of the repository that are pages of the site.
+# Files outside docs/pages that are pages of the site.
 INCLUDED = {
     "README.md": "readme.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
-# Modules of the package whose page has another name than theirs.
-PAGE_OF_MODULE = dict.fromkeys(("recipe", "recipes", "run_folder", "settings"), "config")
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
 
 
 def on_files(files, config):
-    """Adds the pages that are files of the repository, or made from code."""
+    """Adds the files of `INCLUDED` as pages."""
     for name, page in INCLUDED.items():
         text = (ROOT / name).read_text("utf-8")
         files.append(File.generated(config, page, content=text))
@@ -34,7 +32,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Fills in the command line, and mends links that leave the pages."""
+    """Adds the commands to their page, and rewrites links that leave the pages."""
     uri = page.file.src_uri
     if uri == "api/cli.md":
         markdown += command_line()
@@ -42,44 +40,44 @@ def on_page_markdown(markdown, page, config, files):
     folder = PAGES / PurePosixPath(uri).parent if home is None else home
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     return "".join(
-        part if part[:3] == "```" else LINK.sub(lambda m: mended(m, folder, uri), part)
+        part if part[:3] == "```" else LINK.sub(lambda m: rewritten(m, folder, uri), part)
         for part in parts
     )
 
 
 def command_line():
-    """The commands and their options, as `keras-transformer --help` tells them."""
+    """Returns the commands and their options, from `keras-transformer --help`, as Markdown."""
     from keras_transformer.cli import app
 
     command = typer.main.get_command(app)
     context = typer.Context(command, info_name="keras-transformer")
     text = typer.cli.get_docs_for_click(obj=command, ctx=context, name="keras-transformer")
-    # Command by command; what comes before them lists them, cut off after some words.
+    # Drop the overview before the first command: its help texts are truncated.
     return "\n" + escaped(text[text.index("\n## ") :])
 
 
 def escaped(markdown):
-    """Without HTML: `<recipe>` in a help text stands for itself."""
+    """Escapes `<`, so that `<recipe>` in a help text is not read as HTML."""
     parts = re.split(r"(^```.*?^```$|`[^`\n]+`)", markdown, flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part[:1] == "`" else part.replace("<", "&lt;") for part in parts)
 
 
-def mended(match, folder, uri):
-    """The link, the same link as seen from the site, or its text alone."""
+def rewritten(match, folder, uri):
+    """Returns a link that works in the site, or only its text if the site has no such page."""
     text, target = match.groups()
     if re.match(r"[a-z]+:|#", target):
         return match[0]
-    path, _, anchor = target.partition("#")
+    path, hash_sign, anchor = target.partition("#")
     path = PurePosixPath(os.path.normpath(folder / path))
     page = page_of(path)
     if page is None:
         return text
     page = os.path.relpath(page, PurePosixPath(uri).parent)
-    return f"[{text}]({page}{'#' * bool(anchor)}{anchor})"
+    return f"[{text}]({page}{hash_sign}{anchor})"
 
 
 def page_of(path):
-    """The page about a file of the repository, if there is one."""
+    """Returns the page about a file of the repository, or `None`."""
     if str(path) in INCLUDED:
         return INCLUDED[str(path)]
     if path == PAGES:
@@ -88,6 +86,5 @@ def page_of(path):
         return str(path.relative_to(PAGES))
     if path.parts[0] != "keras_transformer" or len(path.parts) < 2:
         return None
-    module = path.parts[1].removesuffix(".py")
-    page = f"api/{PAGE_OF_MODULE.get(module, module)}.md"
+    page = f"api/{path.parts[1].removesuffix('.py')}.md"
     return page if (DOCS / "pages" / page).is_file() else None

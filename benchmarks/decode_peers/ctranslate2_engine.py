@@ -1,8 +1,8 @@
 """CTranslate2, an engine in C++, with our weights.
 
-It takes and gives token strings, so its time has their look-up, and the conversion from and to ids.
-Its length penalty is n ** alpha, and it stops at `beam_size` ended hypotheses. Free-running, the
-most tokens are one number for the batch.
+It takes and returns token strings, so its time includes their look-up, and the conversion from and
+to ids. Its length penalty is n ** alpha, and it stops at `beam_size` finished hypotheses.
+Free-running, it has one maximum length for the batch.
 """
 
 import tempfile
@@ -14,7 +14,7 @@ from ctranslate2.specs import Activation, TransformerSpec
 import keras_transformer as kt
 from decode_peers import longest
 
-# The positions written into the file: it has no formula for them.
+# Number of positions in the file: CTranslate2 reads a table and has no formula.
 POSITIONS = 1024
 
 
@@ -43,12 +43,12 @@ def convert(model, folder):
     """Writes a `Transformer` as a CTranslate2 model whose token strings are the token ids.
 
     Raises:
-        ValueError: if the model is not one that CTranslate2 and this file know.
+        ValueError: if the model has options that this conversion does not support.
     """
     config = model.config
     if (config.tie_embeddings, config.activation, config.use_bias) != ("all", "relu", True):
         raise ValueError(
-            "CTranslate2 gets models with tied embeddings, ReLU and biases. Received: "
+            "The model must have tied embeddings, ReLU and biases. Received: "
             f"tie_embeddings={config.tie_embeddings!r}, activation={config.activation!r}, "
             f"use_bias={config.use_bias}"
         )
@@ -77,7 +77,7 @@ def convert(model, folder):
     spec.config.bos_token = spec.config.decoder_start_token = tokens[config.start_token_id]
     spec.config.eos_token = tokens[config.end_token_id]
     spec.config.unk_token = tokens[config.unk_token_id]
-    spec.config.add_source_eos = False  # the sentences have theirs
+    spec.config.add_source_eos = False  # the sentences have an end token
     spec.config.layer_norm_epsilon = config.layer_norm_epsilon
     spec.validate()
     spec.optimize()
@@ -103,7 +103,7 @@ def _copy_block(layer, block):
 
 
 def _copy_dense(linear, *layers):
-    """Keras keeps kernels as (in, out), CTranslate2 as (out, in)."""
+    """Copies dense layers: Keras kernels are (in, out), CTranslate2's are (out, in)."""
     linear.weight = np.concatenate([np.array(layer.kernel).T for layer in layers])
     linear.bias = np.concatenate([np.array(layer.bias) for layer in layers])
 

@@ -1,7 +1,7 @@
-"""KerasHub's samplers on our model, as KerasHub's own translation example uses them.
+"""KerasHub's samplers with our model, used as in KerasHub's translation example.
 
-`next` runs the whole model over the whole prompt for every token: KerasHub has no cache for an
-encoder-decoder of one's own. Without stop tokens the samplers fill the prompt: the forced length.
+`next` runs the whole model over the whole prompt for every token: KerasHub has no cache for a
+custom encoder-decoder. Without stop tokens the samplers fill the prompt, which forces the length.
 """
 
 import functools
@@ -12,8 +12,8 @@ import tensorflow as tf
 from decode_peers import longest, until
 from decode_peers.ours import padded
 
-# At some 100 GFLOP/s of a core.
-MOST_OPERATIONS = 5e12
+# Some 50 seconds at 100 GFLOP/s per core.
+MAX_OPERATIONS = 5e12
 
 
 class KerasHub:
@@ -32,14 +32,14 @@ class KerasHub:
         rows = prompts[:, 1:].numpy().tolist()
         if length is not None:
             return rows
-        # An end token stands among the most tokens of a translation, where it ended by itself.
+        # Cut at the sentence's own maximum length, then at the end token if there is one.
         cut = (r[: longest(s)] for r, s in zip(rows, sentences, strict=True))
         return [until(row, self.config.end_token_id) for row in cut]
 
     def takes_minutes(self, sentences, beam_size, length):
-        """Whether one decode does: two operations for each weight, token and step."""
+        """Estimates the time of a decode: two operations per weight, token and step."""
         operations = 2 * self.parameters * sentences * beam_size * (length + 1) * length
-        return operations > MOST_OPERATIONS
+        return operations > MAX_OPERATIONS
 
     def _make_generate(self, beam_size, stops):
         samplers = keras_hub.samplers

@@ -2,8 +2,8 @@
 
     python3.10 -m venv onmt && onmt/bin/pip install opennmt-tf==2.32.0 tensorflow==2.13.1
 
-It needs an older Python and TensorFlow, so it answers from a process of its own; its time has the
-way of the token ids through the pipe, and its look-up of token strings.
+It needs an older Python and TensorFlow, so it runs in its own process. Its time includes the pipe
+and the look-up of token strings.
 """
 
 import json
@@ -25,7 +25,7 @@ class OpenNMT:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us; it ends with its input
+            start_new_session=True,  # Ctrl-C goes only to us; the worker ends with its input
         )
         sizes = {
             "num_layers": [config.num_encoder_layers, config.num_decoder_layers],
@@ -48,7 +48,7 @@ class OpenNMT:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # the answer is missing then
+            pass  # the worker died: there is no answer below
         answer = self.process.stdout.readline()
         if not answer:
             self.errors.seek(0)

@@ -1,6 +1,6 @@
-"""Runs in OpenNMT-tf's environment: a model first, then decodes, a line of JSON each way.
+"""Runs in OpenNMT-tf's environment: reads a model's sizes, then sentences, as lines of JSON.
 
-The length is forced by its own parameters, which cost what its free-running search costs.
+The search's own parameters force the length; a forced search costs the same as a free one.
 """
 
 import functools
@@ -16,9 +16,9 @@ import tensorflow as tf
 
 
 def make_model(vocabulary_size, sizes):
-    """The model of our sizes and the ids of its token strings."""
+    """Returns a model of the given sizes, and the ids of its token strings."""
     special = ["<blank>", "<s>", "</s>"]
-    # It adds a token for the unknown.
+    # OpenNMT-tf adds a token for unknown words.
     tokens = special + [str(token_id) for token_id in range(3, vocabulary_size - 1)]
     sizes["num_layers"] = tuple(sizes["num_layers"])
     model = opennmt.models.Transformer(

@@ -1,6 +1,6 @@
-"""Ours: the package's search on the package's model, frozen as `load_run` does it.
+"""Our search with our model, frozen as in `load_run`.
 
-A forced length is an end token that is no token, which costs the search nothing.
+To force the length, the end token is an id outside the vocabulary, which costs nothing.
 """
 
 import functools
@@ -9,14 +9,12 @@ import keras
 import tensorflow as tf
 
 from decode_peers import longest, until
-from keras_transformer.decoding.beam import beam_search
+from keras_transformer.decoding import StepOutput, beam_search, greedy_search
 from keras_transformer.decoding.frozen import FrozenTransformer
-from keras_transformer.decoding.greedy import greedy_search
-from keras_transformer.decoding.search import StepOutput
 
 
 class Ours:
-    """`model` as it is now, in `dtype`."""
+    """Decodes with a frozen copy of `model` in `dtype`."""
 
     def __init__(self, model, dtype="float32"):
         self.name = f"ours {dtype}"
@@ -59,6 +57,6 @@ class Ours:
 
 
 def padded(sentences, pad_token_id):
-    """Lists of token ids as one int32 tensor `(B, S)`."""
+    """Pads lists of token ids to one int32 tensor `(B, S)`."""
     ids = keras.utils.pad_sequences(sentences, padding="post", value=pad_token_id)
     return tf.constant(ids, tf.int32)

@@ -1,34 +1,34 @@
-"""Measures in turns, and prints tables row by row, so that Ctrl-C loses nothing."""
+"""Times functions in turns, and prints tables row by row, so that Ctrl-C keeps the rows so far."""
 
 import contextlib
 import statistics
 import sys
 import time
 
-# A shorter measurement would be of the clock and of the caches.
-LEAST_SECONDS = 0.2
-# What is timed takes part in so many rounds as keep it below this, and in two at least.
-MOST_SECONDS = 60
+# Shorter measurements are dominated by the clock and the caches.
+MIN_SECONDS = 0.2
+# A slow function takes part in fewer rounds, at least two, to stay below this in total.
+MAX_SECONDS = 60
 
 
 def in_turns(works, rounds):
-    """Times functions round by round, forwards and backwards in turn.
+    """Times functions round by round, in alternating order.
 
     Args:
         works: dict from names to functions without arguments.
         rounds: int.
 
     Returns:
-        dict from the names to lists of the seconds of a call, one for each round that the function
-        took part in: all, unless it is slow.
+        dict from the names to the seconds per call, one for each round. A slow function takes part
+        in fewer rounds.
     """
     repeats, turns = {}, {}
     for name, work in works.items():
         seconds = timed(work)  # traces
-        if seconds < MOST_SECONDS / 6:
+        if seconds < MAX_SECONDS / 6:
             seconds = timed(work)
-        repeats[name] = max(1, round(LEAST_SECONDS / seconds))
-        turns[name] = max(2, int(MOST_SECONDS / (seconds * repeats[name])))
+        repeats[name] = max(1, round(MIN_SECONDS / seconds))
+        turns[name] = max(2, int(MAX_SECONDS / (seconds * repeats[name])))
     measured = {name: [] for name in works}
     for number in range(rounds):
         for name in list(works) if number % 2 else reversed(works):
@@ -45,7 +45,7 @@ def timed(work, repeats=1):
 
 
 def ratios(seconds, slower, faster):
-    """How many times as fast as `slower` `faster` is, in each round that both took part in."""
+    """Returns the speed of `faster` / the speed of `slower`, for each round with both."""
     return [a / b for a, b in zip(seconds[slower], seconds[faster], strict=False)]
 
 
@@ -54,7 +54,7 @@ def with_spread(values):
 
 
 def rate(amount, seconds, name, ours):
-    """The cell of a table: how much a second and, for a peer, how many times as fast we are."""
+    """Returns a table cell: the amount per second and, for a peer, our speed / its speed."""
     if name not in seconds:
         return "-"
     cell = f"{amount / statistics.median(seconds[name]):,.0f}"
@@ -72,9 +72,9 @@ def print_verdict(passed, what):
 
 @contextlib.contextmanager
 def progress(total):
-    """A bar on standard error, and the function that says what is measured next.
+    """Shows a progress bar on standard error; yields a function that advances and labels it.
 
-    Ctrl-C ends the measurements; what follows them goes on with those that were made.
+    Ctrl-C ends the measurements, and the program goes on with those made so far.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -88,11 +88,11 @@ def progress(total):
         transient=True,
         disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),
-        auto_refresh=False,  # a thread that draws would take the core that is measured
+        auto_refresh=False,  # a drawing thread would use the core that is measured
     )
     task = bar.add_task("", total=total)
     try:
         with bar:
             yield lambda what: bar.update(task, advance=1, description=what, refresh=True)
     except KeyboardInterrupt:
-        print("Interrupted: what follows is of the measurements made so far.", flush=True)
+        print("Interrupted: using the measurements made so far.", flush=True)
