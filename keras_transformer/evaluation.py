@@ -38,8 +38,9 @@ def bleu(
     Args:
         hypotheses: the translations.
         references: one reference for each translation, in the same order.
-        tokenized: `False`, for published scores: plain text, which sacreBLEU tokenizes with `13a`.
-            `True`: text that is already tokenized, and is split at white space only.
+        tokenized: whether the text is already tokenized. `False`: plain text, which sacreBLEU
+            tokenizes with `13a`; use it for scores that you publish. `True`: sacreBLEU splits the
+            text at white space only.
         lowercase: ignore case.
 
     Raises:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _GREY = "#8a8a8a"
 _MAX_LABEL_LENGTH = 24
-# The requirement of the extra `viz`. The error names it, because pip finds the extra itself only in
-# a clone of the repository.
+# The requirement of the extra `viz`. The error names matplotlib, not the extra, because
+# `pip install '.[viz]'` works only in a clone of the repository.
 _MATPLOTLIB = "matplotlib>=3.9,<4"
 
 # Panels of the learning curves, top to bottom: label, suffixes of column names, height in inches.
@@ -210,7 +210,7 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Fig
     table.set_ylabel("dimension")
 
     positions = np.arange(length)
-    # Sines (even dimensions), lower half: in the upper half, waves are longer than 600 positions.
+    # Even dimensions are sines. Only the lower half: in the upper half, a wave is longer than 600.
     dimensions = sorted({hidden_dim // part // 2 * 2 for part in (2, 4, 8)} | {0})
     waves = {f"dimension {n}": encoding[:, n] for n in dimensions}
     _draw_curves(curves, positions, waves, "encoding")
@@ -376,8 +376,8 @@ def _token_labels(tokens):
 def _drawable_text(strings):
     """Returns strings that installed fonts can draw, and the text properties to draw them with.
 
-    The properties name the fonts, and turn off mathtext and TeX. Characters that no font has become
-    "□".
+    The properties name the fonts, and turn off mathtext and TeX. A character that is in no
+    installed font is replaced by "□".
     """
     from matplotlib import font_manager, ft2font, rcParams
 

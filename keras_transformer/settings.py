@@ -31,7 +31,8 @@ class Settings:
             allowed: Any = field.type | int if is_float else field.type
             is_bool = isinstance(value, bool)
             if not isinstance(value, allowed) or (is_bool and field.type is not bool):
-                self._reject(field.name, f"of type {_name_of(field.type)}")
+                name = field.type.__name__ if isinstance(field.type, type) else field.type
+                self._reject(field.name, f"of type {name}")
             # Also rejects ints that are too large for a float; `not <=` also rejects NaN.
             if is_float and value is not None and not abs(value) <= sys.float_info.max:
                 self._reject(field.name, "a finite number")
@@ -90,10 +91,6 @@ class Settings:
 
     def _reject(self, name, expected):
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={getattr(self, name)!r}")
-
-
-def _name_of(kind):
-    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 class _Loader(yaml.SafeLoader):

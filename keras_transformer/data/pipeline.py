@@ -98,8 +98,8 @@ def make_dataset(
     Each iteration is one epoch and holds every kept pair once. All epochs have the same number of
     batches, the cardinality of the dataset; the batches and their order differ. The epoch number
     increases when the last batch is consumed: after an incomplete iteration, the next one repeats
-    the epoch. `Transformer.fit` never prefetches batches to the devices, not even with several
-    replicas. If you distribute the dataset yourself, prefetched batches count as consumed.
+    the epoch. Batches that are prefetched to the devices count as consumed. `Transformer.fit`
+    prefetches none, so this matters only if you distribute the dataset yourself.
 
     Args:
         pairs: iterable of `(source, target)` strings, such as `read_parallel(...)`. For a progress
@@ -198,8 +198,8 @@ class BatchStream:
         self._dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
         if not self._kept.size:
             raise ValueError(
-                f"`pairs` must hold a pair to keep. Received: {len(self._lengths)} pairs "
-                f"(dropped: {_describe(self._dropped)})"
+                "`pairs` must hold a pair that is not dropped. "
+                f"Received: {len(self._lengths)} pairs (dropped: {_describe(self._dropped)})"
             )
         self._plan = functools.partial(
             plan_batches,
@@ -252,8 +252,8 @@ class BatchStream:
         dataset = tf.data.Dataset.from_generator(self._arrays, output_signature=batch)
         dataset = dataset.prefetch(PREFETCHED)
         if counts_epochs:
-            # Count after `prefetch`, so that only consumed batches count: Keras creates iterators
-            # that it never uses.
+            # Count after `prefetch`: Keras creates iterators that it never uses, and their
+            # prefetched batches must not count.
             count = tf.TensorSpec((), tf.int64)
             counts = tf.data.Dataset.from_generator(self._counts, output_signature=count)
             dataset = tf.data.Dataset.zip(dataset, counts).map(lambda batch, count: batch)
@@ -303,8 +303,9 @@ def _tokenize(pairs, tokenizers):
     sides = [[tokenizer.tokenize([])] for tokenizer in tokenizers]
     pairs = iter(pairs)
     while chunk := list(itertools.islice(pairs, TOKENIZED_AT_ONCE)):
-        if any(len(pair) != 2 or isinstance(pair, str) for pair in chunk):
-            raise ValueError(f"`pairs` must be (source, target) pairs. Received: {chunk[0]!r}")
+        wrong = [pair for pair in chunk if len(pair) != 2 or isinstance(pair, str)]
+        if wrong:
+            raise ValueError(f"`pairs` must be (source, target) pairs. Received: {wrong[0]!r}")
         for side, tokenizer, lines in zip(sides, tokenizers, zip(*chunk, strict=True), strict=True):
             side.append(tokenizer.tokenize(list(lines), add_end=True))
     return [_TokenRows(tf.concat(side, axis=0)) for side in sides]

@@ -196,7 +196,8 @@ class MultiHeadAttention(keras.layers.Layer):
         # (B, S) -> (B, 1, S)
         implicit = [mask[:, None, :] for mask in (value_mask, key_mask) if mask is not None]
         causal = None
-        if use_causal_mask and query.shape[1] != 1:  # one query is the last: it sees every key
+        # A single query has the last position, so it may attend to every key.
+        if use_causal_mask and query.shape[1] != 1:
             causal = causal_mask(ops.shape(query)[1], ops.shape(attended["key"])[2])
         if attention_mask is not None:
             attention_mask = ops.cast(attention_mask, "bool")

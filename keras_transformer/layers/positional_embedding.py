@@ -19,7 +19,7 @@ from keras_transformer.layers.arguments import (
 )
 from keras_transformer.types import Shape, Tensor
 
-# Up to this integer, the dtype represents every integer; it would round larger token ids.
+# The dtype represents every integer from 0 to this one exactly; it rounds some larger ones.
 LARGEST_EXACT_ID = {"bfloat16": 2**8, "float16": 2**11}
 
 

@@ -216,9 +216,10 @@ class Transformer(TrainingStep, keras.Model):
         return model
 
     def _parts(self):
-        """Returns layers and weights by path in this model, which may be part of a larger model.
+        """Returns a dict from path to layer or weight.
 
-        Outer layers come first, because setting `trainable` on a layer also sets it on its parts.
+        Paths are relative to this model, even if it is part of a larger model. Outer layers come
+        first, because setting `trainable` on a layer also sets it on its parts.
         """
         outside = self.encoder.path.removesuffix(self.encoder.name)
         parts = [*self._flatten_layers(include_self=False), *self.weights]

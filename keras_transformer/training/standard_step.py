@@ -18,7 +18,6 @@ class StandardTraining(Model):
 
     Its result is exact on one device.
 
-
     Arguments and results of `fit` and the other methods are
     [those of Keras](https://keras.io/api/models/model_training_apis/), but `class_weight` must be
     `None`, and the compiled loss must take logits.
