@@ -46,9 +46,9 @@ def beam_search(
     Candidates that end, or reach the maximum length, compete by score for the `n_best` slots of the
     finished pool; the best `beam_size` others stay active. So finished hypotheses use no beam
     slots, and active ones cannot displace them. Ties: the lower token id, then the lower beam slot.
-    A sentence is done when no active hypothesis can enter the finished pool: log-probs are at most
-    0, so the score of a hypothesis can become at most its total divided by the largest penalty to
-    come.
+    A sentence is done when no active hypothesis can enter the finished pool. Log-probs are at most
+    0, so the total of a hypothesis never increases, and its score can become at most its total
+    divided by the largest length penalty that it can still reach.
 
     Args:
         step_fn: callable `(token_ids (B, W), parents (B, W), cache, index) -> StepOutput`; see
@@ -132,7 +132,7 @@ class BeamSearch(Search):
     n_best: int
 
     def start(self, sentences, start_token_id):
-        """One empty hypothesis: active, or finished if the sentence is empty."""
+        """One hypothesis without tokens in slot 0: active; in empty sentences, finished."""
         batch_size, is_empty = tf.size(sentences.row), sentences.done[:, None]
         is_first_slot, is_best = tf.range(self.beam_size) == 0, tf.range(self.n_best) == 0
         token_ids, log_probs = Tokens.none(batch_size, self.n_best)

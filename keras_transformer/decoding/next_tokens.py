@@ -60,7 +60,7 @@ def best_next_tokens(logits, k, constraints):
     """
     if constraints is not None:
         return top_k(next_log_probs(logits, constraints), k)
-    # Logits and log-probs have the same order and differences: only the best one is normalised.
+    # Log-probs are logits minus a constant, so only the best one is normalised.
     # `tf.nn.softmax` is twice as fast as `tf.nn.log_softmax`.
     logits = tf.cast(logits, tf.float32)
     values, token_ids = top_k(logits, k)
@@ -72,7 +72,10 @@ def best_next_tokens(logits, k, constraints):
 def next_log_probs(logits, constraints=None):
     """Returns float32 log-probs `(B, W, V)` after the constraints; not renormalised.
 
-    Args and errors: as `best_next_tokens`.
+    Args: as `best_next_tokens`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: in the graph, if logits are NaN or all of them infinite.
     """
     log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
     _require_finite(tf.reduce_max(log_probs, axis=-1))
@@ -81,7 +84,7 @@ def next_log_probs(logits, constraints=None):
 
 def _require_finite(highest_log_probs):
     return tf.debugging.check_numerics(
-        highest_log_probs, "The model's logits must not be NaN, and must leave a token possible"
+        highest_log_probs, "The model's logits must not be NaN, and at least one must be finite"
     )
 
 

@@ -42,8 +42,8 @@ class SearchResult(NamedTuple):
 
     Args:
         token_ids: int32 tensor `(B, R, T)`, without the start token. A hypothesis ends with the end
-            token, unless the maximum length was reached; then comes padding. `T` is the length of
-            the longest.
+            token, or without it at the maximum length. Padding follows. `T` is the length of the
+            longest.
         lengths: int32 tensor `(B, R)`, the end token included; 0 where a hypothesis is missing.
         scores: float32 tensor `(B, R)`, the sum of the log-probs divided by the length penalty;
             -inf where a hypothesis is missing.

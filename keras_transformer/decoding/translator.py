@@ -213,7 +213,7 @@ class Translator:
 
         Returns:
             list of `Hypothesis`, one per pair; for single strings, a single one. The end token is
-            always scored, also for an empty source, for which a search returns no tokens.
+            always scored, also if the source is empty, although a translation has no tokens then.
 
         Raises:
             ValueError: if the numbers of sources and targets differ, or a line has more than 2,048
@@ -221,7 +221,7 @@ class Translator:
                 a part would be wrong.
         """
         if isinstance(sources, str) and isinstance(targets, str):
-            return self.score([sources], [targets])[0]
+            return self.score([sources], [targets], batch_sentences, on_progress)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("`sources` and `targets` must be two lists, or two strings.")
         sources, targets = list(sources), list(targets)

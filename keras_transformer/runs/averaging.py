@@ -55,10 +55,10 @@ def average_run(
     recipe = run.recipe()
     folder = CheckpointFolder(run.checkpoints, mode=monitor_mode(recipe.monitor))
     paths = folder.best(best) if best else last_to_average(folder, last)
-    if not paths or len(paths) < (best or last):
+    if min(last, best) < 0 or not paths or len(paths) < (best or last):
         raise ValueError(
-            f"The run keeps {len(paths)} such checkpoints; its recipe sets `keep_last` and "
-            f"`keep_best`. Received: last={last}, best={best}"
+            f"The run keeps only {len(paths)} checkpoints to average: lower `last` or `best`, or "
+            f"train with a larger `keep_last` or `keep_best`. Received: last={last}, best={best}"
         )
     if not best and not set(paths) <= set(folder.last(last, "epoch")):
         print_fn(

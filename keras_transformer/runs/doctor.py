@@ -155,7 +155,7 @@ class _Checks:
 
     def vocabulary(self):
         _require(data=self.pairs_with_text)
-        tokenizers = self.tokenizers or self._tokenizers()  # tried again: report its error here
+        tokenizers = self.tokenizers or self._tokenizers()  # again: `data` hides its error
         _require(data=self.stream)
         self.batches = _batch_statistics(self.stream)
         pairs = enumerate(self.recipe.data.pairs("train", self.folders[0]))
@@ -195,7 +195,7 @@ class _Checks:
         losses = self._train([order[len(order) // 2]] * STEPS, rate=LEARNING_RATE)
         first, last = losses[0], losses[-1]
         passed = bool(np.isfinite(losses).all()) and last <= MAX_LOSS_RATIO * first
-        advice = f": it must fall to {MAX_LOSS_RATIO:.0%}; check labels, smoothing and precision"
+        advice = f": must be at most {MAX_LOSS_RATIO:.0%} of it; check labels, smoothing, precision"
         result = f"{STEPS} steps on one batch: loss {first:.3f} -> {last:.3f}"
         return passed, result if passed else result + advice
 

@@ -81,8 +81,8 @@ class RunFolder:
     def check_tokenizers(self, joint: bool) -> None:
         """Raises a `ValueError` if a run with a model has neither its tokenizers nor a checkpoint.
 
-        A missing tokenizer is trained again. The checkpoint's fingerprint of the token ids shows
-        whether it is the same.
+        A missing tokenizer is trained again. Only the fingerprint of the token ids in a checkpoint
+        can show whether the new tokenizer equals the old one.
         """
         missing = self.missing_tokenizers(joint)
         has_checkpoints = any(self.checkpoints.glob("checkpoint-*.npz"))
@@ -93,7 +93,7 @@ class RunFolder:
             )
 
     def check_unfinished(self) -> None:
-        """Raises a `ValueError` if the run is finished: without checkpoints it cannot resume."""
+        """Raises a `ValueError` if the run is finished; for runs without a checkpoint."""
         if "updates" in self.report():
             raise ValueError(
                 f"{self.checkpoints} holds no checkpoint to resume from. Restore the checkpoints, "
@@ -168,7 +168,8 @@ class RunFolder:
     def reset(self) -> None:
         """Deletes the files that the run wrote, and no others."""
         owned = self.owned_files() or []
-        # First: runs of earlier versions have no manifest, and a killed reset must leave one.
+        # Before deleting: a run of an earlier version has no manifest, and would not be recognised
+        # after a reset that was killed.
         self._write_manifest(owned)
         for folder, pattern in ((self.checkpoints, CHECKPOINT_FILE), (self.logs, LOG_FILE)):
             for file in list(_files_like(folder, pattern)):

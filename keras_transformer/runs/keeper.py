@@ -140,9 +140,9 @@ class RunKeeper(keras.callbacks.Callback):
         for name, split in (("data", "training"), ("validation", "validation")):
             if name not in metadata and self._validation is not None:
                 print_fn(
-                    "An earlier version started this run, and left long validation pairs out of "
-                    "`val_loss`. Earlier and later values are not comparable, and whether the "
-                    "validation data changed is not known."
+                    "An earlier version of keras_transformer started this run. It left long "
+                    "validation pairs out of `val_loss`: do not compare values from before and "
+                    "after this resume. It is not known whether the validation data changed."
                 )
             elif metadata.get(name) != self._fingerprints[name]:
                 raise ValueError(

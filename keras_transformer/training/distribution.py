@@ -64,10 +64,10 @@ def get_strategy(
             f"The strategy must be one of {', '.join(STRATEGIES)} (Keras 3 does not support "
             f"ParameterServerStrategy, whose updates are asynchronous). Received: {name!r}"
         )
-    if devices is not None:
-        _check_devices(name, devices)
     if name == "auto":
         name = _automatic(devices)
+    if devices is not None:
+        _check_devices(name, devices)
     return _strategy(name, None if devices is None else tuple(devices))
 
 
@@ -83,7 +83,7 @@ def raise_worker_lost(strategy: tf.distribute.Strategy) -> Iterator[None]:
     except WORKER_LOST_ERRORS as error:
         if num_workers(strategy) == 1:
             raise
-        lines = error.message.splitlines()
+        lines = error.message.splitlines() or [type(error).__name__]
         reason = next((line for line in lines if "aborted" in line), lines[0])
         raise WorkerLostError(
             f"Another worker was lost: {reason.rstrip('.')}. Check the output of that worker, then "
@@ -113,8 +113,9 @@ def sum_over_workers(strategy: tf.distribute.Strategy, value: float) -> float:
     if num_workers(strategy) == 1:
         return value
     local = len(strategy.extended.worker_devices)
+    # From one replica of each worker: a sum of fractions of the value could differ from it.
     parts = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.constant(value / local, tf.float64)
+        lambda at: tf.constant(0.0 if at.replica_id_in_sync_group % local else value, tf.float64)
     )
     return float(strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None))
 

@@ -46,8 +46,8 @@ class ExactTraining(StandardTraining):
     `loss_weights` is a factor of the loss.
 
     Regularizers, activity regularizers and `add_loss` count once per update. A loss that a layer
-    adds during its call counts as a mean over the rows of the batch, like Keras's activity
-    regularizers. So each part of a batch is weighted by its number of rows.
+    adds during its call must be a mean over rows, like Keras's activity regularizers: the loss of
+    each part of a batch is weighted by the number of rows in the part.
 
     A subclass may override `compute_loss` only for one device without micro-batches.
 
@@ -128,7 +128,8 @@ class ExactTraining(StandardTraining):
                 arguments[name] = self._split(arguments[name])
             return super()._call_keras(method, arguments)
         except BaseException:
-            # After a failed first trace, a second one cannot create variables: drop the functions.
+            # A `tf.function` whose first trace failed cannot create variables in a second one: drop
+            # both functions, so that the next call makes new ones.
             self.train_function = self.test_function = None
             raise
 
@@ -155,7 +156,7 @@ class ExactTraining(StandardTraining):
 
     @property
     def _has_default_steps(self):
-        """Whether the steps are those of this class: others expect batches without `is_real`."""
+        """Whether both steps are those of this class; overriding ones expect no `is_real`."""
         steps = type(self).train_step, type(self).test_step
         return steps == (ExactTraining.train_step, ExactTraining.test_step)
 
@@ -211,7 +212,7 @@ class ExactTraining(StandardTraining):
         logits = self(x, training=training)
         if getattr(logits, "_keras_mask", None) is not None:
             raise ValueError(
-                "The model's output must not have a Keras mask, as `mask_zero=True` makes one: the "
+                "The model's output must not have a Keras mask (`mask_zero=True` makes one): the "
                 "exact step ignores it. Pass masks to the layers as arguments, and exclude padding "
                 f"by `ignore_class` or `sample_weight`. Received: {type(self).__name__}"
             )

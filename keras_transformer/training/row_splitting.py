@@ -59,8 +59,8 @@ def split_rows(
             return sharded
         return sharded.map(lambda *batch: select_rows(batch[:3], batch[3]))
 
-    # No prefetching to the devices: Keras creates iterators that it never reads, and prefetching
-    # for them would advance a dataset that counts its epochs.
+    # No prefetching to the devices: Keras creates iterators that it never reads. Prefetching would
+    # read batches for them, and `BatchStream` would count these as consumed.
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
     distributed = strategy.distribute_datasets_from_function(worker_dataset, options)
     # TensorFlow counts shards here, and `fit` needs the number of batches.

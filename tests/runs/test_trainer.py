@@ -204,7 +204,7 @@ def test_average_of_the_best_is_the_mean_of_the_epochs_with_the_best_loss(run, t
 
 @pytest.mark.parametrize("asked", [{"last": 100}, {"best": 3}, {"last": 0}], ids=str)
 def test_average_of_more_than_is_kept_is_an_error(run, tmp_path, asked):
-    with pytest.raises(ValueError, match="The run keeps [0-9]+ such checkpoints.*keep_last"):
+    with pytest.raises(ValueError, match="The run keeps only [0-9]+ checkpoints.*keep_last"):
         average_run(run, tmp_path / "mean.keras", **asked)
     assert not list(tmp_path.iterdir())
 

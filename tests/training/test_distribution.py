@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -40,6 +41,34 @@ def test_strategy_is_the_same_object_for_the_same_devices():
 def test_wrong_strategies_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         get_strategy(*arguments)
+
+
+def test_devices_are_refused_where_the_cluster_has_several_workers(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
+        get_strategy("auto", DEVICES)
+
+
+@pytest.mark.parametrize("devices", [1, 3, 6, 7])
+def test_sum_over_workers_is_exact_for_any_number_of_devices(devices):
+    from keras_transformer.training.distribution import sum_over_workers
+
+    assert sum_over_workers(TwoWorkers(devices), 1000.0) == 2000.0
+
+
+class TwoWorkers:
+    """What `sum_over_workers` uses of a strategy whose two workers give the same value."""
+
+    def __init__(self, devices):
+        self.num_replicas_in_sync = 2 * devices
+        self.extended = types.SimpleNamespace(worker_devices=["GPU"] * devices)
+
+    def experimental_distribute_values_from_function(self, value_fn):
+        ids = range(self.num_replicas_in_sync)
+        return [value_fn(types.SimpleNamespace(replica_id_in_sync_group=n)) for n in ids]
+
+    def reduce(self, op, values, axis):
+        return sum(float(value) for value in values)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 6])
