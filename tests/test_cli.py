@@ -203,6 +203,7 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     per_epoch = 56  # updates
     for epoch, number in enumerate((signal.SIGTERM, signal.SIGINT)):
         after = epoch * per_epoch + random.SystemRandom().randrange(10, per_epoch - 15)
+        print(f"{number.name} after update {after}")
         process = subprocess.Popen([*CLI, *words], stderr=subprocess.PIPE)
         while process.poll() is None and max(updates_saved(stopped), default=0) < after:
             time.sleep(0.01)
@@ -213,7 +214,9 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
         *_, what, how, command = stderr.decode().splitlines()
         newest = tiny_run.checkpoints(stopped)[max(updates_saved(stopped))][1]
         assert newest["epoch"] == epoch and newest["batch"] > 0, newest
-        assert what.startswith(f"Stopped by {number.name}. All is saved in {stopped}/checkpoints/")
+        assert what.startswith(
+            f"Stopped by {number.name}. The checkpoint is {stopped}/checkpoints/"
+        )
         assert "The same command resumes the run" in how
         assert shlex.split(command) == ["keras-transformer", *words[:2], "--data", ".", *words[2:]]
     finished = subprocess.run([*CLI, *words], capture_output=True)

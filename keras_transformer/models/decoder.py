@@ -104,7 +104,9 @@ class TransformerDecoder(TransformerStack):
             x = self._embed(token_ids, start_index, training=training)
         else:
             ancestors = _extend_ancestors(ancestors, parents)
-            x = self._embed_hypotheses(token_ids, start_index)
+            # The hypotheses' tokens have the same position: (B, W) -> (B * W, 1) -> (B, W, D)
+            x = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
+            x = ops.reshape(x, (*ops.shape(token_ids), self.config.hidden_dim))
         all_scores, block_caches = [], []
         for index, block in enumerate(self.blocks):
             x, scores, *block_cache = block(
@@ -124,12 +126,6 @@ class TransformerDecoder(TransformerStack):
             return (x, all_scores) if return_attention_scores else x
         new_cache = {**cache, "blocks": block_caches, "ancestors": ancestors}
         return (x, all_scores, new_cache) if return_attention_scores else (x, new_cache)
-
-    def _embed_hypotheses(self, token_ids, start_index):
-        """Embeds `(B, W)` tokens that all have the same position."""
-        # (B, W) -> (B * W, 1) -> (B, W, D)
-        embedded = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
-        return ops.reshape(embedded, (*ops.shape(token_ids), self.config.hidden_dim))
 
 
 def _extend_ancestors(ancestors, parents):

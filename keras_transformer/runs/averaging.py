@@ -156,9 +156,7 @@ def average_checkpoints(
                     f"{name} is {first.get(name, 'missing')} in {paths[0]}, and "
                     f"{kinds.get(name, 'missing')} in {path}"
                 )
-        for name, array in arrays.items():
-            if "float" in array.dtype.name:  # `np.floating` would leave out bfloat16
-                sums[name] = np.add(sums.get(name, 0.0), array, dtype="float64")
+        _add_floats(arrays, sums)
     if not arrays:
         raise ValueError(
             "`paths` must name checkpoints with arrays whose names begin with `prefix`. "
@@ -174,6 +172,13 @@ def _arrays_of(path, prefix, ema):
     if ema:
         arrays = ema_as_weights(arrays)
     return {name: array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+# A function, because a variable `array` of the caller would keep a checkpoint in memory.
+def _add_floats(arrays, sums):
+    for name, array in arrays.items():
+        if "float" in array.dtype.name:  # `np.floating` would leave out bfloat16
+            sums[name] = np.add(sums.get(name, 0.0), array, dtype="float64")
 
 
 def ema_as_weights(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -42,9 +42,9 @@ class WatchedTrainer(Trainer):
         super().__init__(recipe, ".", run, print_fn=lambda line: None)
         self._before, self._behind = before, behind
 
-    def _fit(self, model, stream, validation, keeper, callbacks):
+    def _fit(self, model, stream, validation, keeper, progress, callbacks):
         callbacks = [*self._before, *callbacks, *self._behind]
-        super()._fit(model, stream, validation, keeper, callbacks)
+        super()._fit(model, stream, validation, keeper, progress, callbacks)
 
 
 class AtUpdate(keras.callbacks.Callback):
