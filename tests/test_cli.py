@@ -82,6 +82,7 @@ def fill(folder):
     (folder / "said.log").write_text(ran.stderr, "utf-8")
 
 
+@pytest.mark.long
 def test_train_into_a_file_writes_plain_lines(folder):
     text = (folder / "said.log").read_text("utf-8")
     assert_plain(text)
@@ -99,6 +100,7 @@ def assert_plain(text):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), text
 
 
+@pytest.mark.long
 def test_train_on_a_terminal_leaves_it_clean_when_ctrl_c_is_typed(folder, tmp_path):
     """It prints the warning and the command that resumes; the next command it names works."""
     english = (folder / "train.en").read_text("utf-8").splitlines()[:300]
@@ -175,6 +177,7 @@ def test_report_of_any_values_is_shown():
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "lost", ["model.keras", pytest.param("tokenizer.model", marks=pytest.mark.long)]
 )
@@ -245,6 +248,7 @@ def updates_saved(run):
     return [int(path.stem[-8:]) for path in (run / "checkpoints").glob("checkpoint-*.npz")]
 
 
+@pytest.mark.long
 def test_training_that_diverges_ends_in_one_clear_line_and_exit_code_1(folder, tmp_path):
     """`--no-resume` starts over, also with another recipe."""
     run = shutil.copytree(folder / "run", tmp_path / "run")
@@ -365,6 +369,7 @@ def test_score_in_bfloat16_rounds(folder):
     np.testing.assert_allclose(rounded, exact, rtol=0.05)
 
 
+@pytest.mark.long
 def test_translate_draws_a_picture_of_every_line_with_text(folder, tmp_path):
     words = ("translate", "run", "--attention", tmp_path / "out.png")
     ran = cli(*words, stdin=b"sixty-six\n\none\n")
@@ -387,6 +392,7 @@ def test_missing_matplotlib_is_an_error_before_anything_is_translated(folder, mo
     assert refused.stderr.startswith("Error: Pictures need matplotlib: pip install")
 
 
+@pytest.mark.long
 def test_long_lines_are_reported_on_standard_error(folder):
     stdin = ("one\n" + "seventy-three thousand, two hundred. " * 9 + "\ntwo\n").encode()
     bound = ("translate", "run", "--max-source-tokens", 30)
@@ -443,6 +449,7 @@ def test_evaluate_of_an_unfinished_run_prints_a_note(folder, tmp_path):
     assert "exact_match" in json.loads((run / "report.json").read_text())
 
 
+@pytest.mark.long
 def test_evaluate_takes_other_files(folder, tmp_path):
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de").write_text("eins\nzwei\n")
@@ -497,6 +504,7 @@ def test_advice_on_long_lines_can_be_followed(folder, tmp_path):
     assert ran.exit_code == 0 and "left out" in ran.stderr
 
 
+@pytest.mark.long
 def test_evaluate_searches_as_translate_does(folder):
     """With the same options, which the report records."""
     search = ("--beam-size", 1, "--length-penalty", "none", "--alpha", 0)
@@ -606,7 +614,10 @@ MISTAKES = {
     ),
     "no run": (lambda f: ["translate", "no_run"], ["no_run", "no trained model"]),
     "no run to average": (lambda f: ["average", "no_run"], ["no_run"]),
-    "too few checkpoints": (lambda f: ["average", "run", "--last", "9"], ["keeps 2", "keep_last"]),
+    "too few checkpoints": (
+        lambda f: ["average", "run", "--last", "9"],
+        ["keeps only 2", "keep_last"],
+    ),
     "no run to plot": (lambda f: ["plot", "no_run"], ["no_run"]),
     "no run to score": (lambda f: ["score", "no_run", "train.en", "train.en"], ["no_run"]),
     "n-best beyond the beam": (

@@ -142,7 +142,7 @@ def test_tied_matrix_stays_tied_after_loading(tmp_path):
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_frozen_parts_stay_frozen_and_keep_their_optimizer(tmp_path):
     """A frozen layer, a trainable layer inside it, and a single frozen weight."""
     small = {**VARIANT, "num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}

@@ -114,7 +114,7 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "updates"),
     [

@@ -192,7 +192,7 @@ def poison(model):
     variable.assign(np.full(variable.shape, np.nan))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_non_finite_values_stop_the_run_and_are_never_saved(tmp_path):
     """One run that fails, resumes from its last good checkpoint, and fails again."""
     recipe = tiny_run.recipe()
@@ -232,6 +232,7 @@ def test_non_finite_values_stop_the_run_and_are_never_saved(tmp_path):
     assert np.isfinite(tiny_run.saved_weights(run / "model.keras")[-1]).all()
 
 
+@pytest.mark.long
 def test_non_finite_weights_never_become_the_best_model(tmp_path):
     """Without validation, nothing else checks the weights between the last update and the save."""
     recipe = tiny_run.recipe().to_dict()

@@ -117,6 +117,7 @@ def healthy(folder):
     return SimpleNamespace(findings=findings, said=said, shapes=shapes)
 
 
+@pytest.mark.long
 def test_healthy_recipe_passes_every_check(healthy):
     assert [(f.name, f.passed) for f in healthy.findings] == [(name, True) for name in CHECKS], (
         healthy.said

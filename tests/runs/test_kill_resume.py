@@ -11,8 +11,9 @@ from tests.builders import ROOT
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(20, marks=pytest.mark.long)])
-def test_killed_runs_end_bit_for_bit_as_the_one_never_killed(runs):
+@pytest.mark.long
+def test_killed_runs_end_bit_for_bit_as_the_one_never_killed():
+    runs = 20
     ran = subprocess.run(
         [sys.executable, "benchmarks/kill_resume.py", "--runs", str(runs)],
         cwd=ROOT,

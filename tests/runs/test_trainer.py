@@ -75,6 +75,7 @@ def test_model_is_that_of_the_best_epoch(run):
     tiny_run.assert_equal(tiny_run.saved_weights(path), tiny_run.weights(arrays, load_model(path)))
 
 
+@pytest.mark.long
 def test_finished_run_resumes_with_more_epochs(copy, run, longer):
     recipe = tiny_run.recipe(dropout=0.0, epochs=3)
     assert not quiet(recipe, copy).finished
@@ -115,6 +116,7 @@ def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     assert quiet(other, copy).finished
 
 
+@pytest.mark.long
 def test_run_whose_pairs_are_longer_than_its_positions_is_translated_but_not_trained(tmp_path):
     """Earlier versions could train such a run."""
     values = tiny_run.recipe(epochs=1).to_dict()
@@ -223,6 +225,7 @@ def test_micro_batches_change_no_loss(run, longer):
 # `init_from`.
 
 
+@pytest.mark.long
 def test_init_from_starts_with_the_weights_and_a_new_schedule(run, tmp_path):
     seen = types.SimpleNamespace()
 
@@ -257,6 +260,7 @@ def test_init_from_another_model_names_the_fields_that_differ(run, tmp_path):
     assert "dropout" not in message and "vocabulary" not in message
 
 
+@pytest.mark.long
 def test_float16_run_resumes_bit_identically(tmp_path):
     """A loss-scaling optimizer wraps its optimizer and has other variable names."""
     recipe = tiny_run.recipe(precision="mixed_float16", epochs=1)
@@ -285,6 +289,7 @@ def test_run_does_not_resume_with_other_data(tmp_path):
     assert "pairs differ" in str(caught.value) and "--no-resume" in str(caught.value)
 
 
+@pytest.mark.long
 def test_run_with_init_from_resumes_without_the_other_run(run, tmp_path):
     shutil.copytree(run, tmp_path / "other")
     recipe = tiny_run.recipe(init_from=str(tmp_path / "other"), epochs=1)

@@ -113,7 +113,8 @@ def test_two_workers_train_the_run_of_one_and_see_each_pair_once_an_epoch(folder
     assert all((folder / f"two.{worker}").stat().st_size for worker in (0, 1))
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
 def test_dead_worker_stops_the_other_and_a_restart_resumes(folder, victim):
     run = f"killed_{victim}"
     errors = folder / f"{run}.stderr"

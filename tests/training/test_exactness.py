@@ -90,6 +90,7 @@ def test_update_is_the_same_on_devices_workers_and_micro_batches():
     assert len(ran.stdout.splitlines()) == 1 + 2 * len(SETUPS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows, accumulation_steps", [(slice(0, 1), 1), long(slice(0, 3), 2)])
 def test_replicas_without_rows_contribute_nothing(rows, accumulation_steps):
     from tests.replicas import mirrored
@@ -102,6 +103,7 @@ def test_replicas_without_rows_contribute_nothing(rows, accumulation_steps):
         np.testing.assert_allclose(two[path], value, atol=1e-6)
 
 
+@pytest.mark.long
 def test_rows_of_padding_change_nothing():
     """The padding fills the shard of one replica, or a whole batch."""
     from tests.replicas import mirrored
@@ -163,6 +165,7 @@ def test_update_is_the_gradient_of_the_weighted_mean_over_all_tokens(replicas, a
         np.testing.assert_allclose(found[variable.path], expected, atol=1e-6)
 
 
+@pytest.mark.long
 def test_losses_of_keras_are_divided_by_all_tokens():
     from tests.replicas import mirrored
 
@@ -226,6 +229,7 @@ def test_accumulation_steps_are_checked(value):
         new_transformer().accumulation_steps = value
 
 
+@pytest.mark.long
 def test_accumulation_steps_may_change_between_fits():
     changed, steady = compiled(), compiled()
     for number in (1, 3):
@@ -238,6 +242,7 @@ def test_accumulation_steps_may_change_between_fits():
         np.testing.assert_allclose(to_numpy(variable), to_numpy(other), atol=1e-6)
 
 
+@pytest.mark.long
 def test_dropout_is_reproducible_on_replicas_and_micro_batches():
     from tests.replicas import mirrored
 
@@ -271,6 +276,7 @@ def test_float16_overflow_on_any_replica_skips_the_update_everywhere(culprit):
             assert np.isfinite(copy.numpy()).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "dtype, tolerance", [long("mixed_bfloat16", 0.05), ("mixed_float16", 0.05)]
 )

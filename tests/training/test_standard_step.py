@@ -59,7 +59,7 @@ keras.distribution.set_distribution(keras.distribution.DataParallel())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "backend, prepare",
     [pytest.param("jax", "", marks=pytest.mark.long), ("jax", DATA_PARALLEL), ("torch", "")],
