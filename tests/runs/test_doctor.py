@@ -124,6 +124,7 @@ def test_healthy_recipe_passes_every_check(healthy):
     )
 
 
+@pytest.mark.long
 def test_each_finding_is_one_line(healthy):
     assert len(healthy.said) == len(CHECKS)
     for line, finding in zip(healthy.said, healthy.findings, strict=True):
@@ -131,10 +132,12 @@ def test_each_finding_is_one_line(healthy):
         assert "\n" not in line
 
 
+@pytest.mark.long
 def test_nothing_is_written_into_the_run_folder(healthy, folder):
     assert [path.name for path in folder.iterdir()] == ["train.tsv"]
 
 
+@pytest.mark.long
 def test_memory_is_tried_on_the_largest_batch_and_on_the_longest_sentence(
     healthy, folder, tmp_path
 ):
@@ -249,6 +252,7 @@ def test_device_that_does_not_exist_fails_devices(here, folder):
     assert "GPU:77" in details["devices"]
 
 
+@pytest.mark.long
 def test_batch_that_does_not_fit_fails_memory(here, without_learning, folder, healthy, monkeypatch):
     fit, largest = Transformer.fit, max(map(slots, healthy.shapes))
 
@@ -264,6 +268,7 @@ def test_batch_that_does_not_fit_fails_memory(here, without_learning, folder, he
     assert "micro_batch_tokens" in details["memory"]
 
 
+@pytest.mark.long
 def test_recipe_that_cannot_learn_fails_learning(here, without_memory, folder):
     """Smoothing of 0.999: the minimum of the cross-entropy is almost ln V."""
     passed, details = verdicts(recipe(training={"label_smoothing": 0.999}), folder)
