@@ -83,7 +83,7 @@ def test_translator_on_another_backend_raises():
     assert "ValueError" in ran.stderr and "KERAS_BACKEND=tensorflow" in ran.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_model_learns_to_copy():
     """End to end on every backend: encoder, decoder, loss, schedule, metrics, fit."""
     config = TransformerConfig.tiny(

@@ -66,6 +66,7 @@ def test_decoder_block_applies_the_implicit_masks_of_both_sides(normalize_first,
     assert_close(to_numpy(call(padded))[:, 2:], expected, 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow_on_jax
 @pytest.mark.slow
 def test_model_trains_and_answers_the_same_in_a_fresh_process(tmp_path):

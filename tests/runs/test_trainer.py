@@ -65,6 +65,7 @@ def assert_close(actual, expected, tolerance=1e-6):
 # Resume and replacement.
 
 
+@pytest.mark.long
 def test_model_is_that_of_the_best_epoch(run):
     rows = tiny_run.history(run)
     best = min(rows, key=lambda row: row["val_loss"])

@@ -257,6 +257,7 @@ def test_dropout_is_reproducible_on_replicas_and_micro_batches():
         np.testing.assert_array_equal(second[path], value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("culprit", [long(0), 1])
 def test_float16_overflow_on_any_replica_skips_the_update_everywhere(culprit):
     """Only one replica has rows with weight above 0, and the loss scale overflows there."""
