@@ -20,6 +20,8 @@ import pytest
 from keras_transformer import plotting
 from keras_transformer.plotting import plot_attention, plot_history, plot_positional_encoding
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCE = ["▁two", "▁dogs", "</s>"]
 TARGET = ["<s>", "▁zwei", "▁Hunde", "."]

@@ -10,7 +10,7 @@ import pytest
 
 from keras_transformer import get_strategy
 
-pytestmark = pytest.mark.tensorflow_only
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 DEVICES = ["CPU:0", "CPU:1"]
 

@@ -13,7 +13,7 @@ from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy
 from keras_transformer.training.training_step import TrainingStep
 from tests.builders import padded_ids, to_numpy
 
-pytestmark = pytest.mark.tensorflow_only
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 
 def long(value):
