@@ -52,11 +52,15 @@ def test_package_trains_a_step_where_tensorflow_cannot_be_imported():
 @pytest.mark.tensorflow_only  # it starts a process with a backend of its own
 @pytest.mark.parametrize(
     "statement",
-    ["import keras_transformer", "from keras_transformer.cli import app"],
+    [
+        "import keras_transformer",
+        "import keras_transformer.runs.recipe",
+        "from keras_transformer.cli import app",
+    ],
 )
 def test_import_imports_no_backend(statement):
     """`keras-transformer --help` must answer at once."""
-    heavy = "{'keras', 'tensorflow', 'jax', 'torch', 'matplotlib', 'sacrebleu'}"
+    heavy = "{'keras', 'tensorflow', 'jax', 'torch', 'numpy', 'matplotlib', 'sacrebleu'}"
     ran = run(f"import sys; {statement}; print(sorted({heavy} & set(sys.modules)))")
     assert ran.stdout.strip() == "[]", ran.stderr
 

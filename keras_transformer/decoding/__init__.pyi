@@ -1,6 +1,4 @@
-from . import (
-    processors as processors,
-)
+from . import processors as processors
 from .beam import beam_search as beam_search
 from .greedy import greedy_search as greedy_search
 from .hypothesis import Attention as Attention

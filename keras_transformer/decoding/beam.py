@@ -5,7 +5,6 @@ Runs inside the TensorFlow graph. Depends on a step function only, not on a mode
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -18,7 +17,6 @@ from keras_transformer.decoding.search import (
     Sentences,
     StepFunction,
     Tokens,
-    penalty,
     select,
 )
 
@@ -95,7 +93,8 @@ def beam_search(
         "step_fn": step_fn,
         "end_token_id": end_token_id,
         "pad_token_id": pad_token_id,
-        "penalty": partial(penalty, length_penalty=length_penalty, alpha=alpha),
+        "length_penalty": length_penalty,
+        "alpha": alpha,
         "processors": processors,
     }
     if beam_size == 1:

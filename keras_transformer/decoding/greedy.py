@@ -5,7 +5,6 @@ Runs inside the TensorFlow graph. Depends on a step function only, not on a mode
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -16,14 +15,7 @@ from keras_transformer.decoding.next_tokens import (
     best_next_tokens,
     next_log_probs,
 )
-from keras_transformer.decoding.search import (
-    Search,
-    SearchResult,
-    Sentences,
-    StepFunction,
-    Tokens,
-    penalty,
-)
+from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepFunction, Tokens
 
 
 def greedy_search(
@@ -79,7 +71,8 @@ def greedy_search(
         step_fn=step_fn,
         end_token_id=end_token_id,
         pad_token_id=pad_token_id,
-        penalty=partial(penalty, length_penalty=length_penalty, alpha=alpha),
+        length_penalty=length_penalty,
+        alpha=alpha,
         processors=processors,
         sampler=sampler,
     )

@@ -140,14 +140,15 @@ class Search:
     static, except in the cache. It has the fields `sentences` and `history`.
 
     Args:
-        step_fn, end_token_id, pad_token_id, processors: as in `greedy_search`.
-        penalty: callable from lengths to length penalties.
+        step_fn, end_token_id, pad_token_id, length_penalty, alpha, processors: as in
+            `greedy_search`.
     """
 
     step_fn: StepFunction
     end_token_id: int
     pad_token_id: int
-    penalty: Callable[[tf.Tensor], tf.Tensor]
+    length_penalty: str | None
+    alpha: float | tf.Tensor
     processors: Sequence[Processor]
 
     def run(self, cache, max_lengths, start_token_id, target_prefix, compaction):
@@ -158,6 +159,9 @@ class Search:
         rows = tf.range(batch_size)
         sentences = Sentences(rows, max_lengths <= 0, max_lengths, target_prefix, cache)
         return search_loop(self, self.start(sentences, start_token_id), compaction)
+
+    def penalty(self, lengths):
+        return penalty(lengths, self.length_penalty, self.alpha)
 
     def constraints(self, state, index):
         """Returns the constraints on the next token, for `best_next_tokens`."""

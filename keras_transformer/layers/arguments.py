@@ -1,4 +1,4 @@
-"""Checks of layer arguments; each error names the user's argument.
+"""Arguments of layers: read back for a config, and checked by errors that name them.
 
 Depends on the backend: only a TensorFlow graph can raise an error at run time.
 """
