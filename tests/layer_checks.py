@@ -1,7 +1,8 @@
 """`check_layer`: the checks that every public layer passes.
 
 Config round trip, symbolic shapes, use in a plain functional model, compiled = eager, gradients of
-every weight, half-precision policies, save and load. The test file of each layer tests its values.
+every weight, half-precision policies. The test file of each layer tests its values, and
+`layers/test_contract.py` saves and loads.
 """
 
 import inspect
@@ -17,7 +18,7 @@ HALF_PRECISION = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}
 EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
-def check_layer(layer_class, config, inputs, folder, call=None, no_gradient=(), tolerance=1e-6):
+def check_layer(layer_class, config, inputs, call=None, no_gradient=(), tolerance=1e-6):
     """Checks `layer_class(**config)` called as `layer(**inputs, **call)`.
 
     `inputs` maps call arguments to NumPy arrays, `call` to constants. The first output has the
@@ -30,7 +31,6 @@ def check_layer(layer_class, config, inputs, folder, call=None, no_gradient=(), 
     outputs = flat_numpy(model(inputs))
     check_symbolic_shapes(layer_class(**config), model, inputs, outputs, call)
     check_compiled(model, inputs, outputs, tolerance)
-    check_saved(model, inputs, outputs, folder / "foreign.keras")
     check_gradients(model, inputs, outputs, no_gradient)
     for policy in HALF_PRECISION:
         check_half_precision(layer_class, config, inputs, call, policy)
@@ -76,13 +76,6 @@ def check_symbolic_shapes(layer, model, inputs, outputs, call):
 def check_compiled(model, inputs, outputs, tolerance):
     for compiled, eager in zip(flat_numpy(model.predict_on_batch(inputs)), outputs, strict=True):
         assert_close(compiled, eager, tolerance)
-
-
-def check_saved(model, inputs, outputs, path):
-    model.save(path)
-    loaded = flat_numpy(keras.saving.load_model(path)(inputs))
-    for actual, expected in zip(loaded, outputs, strict=True):
-        np.testing.assert_array_equal(actual, expected)
 
 
 def check_gradients(model, inputs, outputs, no_gradient):

@@ -10,7 +10,8 @@ from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import PaddingMask, causal_mask, combine_masks, padding_mask
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.layers.positional_encoding import PositionalEncoding, sinusoidal_encoding
 
 __all__ = [
     "DecoderBlock",
@@ -20,6 +21,7 @@ __all__ = [
     "MultiHeadAttention",
     "PaddingMask",
     "PositionalEmbedding",
+    "PositionalEncoding",
     "additive_attention",
     "causal_mask",
     "combine_masks",

@@ -4,6 +4,7 @@ Depends on the backend: only a TensorFlow graph can raise an error at run time.
 """
 
 import inspect
+import operator
 from typing import Any
 
 import keras
@@ -31,32 +32,38 @@ def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
     return {name: getattr(owner, name) for name in names}
 
 
-def require_positive(**sizes: object) -> None:
-    """Raises a `ValueError` that names the first size that is not a positive integer.
+def require_positive(**size: Any) -> int:
+    """Returns a size, which may be a NumPy integer, as an int, so that a config with it is JSON.
 
     Args:
-        **sizes: the sizes by argument name.
+        **size: one size by argument name.
+
+    Raises:
+        ValueError: if the size is not a positive integer. The message names it.
 
     Example:
 
-    >>> require_positive(num_heads=8, key_dim=64)
+    >>> require_positive(num_heads=np.int64(8))
+    8
     """
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={size!r}")
+    ((name, value),) = size.items()
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+    return number
 
 
-def require_even(hidden_dim: int) -> None:
-    """Raises a `ValueError` if the width is odd: sinusoidal positions pair sines with cosines.
+def require_positive_if_given(**size: Any) -> int | None:
+    """`require_positive`, but `None` stays `None`.
 
     Example:
 
-    >>> require_even(512)
+    >>> require_positive_if_given(key_dim=None)
     """
-    if hidden_dim % 2:
-        raise ValueError(
-            f"`hidden_dim` must be even for sinusoidal positions. Received: hidden_dim={hidden_dim}"
-        )
+    return None if None in size.values() else require_positive(**size)
 
 
 def require_mask(axes: str, **masks: Tensor | None) -> None:

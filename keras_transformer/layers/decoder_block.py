@@ -22,17 +22,22 @@ class DecoderBlock(TransformerBlock):
 
     Args:
         num_heads: number of attention heads.
-        key_dim: width of each head's queries and keys.
         intermediate_dim: width of the feed-forward network's hidden layer.
+        key_dim: width of each head's queries and keys. Defaults to `D // num_heads`.
         value_dim: width of each head's values. Defaults to `key_dim`.
-        dropout: dropout rate of each sub-layer's output, in [0, 1). Defaults to `0.1`.
-        attention_dropout: dropout rate of the attention scores. Defaults to `0.0`.
+        dropout: dropout rate of each sub-layer's output, in [0, 1). Defaults to `0.1`, the
+            paper's; KerasHub's is 0.
+        attention_dropout: dropout rate of the attention scores. Defaults to `0.0`, the paper's;
+            KerasHub uses `dropout` here too.
         activation_dropout: dropout rate inside the feed-forward network. Defaults to `0.0`.
         activation: name or callable, of the feed-forward network. Defaults to `"relu"`.
         normalize_first: pre-norm instead of the paper's post-norm. Defaults to `False`.
-        layer_norm_epsilon: added to the variance. Defaults to `1e-6`.
+        layer_norm_epsilon: added to the variance. Defaults to `1e-6`; KerasHub's is `1e-5`.
         use_bias: whether the projections add a bias. Defaults to `True`.
-        **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
+        **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
+            `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint` of
+            every projection and `seed` of every dropout, which mean the same as in
+            `MultiHeadAttention`; and `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         inputs: float tensor `(B, T, D)`; with a `cache`, the new positions only.
@@ -53,17 +58,19 @@ class DecoderBlock(TransformerBlock):
         `{"self": (B, N, T, T), "encoder": (B, N, T, S)}`, float32.
 
     Raises:
-        ValueError: if neither `encoder_output` nor `cache` is given, or a mask does not have 3
-            axes.
+        ValueError: if `num_heads` does not divide D and `key_dim` is not given, neither
+            `encoder_output` nor `cache` is given, or a mask does not have 3 axes.
 
     Masking: self-attention is causal. Implicit Keras masks of `inputs` and `encoder_output` apply
-        in addition to the arguments.
+        in addition to the arguments (in KerasHub, explicit masks replace them). KerasHub's
+        `encoder_padding_mask` is `encoder_attention_mask=encoder_padding_mask[:, None, :]`. For a
+        decoder without an encoder, use `EncoderBlock` with `use_causal_mask=True`.
     Precision: softmax and layer-norm statistics are always float32.
     Departures from the paper: the attention projections have biases; see `MultiHeadAttention`.
 
     Example:
 
-    >>> block = keras_transformer.layers.DecoderBlock(num_heads=2, key_dim=4, intermediate_dim=32)
+    >>> block = keras_transformer.layers.DecoderBlock(num_heads=2, intermediate_dim=32)
     >>> tuple(block(np.zeros((3, 5, 8)), np.zeros((3, 7, 8))).shape)
     (3, 5, 8)
 
@@ -71,8 +78,8 @@ class DecoderBlock(TransformerBlock):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1.
     """
 
-    def __init__(self, num_heads: int, key_dim: int, intermediate_dim: int, **kwargs: Any) -> None:
-        super().__init__(num_heads, key_dim, intermediate_dim, **kwargs)
+    def __init__(self, *, num_heads: int, intermediate_dim: int, **kwargs: Any) -> None:
+        super().__init__(num_heads=num_heads, intermediate_dim=intermediate_dim, **kwargs)
         self.encoder_attention = self._attention("encoder_attention")
         self.encoder_attention_residual = self._residual("encoder_attention_residual")
 
@@ -80,6 +87,7 @@ class DecoderBlock(TransformerBlock):
         self._build(inputs_shape)
         self.encoder_attention.build(inputs_shape, encoder_output_shape)
         self.encoder_attention_residual.build(inputs_shape)
+        self._restore_parts()
 
     def init_cache(self, encoder_output: Tensor) -> Cache:
         """Returns the cache before the first target position.

@@ -3,6 +3,7 @@
 Depends on the backend: only TensorFlow has replicas. Paper, section 5.4.
 """
 
+import operator
 from typing import Any
 
 import keras
@@ -61,7 +62,7 @@ class Dropout(keras.layers.Layer):
             raise ValueError(f"`rate` must be at least 0 and less than 1. Received: rate={rate}")
         self.supports_masking = True
         self.rate = rate
-        self.seed = seed
+        self.seed = None if seed is None else operator.index(seed)
 
     def build(self, inputs_shape: Shape | None = None) -> None:
         if self.rate > 0:

@@ -20,17 +20,22 @@ class EncoderBlock(TransformerBlock):
 
     Args:
         num_heads: number of attention heads.
-        key_dim: width of each head's queries and keys.
         intermediate_dim: width of the feed-forward network's hidden layer.
+        key_dim: width of each head's queries and keys. Defaults to `D // num_heads`.
         value_dim: width of each head's values. Defaults to `key_dim`.
-        dropout: dropout rate of each sub-layer's output, in [0, 1). Defaults to `0.1`.
-        attention_dropout: dropout rate of the attention scores. Defaults to `0.0`.
+        dropout: dropout rate of each sub-layer's output, in [0, 1). Defaults to `0.1`, the
+            paper's; KerasHub's is 0.
+        attention_dropout: dropout rate of the attention scores. Defaults to `0.0`, the paper's;
+            KerasHub uses `dropout` here too.
         activation_dropout: dropout rate inside the feed-forward network. Defaults to `0.0`.
         activation: name or callable, of the feed-forward network. Defaults to `"relu"`.
         normalize_first: pre-norm instead of the paper's post-norm. Defaults to `False`.
-        layer_norm_epsilon: added to the variance. Defaults to `1e-6`.
+        layer_norm_epsilon: added to the variance. Defaults to `1e-6`; KerasHub's is `1e-5`.
         use_bias: whether the projections add a bias. Defaults to `True`.
-        **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
+        **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
+            `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint` of
+            every projection and `seed` of every dropout, which mean the same as in
+            `MultiHeadAttention`; and `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         inputs: float tensor `(B, S, D)`.
@@ -46,16 +51,18 @@ class EncoderBlock(TransformerBlock):
         `(B, N, S, S)`.
 
     Raises:
-        ValueError: if `attention_mask` does not have 3 axes.
+        ValueError: if `num_heads` does not divide D and `key_dim` is not given, or `attention_mask`
+            does not have 3 axes.
 
-    Masking: an implicit Keras mask of `inputs` applies in addition to `attention_mask`, and is
-        propagated to the output.
+    Masking: an implicit Keras mask of `inputs` applies in addition to `attention_mask` (in
+        KerasHub, an explicit mask replaces it), and is propagated to the output. KerasHub's
+        `padding_mask` is `attention_mask=padding_mask[:, None, :]`.
     Precision: softmax and layer-norm statistics are always float32.
     Departures from the paper: the attention projections have biases; see `MultiHeadAttention`.
 
     Example:
 
-    >>> block = keras_transformer.layers.EncoderBlock(num_heads=2, key_dim=4, intermediate_dim=32)
+    >>> block = keras_transformer.layers.EncoderBlock(num_heads=2, intermediate_dim=32)
     >>> tuple(block(np.zeros((3, 5, 8))).shape)
     (3, 5, 8)
 
@@ -65,6 +72,7 @@ class EncoderBlock(TransformerBlock):
 
     def build(self, inputs_shape: Shape) -> None:
         self._build(inputs_shape)
+        self._restore_parts()
 
     def call(
         self,

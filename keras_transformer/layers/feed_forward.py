@@ -9,13 +9,13 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.arguments import arguments_of, require_positive
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.composite_layer import CompositeLayer
 from keras_transformer.layers.projection import project
 from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(CompositeLayer):
     """Applies the same two-layer network to every position: `activation(x W1 + b1) W2 + b2`.
 
     Letters: B batch, T length, D the width of the input and of the output.
@@ -25,7 +25,10 @@ class FeedForward(keras.layers.Layer):
         activation: name or callable. Defaults to `"relu"`.
         dropout: fraction of hidden units dropped, in [0, 1). Defaults to `0.0`, the paper's.
         use_bias: whether both layers add a bias. Defaults to `True`.
-        **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
+        **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
+            `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint` and
+            `seed` (of dropout), which mean the same as in `MultiHeadAttention`; and
+            `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         inputs: float tensor `(B, T, D)`.
@@ -59,30 +62,23 @@ class FeedForward(keras.layers.Layer):
         use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        require_positive(intermediate_dim=intermediate_dim)
-        self.supports_masking = True
-        self.intermediate_dim = intermediate_dim
+        super().__init__(use_bias, **kwargs)
+        self.intermediate_dim = require_positive(intermediate_dim=intermediate_dim)
         self.activation = keras.activations.get(activation)
         self.dropout = dropout
-        self.use_bias = use_bias
-        self.intermediate = self._dense(intermediate_dim, "intermediate", self.activation)
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.intermediate = self._dense(self.intermediate_dim, "intermediate", self.activation)
+        self.dropout_layer = self._dropout(dropout)
 
     def build(self, inputs_shape: Shape) -> None:
         self.output_dense = self._dense(inputs_shape[-1], "output")
         self.intermediate.build(inputs_shape)
         self.dropout_layer.build()
         self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
+        self._restore_parts()
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         hidden = self.dropout_layer(project(self.intermediate, inputs), training=training)
         return project(self.output_dense, hidden)
-
-    def _dense(self, units, name, activation=None):
-        return keras.layers.Dense(
-            units, activation, use_bias=self.use_bias, dtype=self.dtype_policy, name=name
-        )
 
     def get_config(self) -> dict[str, Any]:
         activation = keras.activations.serialize(self.activation)

@@ -4,6 +4,7 @@ The model computes them once from the token ids and passes them to the layers as
 section 3.2.3.
 """
 
+import operator
 from functools import reduce
 from typing import Any
 
@@ -31,15 +32,21 @@ def padding_mask(token_ids: Tensor, pad_token_id: int = 0) -> Tensor:
     return ops.not_equal(token_ids, pad_token_id)
 
 
-def causal_mask(query_length: int | Tensor, key_length: int | Tensor | None = None) -> Tensor:
+def causal_mask(
+    query_length: int | Tensor,
+    key_length: int | Tensor | None = None,
+    start_index: int | Tensor = 0,
+) -> Tensor:
     """Lets each position attend to itself and to earlier positions.
 
-    The last query always sees every key, so that `query_length` new positions may follow
-    `key_length - query_length` cached ones.
+    Query `t` attends to the keys up to `start_index + t`. The lengths may differ: as in Keras,
+    query and key 0 have the same position unless `start_index` says otherwise.
 
     Args:
         query_length: int or int tensor, `T`.
-        key_length: int or int tensor, `S >= T`. Defaults to `query_length`.
+        key_length: int or int tensor, `S`. Defaults to `query_length`.
+        start_index: int or int tensor, the position of the first query; in decoding with a cache,
+            the number of cached positions. Defaults to `0`.
 
     Returns:
         bool tensor `(1, T, S)`.
@@ -50,7 +57,7 @@ def causal_mask(query_length: int | Tensor, key_length: int | Tensor | None = No
 
     Example:
 
-    >>> ops.convert_to_numpy(causal_mask(2, 3)).astype(int).tolist()
+    >>> ops.convert_to_numpy(causal_mask(2, 3, start_index=1)).astype(int).tolist()
     [[[1, 1, 0], [1, 1, 1]]]
     """
     if query_length is None:
@@ -58,9 +65,8 @@ def causal_mask(query_length: int | Tensor, key_length: int | Tensor | None = No
             "`query_length` must be an int or an int tensor. Received: query_length=None. "
             "If the length is unknown, call the layer with `use_causal_mask=True`."
         )
-    key_length = query_length if key_length is None else key_length
-    queries = ops.arange(query_length, dtype="int32") + (key_length - query_length)
-    keys = ops.arange(key_length, dtype="int32")
+    queries = ops.arange(query_length, dtype="int32") + start_index
+    keys = ops.arange(query_length if key_length is None else key_length, dtype="int32")
     return ops.expand_dims(queries[:, None] >= keys[None, :], 0)
 
 
@@ -105,7 +111,7 @@ class PaddingMask(keras.layers.Layer):
 
     def __init__(self, pad_token_id: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.pad_token_id = pad_token_id
+        self.pad_token_id = operator.index(pad_token_id)
 
     def call(self, token_ids: Tensor) -> Tensor:
         return padding_mask(token_ids, self.pad_token_id)

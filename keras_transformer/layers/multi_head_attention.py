@@ -9,16 +9,21 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import arguments_of, require_mask, require_positive
+from keras_transformer.layers.arguments import (
+    arguments_of,
+    require_mask,
+    require_positive,
+    require_positive_if_given,
+)
 from keras_transformer.layers.attention import scaled_dot_product_attention
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.composite_layer import CompositeLayer
 from keras_transformer.layers.masks import causal_mask, combine_masks
 from keras_transformer.layers.projection import outer_shape, project
 from keras_transformer.types import Cache, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(CompositeLayer):
     """Attends in `num_heads` subspaces in parallel.
 
     `Concat(head_1, ..., head_N) W_O` with `head_n = attention(Q W_Q_n, K W_K_n, V W_V_n)`. Letters:
@@ -26,12 +31,17 @@ class MultiHeadAttention(keras.layers.Layer):
 
     Args:
         num_heads: number of heads `N`.
-        key_dim: width of each head's queries and keys.
+        key_dim: width of each head's queries and keys. Defaults to the width of the query divided
+            by `num_heads`.
         value_dim: width of each head's values. Defaults to `key_dim`.
-        output_dim: width of the output. Defaults to the width of the query.
+        output_dim: width of the output, Keras's `output_shape`. Defaults to the width of the query.
         dropout: fraction of the attention scores dropped, in [0, 1). Defaults to `0.0`.
         use_bias: whether the four projections add a bias. Defaults to `True`.
-        **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
+        **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
+            `bias_regularizer`, `activity_regularizer`, `kernel_constraint` and `bias_constraint`
+            of every projection and `seed` of dropout, with the meaning and the defaults of
+            `keras.layers.MultiHeadAttention`, except that a seeded initialiser draws other numbers
+            for each projection; and `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         query: float tensor `(B, T, D)`.
@@ -40,7 +50,10 @@ class MultiHeadAttention(keras.layers.Layer):
         key: float tensor `(B, S, D)`. Defaults to `value`.
         attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`, `True` = may attend. Pass a padding
             mask `(B, S)` as `mask[:, None, :]`. Optional.
-        use_causal_mask: whether to also mask the positions after each query. Defaults to `False`.
+        use_causal_mask: whether to also mask the keys after each query. Query `t` attends to the
+            keys 0 to `t`, also if T and S differ, as in Keras; with a `cache`, the queries follow
+            the cached positions: query `t` attends to these and to the new keys 0 to `t`. Defaults
+            to `False`.
         return_attention_scores: defaults to `False`.
         cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of projected keys and values.
             For self-attention, start with `init_cache`; each call appends `value`. For
@@ -56,14 +69,16 @@ class MultiHeadAttention(keras.layers.Layer):
         `(B, N, T, S)`; the cache, extended by the new positions.
 
     Raises:
-        ValueError: if a width is not positive, neither `value` nor `cache` is given, or
+        ValueError: if a width is not positive, `num_heads` does not divide the width of the query
+            and `key_dim` is not given, neither `value` nor `cache` is given, or
             `attention_mask` does not have 3 axes. (`keras.layers.MultiHeadAttention` reads 2 axes
             as `(T, S)` and 4 as `(B, N, T, S)`.)
 
     Masking: implicit Keras masks of `value` and `key` apply in addition to `attention_mask`, but
-        not with a `cache`; the mask of `query` is propagated to the output. The output of a fully
-        masked query is the output bias, and its scores are 0. Masked values must be finite, because
-        0 * inf is NaN.
+        not with a `cache`. The mask of `query` is propagated to the output; masked queries attend
+        like others (in Keras they attend to nothing or to everything). The output of a query that
+        may attend to nothing is the output bias, and its scores are 0. Masked values must be
+        finite, because 0 * inf is NaN.
     Precision: softmax and scores are always float32.
     Departures from the paper: the projections add biases, as most implementations do;
         `use_bias=False` leaves them out.
@@ -83,38 +98,40 @@ class MultiHeadAttention(keras.layers.Layer):
     def __init__(
         self,
         num_heads: int,
-        key_dim: int,
+        key_dim: int | None = None,
         value_dim: int | None = None,
         output_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = key_dim if value_dim is None else value_dim
-        self.output_dim = output_dim
+        super().__init__(use_bias, **kwargs)
+        self.num_heads = require_positive(num_heads=num_heads)
+        self.key_dim = require_positive_if_given(key_dim=key_dim)
+        self.value_dim = require_positive_if_given(value_dim=value_dim)
+        self.output_dim = require_positive_if_given(output_dim=output_dim)
         self.dropout = dropout
-        self.use_bias = use_bias
-        require_positive(num_heads=num_heads, key_dim=key_dim, value_dim=self.value_dim)
-        self.query_dense = self._dense(num_heads * self.key_dim, "query")
-        self.key_dense = self._dense(num_heads * self.key_dim, "key")
-        self.value_dense = self._dense(num_heads * self.value_dim, "value")
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = self._dropout(dropout)
 
     def build(
         self, query_shape: Shape, value_shape: Shape | None = None, key_shape: Shape | None = None
     ) -> None:
         if value_shape is None:
             raise ValueError("`value` must be given in the first call. Received: value=None")
+        if self.key_dim is None:
+            self.key_dim = self._head_width(query_shape[-1])
+        if self.value_dim is None:
+            self.value_dim = self.key_dim
+        self.query_dense = self._dense(self.num_heads * self.key_dim, "query")
+        self.key_dense = self._dense(self.num_heads * self.key_dim, "key")
+        self.value_dense = self._dense(self.num_heads * self.value_dim, "value")
         self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape or value_shape)
         self.value_dense.build(value_shape)
         self.output_dense.build((*query_shape[:-1], self.num_heads * self.value_dim))
         self.dropout_layer.build()
+        self._restore_parts()
 
     def call(
         self,
@@ -136,7 +153,8 @@ class MultiHeadAttention(keras.layers.Layer):
         if cache is not None:
             # The implicit masks cover only the new positions.
             value_mask = key_mask = None
-        mask = self._mask(query, attended, attention_mask, use_causal_mask, value_mask, key_mask)
+        causal = self._causal_mask(query, value, attended, cache) if use_causal_mask else None
+        mask = self._mask(attention_mask, causal, value_mask, key_mask)
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = scaled_dot_product_attention(
             self._split_heads(project(self.query_dense, query)),
@@ -179,8 +197,13 @@ class MultiHeadAttention(keras.layers.Layer):
             "value": self._split_heads(project(self.value_dense, value)),
         }
 
-    def _dense(self, units, name):
-        return keras.layers.Dense(units, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
+    def _head_width(self, hidden_dim):
+        if hidden_dim % self.num_heads:
+            raise ValueError(
+                "`num_heads` must divide the width of the query unless `key_dim` is given. "
+                f"Received: num_heads={self.num_heads}, a query of width {hidden_dim}"
+            )
+        return hidden_dim // self.num_heads
 
     def _keys_and_values(self, value, key, cache):
         """The cached keys and values, followed by the new ones."""
@@ -191,14 +214,16 @@ class MultiHeadAttention(keras.layers.Layer):
             return new
         return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
 
-    def _mask(self, query, attended, attention_mask, use_causal_mask, value_mask, key_mask):
+    def _causal_mask(self, query, value, attended, cache):
+        if query.shape[1] == 1 and (value is None or value.shape[1] == 1):
+            return None  # a decoding step: the query has the last position
+        start_index = 0 if cache is None else ops.shape(cache["key"])[2]
+        return causal_mask(ops.shape(query)[1], ops.shape(attended["key"])[2], start_index)
+
+    def _mask(self, attention_mask, causal, value_mask, key_mask):
         """All masks, combined into one that broadcasts to `(B, N, T, S)`."""
         # (B, S) -> (B, 1, S)
         implicit = [mask[:, None, :] for mask in (value_mask, key_mask) if mask is not None]
-        causal = None
-        # A single query has the last position, so it may attend to every key.
-        if use_causal_mask and query.shape[1] != 1:
-            causal = causal_mask(ops.shape(query)[1], ops.shape(attended["key"])[2])
         if attention_mask is not None:
             attention_mask = ops.cast(attention_mask, "bool")
         mask = combine_masks(attention_mask, causal, *implicit)

@@ -8,69 +8,39 @@ import math
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_transformer.layers.arguments import (
-    arguments_of,
-    require_even,
-    require_in_table,
-    require_positive,
-)
+from keras_transformer.layers.arguments import arguments_of, require_positive
+from keras_transformer.layers.positional_encoding import Positions, default_initializer
+from keras_transformer.layers.projection import redraw_lora
 from keras_transformer.types import Shape, Tensor
 
 # The dtype represents every integer from 0 to this one exactly; it rounds some larger ones.
 LARGEST_EXACT_ID = {"bfloat16": 2**8, "float16": 2**11}
 
 
-def sinusoidal_encoding(positions: Tensor, hidden_dim: int) -> Tensor:
-    """Encodes positions as sines and cosines of geometrically spaced wavelengths.
-
-    `PE(pos, 2i) = sin(pos / 10000^(2i/D))`, `PE(pos, 2i+1) = cos(pos / 10000^(2i/D))`.
-
-    Args:
-        positions: int or float tensor `(T,)`, counted from 0.
-        hidden_dim: the width `D`, an even number.
-
-    Returns:
-        tensor `(T, D)`, sines and cosines interleaved; float32 under every dtype policy.
-
-    Raises:
-        ValueError: if `hidden_dim` is odd.
-
-    Example:
-
-    >>> [round(float(value), 4) for value in sinusoidal_encoding(np.arange(2), 4)[1]]
-    [0.8415, 0.5403, 0.01, 0.9999]
-
-    Reference:
-        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
-    """
-    require_even(hidden_dim)
-    frequencies = 10000.0 ** (-np.arange(0, hidden_dim, 2) / hidden_dim)
-    frequencies = ops.convert_to_tensor(frequencies.astype("float32"))
-    # (T, 1) * (D/2,) -> (T, D/2)
-    angles = ops.cast(positions, "float32")[:, None] * frequencies
-    # (T, D/2, 2) -> (T, D): sine, cosine, sine, cosine, ...
-    pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-    return ops.reshape(pairs, (-1, hidden_dim))
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEmbedding(keras.layers.Layer):
+class PositionalEmbedding(Positions, keras.layers.Embedding):
     """Embeds tokens and their positions: `embeddings[token] * sqrt(D) + position`.
 
     With `reverse=True` it multiplies hidden states by the same matrix and returns logits: the
     paper's weight sharing. Letters: B batch, T length, D `hidden_dim`, V `vocabulary_size`.
 
+    As in the paper, the embedding is multiplied by `sqrt(D)` before the positions are added;
+    `keras_hub.layers.TokenAndPositionEmbedding` does not scale it.
+
     Args:
         vocabulary_size: number of token ids.
-        hidden_dim: width of the embeddings. Must be even for sinusoidal positions.
+        hidden_dim: width of the embeddings.
         positions: `"sinusoidal"` (any length) or `"learned"` (up to `max_sequence_length`).
+            Defaults to `"sinusoidal"`; `keras_hub.layers.TokenAndPositionEmbedding` learns them.
         max_sequence_length: in tokens. Required for learned positions, otherwise unused.
         mask_zero: whether token id 0 is padding. The output then has a Keras mask, as with
             `keras.layers.Embedding`. Defaults to `False`.
-        **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
+        embeddings_initializer: of the matrix, and of learned positions. Defaults to a normal
+            distribution of standard deviation `1 / sqrt(D)`; Keras's is uniform in [-0.05, 0.05].
+        **kwargs: `embeddings_regularizer` and `embeddings_constraint`, of the matrix and of learned
+            positions; `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         inputs: int tensor `(B, T)` of token ids. Float is accepted too, because `keras.Sequential`
@@ -108,6 +78,8 @@ class PositionalEmbedding(keras.layers.Layer):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), sections 3.4 and 3.5.
     """
 
+    lora_rank: int | None
+
     def __init__(
         self,
         vocabulary_size: int,
@@ -115,30 +87,38 @@ class PositionalEmbedding(keras.layers.Layer):
         positions: str = "sinusoidal",
         max_sequence_length: int | None = None,
         mask_zero: bool = False,
+        embeddings_initializer: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        vocabulary_size = require_positive(vocabulary_size=vocabulary_size)
+        hidden_dim = require_positive(hidden_dim=hidden_dim)
+        if embeddings_initializer is None:
+            embeddings_initializer = default_initializer(hidden_dim)
+        super().__init__(
+            vocabulary_size,
+            hidden_dim,
+            embeddings_initializer=embeddings_initializer,
+            mask_zero=mask_zero,
+            **kwargs,
+        )
         self.supports_masking = True
         self.autocast = False  # half precision cannot represent every token id
-        require_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
-        if positions not in ("sinusoidal", "learned"):
-            raise ValueError(
-                f'`positions` must be "sinusoidal" or "learned". Received: positions={positions!r}'
-            )
-        if positions == "learned":
-            require_positive(max_sequence_length=max_sequence_length)
-        else:
-            require_even(hidden_dim)
+        self._set_positions(positions, max_sequence_length)
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
-        self.positions = positions
-        self.max_sequence_length = max_sequence_length
-        self.mask_zero = mask_zero
 
     def build(self, inputs_shape: Shape | None = None) -> None:
-        self.embeddings = self._add_table("embeddings", self.vocabulary_size)
-        if self.positions == "learned":
-            self.position_embeddings = self._add_table("positions", self.max_sequence_length)
+        # `Embedding.build` would enable LoRA before the position table exists, without its alpha.
+        rank, self.lora_rank = self.lora_rank, None
+        super().build(inputs_shape)
+        self._build_positions(
+            self.hidden_dim,
+            self.embeddings_initializer,
+            self.embeddings_regularizer,
+            self.embeddings_constraint,
+        )
+        if rank:
+            self.enable_lora(rank, self.lora_alpha)
 
     def compute_output_spec(
         self, inputs: Tensor, start_index: int | Tensor = 0, reverse: bool = False
@@ -156,15 +136,50 @@ class PositionalEmbedding(keras.layers.Layer):
         is_token_ids = len(inputs.shape) == 2
         return ops.not_equal(inputs, 0) if self.mask_zero and is_token_ids else previous_mask
 
-    def _add_table(self, name, rows):
-        # Without autocast: casting the rows of a lookup is cheaper than casting the whole matrix,
-        # and the sum with the positions needs float32.
-        return self.add_weight(
-            name=name,
-            shape=(rows, self.hidden_dim),
-            initializer=keras.initializers.RandomNormal(stddev=self.hidden_dim**-0.5),
-            autocast=False,
-        )
+    def quantized_call(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.call(*args, **kwargs)
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        if mode != "int8" or self.lora_enabled:
+            raise NotImplementedError(
+                "`PositionalEmbedding` can be quantized to int8 only, and not with LoRA, because "
+                "Keras has no projection to the vocabulary for them. "
+                f"Received: mode={mode!r}, lora_enabled={self.lora_enabled}"
+            )
+        super().quantize(mode, type_check=False, config=config)
+
+    def enable_lora(self, rank: int, *args: Any, **kwargs: Any) -> None:
+        """Freezes the matrix and trains a low-rank difference instead, as `keras.layers.Embedding`.
+
+        Learned positions stay trainable.
+
+        Args:
+            rank: rank of the difference.
+            *args: `lora_alpha`, `a_initializer` and `b_initializer`, as in Keras.
+            **kwargs: the same by name.
+
+        Raises:
+            ValueError: if the layer is not built, has LoRA already, is quantized, or has a
+                constraint.
+        """
+        if self.quantization_mode is not None:
+            raise ValueError(
+                "`PositionalEmbedding` must not be quantized before `enable_lora`. "
+                f"Received: quantization_mode={self.quantization_mode!r}"
+            )
+        super().enable_lora(require_positive(rank=rank), *args, **kwargs)
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables(store)
+        if self.lora_enabled:
+            redraw_lora(self.lora_embeddings_a)
+
+    @property
+    def variable_serialization_spec(self) -> dict[str | None, list[str]]:
+        """The names of the variables in a file, in order; Keras reads it."""
+        spec = super().variable_serialization_spec
+        learned = ["position_embeddings"] if hasattr(self, "position_embeddings") else []
+        return {mode: [*names, *learned] for mode, names in spec.items()}
 
     def encode_positions(self, positions: Tensor) -> Tensor:
         """Returns the position encodings, which `call` adds to the embeddings.
@@ -175,20 +190,16 @@ class PositionalEmbedding(keras.layers.Layer):
         Returns:
             float32 tensor `(T, D)`.
         """
-        if self.positions == "sinusoidal":
-            return sinusoidal_encoding(positions, self.hidden_dim)
-        rows = ops.cast(ops.take(self.position_embeddings, positions, axis=0), "float32")
-        # On a GPU and in XLA, a lookup outside the table returns zeros or the last row.
-        in_table = ops.less(positions, self.max_sequence_length)
-        return ops.where(ops.expand_dims(in_table, -1), rows, float("nan"))
+        return self._encode_positions(positions, self.hidden_dim)
 
     def _embed(self, inputs, start_index):
-        token_ids, length = self._token_ids(inputs), ops.shape(inputs)[1]
-        if self.positions == "learned":
-            start_index = require_in_table(start_index, length, self.max_sequence_length)
-        positions = ops.arange(length, dtype="int32") + start_index
-        embedded = ops.cast(ops.take(self.embeddings, token_ids, axis=0), "float32")
-        embedded = embedded * self.hidden_dim**0.5 + self.encode_positions(positions)
+        token_ids = self._token_ids(inputs)
+        encoded = self._encode(ops.shape(inputs)[1], self.hidden_dim, start_index)
+        if self.quantization_mode is None:
+            rows = ops.take(self.embeddings, token_ids, axis=0)
+        else:
+            rows = super().quantized_call(token_ids)
+        embedded = ops.cast(rows, "float32") * self.hidden_dim**0.5 + encoded
         return ops.cast(embedded, self.compute_dtype)
 
     def _token_ids(self, inputs):
@@ -214,7 +225,11 @@ class PositionalEmbedding(keras.layers.Layer):
         flat = ops.cast(ops.reshape(hidden, (-1, self.hidden_dim)), self.compute_dtype)
         matrix = ops.cast(self.embeddings, self.compute_dtype)
         logits = ops.cast(ops.matmul(flat, ops.transpose(matrix)), "float32")
+        if self.quantization_mode is not None:
+            logits = logits / self.embeddings_scale
         return ops.reshape(logits, (*ops.shape(hidden)[:-1], self.vocabulary_size))
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **arguments_of(PositionalEmbedding, self)}
+        config = {**arguments_of(PositionalEmbedding, self), **super().get_config()}
+        del config["input_dim"], config["output_dim"]  # here `vocabulary_size` and `hidden_dim`
+        return config

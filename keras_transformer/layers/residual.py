@@ -21,6 +21,7 @@ class Residual(keras.layers.Layer):
         dropout: float in [0, 1). Fraction of the sub-layer's outputs dropped. Defaults to `0.1`.
         normalize_first: bool. Defaults to `False`.
         layer_norm_epsilon: float. Added to the variance. Defaults to `1e-6`.
+        seed: int. Seed of dropout. Optional.
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
@@ -46,7 +47,9 @@ class Residual(keras.layers.Layer):
         [Xiong et al., 2020](https://arxiv.org/abs/2002.04745).
     """
 
-    def __init__(self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, **kwargs):
+    def __init__(
+        self, dropout=0.1, normalize_first=False, layer_norm_epsilon=1e-6, seed=None, **kwargs
+    ):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.dropout = dropout
@@ -55,7 +58,7 @@ class Residual(keras.layers.Layer):
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
 
     def build(self, inputs_shape, sublayer_outputs_shape=None):
         self.layer_norm.build(inputs_shape)

@@ -8,13 +8,19 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.arguments import arguments_of
+from keras_transformer.layers.arguments import (
+    arguments_of,
+    require_positive,
+    require_positive_if_given,
+)
+from keras_transformer.layers.composite_layer import CompositeLayer
+from keras_transformer.layers.dense_options import seed_of
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.residual import Residual
 
 
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(CompositeLayer):
     """Self-attention and a feed-forward network, each with a residual connection.
 
     Args: see `EncoderBlock` and `DecoderBlock`.
@@ -22,9 +28,10 @@ class TransformerBlock(keras.layers.Layer):
 
     def __init__(
         self,
+        *,
         num_heads: int,
-        key_dim: int,
         intermediate_dim: int,
+        key_dim: int | None = None,
         value_dim: int | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
@@ -35,28 +42,25 @@ class TransformerBlock(keras.layers.Layer):
         use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.intermediate_dim = intermediate_dim
-        self.value_dim = value_dim
+        super().__init__(use_bias, **kwargs)
+        self.num_heads = require_positive(num_heads=num_heads)
+        self.intermediate_dim = require_positive(intermediate_dim=intermediate_dim)
+        self.key_dim = require_positive_if_given(key_dim=key_dim)
+        self.value_dim = require_positive_if_given(value_dim=value_dim)
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
         self.activation = keras.activations.get(activation)
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.use_bias = use_bias
         self.self_attention = self._attention("self_attention")
         self.self_attention_residual = self._residual("self_attention_residual")
-        self.feed_forward = FeedForward(
-            intermediate_dim,
+        self.feed_forward = self._part(
+            FeedForward,
+            "feed_forward",
+            self.intermediate_dim,
             activation=activation,
             dropout=activation_dropout,
-            use_bias=use_bias,
-            dtype=self.dtype_policy,
-            name="feed_forward",
         )
         self.feed_forward_residual = self._residual("feed_forward_residual")
 
@@ -67,14 +71,9 @@ class TransformerBlock(keras.layers.Layer):
         self.feed_forward_residual.build(inputs_shape)
 
     def _attention(self, name):
-        return MultiHeadAttention(
-            self.num_heads,
-            self.key_dim,
-            value_dim=self.value_dim,
-            dropout=self.attention_dropout,
-            use_bias=self.use_bias,
-            dtype=self.dtype_policy,
-            name=name,
+        sizes = {"key_dim": self.key_dim, "value_dim": self.value_dim}
+        return self._part(
+            MultiHeadAttention, name, self.num_heads, **sizes, dropout=self.attention_dropout
         )
 
     def _residual(self, name):
@@ -82,6 +81,7 @@ class TransformerBlock(keras.layers.Layer):
             dropout=self.dropout,
             normalize_first=self.normalize_first,
             layer_norm_epsilon=self.layer_norm_epsilon,
+            seed=seed_of(self.seed, name),
             dtype=self.dtype_policy,
             name=name,
         )

@@ -8,6 +8,7 @@ import pytest
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
 from tests.builders import (
+    HUB_NAMES,
     assert_close,
     copy_weights,
     normal,
@@ -19,7 +20,7 @@ from tests.builders import (
 from tests.layer_checks import check_layer
 
 B, T, S, D, N = 2, 6, 5, 8, 2
-SIZES = {"num_heads": N, "key_dim": D // N, "intermediate_dim": 16, "layer_norm_epsilon": 1e-5}
+SIZES = {"num_heads": N, "intermediate_dim": 16, "layer_norm_epsilon": 1e-5}
 NORMS = pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
 
 target, source = normal(B, T, D, seed=1), normal(B, S, D, seed=2)
@@ -42,15 +43,6 @@ def decoder_block(**config):
 def peer_config(normalize_first):
     shared = {"intermediate_dim": 16, "num_heads": N, "layer_norm_epsilon": 1e-5}
     return {**shared, "normalize_first": normalize_first}
-
-
-HUB_NAMES = {
-    "/output/": "/attention_output/",
-    "feed_forward/attention_output": "feedforward_output_dense",
-    "feed_forward/intermediate": "feedforward_intermediate_dense",
-    "feed_forward_residual/": "feedforward_",
-    "attention_residual/": "attention_",
-}
 
 
 @NORMS
@@ -181,27 +173,25 @@ def test_more_padding_changes_no_visible_output(normalize_first):
 
 
 @NORMS
-def test_encoder_block_passes_the_layer_checks(normalize_first, tmp_path):
+def test_encoder_block_passes_the_layer_checks(normalize_first):
     config = {**SIZES, "value_dim": 3, "normalize_first": normalize_first, "activation": "gelu"}
     mask = np.broadcast_to(source_padding[:, None], (B, S, S)).copy()
     check_layer(
         EncoderBlock,
         {**config, "dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1},
         {"inputs": source, "attention_mask": mask},
-        tmp_path,
         call={"return_attention_scores": True},
         no_gradient=["key/bias"],
     )
 
 
 @NORMS
-def test_decoder_block_passes_the_layer_checks(normalize_first, tmp_path):
+def test_decoder_block_passes_the_layer_checks(normalize_first):
     config = {**SIZES, "value_dim": 3, "normalize_first": normalize_first, "use_bias": False}
     check_layer(
         DecoderBlock,
         {**config, "dropout": 0.2},
         {"inputs": target, "encoder_output": source},
-        tmp_path,
         call={"return_attention_scores": True},
     )
 

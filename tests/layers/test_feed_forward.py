@@ -47,9 +47,9 @@ def test_dropout_acts_only_in_training():
     assert not np.allclose(to_numpy(layer(x, training=True)), to_numpy(without(x)))
 
 
-def test_layer_passes_the_layer_checks(tmp_path):
+def test_layer_passes_the_layer_checks():
     config = {"intermediate_dim": 32, "dropout": 0.1, "activation": "gelu"}
-    check_layer(FeedForward, config, {"inputs": x}, tmp_path)
+    check_layer(FeedForward, config, {"inputs": x})
 
 
 def test_width_that_is_not_positive_raises():

@@ -1,17 +1,19 @@
-"""The layers in functional models of other authors: implicit masks, fit, save, load."""
+"""The layers in functional models of other authors: implicit masks."""
 
 import re
 import textwrap
 
 import keras
+import keras_hub
 import numpy as np
 import pytest
 
 from keras_transformer import layers
 from tests.builders import (
+    HUB_NAMES,
     ROOT,
     assert_close,
-    assert_same_in_a_fresh_process,
+    copy_weights,
     normal,
     padded_ids,
     randomize,
@@ -66,21 +68,46 @@ def test_decoder_block_applies_the_implicit_masks_of_both_sides(normalize_first,
     assert_close(to_numpy(call(padded))[:, 2:], expected, 1e-6)
 
 
-@pytest.mark.long
-@pytest.mark.slow_on_jax
-@pytest.mark.slow
-def test_model_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
-    model = tagger(layers.PositionalEmbedding)
-    model.compile(optimizer="adam", loss="mse")
-    inputs = {"token_ids": padded_ids([4, 2], V)}
-    before = to_numpy(model(inputs))
-    model.fit(inputs, normal(2, 4, 3), verbose=0)
-    assert not np.allclose(to_numpy(model(inputs)), before)
-    model.save(tmp_path / "foreign.keras")
-    load = (
-        'import keras_transformer.layers\nmodel = keras.saving.load_model("{folder}/foreign.keras")'
-    )
-    assert_same_in_a_fresh_process(model, inputs, load, tmp_path)
+def as_keras_masks(name):
+    """Our layer and the one of Keras or KerasHub, which takes its masks from its inputs."""
+    sizes = {"intermediate_dim": 16, "num_heads": 2, "layer_norm_epsilon": 1e-5}
+    if name == "attention":
+        peer = keras.layers.MultiHeadAttention(2, 8)
+        return layers.MultiHeadAttention(2, 8), peer, {"output/": "attention_output/"}
+    if name == "encoder":
+        peer = keras_hub.layers.TransformerEncoder(**sizes)
+        names = {**HUB_NAMES, "self_attention/": "self_attention_layer/"}
+        return layers.EncoderBlock(**sizes), peer, names
+    peer = keras_hub.layers.TransformerDecoder(**sizes)
+    names = {**HUB_NAMES, "encoder_attention": "cross_attention"}
+    return layers.DecoderBlock(**sizes), peer, names
+
+
+def masked_inputs(number):
+    """Made anew for each call: `keras.layers.MultiHeadAttention` takes the masks off its inputs."""
+    return [
+        keras.layers.Masking()(
+            np.where(np.arange(5)[:, None] < length, normal(2, 5, 16, seed=s), 0)
+        )
+        for s, length in [(1, 4), (2, 3)][:number]
+    ]
+
+
+# KerasHub's decoder passes its mask on to layers without masks.
+@pytest.mark.filterwarnings("ignore:.*was passed an input with a mask")
+@pytest.mark.parametrize("name", ["attention", "encoder", "decoder"])
+def test_implicit_masks_mean_the_same_as_in_keras(name):
+    """The average over the positions that the mask of the outputs keeps."""
+    ours, peer, names = as_keras_masks(name)
+    number = 1 if name == "encoder" else 2
+    for layer in (ours, peer):
+        layer(*masked_inputs(number))
+    copy_weights(randomize(ours), peer, names)
+    average = keras.layers.GlobalAveragePooling1D()
+    actual, expected = (to_numpy(average(layer(*masked_inputs(number)))) for layer in (ours, peer))
+    assert_close(actual, expected, 1e-5)
+    unmasked = [keras.ops.copy(x) for x in masked_inputs(number)]
+    assert not np.allclose(to_numpy(average(ours(*unmasked))), actual, atol=1e-3)
 
 
 def readme_classifier():

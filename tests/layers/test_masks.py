@@ -28,16 +28,18 @@ def test_padding_mask_accepts_another_pad_token():
 
 
 @pytest.mark.parametrize(
-    "lengths, expected",
+    "arguments, expected",
     [
         ((3,), literal("100", "110", "111")),
         ((1,), literal("1")),
-        ((2, 5), literal("11110", "11111")),
-        ((1, 4), literal("1111")),
+        ((2, 4), literal("1000", "1100")),
+        ((3, 2), literal("10", "11", "11")),
+        ((2, 5, 3), literal("11110", "11111")),
+        ((1, 4, 3), literal("1111")),
     ],
 )
-def test_causal_mask_lets_the_last_query_see_every_key(lengths, expected):
-    assert_equal(causal_mask(*lengths), expected[None])
+def test_causal_mask_hides_the_keys_after_each_query(arguments, expected):
+    assert_equal(causal_mask(*arguments), expected[None])
 
 
 def test_causal_mask_of_unknown_length_raises():

@@ -36,6 +36,9 @@ def attention_layer(inputs, **config):
     [
         ({"query": query, "value": query}, {}),
         ({"query": query, "value": query}, {"use_causal_mask": True}),
+        ({"query": query, "value": value}, {"use_causal_mask": True}),
+        ({"query": query[:, :3], "value": value}, {"use_causal_mask": True}),
+        ({"query": query[:, :1], "value": value}, {"use_causal_mask": True}),
         ({"query": query, "value": value}, {"attention_mask": mask}),
         ({"query": query, "value": value}, {"attention_mask": mask[:, :1]}),
         ({"query": query, "value": value, "key": key}, {"attention_mask": mask}),
@@ -44,7 +47,17 @@ def attention_layer(inputs, **config):
             {"use_causal_mask": True, "attention_mask": np.eye(T) > 0},
         ),
     ],
-    ids=["self", "causal", "masked", "masked for all queries", "own key", "causal and masked"],
+    ids=[
+        "self",
+        "causal",
+        "causal, T > S",
+        "causal, T < S",
+        "causal, one query",
+        "masked",
+        "masked for all queries",
+        "own key",
+        "causal and masked",
+    ],
 )
 @pytest.mark.parametrize(
     "config, keras_config",
@@ -177,12 +190,11 @@ def test_masked_content_changes_nothing():
     np.testing.assert_array_equal(to_numpy(actual), to_numpy(expected))
 
 
-def test_layer_passes_the_layer_checks(tmp_path):
+def test_layer_passes_the_layer_checks():
     check_layer(
         MultiHeadAttention,
         {**SIZES, "value_dim": 4, "output_dim": 5, "dropout": 0.2, "name": "attention"},
         {"query": query, "value": value, "attention_mask": mask},
-        tmp_path,
         call={"return_attention_scores": True},
         no_gradient=["key/bias"],  # softmax is invariant to shifts
     )

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers.positional_embedding import PositionalEmbedding, sinusoidal_encoding
+from keras_transformer.layers import PositionalEmbedding, PositionalEncoding, sinusoidal_encoding
 from tests.builders import assert_close, normal, randomize, to_numpy
 from tests.layer_checks import EPSILON, HALF_PRECISION, check_layer
 from tests.paper_reference import positional_encoding
@@ -23,9 +23,10 @@ def built(**config):
     return randomize(layer)
 
 
-def test_sinusoidal_encoding_equals_the_formula():
-    actual = to_numpy(sinusoidal_encoding(np.arange(50), 16))
-    assert_close(actual, positional_encoding(50, 16), 1e-5)
+@pytest.mark.parametrize("width", [16, 7, 1])
+def test_sinusoidal_encoding_equals_the_formula(width):
+    actual = to_numpy(sinusoidal_encoding(np.arange(50), width))
+    assert_close(actual, positional_encoding(50, width), 1e-5)
 
 
 def test_sinusoidal_encoding_starts_at_position_zero_and_interleaves():
@@ -101,9 +102,9 @@ def test_embeddings_are_drawn_from_the_papers_normal_distribution():
 
 @POSITIONS
 @pytest.mark.parametrize("mask_zero", [False, True])
-def test_layer_passes_the_layer_checks(positions, mask_zero, tmp_path):
+def test_layer_passes_the_layer_checks(positions, mask_zero):
     config = {"vocabulary_size": V, "hidden_dim": D, "mask_zero": mask_zero, **positions}
-    check_layer(PositionalEmbedding, config, {"inputs": ids}, tmp_path)
+    check_layer(PositionalEmbedding, config, {"inputs": ids})
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,6 @@ def test_layer_passes_the_layer_checks(positions, mask_zero, tmp_path):
     [
         ({"positions": "rotary"}, "`positions` must .*Received: positions='rotary'"),
         ({"positions": "learned"}, "`max_sequence_length`.*Received: max_sequence_length=None"),
-        ({"hidden_dim": 7}, "`hidden_dim` must be even.*Received: hidden_dim=7"),
         ({"hidden_dim": 0}, "`hidden_dim` must .*Received: hidden_dim=0"),
         ({"vocabulary_size": 0}, "`vocabulary_size` must .*Received: vocabulary_size=0"),
     ],
@@ -119,11 +119,6 @@ def test_layer_passes_the_layer_checks(positions, mask_zero, tmp_path):
 def test_wrong_argument_raises(arguments, message):
     with pytest.raises(ValueError, match=message):
         PositionalEmbedding(**{"vocabulary_size": V, "hidden_dim": D, **arguments})
-
-
-def test_odd_width_of_the_encoding_raises():
-    with pytest.raises(ValueError, match="`hidden_dim` must be even.*Received: hidden_dim=7"):
-        sinusoidal_encoding(np.arange(3), 7)
 
 
 @pytest.mark.parametrize("mask_zero", [False, True])
@@ -244,3 +239,41 @@ def test_position_outside_the_learned_table_is_nan_in_compiled_code():
     assert_close(to_numpy(compiled(np.int32(2))), to_numpy(layer(ids, start_index=2)), 1e-6)
     outputs = to_numpy(compiled(np.int32(4)))
     assert np.isfinite(outputs[:, :2]).all() and np.isnan(outputs[:, 2:]).all()
+
+
+@pytest.mark.parametrize("width", [D, 7])
+def test_encoding_adds_the_formula_to_float_inputs(width):
+    series, layer = normal(2, 4, width), PositionalEncoding()
+    expected = positional_encoding(9, width)
+    assert_close(to_numpy(layer(series)), series + expected[:4], 1e-6)
+    for start_index in (5, np.int32(5), keras.ops.convert_to_tensor(5)):
+        moved = layer(series, start_index=start_index)
+        assert_close(to_numpy(moved), series + expected[5:], 1e-6)
+
+
+def test_encoding_with_learned_positions_adds_rows_of_the_table():
+    series, layer = normal(2, 4, 7), PositionalEncoding(**LEARNED)
+    layer.build(series.shape)
+    (table,) = to_numpy(randomize(layer).trainable_variables)
+    assert_close(to_numpy(layer(series, start_index=2)), series + table[2:6], 1e-6)
+    with pytest.raises(ValueError, match="`max_sequence_length`=6. Received: 4 tokens"):
+        layer(series, start_index=3)
+
+
+def test_encoding_passes_the_layer_checks():
+    check_layer(PositionalEncoding, LEARNED, {"inputs": normal(2, 4, 7)})
+
+
+def test_encoding_propagates_the_mask():
+    padded = np.where(np.arange(4)[:, None] < 3, normal(2, 4, D), 0)
+    masked = keras.layers.Masking()(padded)
+    average = to_numpy(keras.layers.GlobalAveragePooling1D()(PositionalEncoding()(masked)))
+    assert_close(average, (padded + positional_encoding(4, D))[:, :3].mean(axis=1), 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, D), (2, 4, 4, D)])
+def test_encoding_of_other_ranks_raises(shape):
+    with pytest.raises(
+        ValueError, match=r"`inputs` must be \(B, T, D\).*Received: inputs of shape"
+    ):
+        PositionalEncoding()(np.zeros(shape))

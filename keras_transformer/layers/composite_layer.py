@@ -1,0 +1,108 @@
+"""Base class of layers made of dense layers: their options, LoRA, and the state of their parts."""
+
+import operator
+from typing import Any, Self
+
+import keras
+
+from keras_transformer.layers.arguments import require_positive
+from keras_transformer.layers.dense_options import DenseOptions, clone_initializer, seed_of
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.parts import adapt, adaptations, parts_of
+from keras_transformer.layers.projection import Projection
+
+
+class CompositeLayer(keras.layers.Layer):
+    """A layer made of dense layers and dropout, which all get the same options.
+
+    Args:
+        use_bias: whether the dense layers add a bias.
+        seed: int. The parts get different seeds, derived from it and their names.
+        **kwargs: the other `DenseOptions`, and `keras.layers.Layer` arguments.
+    """
+
+    def __init__(self, use_bias: bool = True, seed: int | None = None, **kwargs: Any) -> None:
+        dense_options = DenseOptions.pop_from(kwargs, use_bias)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.use_bias = use_bias
+        self.seed = None if seed is None else operator.index(seed)
+        self.dense_options = dense_options
+        self._saved_parts: dict[str, Any] = {}
+
+    def enable_lora(
+        self,
+        rank: int,
+        lora_alpha: float | None = None,
+        a_initializer: Any = "he_uniform",
+        b_initializer: Any = "zeros",
+    ) -> None:
+        """Freezes the kernel of each dense layer and trains a low-rank difference instead.
+
+        Biases and layer norms stay trainable. Compile the model afterwards. A file holds the
+        kernels with the difference added; the loaded layer trains a new difference.
+
+        Args:
+            rank: rank of the difference.
+            lora_alpha: the difference is scaled by `lora_alpha / rank`. Defaults to `rank`.
+            a_initializer: of the matrices `(width, rank)`. Defaults to `"he_uniform"`.
+            b_initializer: of the matrices `(rank, units)`. Defaults to `"zeros"`.
+
+        Raises:
+            ValueError: if the layer is not built, has LoRA already, or has kernel constraints.
+        """
+        if not self.built:
+            raise ValueError(
+                "The layer must be built before `enable_lora`. "
+                f"Received: name={self.name!r}. Call it once."
+            )
+        rank = require_positive(rank=rank)
+        for path, part in self._parts().items():
+            if isinstance(part, Projection):
+                initializers = (clone_initializer(i, path) for i in (a_initializer, b_initializer))
+                part.enable_lora(rank, lora_alpha, *initializers)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"seed": self.seed, **self.dense_options.get_config()}
+        parts = self._state_of_parts() if self.built else self._saved_parts
+        return {**super().get_config(), **own, **({"parts": parts} if parts else {})}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        config = dict(config)
+        parts = config.pop("parts", {})
+        layer = super().from_config(config)
+        layer._saved_parts = parts
+        return layer
+
+    def _dense(self, units, name, activation=None):
+        return Projection(
+            units, activation, **self.dense_options.of(name), dtype=self.dtype_policy, name=name
+        )
+
+    def _dropout(self, rate):
+        return Dropout(rate, seed=self.seed, dtype=self.dtype_policy, name="dropout")
+
+    def _part(self, layer_class, name, *args, **kwargs):
+        """A composite layer inside this one."""
+        shared = {"seed": seed_of(self.seed, name), "dtype": self.dtype_policy, "name": name}
+        return layer_class(*args, **kwargs, **self.dense_options.of(name), **shared)
+
+    def _parts(self):
+        return parts_of(self, f"{self.path}/")
+
+    def _state_of_parts(self):
+        parts = self._parts()
+        state = adaptations(parts)
+        frozen = [path for path, part in parts.items() if not part.trainable]
+        # `trainable=False` of the whole layer is in the config already.
+        return {**state, "frozen": frozen} if self.trainable and frozen else state
+
+    def _restore_parts(self):
+        """The last step of `build`: the parts as they were saved."""
+        saved, self._saved_parts = self._saved_parts, {}
+        if saved:
+            adapt(self._parts(), saved.get("quantized", {}), saved.get("lora", {}))
+            parts = self._parts()
+            for path in saved.get("frozen", []):
+                parts[path].trainable = False

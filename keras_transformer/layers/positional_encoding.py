@@ -1,0 +1,180 @@
+"""Positions added to float inputs such as time series, image patches or audio frames.
+
+`PositionalEmbedding` uses the same positions for tokens. Paper, section 3.5.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.layers.arguments import arguments_of, require_in_table, require_positive
+from keras_transformer.layers.dense_options import clone_initializer
+from keras_transformer.types import Shape, Tensor
+
+
+def sinusoidal_encoding(positions: Tensor, hidden_dim: int) -> Tensor:
+    """Encodes positions as sines and cosines of geometrically spaced wavelengths.
+
+    `PE(pos, 2i) = sin(pos / 10000^(2i/D))`, `PE(pos, 2i+1) = cos(pos / 10000^(2i/D))`.
+
+    Args:
+        positions: int or float tensor `(T,)`, counted from 0.
+        hidden_dim: the width `D`. If it is odd, the last column is a sine without its cosine.
+
+    Returns:
+        tensor `(T, D)`, sines and cosines interleaved; float32 under every dtype policy.
+
+    Example:
+
+    >>> [round(float(value), 4) for value in sinusoidal_encoding(np.arange(2), 4)[1]]
+    [0.8415, 0.5403, 0.01, 0.9999]
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
+    """
+    frequencies = 10000.0 ** (-np.arange(0, hidden_dim, 2) / hidden_dim)
+    frequencies = ops.convert_to_tensor(frequencies.astype("float32"))
+    # (T, 1) * (ceil(D/2),) -> (T, ceil(D/2))
+    angles = ops.cast(positions, "float32")[:, None] * frequencies
+    # (T, ceil(D/2), 2) -> (T, D) or (T, D + 1): sine, cosine, sine, cosine, ...
+    pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+    encoded = ops.reshape(pairs, (-1, hidden_dim + hidden_dim % 2))
+    return encoded[:, :hidden_dim] if hidden_dim % 2 else encoded
+
+
+class Positions:
+    """Mixin of the layers that add positions: sinusoidal, or learned rows of a table."""
+
+    def _set_positions(self, positions, max_sequence_length):
+        if positions not in ("sinusoidal", "learned"):
+            raise ValueError(
+                f'`positions` must be "sinusoidal" or "learned". Received: positions={positions!r}'
+            )
+        if positions == "learned":
+            max_sequence_length = require_positive(max_sequence_length=max_sequence_length)
+        self.positions = positions
+        self.max_sequence_length = max_sequence_length
+
+    def _build_positions(self, hidden_dim, initializer, regularizer, constraint):
+        if self.positions == "learned":
+            self.position_embeddings = self.add_weight(
+                name="positions",
+                shape=(self.max_sequence_length, hidden_dim),
+                initializer=clone_initializer(initializer, "positions"),
+                regularizer=regularizer,
+                constraint=constraint,
+                autocast=False,  # the sum needs float32
+            )
+
+    def _encode(self, length, hidden_dim, start_index):
+        """float32 `(length, hidden_dim)`: the positions from `start_index` on."""
+        if self.positions == "learned":
+            start_index = require_in_table(start_index, length, self.max_sequence_length)
+        return self._encode_positions(ops.arange(length, dtype="int32") + start_index, hidden_dim)
+
+    def _encode_positions(self, positions, hidden_dim):
+        if self.positions == "sinusoidal":
+            return sinusoidal_encoding(positions, hidden_dim)
+        rows = ops.cast(ops.take(self.position_embeddings, positions, axis=0), "float32")
+        # On a GPU and in XLA, a lookup outside the table returns zeros or the last row.
+        in_table = ops.less(positions, self.max_sequence_length)
+        return ops.where(ops.expand_dims(in_table, -1), rows, float("nan"))
+
+
+def default_initializer(hidden_dim: int) -> keras.initializers.Initializer:
+    """N(0, 1/D): times `sqrt(D)`, an embedding has the variance 1."""
+    return keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PositionalEncoding(Positions, keras.layers.Layer):
+    """Adds positions to inputs that are vectors already.
+
+    `outputs[:, t] = inputs[:, t] + PE(start_index + t)`. Letters: B batch, T length, D width.
+
+    `keras_hub.layers.SinePositionEncoding` and `PositionEmbedding` return the positions alone; this
+    layer returns the sum. The inputs are not scaled.
+
+    Args:
+        positions: `"sinusoidal"` (any length, any width) or `"learned"` (up to
+            `max_sequence_length`). Defaults to `"sinusoidal"`.
+        max_sequence_length: number of learned positions. Required for learned positions, otherwise
+            unused.
+        embeddings_initializer: of learned positions. Defaults to a normal distribution of standard
+            deviation `1 / sqrt(D)`; KerasHub's is Glorot uniform.
+        embeddings_regularizer: of learned positions. Optional.
+        embeddings_constraint: of learned positions. Optional.
+        **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
+
+    Call arguments:
+        inputs: float tensor `(B, T, D)`.
+        start_index: int or int tensor, the position of the first vector. Defaults to `0`.
+
+    Returns:
+        float tensor `(B, T, D)` in the compute dtype.
+
+    Raises:
+        ValueError: if an argument is invalid, the inputs do not have 3 axes, or a position is not
+            in the table of learned positions; see `PositionalEmbedding` for lengths that are known
+            only at run time.
+
+    Masking: a Keras mask is propagated.
+    Precision: the sum is computed in float32 and cast last.
+    Departures from the paper: none. (`positions="learned"` is its Table 3, row E.)
+
+    Example:
+
+    >>> patches = np.zeros((2, 16, 7))
+    >>> tuple(keras_transformer.layers.PositionalEncoding()(patches).shape)
+    (2, 16, 7)
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
+    """
+
+    def __init__(
+        self,
+        positions: str = "sinusoidal",
+        max_sequence_length: int | None = None,
+        embeddings_initializer: Any = None,
+        embeddings_regularizer: Any = None,
+        embeddings_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self._set_positions(positions, max_sequence_length)
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+
+    def build(self, inputs_shape: Shape) -> None:
+        hidden_dim = inputs_shape[-1]
+        if len(inputs_shape) != 3 or hidden_dim is None:
+            raise ValueError(
+                "`inputs` must be (B, T, D) with a known D. "
+                f"Received: inputs of shape {tuple(inputs_shape)}. Flatten the inner axes."
+            )
+        initializer = self.embeddings_initializer or default_initializer(hidden_dim)
+        self._build_positions(
+            hidden_dim, initializer, self.embeddings_regularizer, self.embeddings_constraint
+        )
+
+    def compute_output_spec(
+        self, inputs: Tensor, start_index: int | Tensor = 0
+    ) -> keras.KerasTensor:
+        # Keras would trace `call` with a placeholder length, which may exceed the learned table.
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
+
+    def call(self, inputs: Tensor, start_index: int | Tensor = 0) -> Tensor:
+        encoded = self._encode(ops.shape(inputs)[1], inputs.shape[-1], start_index)
+        return ops.cast(ops.cast(inputs, "float32") + encoded, self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        arguments = {
+            name: keras.saving.serialize_keras_object(value)
+            for name, value in arguments_of(PositionalEncoding, self).items()
+        }
+        return {**super().get_config(), **arguments}

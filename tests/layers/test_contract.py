@@ -1,0 +1,238 @@
+"""Every public layer in every kind of Keras model: trains, saves, loads, LoRA, int8.
+
+The files are loaded in one fresh process, which imports only this module.
+"""
+
+import json
+import warnings
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import layers
+from tests.builders import normal, padded_ids, run_fresh, to_numpy
+
+# Equal sizes: JAX compiles each operation for each shape.
+B, T, D, V = 2, 4, 8, 11
+x, y, ids = normal(B, T, D, seed=1), normal(B, T, D, seed=2), padded_ids([T, 3], V)
+BLOCK = {"num_heads": 2, "intermediate_dim": 16}
+NO_WEIGHTS = "it has no weights"
+ADDED = "its table is added, not multiplied"
+
+
+@dataclass(frozen=True)
+class Case:
+    config: dict
+    inputs: dict
+    freeze: str = ""  # the attribute that is frozen
+    not_adapted: str = ""  # why there is no LoRA and no int8
+    kinds: list = field(default_factory=lambda: ["functional", "sequential", "subclassed"])
+
+
+SEVERAL_INPUTS = ["functional", "subclassed"]
+CASES = {
+    "DecoderBlock": Case(
+        BLOCK, {"inputs": x, "encoder_output": y}, "encoder_attention", kinds=SEVERAL_INPUTS
+    ),
+    "Dropout": Case({"rate": 0.5}, {"inputs": x}, not_adapted=NO_WEIGHTS),
+    "EncoderBlock": Case(BLOCK | {"normalize_first": True}, {"inputs": x}, "self_attention"),
+    "FeedForward": Case({"intermediate_dim": 16, "seed": 1}, {"inputs": x}, "output_dense"),
+    "MultiHeadAttention": Case(
+        {"num_heads": 2, "key_dim": 4}, {"query": x, "value": y}, "key_dense", kinds=SEVERAL_INPUTS
+    ),
+    "PaddingMask": Case({}, {"token_ids": ids}, not_adapted=NO_WEIGHTS),
+    "PositionalEmbedding": Case(
+        {"vocabulary_size": V, "hidden_dim": D, "positions": "learned", "max_sequence_length": 6},
+        {"inputs": ids},
+    ),
+    "PositionalEncoding": Case(
+        {"positions": "learned", "max_sequence_length": 6}, {"inputs": x}, not_adapted=ADDED
+    ),
+}
+ALL = pytest.mark.parametrize("name", CASES)
+
+
+def test_every_public_layer_has_a_case():
+    public = {name: getattr(layers, name) for name in layers.__all__}
+    assert set(CASES) == {name for name, value in public.items() if isinstance(value, type)}
+
+
+@keras.saving.register_keras_serializable(package="test_contract")
+class Subclassed(keras.Model):
+    def __init__(self, layer, **kwargs):
+        super().__init__(**kwargs)
+        self.layer = layer
+
+    def call(self, inputs):
+        return self.layer(**inputs)
+
+    def get_config(self):
+        return {"layer": keras.saving.serialize_keras_object(self.layer)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config["layer"]))
+
+
+def symbols(inputs):
+    return {k: keras.Input(a.shape[1:], dtype=a.dtype.name, name=k) for k, a in inputs.items()}
+
+
+def new_model(name, kind):
+    """A built model, its layer, and what it is called with."""
+    case = CASES[name]
+    layer = getattr(layers, name)(**case.config)
+    if kind == "functional":
+        inputs = symbols(case.inputs)
+        return keras.Model(inputs, layer(**inputs)), layer, case.inputs
+    if kind == "subclassed":
+        model = Subclassed(layer)
+        model(case.inputs)
+        return model, layer, case.inputs
+    ((argument, array),) = case.inputs.items()
+    return keras.Sequential([symbols(case.inputs)[argument], layer]), layer, array
+
+
+def train_a_step(model, inputs):
+    """Exactly the trainable weights change."""
+    outputs = model(inputs)
+    jit_compile = keras.config.backend() == "jax"  # elsewhere it takes longer than the step
+    model.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse", jit_compile=jit_compile)
+    before = to_numpy([*model.weights])
+    model.train_on_batch(inputs, normal(*outputs.shape, seed=3))
+    changed = {
+        v.path for v, old in zip(model.weights, before, strict=True) if (to_numpy(v) != old).any()
+    }
+    shift_invariant = {p for p in trainable(model) if p.endswith("key/bias")}
+    unused = {p for p in trainable(model) if p.endswith("lora_kernel_a")}  # times zero, at first
+    unused |= {p for p in trainable(model) if p.endswith("lora_embeddings_a")}
+    assert changed - shift_invariant == trainable(model) - shift_invariant - unused
+
+
+def trainable(model):
+    return {v.path for v in model.trainable_variables}
+
+
+def quantize(model):
+    with warnings.catch_warnings():
+        # Keras warns of each layer without `quantize`, such as its own `LayerNormalization`.
+        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        model.quantize("int8")
+
+
+def adapted(name, kind):
+    """A model of the layer: frozen in part, with LoRA or in int8, trained a step."""
+    case = CASES[name]
+    model, layer, inputs = new_model(name, kind)
+    if kind == "functional" and case.freeze:
+        getattr(layer, case.freeze).trainable = False
+    if kind == "subclassed" and not case.not_adapted:
+        layer.enable_lora(2, lora_alpha=6)
+        assert any("lora" in path for path in trainable(model))
+    if trainable(model):
+        train_a_step(model, inputs)
+    if kind == "sequential" and not case.not_adapted:
+        before = to_numpy(model(inputs))
+        quantize(model)
+        assert "int8" in {v.dtype for v in model.variables}
+        np.testing.assert_allclose(to_numpy(model(inputs)), before, atol=0.1)
+    return model, inputs
+
+
+def state_of(model, inputs):
+    """What has to be the same after loading."""
+    return {
+        "outputs": np.asarray(to_numpy(model(inputs)), "float64").tolist(),
+        "trainable": sorted("/".join(path.split("/")[-2:]) for path in trainable(model)),
+        "int8": sum(v.dtype == "int8" for v in model.variables),
+    }
+
+
+def every_model():
+    for name, case in CASES.items():
+        for kind in case.kinds:
+            yield name, kind
+
+
+def loaded_states(folder):
+    """Runs in the fresh process."""
+    states = {}
+    for name, kind in every_model():
+        case = CASES[name]
+        inputs = next(iter(case.inputs.values())) if kind == "sequential" else case.inputs
+        model = keras.saving.load_model(f"{folder}/{name}-{kind}.keras")
+        states[f"{name} {kind}"] = state_of(model, inputs)
+    return json.dumps(states)
+
+
+@pytest.mark.slow
+def test_every_layer_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
+    expected = {}
+    for name, kind in every_model():
+        model, inputs = adapted(name, kind)
+        model.save(tmp_path / f"{name}-{kind}.keras")
+        expected[f"{name} {kind}"] = state_of(model, inputs)
+    code = f"from tests.layers import test_contract as t; print(t.loaded_states({str(tmp_path)!r}))"
+    loaded = json.loads(run_fresh(code).splitlines()[-1])
+    for model, state in expected.items():
+        outputs, loaded_outputs = state.pop("outputs"), loaded[model].pop("outputs")
+        assert loaded[model] == state, model
+        np.testing.assert_allclose(loaded_outputs, outputs, atol=1e-6, err_msg=model)
+
+
+@ALL
+def test_kinds_of_models_compute_the_same(name):
+    case = CASES[name]
+    expected = None
+    for kind in case.kinds:
+        model, layer, inputs = new_model(name, kind)
+        rng = np.random.default_rng(0)
+        layer.set_weights([rng.standard_normal(w.shape) for w in layer.get_weights()])
+        outputs = to_numpy(model(inputs))
+        expected = outputs if expected is None else expected
+        np.testing.assert_allclose(outputs, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.not_adapted])
+def test_layer_without_a_product_has_no_lora_and_no_int8(name):
+    model, layer, _ = new_model(name, "functional")
+    assert not hasattr(layer, "enable_lora")
+    with pytest.raises(NotImplementedError, match=f"{name} does not have a `quantize` method"):
+        layer.quantize("int8")
+
+
+def test_embedding_refuses_int4_and_int8_together_with_lora():
+    with_lora, quantized = (layers.PositionalEmbedding(V, D) for _ in range(2))
+    with_lora.build()
+    with pytest.raises(NotImplementedError, match="int8 only.*Received: mode='int4'"):
+        with_lora.quantize("int4")
+    with_lora.enable_lora(2)
+    with pytest.raises(NotImplementedError, match="not with LoRA.*lora_enabled=True"):
+        with_lora.quantize("int8")
+    quantize(keras.Sequential([keras.Input((None,), dtype="int32"), quantized]))
+    with pytest.raises(ValueError, match="quantized before.*quantization_mode='int8'"):
+        quantized.enable_lora(2)
+
+
+def test_lora_before_building_raises():
+    with pytest.raises(ValueError, match="must be built before `enable_lora`"):
+        layers.EncoderBlock(**BLOCK).enable_lora(2)
+
+
+def test_lora_trains_on_after_loading(tmp_path):
+    """Keras loads zeros into both LoRA matrices; the gradient of both would be 0."""
+    for name in ("EncoderBlock", "PositionalEmbedding"):
+        model, inputs = adapted(name, "subclassed")
+        model.save(tmp_path / "lora.keras")
+        train_a_step(keras.saving.load_model(tmp_path / "lora.keras"), inputs)
+
+
+def test_int8_projects_to_the_vocabulary():
+    layer = layers.PositionalEmbedding(V, D)
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
+    exact = to_numpy(layer(x, reverse=True))
+    quantize(model)
+    assert np.abs(to_numpy(layer(x, reverse=True)) - exact).max() < 0.02 * np.abs(exact).max()
