@@ -4,6 +4,7 @@ Pure Python.
 """
 
 import difflib
+import inspect
 import re
 import reprlib
 import sys
@@ -20,12 +21,14 @@ class Settings:
     """Base of frozen dataclasses whose fields come from users.
 
     Checks each value against the annotated type of its field, and rejects infinite floats and NaN.
-    Errors name the field. Subclasses call `super().__post_init__()` before their own checks.
+    Converts NumPy numbers to Python's. Errors name the field. Subclasses call
+    `super().__post_init__()` before their own checks.
     """
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
+            value = _plain_number(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
             # Accept int for float, but not bool, which is a subclass of int.
             is_float = field.type in (float, float | None)
             allowed: Any = field.type | int if is_float else field.type
@@ -49,7 +52,7 @@ class Settings:
             raise ValueError(
                 f"{cls.__name__} must be a mapping of fields to values. Received: {received}"
             )
-        known = [field.name for field in fields(cls)]
+        known = list(inspect.signature(cls).parameters)
         for key in map(str, values):
             if key not in known:
                 close = difflib.get_close_matches(key, known, n=1)
@@ -91,6 +94,12 @@ class Settings:
 
     def _reject(self, name, expected):
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={getattr(self, name)!r}")
+
+
+def _plain_number(value):
+    """A NumPy number as Python's; any other value as it is."""
+    is_number = hasattr(value, "dtype") and getattr(value, "shape", None) == ()
+    return value.item() if is_number else value
 
 
 class _Loader(yaml.SafeLoader):

@@ -3,7 +3,7 @@
 Pure Python: importing it imports no backend. Paper, section 3 and Table 3.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, fields
 from typing import Any, Self
 
 from keras_transformer.settings import Settings
@@ -46,6 +46,8 @@ class TransformerConfig(Settings):
         start_token_id: defaults to `1`.
         end_token_id: defaults to `2`.
         unk_token_id: defaults to `3`.
+        num_layers: sets `num_encoder_layers` and `num_decoder_layers`, if they are not given. Not a
+            field itself.
 
     Raises:
         ValueError: if a field is invalid. The message says which field, what it must be, and what
@@ -63,8 +65,8 @@ class TransformerConfig(Settings):
 
     vocabulary_size: int
     source_vocabulary_size: int | None = None
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
+    num_encoder_layers: int | None = None
+    num_decoder_layers: int | None = None
     hidden_dim: int = 512
     intermediate_dim: int = 2048
     num_heads: int = 8
@@ -84,13 +86,15 @@ class TransformerConfig(Settings):
     start_token_id: int = 1
     end_token_id: int = 2
     unk_token_id: int = 3
+    num_layers: InitVar[int | None] = None
 
     @classmethod
     def tiny(cls, vocabulary_size: int, **overrides: Any) -> Self:
         """A small model: 4+4 layers of width 128, for corpora of about 30,000 pairs."""
-        layers = {"num_encoder_layers": 4, "num_decoder_layers": 4}
         sizes = {"hidden_dim": 128, "intermediate_dim": 256, "num_heads": 4, "dropout": 0.3}
-        return cls(vocabulary_size=vocabulary_size, **layers | sizes | overrides)
+        if "num_layers" not in overrides:
+            sizes |= {"num_encoder_layers": 4, "num_decoder_layers": 4}
+        return cls(vocabulary_size=vocabulary_size, **sizes | overrides)
 
     @classmethod
     def base(cls, vocabulary_size: int, **overrides: Any) -> Self:
@@ -103,7 +107,16 @@ class TransformerConfig(Settings):
         sizes = {"hidden_dim": 1024, "intermediate_dim": 4096, "num_heads": 16, "dropout": 0.3}
         return cls(vocabulary_size=vocabulary_size, **sizes | overrides)
 
-    def __post_init__(self):
+    def __post_init__(self, num_layers):
+        names = ("num_encoder_layers", "num_decoder_layers")
+        missing = [name for name in names if getattr(self, name) is None]
+        if num_layers is not None and not missing:
+            raise ValueError(
+                "`num_layers` sets `num_encoder_layers` and `num_decoder_layers`, which are both "
+                f"given. Received: num_layers={num_layers}. Change these two instead."
+            )
+        for name in missing:
+            object.__setattr__(self, name, 6 if num_layers is None else num_layers)
         super().__post_init__()
         self._check_each_field()
         self._fill_defaults()
@@ -153,8 +166,6 @@ class TransformerConfig(Settings):
         if len(set(ids.values())) < len(ids):
             received = ", ".join(f"{name}={value}" for name, value in ids.items())
             raise ValueError(f"The special tokens must have different ids. Received: {received}")
-        if self.positions == "sinusoidal" and self.hidden_dim % 2:
-            self._reject("hidden_dim", "even for sinusoidal positions")
         if self.positions == "learned" and self.max_sequence_length is None:
             self._reject("max_sequence_length", "given for learned positions")
         if self.tie_embeddings == "all" and self.source_vocabulary_size != self.vocabulary_size:

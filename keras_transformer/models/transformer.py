@@ -6,11 +6,12 @@ Paper, section 3, figure 1.
 
 import os
 import zipfile
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 
 from keras_transformer.layers.masks import PaddingMask
+from keras_transformer.layers.parts import adapt, adaptations, parts_of
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.models.decoder import TransformerDecoder
@@ -21,6 +22,8 @@ from keras_transformer.training import losses, metrics, schedules  # noqa: F401
 from keras_transformer.training.training_step import TrainingStep
 from keras_transformer.types import Cache, Path, Tensor
 
+INPUT_NAMES = "encoder_token_ids", "decoder_token_ids"
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(TrainingStep, keras.Model):
@@ -30,25 +33,40 @@ class Transformer(TrainingStep, keras.Model):
     source length, T target length, N heads, K key width, D `hidden_dim`, V `vocabulary_size`.
 
     Args:
-        config: sizes and options.
+        config: sizes and options. Optional: the fields of `TransformerConfig` can be given instead.
         dtype: dtype policy or its name, such as `"mixed_bfloat16"`. Defaults to the global policy.
         name: defaults to `"transformer"`.
+        trainable: defaults to `True`.
+        **fields: fields of `TransformerConfig`, such as `vocabulary_size=8000, num_layers=4`, if
+            there is no `config`.
 
     Attributes:
         accumulation_steps: int. Micro-batches per device and update; see `ExactTraining`. Defaults
             to `1`.
+        encoder_class, decoder_class: classes of the stacks. To change one block, subclass the stack
+            and the model:
+
+                @keras.saving.register_keras_serializable()
+                class MyEncoder(TransformerEncoder):
+                    block_class = MyBlock  # a subclass of EncoderBlock
+
+                @keras.saving.register_keras_serializable()
+                class MyTransformer(Transformer):
+                    encoder_class = MyEncoder
 
     Call arguments:
         inputs: dict of int tensors: `"encoder_token_ids"` `(B, S)`, the source and its end token,
-            and `"decoder_token_ids"` `(B, T)`, the start token and the target so far. Padding is on
-            the right.
+            and `"decoder_token_ids"` `(B, T)`, the start token and the target so far; or a list of
+            the two, in this order. Padding is on the right.
         training: dropout is active only if `True`.
 
     Returns:
         float32 tensor `(B, T, V)`: at each target position the logits of the next token.
 
     Raises:
-        ValueError: if `config` is not a `TransformerConfig`.
+        ValueError: if `config` is not a `TransformerConfig`, or a field is invalid.
+        NotImplementedError: from `keras.models.clone_model`. Use
+            `type(model).from_config(model.get_config())`.
 
     Masking: the masks are computed once, from the token ids. Source padding is masked, and the
         self-attention of the decoder is causal.
@@ -57,8 +75,7 @@ class Transformer(TrainingStep, keras.Model):
 
     Example:
 
-    >>> config = keras_transformer.TransformerConfig.tiny(vocabulary_size=50)
-    >>> model = keras_transformer.Transformer(config)
+    >>> model = keras_transformer.Transformer(vocabulary_size=50, num_layers=2, hidden_dim=128)
     >>> source, target = np.array([[5, 6, 7, 2]]), np.array([[1, 8, 9]])
     >>> logits = model({"encoder_token_ids": source, "decoder_token_ids": target})
     >>> tuple(logits.shape)
@@ -68,22 +85,25 @@ class Transformer(TrainingStep, keras.Model):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.
     """
 
+    encoder_class: ClassVar[type[TransformerEncoder]] = TransformerEncoder
+    decoder_class: ClassVar[type[TransformerDecoder]] = TransformerDecoder
+
     def __init__(
         self,
-        config: TransformerConfig,
+        config: TransformerConfig | None = None,
         dtype: str | keras.DTypePolicy | None = None,
         name: str = "transformer",
-        **kwargs: Any,
+        trainable: bool = True,
+        **fields: Any,
     ) -> None:
-        if not isinstance(config, TransformerConfig):
-            raise ValueError(f"`config` must be a `TransformerConfig`. Received: config={config!r}")
+        config = _config_of(config, fields)
         dtype = keras.dtype_policies.get(dtype)
 
         # === Layers ===
         padding_mask = PaddingMask(config.pad_token_id, name="padding_mask")
         source_embedding, target_embedding = _embeddings(config, dtype)
-        encoder = TransformerEncoder(config, source_embedding, dtype=dtype, name="encoder")
-        decoder = TransformerDecoder(config, target_embedding, dtype=dtype, name="decoder")
+        encoder = self.encoder_class(config, source_embedding, dtype=dtype, name="encoder")
+        decoder = self.decoder_class(config, target_embedding, dtype=dtype, name="decoder")
         output_projection = None
         if config.tie_embeddings == "none":
             output_projection = keras.layers.Dense(
@@ -91,26 +111,41 @@ class Transformer(TrainingStep, keras.Model):
             )
 
         # === Functional model ===
-        inputs = {
-            side: keras.Input((None,), dtype="int32", name=side)
-            for side in ("encoder_token_ids", "decoder_token_ids")
-        }
+        inputs = {side: keras.Input((None,), dtype="int32", name=side) for side in INPUT_NAMES}
         mask = padding_mask(inputs["encoder_token_ids"])
         encoder_output = encoder(inputs["encoder_token_ids"], padding_mask=mask)
         hidden = decoder(inputs["decoder_token_ids"], encoder_output, encoder_padding_mask=mask)
         # Softmax and loss need float32; the layer also names the output.
         logits_layer = keras.layers.Activation("linear", dtype="float32", name="logits")
         logits = logits_layer(_project(hidden, target_embedding, output_projection))
-        super().__init__(inputs=inputs, outputs=logits, name=name, **kwargs)
+        super().__init__(inputs=inputs, outputs=logits, name=name, trainable=trainable)
 
         # === Attributes ===
         self.config = config
+        self._pad_token_id = config.pad_token_id
         self.dtype_policy = dtype
         self.padding_mask = padding_mask
         self.encoder = encoder
         self.decoder = decoder
         self.output_projection = output_projection
         self.logits_layer = logits_layer
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Tensor:
+        return super().call(_named(inputs), training=training, mask=_named(mask))
+
+    def compute_output_spec(
+        self, inputs: Any, training: bool | None = None, mask: Any = None
+    ) -> keras.KerasTensor:
+        return super().compute_output_spec(_named(inputs), training=training, mask=_named(mask))
+
+    def _run_through_graph(self, *args, **kwargs):
+        if "operation_fn" in kwargs and "call_fn" in kwargs:  # only `clone_model` gives both
+            raise NotImplementedError(
+                "`keras.models.clone_model` would copy the shared embedding several times, into a "
+                "plain Functional model. Use `type(model).from_config(model.get_config())`. "
+                f"Received: a {type(self).__name__}"
+            )
+        return super()._run_through_graph(*args, **kwargs)
 
     def encode(self, encoder_token_ids: Tensor) -> Tensor:
         """Runs the encoder.
@@ -204,13 +239,16 @@ class Transformer(TrainingStep, keras.Model):
             "name": self.name,
             "trainable": self.trainable,
             "frozen": [name for name, part in self._parts().items() if not part.trainable],
+            **adaptations(self._parts()),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Self:
         config = dict(config)
         frozen = set(config.pop("frozen", []))
+        adapted = {name: config.pop(name, {}) for name in ("quantized", "lora")}
         model = cls(TransformerConfig.from_dict(config.pop("config")), **config)
+        adapt(model._parts(), **adapted)
         for name, part in model._parts().items():
             part.trainable = name not in frozen
         return model
@@ -221,9 +259,31 @@ class Transformer(TrainingStep, keras.Model):
         Paths are relative to this model, even if it is part of a larger model. Outer layers come
         first, because setting `trainable` on a layer also sets it on its parts.
         """
-        outside = self.encoder.path.removesuffix(self.encoder.name)
-        parts = [*self._flatten_layers(include_self=False), *self.weights]
-        return {(part.path or part.name).removeprefix(outside): part for part in parts}
+        return parts_of(self, outside=self.encoder.path.removesuffix(self.encoder.name))
+
+
+def _named(inputs):
+    """A list of two inputs as a dict. Keras would sort a dict by name, the decoder's first."""
+    if isinstance(inputs, list | tuple) and len(inputs) == len(INPUT_NAMES):
+        return dict(zip(INPUT_NAMES, inputs, strict=True))
+    return inputs
+
+
+def _config_of(config, fields):
+    """The given config, or a new one from its fields; raises if both or neither are given."""
+    if config is None and fields:
+        return TransformerConfig.from_dict(fields)
+    if fields:
+        raise ValueError(
+            "Give a `config` or its fields, not both; to change a field of a config: "
+            f"`dataclasses.replace(config, ...)`. Received: config={config!r}, {fields}"
+        )
+    if not isinstance(config, TransformerConfig):
+        raise ValueError(
+            "`config` must be a `TransformerConfig`; without it, give fields of one, such as "
+            f"`vocabulary_size=8000, num_layers=4`. Received: config={config!r}"
+        )
+    return config
 
 
 def _embeddings(config, dtype):

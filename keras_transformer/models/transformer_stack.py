@@ -67,6 +67,8 @@ class TransformerStack(keras.layers.Layer):
         return self.layer_norm(outputs) if self.config.normalize_first else outputs
 
     def get_config(self) -> dict[str, Any]:
+        # The first time, Keras does not mark a shared object as shared: serialise it twice.
+        keras.saving.serialize_keras_object(self.embedding)
         return {
             **super().get_config(),
             "config": self.config.to_dict(),

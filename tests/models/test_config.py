@@ -1,8 +1,10 @@
 """TransformerConfig: presets, round trips, and errors that name the field."""
 
 import dataclasses
+import json
 import re
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -28,7 +30,7 @@ def configs(draw):
         source_vocabulary_size=None if joint else draw(st.integers(6, 1000)),
         num_encoder_layers=draw(SIZE),
         num_decoder_layers=draw(SIZE),
-        hidden_dim=2 * num_heads * draw(SIZE),
+        hidden_dim=num_heads * draw(SIZE),
         intermediate_dim=draw(SIZE),
         num_heads=num_heads,
         key_dim=draw(st.none() | SIZE),
@@ -140,7 +142,6 @@ def test_wrong_field_raises_an_error_of_one_line(field, wrong):
             "`num_heads` must divide `hidden_dim`.*num_heads=3, hidden_dim=8",
         ),
         ({"positions": "learned"}, "`max_sequence_length` must.*max_sequence_length=None"),
-        ({"hidden_dim": 7, "num_heads": 1}, "`hidden_dim` must be even.*hidden_dim=7"),
         (
             {"source_vocabulary_size": 90},
             "`tie_embeddings.*vocabulary_size=100, source_vocabulary_size=90",
@@ -160,16 +161,42 @@ def test_num_heads_need_not_divide_hidden_dim_if_head_widths_are_given():
     assert (config.key_dim, config.value_dim) == (2, 5)
 
 
-def test_hidden_dim_may_be_odd_with_learned_positions():
-    learned = {"positions": "learned", "max_sequence_length": 9}
-    assert (
-        TransformerConfig(vocabulary_size=100, num_heads=1, hidden_dim=7, **learned).hidden_dim == 7
+def test_num_layers_sets_the_layers_of_both_sides_that_are_not_given():
+    def layers(**fields):
+        config = TransformerConfig(vocabulary_size=100, **fields)
+        assert "num_layers" not in config.to_dict()
+        return config.num_encoder_layers, config.num_decoder_layers
+
+    assert layers() == (6, 6)
+    assert layers(num_layers=2) == (2, 2)
+    assert layers(num_layers=2, num_encoder_layers=5) == (5, 2)
+    assert TransformerConfig.tiny(100, num_layers=1) == TransformerConfig.tiny(
+        100, num_encoder_layers=1, num_decoder_layers=1
     )
 
 
+def test_numpy_numbers_become_those_of_python():
+    config = TransformerConfig(
+        vocabulary_size=np.int64(100),
+        num_layers=np.int32(2),
+        num_heads=np.uint8(4),
+        dropout=np.float64(0.1),
+        use_bias=np.bool_(False),
+        pad_token_id=np.int16(5),
+    )
+    plain = TransformerConfig(
+        vocabulary_size=100, num_layers=2, num_heads=4, dropout=0.1, use_bias=False, pad_token_id=5
+    )
+    assert json.dumps(config.to_dict()) == json.dumps(plain.to_dict())
+    with pytest.raises(
+        ValueError, match="`num_heads` must be of type int. Received: num_heads=2.0"
+    ):
+        TransformerConfig(vocabulary_size=100, num_heads=np.float64(2))
+
+
 def test_unknown_key_raises():
-    with pytest.raises(ValueError, match="'num_layers'"):
-        TransformerConfig.from_dict({"vocabulary_size": 100, "num_layers": 6})
+    with pytest.raises(ValueError, match="'num_blocks'"):
+        TransformerConfig.from_dict({"vocabulary_size": 100, "num_blocks": 6})
 
 
 def test_missing_vocabulary_size_raises():

@@ -9,6 +9,8 @@ import pytest
 
 import keras_transformer
 from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Transformer, paper_optimizer
+from keras_transformer.layers import PositionalEmbedding
+from keras_transformer.models import TransformerDecoder, TransformerEncoder
 from tests.builders import (
     assert_close,
     assert_same_in_a_fresh_process,
@@ -33,8 +35,8 @@ def saved(tmp_path_factory):
     model = new_transformer(**VARIANT)
     model.compile(
         optimizer=paper_optimizer(model.config),
-        loss=SmoothedCrossEntropy(),
-        metrics=[TokenAccuracy()],
+        loss=SmoothedCrossEntropy(ignore_class=0),
+        metrics=[TokenAccuracy(ignore_class=0)],
     )
     model.train_on_batch(inputs, labels)
     model.save(folder / "model.keras")
@@ -130,6 +132,70 @@ def test_config_makes_the_same_model(variant):
     assert keras.models.model_from_json(model.to_json()).config == model.config
 
 
+OWN_BLOCK = """
+import keras
+from keras_transformer.layers import EncoderBlock
+from keras_transformer.models import Transformer, TransformerEncoder
+
+
+@keras.saving.register_keras_serializable()
+class GatedBlock(EncoderBlock):
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        self.gate = self.add_weight(name="gate", shape=())
+
+    def call(self, inputs, attention_mask=None, return_attention_scores=False, training=None):
+        outputs, scores = super().call(
+            inputs, attention_mask, return_attention_scores=True, training=training
+        )
+        outputs = inputs + self.gate * outputs
+        return (outputs, scores) if return_attention_scores else outputs
+
+
+@keras.saving.register_keras_serializable()
+class GatedEncoder(TransformerEncoder):
+    block_class = GatedBlock
+
+
+@keras.saving.register_keras_serializable()
+class GatedTransformer(Transformer):
+    encoder_class = GatedEncoder
+"""
+
+
+@pytest.mark.slow
+def test_block_of_ones_own_is_trained_saved_and_loaded(tmp_path):
+    """Only the block is new: encoder and model are named, not copied."""
+    names = {}
+    exec(OWN_BLOCK, names)
+    model = randomize(names["GatedTransformer"](transformer().config, name="gated"))
+    gates = [v for v in model.trainable_variables if v.path.endswith("gate")]
+    before = [float(to_numpy(gate)) for gate in gates]
+    model.compile("sgd", SmoothedCrossEntropy(ignore_class=0))
+    model.train_on_batch(inputs, labels)
+    assert len(gates) == model.config.num_encoder_layers
+    assert all(float(to_numpy(gate)) != value for gate, value in zip(gates, before, strict=True))
+    assert model.count_params() == transformer().count_params() + len(gates)
+    model.save(tmp_path / "own.keras")
+    load = OWN_BLOCK + 'model = keras.saving.load_model("{folder}/own.keras")\n'
+    assert_same_in_a_fresh_process(model, inputs, load, tmp_path)
+
+
+def test_stacks_in_a_foreign_model_keep_sharing_their_embedding(tmp_path):
+    config = transformer().config
+    embedding = PositionalEmbedding(V, config.hidden_dim)
+    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+    states = TransformerEncoder(config, embedding, name="encoder")(source)
+    hidden = TransformerDecoder(config, embedding, name="decoder")(target, states)
+    model = randomize(keras.Model([source, target], embedding(hidden, reverse=True)))
+    model.save(tmp_path / "foreign.keras")
+    loaded = keras.saving.load_model(tmp_path / "foreign.keras")
+    assert loaded.get_layer("encoder").embedding is loaded.get_layer("decoder").embedding
+    assert loaded.count_params() == model.count_params()
+    arrays = list(inputs.values())
+    np.testing.assert_array_equal(to_numpy(loaded(arrays)), to_numpy(model(arrays)))
+
+
 @pytest.mark.slow
 def test_tied_matrix_stays_tied_after_loading(tmp_path):
     model = transformer()
@@ -151,7 +217,7 @@ def test_frozen_parts_stay_frozen_and_keep_their_optimizer(tmp_path):
     model.encoder.trainable = False
     model.encoder.blocks[0].feed_forward.trainable = True
     model.decoder.blocks[0].self_attention.query_dense.kernel.trainable = False
-    model.compile("adam", SmoothedCrossEntropy())
+    model.compile("adam", SmoothedCrossEntropy(ignore_class=0))
     model.train_on_batch(inputs, labels)
     model.save(tmp_path / "frozen.keras")
     loaded = keras_transformer.load_model(tmp_path / "frozen.keras")

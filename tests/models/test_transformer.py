@@ -36,6 +36,37 @@ def test_inputs_and_output_have_names_and_shapes():
     assert tuple(model.encode(source).shape) == (2, 6, 32)
 
 
+def test_fields_stand_for_a_config():
+    fields = {"vocabulary_size": V, "num_layers": 1, "hidden_dim": 32, "num_heads": 4}
+    assert Transformer(**fields).config == TransformerConfig(**fields)
+    with pytest.raises(ValueError, match="Give a `config` or its fields, not both"):
+        Transformer(transformer().config, hidden_dim=8)
+    for wrong in ({}, {"config": "tiny"}):
+        with pytest.raises(ValueError, match="`config` must be a `TransformerConfig`; without it"):
+            Transformer(**wrong)
+    with pytest.raises(ValueError, match="'num_head'. Did you mean 'num_heads'"):
+        Transformer(vocabulary_size=V, num_head=4)
+
+
+def test_list_of_inputs_is_source_then_target():
+    """Keras would sort a dict by its keys, so that the target came first."""
+    model, expected = transformer(), to_numpy(transformer()(inputs))
+    for pair in ([source, target], (source, target)):
+        assert_close(to_numpy(model(pair)), expected, 1e-6)
+    symbolic = [keras.Input((None,), dtype="int32") for _ in range(2)]
+    outer = keras.Model(symbolic, model(symbolic))
+    assert_close(to_numpy(outer([source, target])), expected, 1e-6)
+    assert_close(model.predict([source, target], verbose=0), expected, 1e-5)
+
+
+def test_clone_model_is_refused_and_from_config_makes_a_new_model():
+    model = transformer()
+    with pytest.raises(NotImplementedError, match="from_config"):
+        keras.models.clone_model(model)
+    twin = type(model).from_config(model.get_config())
+    assert twin.config == model.config and twin.count_params() == model.count_params()
+
+
 def test_summary_names_the_parts():
     lines = []
     transformer().summary(print_fn=lambda line, **_: lines.append(line))
@@ -137,7 +168,7 @@ def test_logits_and_scores_are_float32_in_half_precision(policy):
 def test_every_weight_gets_a_gradient(tie_embeddings):
     """One step of gradient descent at rate 1 changes each weight by its gradient."""
     model = new_transformer(tie_embeddings=tie_embeddings)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     model.compile(optimizer=keras.optimizers.SGD(1.0), loss=loss)
     before = {v.path: to_numpy(v) for v in model.trainable_variables}
     model.train_on_batch(inputs, target)
