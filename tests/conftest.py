@@ -12,7 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if BACKEND == "jax":
     # Nearly all the time goes into compiling: every operation, for every shape.
     os.environ.setdefault(
-        "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+        "XLA_FLAGS",
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+        "--xla_force_host_platform_device_count=4",
     )
 
 # A failure prints the line that repeats it: `@reproduce_failure(...)`.

@@ -7,6 +7,7 @@ from .distribution import is_chief as is_chief
 from .distribution import num_workers as num_workers
 from .exact_step import ExactTraining as ExactTraining
 from .losses import SmoothedCrossEntropy as SmoothedCrossEntropy
+from .losses import SmoothedCrossentropy as SmoothedCrossentropy
 from .metrics import Perplexity as Perplexity
 from .metrics import TokenAccuracy as TokenAccuracy
 from .model_state import check_model_state as check_model_state

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+import keras
 import tensorflow as tf
 from tensorflow.python.distribute.cluster_resolver.slurm_cluster_resolver import (
     expand_hostlist,
@@ -71,6 +72,11 @@ def get_strategy(
     return _strategy(name, None if devices is None else tuple(devices))
 
 
+def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
+    """Returns the strategy that a model was built under; on JAX and PyTorch the default one."""
+    return getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
+
+
 class WorkerLostError(ConnectionError):
     """Another worker has ended or cannot be reached, so this one cannot continue."""
 
@@ -93,8 +99,9 @@ def raise_worker_lost(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
     """Returns the number of processes that train together under a strategy."""
-    if strategy.num_replicas_in_sync == 1:
-        return 1  # the default strategy has no `worker_devices`
+    # The default strategy has no `worker_devices`; the devices of JAX belong to one process.
+    if strategy.num_replicas_in_sync == 1 or not hasattr(strategy, "extended"):
+        return 1
     return strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
 
 

@@ -11,10 +11,8 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.training.distribution import num_workers
-from keras_transformer.training.optimizers import check_optimizer, without_loss_scaling
+from keras_transformer.training.optimizers import without_loss_scaling
 from keras_transformer.training.row_splitting import (
-    check_shapes,
-    num_real,
     select_rows,
     shard_rows,
     split_rows,
@@ -22,17 +20,17 @@ from keras_transformer.training.row_splitting import (
     to_rows,
     without_padding,
 )
-from keras_transformer.training.standard_step import StandardTraining
-from keras_transformer.training.token_loss import TokenLoss
+from keras_transformer.training.rows import check_shapes, num_real
+from keras_transformer.training.token_step import TokenTraining
 
 
-class ExactTraining(StandardTraining):
+class ExactTraining(TokenTraining):
     """Mixin to list before `keras.Model`: makes the same update on any number of devices.
 
     `gradient = sum over tokens(weight * d loss) / sum over tokens(weight)`, where the sums go over
     all replicas of all workers and all micro-batches. Then the gradient is clipped, if the
-    optimizer has a `global_clipnorm`, and applied. The losses and metrics that `fit` and `evaluate`
-    report are means over all tokens of the epoch so far.
+    optimizer has a `clipnorm`, `clipvalue` or `global_clipnorm`, and applied. The losses and
+    metrics that `fit` and `evaluate` report are means over all tokens of the epoch so far.
 
     The model has one output, logits `(B, T, V)`, and labels `(B, T)`. The compiled loss must return
     one value per token. `SmoothedCrossEntropy` does, and so does Keras's
@@ -59,11 +57,12 @@ class ExactTraining(StandardTraining):
         ValueError: from `fit` and the other training methods:
 
             - `class_weight` is given, or the loss does not return one value per token;
-            - the optimizer clips or accumulates in a way that depends on the number of devices;
-            - `steps_per_execution` is above 1 with several replicas;
+            - the optimizer has `gradient_accumulation_steps`;
             - with several replicas or micro-batches, `jit_compile` is set or `compute_loss` is
               overridden.
     """
+
+    test_function: Any  # for the type checker; Keras creates it
 
     # === Called by Keras ===
 
@@ -74,21 +73,36 @@ class ExactTraining(StandardTraining):
         # Keras runs the whole batch on every replica and returns every copy, so use `predict`.
         return self.predict(x, batch_size=keras.tree.flatten(x)[0].shape[0], verbose=0)
 
-    def make_train_function(self, force: bool = False) -> Any:
-        check_optimizer(self.optimizer)
-        return super().make_train_function(force)
+    def make_train_function(self, force: bool = False) -> None:
+        if self._replicas == 1:
+            super().make_train_function(force)
+        elif self.train_function is None or force:
+            self.train_function = self._on_replicas(self.train_step)
+
+    def make_test_function(self, force: bool = False) -> None:
+        if self._replicas == 1:
+            super().make_test_function(force)
+        elif self.test_function is None or force:
+            self.test_function = self._on_replicas(self.test_step)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        rows = to_rows(data)
+        # Without the dependency, the counters of optimizer and dropout advance once more when the
+        # dataset ends: they do not read the batch, so TensorFlow may run them before it.
+        with tf.control_dependencies(_tensors(data)):
+            return self._train_step(to_rows(data))
+
+    def _train_step(self, rows):
         divisors = self._divisors(rows)
         gradients, loss = _sum_over_replicas(self._gradients(rows, divisors))
         self._track_loss(loss, divisors)
-        gradients, norm = self._clip(gradients)
+        # With float16, the gradients are still multiplied by the loss scale here.
+        norm = tf.linalg.global_norm(gradients) / self.optimizer.scale_loss(1.0)
         if self._replicas > 1:
-            # All replicas hold the same gradient and the optimizer sums it, so divide by N.
-            gradients = [gradient / self._replicas for gradient in gradients]
+            # All replicas hold the same gradient and the optimizer sums it, so divide by N. The
+            # optimizer would clip the parts, so clip before.
+            gradients = [each / self._replicas for each in self._clip(gradients)]
         self.optimizer.apply(gradients, self.trainable_variables)
-        return self._logs() | {"gradient_norm": self._as_log(norm)}
+        return self._logs() | {"gradient_norm": norm}
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         rows = to_rows(data)
@@ -142,8 +156,36 @@ class ExactTraining(StandardTraining):
         getattr(self, f"make_{kind}_function")()
         self.reset_metrics()
         logs = getattr(self, f"{kind}_function")(iterator)
-        logs = {name: float(tf.reshape(value, [-1])[0]) for name, value in sorted(logs.items())}
+        logs = {name: float(value) for name, value in sorted(logs.items())}
         return logs if return_dict else self._flatten_metrics_in_order(logs)
+
+    def _on_replicas(self, step):
+        """Returns the function that runs `steps_per_execution` steps; the one of Keras fails here.
+
+        Under replicas, Keras cannot run several steps, and under workers it averages the logs over
+        an axis that they do not have.
+        """
+        strategy = self.distribute_strategy
+
+        def one_step(iterator):
+            logs = strategy.run(step, args=(iterator.get_next(),))
+            return keras.tree.map_structure(
+                lambda value: tf.reduce_mean(strategy.experimental_local_results(value), 0), logs
+            )
+
+        if not self.run_eagerly:
+            one_step = tf.function(one_step, reduce_retracing=True, autograph=False)
+
+        def steps(iterator):
+            logs = one_step(iterator)
+            for _ in range(1, self.steps_per_execution):
+                try:
+                    logs = one_step(iterator)
+                except tf.errors.OutOfRangeError:
+                    break  # the next call raises it again, which ends the epoch
+            return logs
+
+        return steps
 
     @property
     def _num_parts(self):
@@ -160,23 +202,11 @@ class ExactTraining(StandardTraining):
         steps = type(self).train_step, type(self).test_step
         return steps == (ExactTraining.train_step, ExactTraining.test_step)
 
-    @property
-    def _overrides_compute_loss(self):
-        return type(self).compute_loss is not keras.Model.compute_loss
-
-    @property
-    def _token_loss(self):
-        if self._compile_loss is None:
-            return TokenLoss(None)
-        return TokenLoss(self.loss, self._compile_loss._user_loss_weights)
-
     def _check_compiled(self):
         """Raises for compile arguments that the steps do not support."""
-        _ = self._token_loss  # raises for an unsupported loss
+        super()._check_compiled()
         problem = None
-        if self._replicas > 1 and self.steps_per_execution > 1:
-            problem = f"`steps_per_execution` must be 1, not {self.steps_per_execution}"
-        elif self._num_parts > 1 and self.jit_compile:
+        if self._num_parts > 1 and self.jit_compile:
             problem = "`jit_compile` must be False, because XLA needs static numbers of rows"
         elif self._num_parts > 1 and self._overrides_compute_loss:
             problem = f"`{type(self).__name__}.compute_loss` returns a scalar that cannot be split"
@@ -205,33 +235,15 @@ class ExactTraining(StandardTraining):
         return _sum_over_replicas((tokens, num_real(rows)))
 
     def _loss_share(self, rows, divisors, training):
-        """Returns the contribution of these rows to the loss, and updates the metrics."""
         if self._num_parts > 1:
             rows = without_padding(rows)
-        x, y, sample_weight, _ = rows
-        logits = self(x, training=training)
-        if getattr(logits, "_keras_mask", None) is not None:
-            raise ValueError(
-                "The model's output must not have a Keras mask (`mask_zero=True` makes one): the "
-                "exact step ignores it. Pass masks to the layers as arguments, and exclude padding "
-                f"by `ignore_class` or `sample_weight`. Received: {type(self).__name__}"
-            )
-        self._update_metrics(rows, logits)
-        if self._overrides_compute_loss:
-            return tf.cast(self._compute_loss(x, y, logits, sample_weight, training), tf.float32)
-        num_tokens, num_rows = divisors
-        shares = [
-            tf.reduce_sum(tf.cast(additional, tf.float32)) * num_real(rows) / num_rows
-            for additional in self.losses
-        ]
-        loss = self._token_loss
-        if loss:
-            weights = loss.weights(y, sample_weight)
-            total = tf.reduce_sum(loss.values(y, logits, weights) * weights)
-            shares.append(tf.math.divide_no_nan(total, num_tokens) * loss.factor)
-        if not shares:
-            raise ValueError("There is no loss: give `compile` one. Received: loss=None")
-        return tf.add_n(shares)
+        return super()._loss_share(rows, divisors, training)
+
+    def _check_labels(self, labels, num_classes):
+        lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
+        rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
+        is_valid = (lowest >= 0) & (highest < num_classes)
+        tf.debugging.Assert(is_valid, [rule, lowest, "to", highest])
 
     def _update_metrics(self, rows, logits):
         values = (rows.x, rows.y, logits, rows.sample_weight)
@@ -269,14 +281,21 @@ class ExactTraining(StandardTraining):
         return sums
 
     def _clip(self, gradients):
-        """Returns the gradients clipped by their global norm, and the norm before clipping."""
-        # With float16, the gradients are still multiplied by the loss scale here.
-        norm = tf.linalg.global_norm(gradients) / self.optimizer.scale_loss(1.0)
-        limit = without_loss_scaling(self.optimizer).global_clipnorm
-        if limit:
-            factor = limit / tf.maximum(norm, limit)
-            gradients = [gradient * factor for gradient in gradients]
-        return gradients, norm
+        """Clips the gradients as the optimizer does on one device."""
+        optimizer = without_loss_scaling(self.optimizer)
+        scale = self.optimizer.scale_loss(1.0)  # other than 1 with float16
+        if optimizer.clipnorm:
+            limit = optimizer.clipnorm * scale
+            return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
+        if optimizer.global_clipnorm:
+            return tf.clip_by_global_norm(gradients, optimizer.global_clipnorm * scale)[0]
+        if optimizer.clipvalue:
+            limit = optimizer.clipvalue * scale
+            clipped = [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
+            # Loss scaling must see an overflow; the two norms turn it into NaN.
+            pairs = zip(gradients, clipped, strict=True)
+            return [tf.where(tf.math.is_finite(old), new, old) for old, new in pairs]
+        return gradients
 
     def _track_loss(self, loss, divisors):
         # Metric variables are summed over replicas when read, so each adds 1/N of the global sum.
@@ -287,11 +306,11 @@ class ExactTraining(StandardTraining):
         metrics = [variable for metric in self.metrics for variable in metric.variables]
         sums = _sum_over_replicas([variable.value + 0 for variable in metrics])
         with keras.StatelessScope(state_mapping=zip(metrics, sums, strict=True)):
-            return {name: self._as_log(v) for name, v in self.get_metrics_result().items()}
+            return self.get_metrics_result()
 
-    def _as_log(self, value):
-        # With several workers Keras averages logs over axis 0, which scalars do not have.
-        return tf.reshape(value, [1]) if num_workers(self.distribute_strategy) > 1 else value
+
+def _tensors(data):
+    return [tensor for tensor in keras.tree.flatten(data) if tf.is_tensor(tensor)]
 
 
 def _sum_over_replicas(values):

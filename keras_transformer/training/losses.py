@@ -23,8 +23,9 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     Args:
         label_smoothing: `eps`, at least 0 and less than 1. Defaults to `0.1`.
-        ignore_class: label with weight 0, with or without `sample_weight`; `None` ignores nothing.
-            Defaults to `0`, the padding.
+        ignore_class: label with weight 0, with or without `sample_weight`, such as the padding id.
+            Defaults to `None`, as in Keras: 0 may be a real class, and tokenizers pad with
+            different ids. Not needed with `make_dataset`, whose `sample_weight` is 0 at padding.
         reduction: as in `keras.losses.Loss`. Defaults to `"mean_with_sample_weight"`, which divides
             the sum over the tokens by the sum of their weights, independent of the amount of
             padding. `"mean"` and `"sum_over_batch_size"` divide by the number of labels that are
@@ -46,7 +47,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     Example:
 
-    >>> loss = keras_transformer.SmoothedCrossEntropy(label_smoothing=0.0)
+    >>> loss = keras_transformer.SmoothedCrossEntropy(label_smoothing=0.0, ignore_class=0)
     >>> uniform = np.zeros((1, 3, 8), "float32")
     >>> float(np.exp(loss(np.array([[5, 2, 0]]), uniform)).round(4))
     8.0
@@ -59,7 +60,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     def __init__(
         self,
         label_smoothing: float = 0.1,
-        ignore_class: int | None = 0,
+        ignore_class: int | None = None,
         reduction: str | None = "mean_with_sample_weight",
         name: str | None = "smoothed_cross_entropy",
         dtype: str | None = None,
@@ -96,6 +97,10 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     def get_config(self) -> dict[str, Any]:
         own = {"label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class}
         return {**super().get_config(), **own}
+
+
+SmoothedCrossentropy = SmoothedCrossEntropy
+"""`SmoothedCrossEntropy` in the spelling of Keras."""
 
 
 def refuse_probabilities(loss: Any) -> None:

@@ -15,7 +15,7 @@ class TokenMean(keras.metrics.Mean):
     default_name: str
 
     def __init__(
-        self, ignore_class: int | None = 0, name: str | None = None, dtype: str | None = None
+        self, ignore_class: int | None = None, name: str | None = None, dtype: str | None = None
     ) -> None:
         super().__init__(name=name or self.default_name, dtype=dtype)
         self.ignore_class = ignore_class
@@ -45,8 +45,10 @@ class TokenAccuracy(TokenMean):
     Letters: B batch, T length, V number of classes.
 
     Args:
-        ignore_class: label with weight 0, with or without `sample_weight`; `None` ignores nothing.
-            Defaults to `0`, the padding.
+        ignore_class: label with weight 0, with or without `sample_weight`, such as the padding id.
+            Defaults to `None`, as in Keras: 0 may be a real class, and tokenizers pad with
+            different ids. Not needed in `weighted_metrics` with `make_dataset`, whose
+            `sample_weight` is 0 at padding; Keras gives `metrics` no weights.
         name: defaults to `"accuracy"`.
         dtype: dtype of the result. Defaults to float32.
 
@@ -57,7 +59,7 @@ class TokenAccuracy(TokenMean):
 
     Example:
 
-    >>> metric = keras_transformer.TokenAccuracy()
+    >>> metric = keras_transformer.TokenAccuracy(ignore_class=0)
     >>> metric.update_state(np.array([[1, 2, 0]]), np.eye(3, dtype="float32")[None, [1, 1, 1]])
     >>> float(metric.result())
     0.5
@@ -76,8 +78,10 @@ class Perplexity(TokenMean):
     Letters: B batch, T length, V number of classes.
 
     Args:
-        ignore_class: label with weight 0, with or without `sample_weight`; `None` ignores nothing.
-            Defaults to `0`, the padding.
+        ignore_class: label with weight 0, with or without `sample_weight`, such as the padding id.
+            Defaults to `None`, as in Keras: 0 may be a real class, and tokenizers pad with
+            different ids. Not needed in `weighted_metrics` with `make_dataset`, whose
+            `sample_weight` is 0 at padding; Keras gives `metrics` no weights.
         name: defaults to `"perplexity"`.
         dtype: dtype of the result. Defaults to float32.
 
@@ -89,7 +93,7 @@ class Perplexity(TokenMean):
 
     Example:
 
-    >>> metric = keras_transformer.Perplexity()
+    >>> metric = keras_transformer.Perplexity(ignore_class=0)
     >>> metric.update_state(np.array([[1, 2, 0]]), np.zeros((1, 3, 8), "float32"))
     >>> round(float(metric.result()), 3)
     8.0

@@ -29,6 +29,8 @@ def model_state(model: keras.Model) -> dict[str, np.ndarray]:
     Raises:
         ValueError: if two variables have the same name.
     """
+    if hasattr(model, "jax_state_sync"):  # JAX: during `fit`, the variables are out of date
+        model.jax_state_sync()
     return {
         # `copy` makes a tensor of the variable: convert_to_numpy(variable) warns under NumPy 2.
         name: ops.convert_to_numpy(ops.copy(variable))
@@ -41,6 +43,9 @@ def check_model_state(
 ) -> None:
     """Checks that saved shapes match a model, before the arrays are read.
 
+    Keras numbers the layers and random number generators of a process that have no name, such as
+    `dense_1`. If all names are equal but for such numbers, their order decides.
+
     Args:
         model: the model to restore. Its optimizer is built if it has not been built yet.
         shapes: shapes by name.
@@ -50,13 +55,10 @@ def check_model_state(
     Raises:
         ValueError: if names are missing or unknown, or shapes differ.
     """
-    optimizer = getattr(model, "optimizer", None)
-    if "optimizer" in parts and optimizer is not None and not optimizer.built:
-        strategy = getattr(model, "distribute_strategy", None)  # only with TensorFlow
-        with strategy.scope() if strategy else contextlib.nullcontext():
-            optimizer.build(model.trainable_variables)
+    if "optimizer" in parts:
+        build_optimizer(model)
     variables = _state_variables(model, parts)
-    shapes = {name: shape for name, shape in shapes.items() if name.split("/")[0] in parts}
+    shapes = _renamed(shapes, variables, parts)
     problems = [f"{name} is missing" for name in variables if name not in shapes]
     problems += [f"{name} is not in the model" for name in shapes if name not in variables]
     for name, shape in shapes.items():
@@ -70,6 +72,15 @@ def check_model_state(
             f"{more}. Build and compile the model as before saving; metrics are built with the "
             "first batch. `parts=('model',)` restores only the weights."
         )
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Builds the optimizer of a model, if it has one that is not built yet."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not optimizer.built:
+        strategy = getattr(model, "distribute_strategy", None)  # only with TensorFlow
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            optimizer.build(model.trainable_variables)
 
 
 def restore_model_state(
@@ -90,8 +101,22 @@ def restore_model_state(
         ValueError: if names are missing or unknown, or shapes differ.
     """
     check_model_state(model, {name: np.shape(array) for name, array in arrays.items()}, parts)
-    for name, variable in _state_variables(model, parts).items():
+    variables = _state_variables(model, parts)
+    arrays = _renamed(arrays, variables, parts)
+    for name, variable in variables.items():
         variable.assign(arrays[name])
+
+
+def _renamed(saved, variables, parts):
+    """The saved values of some parts, under the names in the model if only numbers differ."""
+    saved = {name: value for name, value in saved.items() if name.split("/")[0] in parts}
+    if saved.keys() != variables.keys() and _unnumbered(saved) == _unnumbered(variables):
+        return dict(zip(variables, saved.values(), strict=True))
+    return saved
+
+
+def _unnumbered(names):
+    return [re.sub(r"_\d+(?=[/_]|$)", "", name) for name in names]
 
 
 def _state_variables(model, parts):

@@ -1,13 +1,6 @@
-"""Optimizers that the exact step can and cannot use."""
+"""Optimizers that the exact step cannot use."""
 
 from typing import Any
-
-# Arguments of Keras's optimizers that act on each replica's own gradient -> what replaces them.
-_REPLACEMENTS = {
-    "clipnorm": "`global_clipnorm`",
-    "clipvalue": "`global_clipnorm`",
-    "gradient_accumulation_steps": "the model's `accumulation_steps`",
-}
 
 
 def without_loss_scaling(optimizer: Any) -> Any:
@@ -16,11 +9,11 @@ def without_loss_scaling(optimizer: Any) -> Any:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises a `ValueError` if the optimizer's updates depend on the number of devices."""
-    optimizer = without_loss_scaling(optimizer)
-    for name, replacement in _REPLACEMENTS.items():
-        if value := getattr(optimizer, name, None):
-            raise ValueError(
-                f"The optimizer's `{name}` would make the update depend on the number of devices. "
-                f"Use {replacement} instead. Received: {name}={value!r}"
-            )
+    """Raises a `ValueError` if the optimizer accumulates gradients itself."""
+    steps = getattr(without_loss_scaling(optimizer), "gradient_accumulation_steps", None)
+    if steps:
+        raise ValueError(
+            "The optimizer's `gradient_accumulation_steps` must be None: it ignores the number of "
+            "tokens of each batch. Use the model's `accumulation_steps`. "
+            f"Received: gradient_accumulation_steps={steps}"
+        )

@@ -1,25 +1,11 @@
 """Splitting the rows of a batch over replicas and micro-batches, with padding to equal sizes."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-
-class Rows(NamedTuple):
-    """Some rows of a batch.
-
-    Attributes:
-        x: nest of tensors `(B, ...)`.
-        y: int tensor `(B, T)`.
-        sample_weight: float tensor `(B, T)` or `(B,)`.
-        is_real: bool tensor `(B,)`; `False` marks rows of padding, which come last.
-    """
-
-    x: Any
-    y: tf.Tensor
-    sample_weight: tf.Tensor
-    is_real: tf.Tensor
+from keras_transformer.training.rows import Rows
 
 
 def split_rows(
@@ -92,23 +78,9 @@ def to_rows(data: tuple[Any, ...]) -> Rows:
     return keras.tree.map_structure(lambda tensor: _pad_rows(tensor, missing), rows)
 
 
-def num_real(rows: Rows) -> tf.Tensor:
-    """float32 scalar: number of rows that are not padding."""
-    return tf.reduce_sum(tf.cast(rows.is_real, tf.float32))
-
-
 def without_padding(rows: Rows) -> Rows:
     """Drops the padding, but keeps at least one row: a mean over no rows would be NaN."""
     return select_rows(rows, rows.is_real | (tf.range(tf.size(rows.is_real)) == 0))
-
-
-def check_shapes(batch: Any) -> None:
-    """Raises a `ValueError` if labels or weights have a shape that would give a wrong loss."""
-    batch = batch[:3] if isinstance(batch, tuple) else batch
-    _, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    _check_ndim("y", labels, [2], "(B, T), one token id per position")
-    if sample_weight is not None:
-        _check_ndim("sample_weight", sample_weight, [1, 2], "(B, T) or (B,)")
 
 
 def symbolic_tensor(spec: Any) -> keras.KerasTensor | None:
@@ -117,14 +89,6 @@ def symbolic_tensor(spec: Any) -> keras.KerasTensor | None:
     if not isinstance(spec, tf.TensorSpec):
         return None
     return keras.KerasTensor(spec.shape, dtype=spec.dtype.name)
-
-
-def _check_ndim(name, value, allowed, expected):
-    shape = getattr(value, "shape", None)
-    is_tensor = value is not None and not isinstance(value, dict)
-    if not is_tensor or (shape is not None and len(shape) not in allowed):
-        received = "none" if value is None else f"shape {shape}"
-        raise ValueError(f"`{name}` must be one tensor {expected}. Received: {received}")
 
 
 def _with_is_real(x, y, sample_weight=None):

@@ -3,6 +3,7 @@
 Paper, section 5.3.
 """
 
+import operator
 from typing import Any
 
 import keras
@@ -45,9 +46,10 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         for name, value in (("hidden_dim", hidden_dim), ("warmup_steps", warmup_steps)):
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
-        self.hidden_dim = hidden_dim
-        self.warmup_steps = warmup_steps
-        self.scale = scale
+        # Python's numbers also for NumPy's: the config is JSON.
+        self.hidden_dim = operator.index(hidden_dim)
+        self.warmup_steps = operator.index(warmup_steps)
+        self.scale = float(scale)
 
     @classmethod
     def from_peak(cls, hidden_dim: int, peak: float, warmup_steps: int) -> "WarmupSchedule":

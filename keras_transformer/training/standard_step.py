@@ -1,4 +1,4 @@
-"""Keras's own training step, with Keras's arguments; the exact step extends it."""
+"""The training methods of Keras, with their arguments stated and checked."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_transformer.training.losses import refuse_probabilities
+from keras_transformer.training.padding_warning import warn_if_padding_counts
 
 if TYPE_CHECKING:
     from keras import Model
@@ -14,20 +15,18 @@ else:
 
 
 class StandardTraining(Model):
-    """Mixin to list before `keras.Model`: Keras's training step, used with JAX and PyTorch.
-
-    Its result is exact on one device.
+    """Mixin to list before `keras.Model`: states the arguments of its training methods.
 
     Arguments and results of `fit` and the other methods are
     [those of Keras](https://keras.io/api/models/model_training_apis/), but `class_weight` must be
     `None`, and the compiled loss must take logits.
 
     Attributes:
-        accumulation_steps: number of micro-batches. Above `1` only with TensorFlow, see
-            `ExactTraining`.
+        accumulation_steps: number of micro-batches per update; see `ExactTraining`.
     """
 
     _accumulation_steps = 1
+    _pad_token_id: int | None = None  # label of the padding, if the model knows it
 
     @property
     def accumulation_steps(self) -> int:
@@ -39,11 +38,6 @@ class StandardTraining(Model):
             raise ValueError(
                 "`accumulation_steps` must be an int of at least 1. "
                 f"Received: accumulation_steps={value!r}"
-            )
-        if value > 1 and keras.config.backend() != "tensorflow":
-            raise ValueError(
-                "`accumulation_steps` needs the TensorFlow backend. Received: "
-                f"accumulation_steps={value!r}, backend {keras.config.backend()!r}"
             )
         self._accumulation_steps = value
         self.train_function = None  # the next `fit` traces it again
@@ -94,7 +88,11 @@ class StandardTraining(Model):
         return_dict: bool = False,
     ) -> Any:
         """Makes one update with a batch; see `keras.Model.train_on_batch`."""
-        return self._check_and_call("train_on_batch", locals())
+        logs = self._check_and_call("train_on_batch", locals() | {"return_dict": True})
+        if return_dict:
+            return logs
+        logs.pop("gradient_norm", None)  # Keras returns the loss alone if there are no metrics
+        return self._flatten_metrics_in_order(logs)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
@@ -113,6 +111,9 @@ class StandardTraining(Model):
                 f"`sample_weight` of shape (B, T). Received: class_weight={class_weight!r}"
             )
         refuse_probabilities(getattr(self, "loss", None))
+        is_nested = "_use_cached_eval_dataset" in arguments  # `evaluate` inside of `fit`
+        if self._pad_token_id is not None and not is_nested:
+            warn_if_padding_counts(self, self._pad_token_id, arguments)
         return self._call_keras(method, arguments)
 
     def _call_keras(self, method, arguments):

@@ -1,12 +1,14 @@
 """The compiled loss as one value per token, and its divisor."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
+from keras import ops
 
-from keras_transformer.training.row_splitting import Rows
-from keras_transformer.training.token_weights import token_weights
+from keras_transformer.training.rows import Rows
+from keras_transformer.training.token_weights import class_indices, token_weights
+from keras_transformer.types import Tensor
 
 
 class TokenLoss:
@@ -52,25 +54,36 @@ class TokenLoss:
     def __bool__(self) -> bool:
         return self._loss is not None
 
-    def weights(self, labels: tf.Tensor, sample_weight: tf.Tensor | None) -> tf.Tensor:
+    def weights(self, labels: Tensor, sample_weight: Tensor | None) -> Tensor:
         """Returns the float32 `(B, T)` weights of the tokens."""
         return token_weights(labels, self._ignore_class, sample_weight)
 
-    def values(self, labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def values(
+        self,
+        labels: Tensor,
+        logits: Tensor,
+        weights: Tensor,
+        check_labels: Callable[[Tensor, int], None] = lambda labels, num_classes: None,
+    ) -> Tensor:
         """Returns the float32 `(B, T)` losses of the tokens, before weights and reduction.
+
+        Args:
+            labels: int tensor `(B, T)`.
+            logits: float tensor `(B, T, V)`.
+            weights: float tensor `(B, T)`. Labels with weight 0 may be outside the vocabulary; the
+                loss of others outside is NaN.
+            check_labels: called with the labels and `V`; may raise an error. Optional.
 
         Raises:
             ValueError: if the loss does not return one value per token.
-            tf.errors.InvalidArgumentError: when the graph runs, if a label outside the vocabulary
-                has a weight other than 0.
         """
-        # Labels with weight 0 may be outside the vocabulary.
-        labels = tf.where(weights == 0, 0, tf.cast(labels, tf.int32))
-        logits = tf.cast(logits, tf.float32)
-        _check_labels(labels, logits.shape[-1])
+        labels = ops.where(ops.equal(weights, 0), 0, ops.cast(labels, "int32"))
+        logits = ops.cast(logits, "float32")
+        check_labels(labels, logits.shape[-1])
+        labels, outside = class_indices(labels, logits.shape[-1])
         is_loss = isinstance(self._loss, keras.losses.Loss)
         values = (self._loss.call if is_loss else self._loss)(labels, logits)
-        if getattr(values, "shape", None) is None or values.shape.rank != 2:
+        if getattr(values, "shape", None) is None or len(values.shape) != 2:
             raise ValueError(
                 "The loss must return one value per token, shape (B, T), such as "
                 f"`SmoothedCrossEntropy`. Received: loss={self._loss!r}, of shape "
@@ -81,9 +94,9 @@ class TokenLoss:
                 "A loss that ignores a class must be a `keras.losses.Loss` with `ignore_class`: a "
                 f"function cannot report the ignored labels. Received: loss={self._loss!r}"
             )
-        return tf.cast(values, tf.float32)
+        return ops.cast(values, "float32") + outside
 
-    def divisor(self, rows: Rows, num_parts: int) -> tf.Tensor:
+    def divisor(self, rows: Rows, num_parts: int) -> Tensor:
         """Returns the contribution of this part of a batch to the divisor of the loss.
 
         Args:
@@ -98,14 +111,7 @@ class TokenLoss:
             - `"sum"`: `1 / num_parts`, so that all parts together have the divisor 1.
         """
         if self._reduction == "sum":
-            return tf.constant(1 / num_parts)
+            return ops.convert_to_tensor(1 / num_parts, "float32")
         is_mean_of_weights = self._reduction == "mean_with_sample_weight" or not self
         weights = self.weights(rows.y, rows.sample_weight if is_mean_of_weights else None)
-        return tf.reduce_sum(weights * tf.cast(rows.is_real, tf.float32)[:, None])
-
-
-def _check_labels(labels, num_classes):
-    lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
-    expected = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
-    is_valid = (lowest >= 0) & (highest < num_classes)
-    tf.debugging.Assert(is_valid, [expected, lowest, "to", highest])
+        return ops.sum(weights * ops.cast(rows.is_real, "float32")[:, None])

@@ -1,4 +1,4 @@
-"""`TrainingStep`: the mixin that trains a model on the current backend."""
+"""`TrainingStep`: the mixin that trains a model exactly on the current backend."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,9 @@ import keras
 
 if TYPE_CHECKING or keras.config.backend() == "tensorflow":
     from keras_transformer.training.exact_step import ExactTraining as TrainingStep
+elif keras.config.backend() == "jax":
+    from keras_transformer.training.jax_step import ExactTraining as TrainingStep
 else:
-    from keras_transformer.training.standard_step import StandardTraining as TrainingStep
+    from keras_transformer.training.torch_step import ExactTraining as TrainingStep
 
 __all__ = ["TrainingStep"]

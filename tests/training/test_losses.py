@@ -34,7 +34,7 @@ def test_loss_per_token_is_the_cross_entropy_with_the_smoothed_label(smoothing):
 
 def test_loss_without_smoothing_equals_sparse_cross_entropy_of_keras():
     labels, logits = random_batch()
-    ours = SmoothedCrossEntropy(0.0, ignore_class=None)(labels, logits)
+    ours = SmoothedCrossEntropy(0.0)(labels, logits)
     keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     np.testing.assert_allclose(to_numpy(ours), to_numpy(keras_loss(labels, logits)), rtol=1e-6)
 
@@ -49,7 +49,7 @@ def test_loss_is_the_weighted_mean_over_tokens_that_are_not_padding(weights):
     token_weights = (labels != 0) * full
     losses = smoothed_cross_entropy(labels, logits, 0.1)
     expected = (losses * token_weights).sum() / token_weights.sum()
-    loss = SmoothedCrossEntropy()(labels, logits, sample_weight=sample_weight)
+    loss = SmoothedCrossEntropy(ignore_class=0)(labels, logits, sample_weight=sample_weight)
     np.testing.assert_allclose(to_numpy(loss), expected, rtol=1e-5)
 
 
@@ -57,7 +57,7 @@ def test_loss_ignores_content_and_amount_of_padding():
     labels, logits = random_batch()
     padded_labels = np.pad(labels, ((0, 0), (0, 4)))
     padded_logits = np.pad(logits, ((0, 0), (0, 4), (0, 0)), constant_values=7.0)
-    loss = SmoothedCrossEntropy()
+    loss = SmoothedCrossEntropy(ignore_class=0)
     np.testing.assert_allclose(
         to_numpy(loss(padded_labels, padded_logits)), to_numpy(loss(labels, logits)), rtol=1e-6
     )
@@ -65,7 +65,7 @@ def test_loss_ignores_content_and_amount_of_padding():
 
 def test_loss_of_padding_alone_is_zero():
     _, logits = random_batch()
-    loss = to_numpy(SmoothedCrossEntropy()(np.zeros((B, T), "int32"), logits))
+    loss = to_numpy(SmoothedCrossEntropy(ignore_class=0)(np.zeros((B, T), "int32"), logits))
     assert loss == 0.0
 
 

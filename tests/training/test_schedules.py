@@ -1,5 +1,7 @@
 """The learning rate against equation (3) of the paper, and the settings of Adam."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -29,7 +31,8 @@ def test_schedule_has_the_given_peak_at_the_end_of_the_warm_up():
 
 
 def test_schedule_is_restored_from_its_config():
-    schedule = WarmupSchedule(256, 10, scale=2.0)
+    schedule = WarmupSchedule(np.int64(256), np.int32(10), scale=np.float32(2))
+    assert json.loads(json.dumps(schedule.get_config())) == schedule.get_config()
     config = keras.optimizers.schedules.serialize(schedule)
     assert keras.optimizers.schedules.deserialize(config).get_config() == schedule.get_config()
 

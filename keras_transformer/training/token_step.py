@@ -1,0 +1,92 @@
+"""What the exact step of every backend shares: loss, divisors and metrics of some rows."""
+
+import keras
+from keras import ops
+
+from keras_transformer.training.optimizers import check_optimizer
+from keras_transformer.training.rows import check_shapes, num_real
+from keras_transformer.training.standard_step import StandardTraining
+from keras_transformer.training.token_loss import TokenLoss
+
+
+class TokenTraining(StandardTraining):
+    """Mixin to list before `keras.Model`: the loss of a batch as a sum over its parts."""
+
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        """Checks the arguments of `compile` and the batch before Keras builds with it."""
+        self._check_compiled()
+        is_built = self._compile_loss is None or self._compile_loss.built
+        if data_batch is None and not is_built:
+            data_batch = _first_batch(iterator)
+        if data_batch is not None:
+            check_shapes(data_batch)
+            data_batch = data_batch[:3]
+        super()._symbolic_build(iterator=iterator, data_batch=data_batch)
+
+    @property
+    def _overrides_compute_loss(self):
+        return type(self).compute_loss is not keras.Model.compute_loss
+
+    @property
+    def _token_loss(self):
+        if self._compile_loss is None:
+            return TokenLoss(None)
+        return TokenLoss(self.loss, self._compile_loss._user_loss_weights)
+
+    def _check_compiled(self):
+        """Raises for compile arguments that the steps do not support."""
+        _ = self._token_loss  # raises for an unsupported loss
+        if self.accumulation_steps > 1 and self._overrides_compute_loss:
+            raise ValueError(
+                f"With micro-batches, `{type(self).__name__}.compute_loss` must not be overridden: "
+                "it returns a scalar that cannot be split. Received: accumulation_steps="
+                f"{self.accumulation_steps}"
+            )
+        check_optimizer(self.optimizer)
+
+    def _divisors(self, rows):
+        """Divisors of the whole update: tokens for the loss, rows for the additional losses."""
+        return self._token_loss.divisor(rows, num_parts=1), num_real(rows)
+
+    def _loss_share(self, rows, divisors, training):
+        """Returns the contribution of these rows to the loss, and updates the metrics."""
+        x, y, sample_weight, _ = rows
+        logits = self(x, training=training)
+        if getattr(logits, "_keras_mask", None) is not None:
+            raise ValueError(
+                "The model's output must not have a Keras mask (`mask_zero=True` makes one): the "
+                "exact step ignores it. Pass masks to the layers as arguments, and exclude padding "
+                f"by `ignore_class` or `sample_weight`. Received: {type(self).__name__}"
+            )
+        self._update_metrics(rows, ops.stop_gradient(logits))
+        if self._overrides_compute_loss:
+            loss = self._compute_loss(x, y, logits, sample_weight, training)
+            return ops.cast(loss, "float32")
+        num_tokens, num_rows = divisors
+        shares = [
+            ops.sum(ops.cast(additional, "float32")) * num_real(rows) / num_rows
+            for additional in self.losses
+        ]
+        loss = self._token_loss
+        if loss:
+            weights = loss.weights(y, sample_weight)
+            values = loss.values(y, logits, weights, self._check_labels)
+            shares.append(ops.divide_no_nan(ops.sum(values * weights), num_tokens) * loss.factor)
+        if not shares:
+            raise ValueError("There is no loss: give `compile` one. Received: loss=None")
+        return sum(shares[1:], shares[0])
+
+    def _check_labels(self, labels, num_classes):
+        """Raises an error for a label outside the vocabulary, where the backend can."""
+
+    def _update_metrics(self, rows, logits):
+        self.compute_metrics(rows.x, rows.y, logits, sample_weight=rows.sample_weight)
+
+    def _track_loss(self, loss, divisors):
+        self._loss_tracker.update_state(loss, sample_weight=divisors[0])
+
+
+def _first_batch(iterator):
+    """Reads a batch for its shapes, as Keras does; `fit` resets the iterator after it."""
+    for _, _, batches in iterator:
+        return batches[0] if isinstance(batches, (list, tuple)) else next(batches)
