@@ -1,7 +1,10 @@
 from .corpus import CorpusError as CorpusError
 from .corpus import read_lines as read_lines
 from .corpus import read_parallel as read_parallel
+from .keras_hub_tokenizer import KerasHubTokenizer as KerasHubTokenizer
 from .number_corpus import number_names as number_names
 from .pipeline import BatchStream as BatchStream
 from .pipeline import make_dataset as make_dataset
+from .sentencepiece_tokenizer import SentencePieceTokenizer as SentencePieceTokenizer
 from .tokenizer import Tokenizer as Tokenizer
+from .tokenizer_like import TokenizerLike as TokenizerLike

@@ -9,6 +9,16 @@ import random
 DIGITS = range(1, 7)
 HELD_OUT_FRACTION = 0.1
 SPLITS = ("train", "held_out")
+ENGLISH = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+).split()
+ENGLISH_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+GERMAN = (
+    "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn "
+    "fünfzehn sechzehn siebzehn achtzehn neunzehn"
+).split()
+GERMAN_TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
 
 
 def number_names(split: str = "train", size: int = 10_000, seed: int = 0) -> list[tuple[str, str]]:
@@ -43,7 +53,9 @@ def number_names(split: str = "train", size: int = 10_000, seed: int = 0) -> lis
     if size < 1:
         raise ValueError(f"`size` must be a positive integer. Received: size={size}")
     draw = _draw_train if split == "train" else _draw_held_out
-    return [_names(number) for number in draw(size, random.Random(seed))]
+    return [
+        (english_name(number), german_name(number)) for number in draw(size, random.Random(seed))
+    ]
 
 
 def is_held_out(number):
@@ -82,9 +94,32 @@ def _numbers_of(digits):
     return range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
 
 
-def _names(number):
-    from num2words import num2words
+def english_name(number):
+    """Returns the British English name of a number below a million."""
+    if number < 20:
+        return ENGLISH[number]
+    if number < 100:
+        tens, unit = divmod(number, 10)
+        return ENGLISH_TENS[tens - 2] + (f"-{ENGLISH[unit]}" if unit else "")
+    size, word = (100, "hundred") if number < 1000 else (1000, "thousand")
+    count, rest = divmod(number, size)
+    join = ", " if rest >= 100 else " and "
+    return f"{english_name(count)} {word}" + (join + english_name(rest) if rest else "")
 
-    # num2words gives "hunderteinstausend" for 101,000; German has no s there.
-    german = num2words(number, lang="de").replace("einstausend", "eintausend")
-    return num2words(number), german
+
+def german_name(number):
+    """Returns the German name of a number below a million."""
+    if number < 20:
+        return GERMAN[number]
+    if number < 100:
+        tens, unit = divmod(number, 10)
+        return (f"{_german_count(unit)}und" if unit else "") + GERMAN_TENS[tens - 2]
+    size, word = (100, "hundert") if number < 1000 else (1000, "tausend")
+    count, rest = divmod(number, size)
+    return _german_count(count) + word + (german_name(rest) if rest else "")
+
+
+def _german_count(number):
+    """The name within another one: a final "eins" has no s there."""
+    name = german_name(number)
+    return name[:-1] if number % 100 == 1 else name

@@ -14,7 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.batching import check_batch_size, plan_batches
-from keras_transformer.data.tokenizer import Tokenizer, require_matching_vocabularies
+from keras_transformer.data.tokenizer_like import (
+    TokenizerLike,
+    append_token,
+    check_tokenizers,
+    require_matching_vocabularies,
+    tokenize,
+)
 
 TOKENIZED_AT_ONCE = 8192  # pairs
 PREFETCHED = 2  # batches
@@ -73,8 +79,8 @@ class DatasetReport:
 
 def make_dataset(
     pairs: Iterable[tuple[str, str]],
-    tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer | None = None,
+    tokenizer: TokenizerLike,
+    target_tokenizer: TokenizerLike | None = None,
     *,
     batch_tokens: int | None = None,
     batch_sentences: int | None = None,
@@ -104,7 +110,8 @@ def make_dataset(
     Args:
         pairs: iterable of `(source, target)` strings, such as `read_parallel(...)`. For a progress
             bar, wrap it: `rich.progress.track(pairs, total=...)`.
-        tokenizer: tokenizer of the source, and of the target if `target_tokenizer` is not given.
+        tokenizer: `Tokenizer` or other `TokenizerLike` of the source, and of the target if
+            `target_tokenizer` is not given.
         target_tokenizer: tokenizer of the target. Optional.
         batch_tokens: maximum token slots of a batch on each side: number of sentences times the
             longest of them, START or END included.
@@ -124,6 +131,7 @@ def make_dataset(
         The dataset and its statistics.
 
     Raises:
+        TypeError: if a tokenizer lacks a member of `TokenizerLike`.
         ValueError: if both or neither of `batch_tokens` and `batch_sentences` are given; if all
             pairs are dropped (the message gives the reasons); or if tokenizers or `max_length` do
             not fit `config`.
@@ -170,13 +178,15 @@ class BatchStream:
 
     Attributes:
         report: `DatasetReport`.
+        is_read: whether an iteration has begun. May be set to `False`.
+        settings: the arguments that decide which pairs are in which batch, by name.
     """
 
     def __init__(
         self,
         pairs: Iterable[tuple[str, str]],
-        tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer | None = None,
+        tokenizer: TokenizerLike,
+        target_tokenizer: TokenizerLike | None = None,
         *,
         batch_tokens: int | None = None,
         batch_sentences: int | None = None,
@@ -187,10 +197,18 @@ class BatchStream:
         config: Any = None,
     ) -> None:
         check_batch_size(batch_tokens, batch_sentences)
-        self._tokenizers = tokenizer, target_tokenizer or tokenizer
+        self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(max_length, batch_tokens, config)
+        self.settings = _plain_values(
+            batch_tokens=batch_tokens,
+            batch_sentences=batch_sentences,
+            max_length=max_length,
+            max_length_ratio=max_length_ratio,
+            shuffle=shuffle,
+            seed=seed,
+        )
         self._sides = _tokenize(pairs, self._tokenizers)
         self._lengths = np.stack([side.lengths for side in self._sides], axis=1)
         reasons = _reasons_to_drop(self._lengths, longest, max_length_ratio)
@@ -210,6 +228,7 @@ class BatchStream:
             seed=seed,
         )
         self.report = self._report()
+        self.is_read = False
         self.seek(0)
 
     @functools.cached_property
@@ -220,9 +239,16 @@ class BatchStream:
             digest.update(side.lengths.tobytes() + side.values.tobytes())
         return digest.hexdigest()
 
-    def seek(self, epoch: int, batch: int = 0) -> None:
-        """Sets where the next iteration of the dataset starts: epoch and batch, from 0."""
-        self._epoch, self._batch = epoch, batch
+    def seek(self, epoch: int, batch: int = 0, fills: bool = False) -> None:
+        """Sets where the next iteration of the dataset starts.
+
+        Args:
+            epoch: from 0.
+            batch: from 0. Those before it are left out.
+            fills: instead of leaving them out, yields `batch` in their place: for a training loop
+                that reads the batches it skips. Defaults to `False`.
+        """
+        self._epoch, self._batch, self._fills = epoch, batch, fills
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         """Returns the pair indices of each batch, as int arrays."""
@@ -262,23 +288,35 @@ class BatchStream:
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         dataset = dataset.with_options(options)
         cardinality = tf.data.experimental.assert_cardinality(self.report.batches_per_epoch)
-        return dataset.apply(cardinality)
+        dataset = dataset.apply(cardinality)
+        dataset.stream = self  # read by `stream_of`
+        return dataset
+
+    def arrays(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Returns inputs, labels and weights of a batch.
+
+        Args:
+            rows: int array, the pair indices of the batch; see `batches`.
+        """
+        (source, target), (tokenizer, target_tokenizer) = self._sides, self._tokenizers
+        encoder_ids, _ = source.padded(rows, tokenizer.pad_token_id)
+        labels, is_label = target.padded(rows, target_tokenizer.pad_token_id)
+        # a b END -> START a b: the labels shifted right by one.
+        start = np.full((len(rows), 1), target_tokenizer.start_token_id, np.int32)
+        decoder_ids = np.concatenate([start, labels[:, :-1]], axis=1)
+        decoder_ids[~is_label] = target_tokenizer.pad_token_id
+        inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
+        return inputs, labels, is_label.astype(np.float32)
 
     def _arrays(self):
-        (source, target), (tokenizer, target_tokenizer) = self._sides, self._tokenizers
-        for rows in self.batches(self._epoch)[self._batch :]:
-            encoder_ids, _ = source.padded(rows, tokenizer.pad_token_id)
-            labels, is_label = target.padded(rows, target_tokenizer.pad_token_id)
-            # a b END -> START a b: the labels shifted right by one.
-            start = np.full((len(rows), 1), target_tokenizer.start_token_id, np.int32)
-            decoder_ids = np.concatenate([start, labels[:, :-1]], axis=1)
-            decoder_ids[~is_label] = target_tokenizer.pad_token_id
-            inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
-            yield inputs, labels, is_label.astype(np.float32)
+        self.is_read = True
+        batches = self.batches(self._epoch)[self._batch :]
+        fills = [batches[0]] * self._batch if self._fills else []
+        yield from map(self.arrays, [*fills, *batches])
 
     def _counts(self):
         last = self.report.batches_per_epoch - 1
-        yield from range(self._batch, last)
+        yield from range(0 if self._fills else self._batch, last)
         self.seek(self._epoch + 1)
         yield last
 
@@ -298,16 +336,33 @@ class BatchStream:
         )
 
 
+def stream_of(dataset: tf.data.Dataset | BatchStream) -> BatchStream:
+    """Returns the `BatchStream` of a dataset of `make_dataset`.
+
+    Raises:
+        ValueError: if it is another dataset, such as a transformed one.
+    """
+    stream = getattr(dataset, "stream", dataset)
+    if not isinstance(stream, BatchStream):
+        raise ValueError(
+            "`dataset` must be a dataset as `make_dataset` returns it, because only its batches "
+            "can be repeated from any position. Transform or select the pairs before "
+            f"`make_dataset`, not the dataset after it. Received: {type(dataset).__name__}"
+        )
+    return stream
+
+
 def _tokenize(pairs, tokenizers):
     """Returns the token ids of both sides, with END, as `_TokenRows`."""
-    sides = [[tokenizer.tokenize([])] for tokenizer in tokenizers]
+    sides = [[tokenize(tokenizer, tf.zeros([0], tf.string))] for tokenizer in tokenizers]
     pairs = iter(pairs)
     while chunk := list(itertools.islice(pairs, TOKENIZED_AT_ONCE)):
         wrong = [pair for pair in chunk if len(pair) != 2 or isinstance(pair, str)]
         if wrong:
             raise ValueError(f"`pairs` must be (source, target) pairs. Received: {wrong[0]!r}")
         for side, tokenizer, lines in zip(sides, tokenizers, zip(*chunk, strict=True), strict=True):
-            side.append(tokenizer.tokenize(list(lines), add_end=True))
+            token_ids = tokenize(tokenizer, tf.constant(lines, tf.string))
+            side.append(append_token(token_ids, tokenizer.end_token_id))
     return [_TokenRows(tf.concat(side, axis=0)) for side in sides]
 
 
@@ -333,3 +388,8 @@ def _reasons_to_drop(lengths, max_length, max_length_ratio):
 
 def _describe(dropped):
     return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
+
+
+def _plain_values(**values):
+    """The values with NumPy's numbers as Python's: a checkpoint holds them as JSON."""
+    return {n: v.item() if isinstance(v, np.generic) else v for n, v in values.items()}

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import tensorflow as tf
 
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 
@@ -114,14 +115,14 @@ def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_
     Args:
         source: int32 tensor `(B, S)`, with the end tokens, padded.
         result: `SearchResult`.
-        source_tokenizer, target_tokenizer: `Tokenizer`.
+        source_tokenizer, target_tokenizer: `TokenizerLike`.
         pad_token_id: int.
     """
     token_ids, lengths, scores, log_probs = (tensor.numpy() for tensor in result)
     sentences, ranks, longest = token_ids.shape
-    texts = target_tokenizer.detokenize(token_ids.reshape([sentences * ranks, longest]))
+    texts = target_tokenizer.detokenize(tf.reshape(result.token_ids, [-1, longest]))
     texts = texts.numpy().reshape([sentences, ranks])
-    tokens = target_tokenizer.tokens(token_ids).numpy()
+    tokens = target_tokenizer.tokens(result.token_ids).numpy()
     source_tokens = source_tokenizer.tokens(source).numpy()
     source_lengths = np.count_nonzero(source != pad_token_id, axis=1)
     for row, source_length in enumerate(source_lengths):

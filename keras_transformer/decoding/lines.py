@@ -4,6 +4,8 @@ import re
 
 import tensorflow as tf
 
+from keras_transformer.data.tokenizer_like import tokenize
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -23,7 +25,7 @@ def checked_lines(lines, name):
 def token_ids_of(tokenizer, text):
     """Returns ragged ids; a line of spaces has none, even if the tokenizer keeps spaces."""
     text = tf.convert_to_tensor(text, tf.string)
-    return tokenizer.tokenize(tf.where(tf.strings.strip(text) == "", "", text))
+    return tokenize(tokenizer, tf.where(tf.strings.strip(text) == "", "", text))
 
 
 def require_at_most(most, what, token_ids, name, advice=""):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer import SPACE_SYMBOL, Tokenizer
+from keras_transformer.data.tokenizer_like import SPACE_SYMBOL, TokenizerLike
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
 # Tokens that end a sentence: the first if a word begins after them, the second anyway.
@@ -42,11 +42,11 @@ class LineCutter:
     character can have up to four tokens: a piece that has no room for one ends inside it.
 
     Args:
-        tokenizer: `Tokenizer` of the lines.
+        tokenizer: `TokenizerLike` of the lines.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        ids = np.arange(tokenizer.vocabulary_size)
+    def __init__(self, tokenizer: TokenizerLike) -> None:
+        ids = tf.range(tokenizer.vocabulary_size)
         tokens = [token.decode() for token in tokenizer.tokens(ids).numpy()]
         tokens = [_ASCII_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token) for token in tokens]
         patterns = _WORD_BEGIN, _SENTENCE_END, _IDEOGRAPHIC_SENTENCE_END, _INSIDE_CHARACTER

@@ -13,7 +13,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer import Tokenizer, require_matching_vocabularies
+from keras_transformer.data.tokenizer_like import (
+    TokenizerLike,
+    append_token,
+    check_tokenizers,
+    require_matching_vocabularies,
+)
 from keras_transformer.decoding.batches import (
     BATCH_SENTENCES,
     LONGEST_ROW,
@@ -51,8 +56,9 @@ class Translator:
 
     Args:
         model: `Transformer`.
-        tokenizer: `Tokenizer` of the source, and of the target unless `target_tokenizer` is given.
-        target_tokenizer: `Tokenizer` of the target, if the vocabularies are separate.
+        tokenizer: `Tokenizer` or other `TokenizerLike` of the source, and of the target unless
+            `target_tokenizer` is given.
+        target_tokenizer: that of the target, if the vocabularies are separate.
         frozen: bool. Translate with a copy of the model whose weights are constants of the graph:
             faster, by a third for one sentence at a time, but it does not follow later training.
             Defaults to `False`.
@@ -85,14 +91,15 @@ class Translator:
         `UserWarning` names the lines.
 
     Raises:
-        TypeError: if a line is not a string, or a setting is unknown.
+        TypeError: if a line is not a string, a setting is unknown, or a tokenizer lacks a member
+            of `TokenizerLike`.
         ValueError: if the backend is not TensorFlow, the vocabularies of model and tokenizer
             differ, a line is too long and `on_too_long="error"`, or a setting is out of its range.
 
     Example with an untrained model; `load_run` returns the translator of a trained run:
 
     >>> lines = ["a house", "ein Haus"]
-    >>> tokenizer = keras_transformer.Tokenizer.train(iter(lines), 270, "vocabulary.model")
+    >>> tokenizer = keras_transformer.Tokenizer.train_on_lines(lines, 270, "vocabulary.model")
     >>> config = keras_transformer.TransformerConfig.tiny(tokenizer.vocabulary_size)
     >>> translator = keras_transformer.Translator(keras_transformer.Transformer(config), tokenizer)
     >>> len(translator(["a house", "", "a mouse"]))
@@ -107,8 +114,8 @@ class Translator:
     def __init__(
         self,
         model: EncoderDecoder,
-        tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer | None = None,
+        tokenizer: TokenizerLike,
+        target_tokenizer: TokenizerLike | None = None,
         *,
         frozen: bool = False,
         dtype: str | None = None,
@@ -119,9 +126,9 @@ class Translator:
                 "`Translator` needs the TensorFlow backend: set KERAS_BACKEND=tensorflow, and load "
                 f"the model from its file. Received: the backend {keras.backend.backend()!r}"
             )
-        self.source_tokenizer = tokenizer
-        self.target_tokenizer = target_tokenizer or tokenizer
-        require_matching_vocabularies(model.config, tokenizer, self.target_tokenizer)
+        tokenizers = check_tokenizers(tokenizer, target_tokenizer)
+        self.source_tokenizer, self.target_tokenizer = tokenizers
+        require_matching_vocabularies(model.config, *tokenizers)
         self.model: Any = model
         self._decoder: Any = model
         if frozen or dtype is not None:
@@ -286,8 +293,7 @@ class Translator:
         return tf.gather(rows, np.where(is_first, lines, count))
 
     def _with_end(self, token_ids):
-        end = tf.fill([token_ids.nrows(tf.int32), 1], self.model.config.end_token_id)
-        return tf.concat([token_ids, end], axis=1)
+        return append_token(token_ids, self.model.config.end_token_id)
 
     def _search(self, settings, n_best, has_prefix):
         """Returns the graph of a search, which is traced once for each set of graph settings."""
@@ -339,7 +345,9 @@ class Translator:
         config = self.model.config
         # Smaller batches: the scores of all blocks are in memory at the same time.
         most_pairs = MOST_PAIRS // (config.num_encoder_layers + 2 * config.num_decoder_layers)
-        (start_token,) = _strings(self.target_tokenizer.tokens([config.start_token_id]))
+        (start_token,) = _strings(
+            self.target_tokenizer.tokens(tf.constant([config.start_token_id]))
+        )
         batches = batch_rows(tf.constant(lengths, tf.int64), batch_sentences, most_pairs)
         for batch in batches.to_list():
             rows, ranks = np.transpose([places[index] for index in batch])

@@ -44,6 +44,7 @@ def export_saved_model(translator: Translator, path: types.Path) -> Path:
         `pathlib.Path`, the folder.
 
     Raises:
+        TypeError: if a tokenizer is not a `tf.Module`.
         FileExistsError: if `path` exists and is not a SavedModel.
         OSError: if it cannot be written; `path` is unchanged.
 
@@ -56,6 +57,7 @@ def export_saved_model(translator: Translator, path: types.Path) -> Path:
         served.signatures["serving_default"](text=tf.constant(["twenty-one"]))["translation"]
     """
     path = Path(path)
+    _require_modules(translator)
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     module = _module(translator)
@@ -69,6 +71,15 @@ def export_saved_model(translator: Translator, path: types.Path) -> Path:
             tf.saved_model.save(module, str(written), signatures=signatures)
         replace_folder(written, place)
     return path
+
+
+def _require_modules(translator):
+    for tokenizer in (translator.source_tokenizer, translator.target_tokenizer):
+        if not isinstance(tokenizer, tf.Module):
+            raise TypeError(
+                "To export a translator, its tokenizers must be a `tf.Module`, so that the "
+                f"SavedModel contains their tables. Received: {type(tokenizer).__name__}"
+            )
 
 
 @contextlib.contextmanager

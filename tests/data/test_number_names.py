@@ -2,52 +2,68 @@
 
 import pytest
 
-from keras_transformer.data.number_corpus import is_held_out, number_names
+from keras_transformer.data.number_corpus import (
+    english_name,
+    german_name,
+    is_held_out,
+    number_names,
+)
 
-UNITS = "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf".split()
-TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-LARGEST = 999_999
+# One for each rule of the two languages.
+KNOWN = {
+    0: ("zero", "null"),
+    1: ("one", "eins"),
+    7: ("seven", "sieben"),
+    12: ("twelve", "zwölf"),
+    16: ("sixteen", "sechzehn"),
+    17: ("seventeen", "siebzehn"),
+    20: ("twenty", "zwanzig"),
+    21: ("twenty-one", "einundzwanzig"),
+    36: ("thirty-six", "sechsunddreißig"),
+    70: ("seventy", "siebzig"),
+    100: ("one hundred", "einhundert"),
+    101: ("one hundred and one", "einhunderteins"),
+    611: ("six hundred and eleven", "sechshundertelf"),
+    999: ("nine hundred and ninety-nine", "neunhundertneunundneunzig"),
+    1000: ("one thousand", "eintausend"),
+    1001: ("one thousand and one", "eintausendeins"),
+    1100: ("one thousand, one hundred", "eintausendeinhundert"),
+    6016: ("six thousand and sixteen", "sechstausendsechzehn"),
+    21_021: ("twenty-one thousand and twenty-one", "einundzwanzigtausendeinundzwanzig"),
+    66_666: (
+        "sixty-six thousand, six hundred and sixty-six",
+        "sechsundsechzigtausendsechshundertsechsundsechzig",
+    ),
+    101_000: ("one hundred and one thousand", "einhunderteintausend"),
+    301_201: (
+        "three hundred and one thousand, two hundred and one",
+        "dreihunderteintausendzweihunderteins",
+    ),
+    999_999: (
+        "nine hundred and ninety-nine thousand, nine hundred and ninety-nine",
+        "neunhundertneunundneunzigtausendneunhundertneunundneunzig",
+    ),
+}
+NUMBERS = {german_name(number): number for number in range(1_000_000)}
 
 
-def german(number, one="eins"):
-    """The German name, restated from the grammar; `one` is the word for a final 1."""
-    if number >= 1000:
-        rest = german(number % 1000) if number % 1000 else ""
-        return german(number // 1000, "ein") + "tausend" + rest
-    if number >= 100:
-        rest = german(number % 100, one) if number % 100 else ""
-        return german(number // 100, "ein") + "hundert" + rest
-    if number >= 20:
-        unit = german(number % 10, "ein") + "und" if number % 10 else ""
-        return unit + TENS[number // 10 - 2]
-    if number > 12:
-        return {16: "sech", 17: "sieb"}.get(number, UNITS[number - 10]) + "zehn"
-    return one if number == 1 else UNITS[number]
+def test_names_are_the_known_ones_and_no_two_are_equal():
+    assert {number: (english_name(number), german_name(number)) for number in KNOWN} == KNOWN
+    assert len(NUMBERS) == 1_000_000
 
 
-NUMBERS = {german(number): number for number in range(LARGEST + 1)}
-
-
-ENGLISH_UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-ENGLISH_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-
-
-def english(number):
-    """The British English name, restated from the grammar."""
-    if number >= 1000:
-        rest = number % 1000
-        join = ", " if rest >= 100 else " and "
-        return english(number // 1000) + " thousand" + (join + english(rest) if rest else "")
-    if number >= 100:
-        rest = " and " + english(number % 100) if number % 100 else ""
-        return ENGLISH_UNITS[number // 100] + " hundred" + rest
-    if number >= 20:
-        unit = "-" + ENGLISH_UNITS[number % 10] if number % 10 else ""
-        return ENGLISH_TENS[number // 10 - 2] + unit
-    return ENGLISH_UNITS[number]
+def english_value(name):
+    """The number of an English name, by the values of its words."""
+    values = {english_name(number): number for number in [*range(20), *range(20, 100, 10)]}
+    total = part = 0
+    for word in name.replace(",", "").replace("-", " ").split():
+        if word == "thousand":
+            total, part = part * 1000, 0
+        elif word == "hundred":
+            part *= 100
+        elif word != "and":
+            part += values[word]
+    return total + part
 
 
 def digits(pairs):
@@ -57,7 +73,7 @@ def digits(pairs):
 @pytest.mark.parametrize("split", ["train", "held_out"])
 def test_pairs_are_the_names_of_one_number(split):
     pairs = number_names(split, size=1000)
-    assert [source for source, _ in pairs] == [english(NUMBERS[target]) for _, target in pairs]
+    assert [english_value(source) for source, _ in pairs] == [NUMBERS[name] for _, name in pairs]
 
 
 def test_no_held_out_number_is_in_a_train_split():

@@ -41,13 +41,17 @@ lengths_of_pairs = arrays(
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     lines = (line for pair in PAIRS for line in pair)
-    return Tokenizer.train(lines, 340, tmp_path_factory.mktemp("tokenizer") / "joint.model")
+    return Tokenizer.train_on_lines(
+        lines, 340, tmp_path_factory.mktemp("tokenizer") / "joint.model"
+    )
 
 
 @pytest.fixture(scope="module")
 def source_tokenizer(tmp_path_factory):
     lines = (source for source, _ in PAIRS)
-    return Tokenizer.train(lines, 310, tmp_path_factory.mktemp("tokenizer") / "source.model")
+    return Tokenizer.train_on_lines(
+        lines, 310, tmp_path_factory.mktemp("tokenizer") / "source.model"
+    )
 
 
 def rows_of(dataset):

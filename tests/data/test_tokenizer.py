@@ -82,8 +82,8 @@ def tokenizer(request, tmp_path_factory):
     model_type, normalization = request.param
     path = tmp_path_factory.mktemp("tokenizer") / "vocabulary.model"
     lines = text_lines(500) + SPECIAL_TEXTS * 20
-    return Tokenizer.train(
-        iter(lines), 295, path, model_type=model_type, normalization=normalization
+    return Tokenizer.train_on_lines(
+        lines, 295, path, model_type=model_type, normalization=normalization
     )
 
 
@@ -228,7 +228,7 @@ def test_file_and_saved_model_are_the_same_in_a_fresh_process(tmp_path):
     expected = []
     for rule in ("nfkc", "identity"):
         path = tmp_path / rule / "vocabulary.model"
-        tokenizer = Tokenizer.train(iter(text_lines(300)), 290, path, normalization=rule)
+        tokenizer = Tokenizer.train_on_lines(text_lines(300), 290, path, normalization=rule)
         tf.saved_model.save(RoundTrip(tokenizer), str(tmp_path / rule / "saved"))
         expected.append([normalized(line, rule) for line in text])
         expected.append(tokenizer.tokenize(text).to_list())
@@ -254,7 +254,7 @@ print(outputs)
 
 def test_training_is_deterministic_and_prints_nothing(tmp_path, capfd):
     models = [
-        Tokenizer.train(iter(text_lines(300)), 300, tmp_path / "m", max_lines=200).model_bytes
+        Tokenizer.train_on_lines(text_lines(300), 300, tmp_path / "m", max_lines=200).model_bytes
         for _ in range(2)
     ]
     assert models[0] == models[1]
@@ -265,13 +265,10 @@ def test_training_reads_files_globs_and_lines_alike(tmp_path):
     lines = text_lines(200)
     for name, part in {"a.txt": lines[:120], "b.txt": lines[120:]}.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in part))
-    sources = [
-        iter(lines),
-        str(tmp_path / "*.txt"),
-        [tmp_path / "a.txt", tmp_path / "b.txt"],
-        (line for line in [*lines, "", " \t "]),
-    ]
-    models = {Tokenizer.train(source, 290, tmp_path / "m").model_bytes for source in sources}
+    files = [str(tmp_path / "*.txt"), [tmp_path / "a.txt", tmp_path / "b.txt"]]
+    texts = [lines, iter([*lines, "", " \t "]), read_lines(files[0])]
+    models = {Tokenizer.train(each, 290, tmp_path / "m").model_bytes for each in files}
+    models |= {Tokenizer.train_on_lines(each, 290, tmp_path / "m").model_bytes for each in texts}
     assert len(models) == 1
 
 
@@ -282,27 +279,26 @@ def test_model_type_is_bpe_by_default_everywhere():
 
     defaults = [
         inspect.signature(function).parameters["model_type"].default
-        for function in (Tokenizer.train, vocabulary, VocabularySettings)
+        for function in (Tokenizer.train, Tokenizer.train_on_lines, vocabulary, VocabularySettings)
     ]
-    assert defaults == ["bpe"] * 3
+    assert defaults == ["bpe"] * 4
 
 
 def test_file_without_text_is_named(tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
-    for files in (str(tmp_path / "empty.txt"), read_lines(tmp_path / "empty.txt")):
-        with pytest.raises(ValueError, match="`files` must hold a line of text.*empty.txt"):
-            Tokenizer.train(files, 300, tmp_path / "m")
+    with pytest.raises(ValueError, match="must be a line of text.*empty.txt"):
+        Tokenizer.train(tmp_path / "empty.txt", 300, tmp_path / "m")
 
 
 def test_lines_with_tabs_are_learned_from(tmp_path):
     lines = ["ab\tcd", "cd\tab"] * 50
-    tokenizer = Tokenizer.train(iter(lines), 268, tmp_path / "m")
+    tokenizer = Tokenizer.train_on_lines(lines, 268, tmp_path / "m")
     assert tokenizer.tokenize("ab cd").shape[0] < len("ab cd")
 
 
 def test_vocabulary_is_smaller_with_a_warning_if_the_text_yields_fewer_tokens(tmp_path):
     with pytest.warns(UserWarning, match="vocabulary_size=8000"):
-        tokenizer = Tokenizer.train(iter(["some text"]), 8000, tmp_path / "m")
+        tokenizer = Tokenizer.train_on_lines(["some text"], 8000, tmp_path / "m")
     assert 260 < tokenizer.vocabulary_size < 8000
     assert Tokenizer(tmp_path / "m").vocabulary_size == tokenizer.vocabulary_size
 
@@ -313,23 +309,29 @@ def broken_corpus():
 
 
 @pytest.mark.parametrize(
-    ("files", "arguments", "error", "named"),
+    ("lines", "arguments", "error", "named"),
     [
-        (iter(["abc"]), {"vocabulary_size": 262}, ValueError, "`vocabulary_size` must be at least"),
-        (iter(["", " "]), {}, ValueError, "`files` must hold a line.*an iterator without text$"),
-        (iter([("a", "b")]), {}, ValueError, "`files` must give lines"),
-        (["one line", "another"], {}, FileNotFoundError, r"one line.*iter\(lines\)"),
-        ("missing.txt", {}, FileNotFoundError, "missing.txt"),
+        (["abc"], {"vocabulary_size": 262}, ValueError, "`vocabulary_size` must be at least"),
+        (["", " "], {}, ValueError, "must be a line of text"),
+        ([("a", "b")], {}, TypeError, "`lines` must be strings.*'b'"),
+        ("a.txt", {}, TypeError, r"`lines`.*Tokenizer.train\(files.*'a.txt'"),
+        (pathlib.Path("a.txt"), {}, TypeError, r"Tokenizer.train\(files"),
         (broken_corpus(), {}, CorpusError, "file, line 2: wrong$"),
-        (iter(["abc"]), {"model_type": "word"}, ValueError, "`model_type`.*'word'"),
-        (iter(["abc"]), {"normalization": "nfd"}, ValueError, "`normalization`.*'nfd'"),
+        (["abc"], {"model_type": "word"}, ValueError, "`model_type`.*'word'"),
+        (["abc"], {"normalization": "nfd"}, ValueError, "`normalization`.*'nfd'"),
     ],
 )
-def test_bad_training_input_is_named_and_leaves_no_file(tmp_path, files, arguments, error, named):
+def test_bad_training_input_is_named_and_leaves_no_file(tmp_path, lines, arguments, error, named):
     arguments = {"vocabulary_size": 300, **arguments}
     with pytest.raises(error, match=named):
-        Tokenizer.train(files, path=tmp_path / "m", **arguments)
+        Tokenizer.train_on_lines(lines, path=tmp_path / "m", **arguments)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("files", ["missing.txt", ["one line", "another"], iter(["one line"])])
+def test_lines_in_place_of_files_are_told_the_other_method(tmp_path, files):
+    with pytest.raises(FileNotFoundError, match=r"(missing|one line).*train_on_lines\(lines"):
+        Tokenizer.train(files, 300, tmp_path / "m")
 
 
 def foreign_model():
@@ -346,7 +348,9 @@ def foreign_model():
 
 @pytest.mark.parametrize("model", [b"", b"not a model", foreign_model], ids=["", "text", "foreign"])
 def test_bytes_that_train_did_not_write_raise(model):
-    with pytest.raises(ValueError, match="`model` must be a SentencePiece model"):
+    with pytest.raises(
+        ValueError, match="`model` must be a (SentencePiece model|file that `Tokenizer.train`)"
+    ):
         Tokenizer(model() if callable(model) else model)
 
 
@@ -368,13 +372,13 @@ def test_missing_tensorflow_text_raises_on_use_only(tokenizer, monkeypatch):
 
 def test_tokenizer_outlives_a_new_random_seed(tmp_path):
     """Seeding clears TensorFlow's kernel cache, which holds the models of tensorflow-text."""
-    tokenizer = Tokenizer.train(iter(["one two three"]), 268, tmp_path / "one.model")
+    tokenizer = Tokenizer.train_on_lines(["one two three"], 268, tmp_path / "one.model")
     compiled = tf.function(tokenizer.tokenize)
     before = tokenizer.tokenize(["two"]).to_list(), compiled(tf.constant(["two"])).to_list()
     keras.utils.set_random_seed(1)
     after = tokenizer.tokenize(["two"]).to_list(), compiled(tf.constant(["two"])).to_list()
     assert after == before
     # Two models have two named resources.
-    other = Tokenizer.train(iter(["zwei drei vier"]), 268, tmp_path / "other.model")
+    other = Tokenizer.train_on_lines(["zwei drei vier"], 268, tmp_path / "other.model")
     assert other.detokenize(other.tokenize(["vier"])).numpy().tolist() == [b"vier"]
     assert tokenizer.tokenize(["two"]).to_list() == before[0]

@@ -71,7 +71,7 @@ TEXTS = [
 def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
     text = [*TEXTS[1:3], "spam and eggs and spam"] * 5
     options = {"normalization": normalization, "model_type": "bpe"}
-    tokenizer = Tokenizer.train(iter(text), 330, tmp_path / "t.model", **options)
+    tokenizer = Tokenizer.train_on_lines(text, 330, tmp_path / "t.model", **options)
     token_ids = tokenizer.tokenize(TEXTS)
     cutter = LineCutter(tokenizer)
     pieces = cutter.cut(token_ids, most, "split")

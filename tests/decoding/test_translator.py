@@ -26,7 +26,7 @@ def translator(tmp_path_factory):
 
 def make_translator(path, **overrides):
     text = (text for pair in number_names("train", 500) for text in pair)
-    tokenizer = Tokenizer.train(text, 340, path)
+    tokenizer = Tokenizer.train_on_lines(text, 340, path)
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_dim": 32, "num_heads": 2}
     config = TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes | overrides)
     return Translator(randomize(Transformer(config), seed=3), tokenizer, extra_length=6)

@@ -1,0 +1,92 @@
+"""Trains SentencePiece models: prepared lines of text -> bytes of a model."""
+
+import io
+import os
+import re
+import tempfile
+
+from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
+
+PAD_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID, UNK_TOKEN_ID = range(4)
+LONGEST_LINE = 1 << 20  # bytes; SentencePiece skips longer lines in training
+
+
+def train_sentencepiece(lines, vocabulary_size, normalization, **options):
+    """Trains a SentencePiece model with byte fallback.
+
+    Args:
+        lines: iterator of UTF-8 lines, normalised.
+        vocabulary_size: number of tokens; fewer if the text yields fewer.
+        normalization: `"nfkc"` or `"identity"`, the rule by which the lines were normalised.
+        **options: options of `SentencePieceTrainer.train`.
+
+    Returns:
+        bytes, as in a model file.
+    """
+    import sentencepiece
+
+    from keras_transformer.data.sentencepiece_proto import ModelProto
+
+    # If the iterator raises an exception, SentencePiece raises a RuntimeError instead: keep the
+    # original exception, to raise it below.
+    failures = []
+
+    def guarded_lines():
+        try:
+            yield from lines
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    sentencepiece.set_random_generator_seed(0)  # for the sample of lines
+    model = io.BytesIO()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=guarded_lines(),
+                model_writer=model,
+                vocab_size=vocabulary_size,
+                hard_vocab_limit=False,
+                byte_fallback=True,
+                pad_id=PAD_TOKEN_ID,
+                bos_id=START_TOKEN_ID,
+                eos_id=END_TOKEN_ID,
+                unk_id=UNK_TOKEN_ID,
+                max_sentence_length=LONGEST_LINE,
+                minloglevel=2,
+                **_normalizer_options(normalization, folder),
+                **options,
+            )
+    except RuntimeError as error:
+        if failures:
+            raise failures[0] from None
+        sizes = re.search(r"required_chars\. (\d+) vs (\d+)", str(error))
+        if sizes is None:
+            raise
+        raise ValueError(
+            f"`vocabulary_size` must be at least {sizes[2]} for this text: 4 special tokens, "
+            "256 bytes and the characters that `character_coverage` asks for. "
+            f"Received: vocabulary_size={vocabulary_size}"
+        ) from None
+    proto = ModelProto.FromString(model.getvalue())
+    proto.normalizer_spec.name = normalization
+    return proto.SerializeToString()
+
+
+def _normalizer_options(normalization, folder):
+    """Returns SentencePiece's own normalisation options. The lines are already normalised.
+
+    The "nfkc" options name the same rule, so that other SentencePiece tools normalise the same way.
+    The "identity" rule is a table (code point, tab, code point). It has one row, because with an
+    empty table SentencePiece prints to stderr each time the model is loaded.
+    """
+    if normalization == "nfkc":
+        return {"normalization_rule_name": "nfkc", "remove_extra_whitespaces": True}
+    table = os.path.join(folder, "identity.tsv")
+    with open(table, "w", encoding="ascii") as file:
+        file.write(f"{ord(SPACE_SYMBOL):X}\t{ord(' '):X}\n")
+    return {
+        "normalization_rule_tsv": table,
+        "remove_extra_whitespaces": False,
+        "add_dummy_prefix": False,
+    }

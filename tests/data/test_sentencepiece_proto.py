@@ -1,0 +1,55 @@
+"""The fields of a SentencePiece model, read as SentencePiece's own generated code reads them."""
+
+import io
+
+import pytest
+import sentencepiece
+
+from keras_transformer.data import sentencepiece_proto
+from keras_transformer.data.sentencepiece_proto import ModelProto
+
+pytestmark = pytest.mark.tensorflow_only
+LINES = ["a cat sat on a mat", "the dog ate it"] * 20
+
+
+@pytest.fixture(
+    params=[
+        {},
+        {"pad_id": 3, "byte_fallback": True, "bos_piece": "[CLS]", "add_dummy_prefix": False},
+    ]
+)
+def content(request):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=model,
+        vocab_size=300,
+        hard_vocab_limit=False,
+        user_defined_symbols=["<sep>"],
+        minloglevel=2,
+        **request.param,
+    )
+    return model.getvalue()
+
+
+def test_fields_are_those_of_sentencepiece_and_no_other_is_lost(content):
+    reference = pytest.importorskip("sentencepiece.sentencepiece_model_pb2").ModelProto
+    ours, theirs = ModelProto.FromString(content), reference.FromString(content)
+    assert reference.FromString(ours.SerializeToString()) == theirs
+    fields = sentencepiece_proto._MESSAGES
+    for name in ("trainer_spec", "normalizer_spec"):
+        one, other = getattr(ours, name), getattr(theirs, name)
+        for field in fields[type(other).__name__]:
+            assert getattr(one, field) == getattr(other, field), field
+    assert len(ours.pieces) == len(theirs.pieces)
+    for one, other in zip(ours.pieces, theirs.pieces, strict=True):
+        assert (one.piece, one.score, one.type) == (other.piece, other.score, other.type)
+        for kind in sentencepiece_proto._PIECE_TYPES:
+            assert getattr(one, kind) == getattr(other, kind)
+
+
+def test_changed_field_is_read_by_sentencepiece(content):
+    proto = ModelProto.FromString(content)
+    proto.pieces[-1].piece = "▁changed"
+    processor = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    assert processor.id_to_piece(len(proto.pieces) - 1) == "▁changed"
