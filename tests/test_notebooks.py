@@ -1,6 +1,7 @@
 """Notebooks are committed without outputs, run in a fresh kernel, and show what they say."""
 
 import base64
+import copy
 import io
 import itertools
 import os
@@ -108,5 +109,59 @@ def check_translate_numbers(cells):
     assert served[-1] == "The same as here: True"
 
 
+def check_keep_a_run(cells):
+    assert "'1965-03-07', '2015-07-28'" in text_of(cells["translate"])
+
+
 # What a notebook must show, by its name; one that is not here fails.
-CHECKS = {"01_translate_numbers": check_translate_numbers}
+CHECKS = {
+    "01_translate_numbers": check_translate_numbers,
+    "02_keep_a_run": check_keep_a_run,
+}
+
+SIGNAL = """
+import os, threading, time
+
+def send():
+    while not (folder / "run/checkpoints/checkpoint-{update:08}.npz").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), {number})
+
+threading.Thread(target=send, daemon=True).start()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.tensorflow_only
+def test_kept_notebook_that_is_interrupted_and_killed_shows_the_same(tmp_path):
+    """Ctrl-C in the first epochs, then SIGKILL of the kernel, then to its end."""
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+    (notebook,) = (read(path) for path in NOTEBOOKS if path.stem == "02_keep_a_run")
+    code = "".join(cell.source + "\n" for cell in cells_of(notebook, "code"))
+    assert len([line for line in code.splitlines() if line.strip()]) <= 25
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+
+    def shown(folder, update=None, number=None):
+        executed = copy.deepcopy(notebook)
+        if update is not None:
+            at = next(n for n, cell in enumerate(executed.cells) if cell.id == "fit")
+            sender = SIGNAL.format(update=update, number=number)
+            executed.cells.insert(at, nbformat.v4.new_code_cell(sender))
+        try:
+            cells = execute(executed, tmp_path, {"TMPDIR": str(tmp_path / folder)})
+        except CellExecutionError:
+            cells = {cell.id: cell for cell in cells_of(executed, "code")}
+        return cells["fit"], text_of(cells["history"]) + text_of(cells["translate"])
+
+    interrupted, _ = shown("killed", 20, 2)
+    (error,) = (output for output in interrupted.outputs if output.output_type == "error")
+    assert error.ename == "TrainingInterrupted" and len(error.traceback) == 1
+    assert "Run this cell again to go on." in error.traceback[0]
+    with pytest.raises(DeadKernelError):
+        shown("killed", 60, 9)
+    fit, found = shown("killed")
+    assert re.search(r"Resuming after \d+ updates, at epoch \d, batch \d+\.", text_of(fit))
+    assert text_of(fit).count("- loss:") < 10
+    assert found == shown("whole")[1] and found

@@ -28,7 +28,7 @@ def one_line_errors():
             message, exit_code = f"{error.strerror}: {error.filename}", 2
         elif isinstance(error, OSError | ValueError | ImportError):
             message, exit_code = " ".join(str(error).split()), 2
-        elif type(error).__module__ == "tensorflow.python.framework.errors_impl":
+        elif _is_of_tensorflow(error):
             # Its last line without a graph node ("[[...]]") says what is wrong.
             lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
             message, exit_code = next(filter(None, reversed(lines)), str(error)), 1
@@ -36,6 +36,11 @@ def one_line_errors():
             raise
         console.print(f"Error: {message}")
         raise typer.Exit(exit_code) from None
+
+
+def _is_of_tensorflow(error):
+    tensorflow = sys.modules.get("tensorflow")  # not imported for this: that takes seconds
+    return tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
 
 
 def _print_warning(message, *_, **__):

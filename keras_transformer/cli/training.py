@@ -59,7 +59,7 @@ def train(
         parsed.check_lengths()
         import_tensorflow()
         from keras_transformer.runs.callbacks import NonFiniteLossError
-        from keras_transformer.runs.keeper import TrainingInterrupted
+        from keras_transformer.runs.fit_scope import TrainingInterrupted
         from keras_transformer.runs.trainer import Trainer
 
         trainer = Trainer(parsed, data, run, print_fn=console.print, resume=resume)

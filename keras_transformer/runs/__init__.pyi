@@ -12,9 +12,9 @@ from .checkpoint_file import write_checkpoint as write_checkpoint
 from .checkpoint_folder import CheckpointFolder as CheckpointFolder
 from .doctor import Finding as Finding
 from .doctor import run_checks as run_checks
+from .fit_scope import TrainingInterrupted as TrainingInterrupted
 from .folder import RunFolder as RunFolder
 from .keeper import RunKeeper as RunKeeper
-from .keeper import TrainingInterrupted as TrainingInterrupted
 from .load import load_run as load_run
 from .lock import RunInUseError as RunInUseError
 from .recipe import DataSettings as DataSettings

@@ -43,7 +43,7 @@ def _train_tokenizers(recipe, data_folder, files):
     else:
         texts = [(pair[side] for pair in pairs) for side in (0, 1)]
     for text, file in zip(texts, files, strict=True):
-        Tokenizer.train(
+        Tokenizer.train_on_lines(
             text,
             settings.size,
             file,
@@ -94,7 +94,7 @@ def build_model(recipe, tokenizers, strategy):
         model.compile(
             optimizer=paper_optimizer(config, learning_rate=schedule, **arguments),
             # No metrics: each costs about 10% of a small model's step.
-            loss=SmoothedCrossEntropy(training.label_smoothing),
+            loss=SmoothedCrossEntropy(training.label_smoothing, config.pad_token_id),
         )
         # Built here: if `fit` built it, loss scaling would give the variables other names.
         model.optimizer.build(model.trainable_variables)

@@ -6,24 +6,40 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.pipeline import BatchStream, stream_of
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 
 
 class TrainingLogger(keras.callbacks.Callback):
     """Adds `learning_rate`, `tokens_per_second` and `padding_efficiency` to the logs.
 
-    Adds them after each batch, for the progress bar, and after each epoch. In the logs of an epoch,
-    `gradient_norm` is the mean over its updates.
+    Adds them after each batch, for the progress bar, and after each epoch. With JAX, it adds
+    `learning_rate` only after each epoch. If the model logs `gradient_norm`, its value for an epoch
+    is the mean over the updates.
 
     Args:
-        stream: the training batches; gives the number of target tokens of each batch.
+        dataset: the dataset that `fit` gets, as `make_dataset` returns it; gives the number of
+            target tokens of each batch.
+
+    Example:
+
+    >>> pairs = keras_transformer.number_names("train", 50)
+    >>> lines = (line for pair in pairs for line in pair)
+    >>> tokenizer = keras_transformer.Tokenizer.train_on_lines(lines, 300, "numbers.model")
+    >>> dataset, _ = keras_transformer.make_dataset(pairs, tokenizer, batch_sentences=25)
+    >>> model = keras_transformer.Transformer(vocabulary_size=300, num_layers=1, hidden_dim=32)
+    >>> model.compile("adam", keras_transformer.SmoothedCrossEntropy())
+    >>> logger = keras_transformer.TrainingLogger(dataset)
+    >>> history = model.fit(dataset, verbose=0, shuffle=False, callbacks=[logger]).history
+    >>> sorted(set(history) - {"loss"})
+    ['gradient_norm', 'learning_rate', 'padding_efficiency', 'tokens_per_second']
     """
 
-    def __init__(self, stream: BatchStream) -> None:
+    def __init__(self, dataset: tf.data.Dataset | BatchStream) -> None:
         super().__init__()
-        self._stream = stream
+        self._stream = stream_of(dataset)
         self._tokens = self._seconds = 0.0
 
     @property
@@ -40,22 +56,28 @@ class TrainingLogger(keras.callbacks.Callback):
         if not logs:  # skipped: trained before the run was resumed
             self._start(batch + 1)
             return
-        self._norms.append(logs["gradient_norm"])
-        _, tokens, slots = self._counts[batch + 1]
-        target_tokens = self._counts[batch + 1, 0] - self._counts[self._first, 0]
+        if "gradient_norm" in logs:
+            self._norms.append(logs["gradient_norm"])
+        end = min(batch + 1, len(self._counts) - 1)
+        _, tokens, slots = self._counts[end]
+        target_tokens = self._counts[end, 0] - self._counts[self._first, 0]
         seconds = time.perf_counter() - self._started
         self._epoch = target_tokens, seconds
         self._values = {
-            "learning_rate": float(self.model.optimizer.learning_rate),
             "tokens_per_second": target_tokens / seconds,
             "padding_efficiency": tokens / slots,
         }
+        if keras.backend.backend() != "jax":  # there, the variables are out of date in an epoch
+            logs["learning_rate"] = float(self.model.optimizer.learning_rate)
         logs.update(self._values)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._tokens, self._seconds = np.add((self._tokens, self._seconds), self._epoch)
-        if logs is not None and self._norms:
-            logs.update(self._values, gradient_norm=float(np.mean(self._norms)))
+        if logs is None:
+            return
+        logs.update(learning_rate=float(self.model.optimizer.learning_rate), **self._values)
+        if self._norms:
+            logs["gradient_norm"] = float(np.mean(self._norms))
 
     def _start(self, batch):
         """Restarts the measurement at a batch of the epoch."""

@@ -26,7 +26,8 @@ class CheckpointFolder:
     """The checkpoints of a run. `checkpoint-00001234.npz` is the one after 1234 updates.
 
     A checkpoint has one or more kinds: `"epoch"` (written after an epoch), `"updates"` (written
-    every `checkpoint_updates`) or `"stop"` (written when a run is stopped). Each `save` keeps the
+    every `checkpoint_updates`), `"stop"` (written when a run is stopped) or `"start"` (written
+    before the first update). Each `save` keeps the
     last `keep_last` of the kind `"epoch"`, the last `keep_last` of the kind `"updates"` and the
     `keep_best` best ones, and deletes the others. Unreadable files do not count and are not
     deleted.
@@ -82,9 +83,9 @@ class CheckpointFolder:
             metadata: values that JSON can hold. The score is added as `"score"`.
             score: number to rank checkpoints by; `mode` says which is better. `None` and NaN are
                 never the best.
-            kinds: `"epoch"`, `"updates"` or both; or `"stop"`. A `"stop"` checkpoint is temporary:
-                the next `save` deletes it. Stored in the metadata as `"kinds"`. If empty, nothing
-                is stored, and the kind is `"epoch"`.
+            kinds: `"epoch"`, `"updates"` or both; or `"start"` or `"stop"`: such a checkpoint is
+                temporary, and the next `save` deletes it. Stored in the metadata as `"kinds"`. If
+                empty, nothing is stored, and the kind is `"epoch"`.
 
         Returns:
             path of the checkpoint.

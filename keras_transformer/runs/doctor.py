@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import types
-from keras_transformer.data.tokenizer import require_matching_vocabularies
+from keras_transformer.data.tokenizer_like import require_matching_vocabularies
 from keras_transformer.runs.build import load_tokenizers
 from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.recipe import Recipe
@@ -90,8 +90,13 @@ def run_checks(
         the findings.
 
     Raises:
-        ValueError: if the folder holds a run of another recipe.
+        ValueError: if the folder holds a run of another recipe, or the backend is not TensorFlow.
     """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "The checks need KERAS_BACKEND=tensorflow. Received: the backend "
+            f"{keras.backend.backend()!r}"
+        )
     findings = []
     with tempfile.TemporaryDirectory() as scratch:
         checks = _Checks(recipe, data_folder, run_folder, scratch, timeout)

@@ -4,6 +4,8 @@ Pure Python.
 """
 
 import contextlib
+import csv
+import io
 import json
 import re
 import shutil
@@ -50,6 +52,7 @@ class RunFolder:
         self.staging = self.path / ".partial.run"
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
+        self._is_locked: bool | None = None  # `None` outside of `locked`
 
     @classmethod
     def existing(cls, path: types.Path) -> Self:
@@ -144,7 +147,8 @@ class RunFolder:
     def locked(self) -> Iterator[bool]:
         """Locks the run against training by other processes, and makes the folder if needed.
 
-        On exit, folders that it made are deleted if they are empty.
+        On exit, folders that it made are deleted if they are empty. Inside of a `with` block of the
+        same object, another one changes nothing.
 
         Yields:
             whether the run is locked: `False` if the file system has no locks.
@@ -152,18 +156,31 @@ class RunFolder:
         Raises:
             RunInUseError: another process trains the run.
         """
+        if self._is_locked is not None:
+            yield self._is_locked
+            return
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             with file_lock(self.lock_file) as is_locked:
+                self._is_locked = is_locked
                 try:
                     yield is_locked
                 finally:
+                    self._is_locked = None
                     shutil.rmtree(self.staging, ignore_errors=True)
         finally:
             with contextlib.suppress(OSError):
                 for path in missing:
                     path.rmdir()
+
+    def lock(self, stack: contextlib.ExitStack, print_fn: types.PrintFn) -> None:
+        """Locks the run until `stack` is closed; warns if the file system has no locks."""
+        if not stack.enter_context(self.locked()):
+            print_fn(
+                f"Files in {self.path} cannot be locked: make sure that no other process trains "
+                "this run."
+            )
 
     def reset(self) -> None:
         """Deletes the files that the run wrote, and no others."""
@@ -216,6 +233,10 @@ class RunFolder:
         _write_json(self.report_file, report)
         return report
 
+    def write_history(self, rows: list[dict[str, float]]) -> None:
+        """Writes a row for each epoch to `history.csv`; missing values stay empty."""
+        write_text(self.history_file, _csv(rows))
+
     def start_report(self, **entries: Any) -> dict[str, Any]:
         """Writes and returns a new report. The old one is moved to its list `earlier`."""
         old = self.report()
@@ -237,3 +258,13 @@ def _files_like(folder, pattern):
 
 def _write_json(path, value):
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _csv(rows):
+    """CSV text with the union of all columns."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,159 +1,217 @@
-"""The checkpoint callback of a run: saves its state, stops it early, resumes at the exact batch."""
+"""The checkpoint callback: saves the state of a `fit`, stops it, resumes at the exact batch."""
 
-import csv
 import functools
-import io
-import pathlib
 import signal
-import threading
+import warnings
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from keras_transformer.atomic_file import write_text
-from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.pipeline import BatchStream, stream_of
 from keras_transformer.runs.callbacks import StopOnNonFiniteLoss
 from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.identity import OLD_VALIDATION, check_identity, identity_of
+from keras_transformer.runs.skipping import skip_batches
 from keras_transformer.training.callbacks import AveragedWeights, monitor_mode
-from keras_transformer.training.distribution import is_chief, num_workers, sum_over_workers
+from keras_transformer.training.distribution import (
+    is_chief,
+    num_workers,
+    strategy_of,
+    sum_over_workers,
+)
 from keras_transformer.training.model_state import (
+    build_optimizer,
     check_model_state,
     model_state,
     restore_model_state,
 )
-from keras_transformer.types import PrintFn
+from keras_transformer.types import Path, PrintFn
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # With several workers: number of updates between the collectives that share stop signals.
 STOP_CHECK_INTERVAL = 16
 
 
-class TrainingInterrupted(Exception):
-    """Training was stopped by a signal, after a checkpoint was written.
-
-    Attributes:
-        signal: `signal.Signals`, the received signal.
-    """
-
-    def __init__(self, number: int, path: pathlib.Path | str) -> None:
-        self.signal = signal.Signals(number)
-        super().__init__(f"Stopped by {self.signal.name}. The checkpoint is {path}.")
-
-
 class RunKeeper(keras.callbacks.Callback):
-    """Writes checkpoints from which a run resumes at the exact batch, and applies early stopping.
+    """Keeps a training in a folder: after an interruption, the same `fit` goes on.
+
+    When `fit` begins, the newest checkpoint in the folder is restored, if there is one, and `fit`
+    goes on at the next batch, with the numbers of a training that was never interrupted. It does
+    not matter how the training ended: by SIGKILL, Ctrl-C, an error, or all its epochs; to extend
+    it, raise `epochs`. The `History` that `fit` returns holds all epochs, also the earlier ones.
 
     A checkpoint holds weights, optimizer, random states, metrics, the position in the data and the
-    history. It is written after every epoch, every `every` updates, and when the process receives
-    SIGTERM or Ctrl-C. Place this callback after all callbacks that add to the logs.
+    history. It is written before the first batch, after every epoch, every `every` updates, and
+    when the process receives SIGTERM or Ctrl-C. Place this callback after all callbacks that add to
+    the logs.
 
     Args:
-        run: folder of the run.
-        folder: folder of its checkpoints.
-        stream: the training batches.
-        monitor: name of the logged metric for early stopping and the best checkpoint.
-        validation: the validation batches. Optional.
+        folder: path of the folder, made if it is missing. It gets `checkpoints/` and `history.csv`.
+        dataset: the dataset that `fit` gets, as `make_dataset` returns it.
+        validation: the validation dataset of `make_dataset`. Optional: if given, a resume with
+            other validation data raises an error.
+        monitor: name of the logged metric for early stopping and the best checkpoint. Defaults to
+            `"val_loss"`.
         patience: stop after this many epochs without an improvement. Defaults to `None`: no early
             stopping.
         every: number of updates between checkpoints. Defaults to `1000`.
+        checkpoints: `CheckpointFolder`, for other rules of what is kept. Optional.
         averaged: the callback that swaps in averaged weights; they are swapped back before a save.
             Optional.
         guard: the callback that checks weights before each save. Optional.
+        print_fn: called with a line of text. Defaults to `print`.
 
     Raises:
-        TrainingInterrupted: from `fit`, after SIGTERM or Ctrl-C, when the checkpoint is written.
+        TrainingInterrupted: from `fit`, after SIGTERM or Ctrl-C, when the checkpoint is written. A
+            notebook shows its message without a traceback.
+        RunInUseError: from `fit`, if another process trains in the folder.
+        ValueError: if `dataset` is not a dataset of `make_dataset`; from `fit`, if the folder holds
+            checkpoints of another model or other data, or the run of a recipe.
+
+    Example:
+
+    >>> pairs = keras_transformer.number_names("train", 50)
+    >>> lines = (line for pair in pairs for line in pair)
+    >>> tokenizer = keras_transformer.Tokenizer.train_on_lines(lines, 300, "numbers.model")
+    >>> dataset, _ = keras_transformer.make_dataset(pairs, tokenizer, batch_sentences=25)
+    >>> model = keras_transformer.Transformer(vocabulary_size=300, num_layers=1, hidden_dim=32)
+    >>> model.compile("adam", keras_transformer.SmoothedCrossEntropy())
+    >>> for epochs in (1, 3):  # the second time, only the two missing epochs are trained
+    ...     keeper = keras_transformer.RunKeeper("runs/mine", dataset, print_fn=str)
+    ...     history = model.fit(
+    ...         dataset, epochs=epochs, verbose=0, shuffle=False, callbacks=[keeper]
+    ...     )
+    >>> len(history.history["loss"]), int(model.optimizer.iterations)
+    (3, 6)
     """
 
     def __init__(
         self,
-        run: RunFolder,
-        folder: CheckpointFolder,
-        stream: BatchStream,
-        monitor: str,
-        validation: BatchStream | None = None,
+        folder: Path | RunFolder,
+        dataset: tf.data.Dataset | BatchStream,
+        validation: tf.data.Dataset | BatchStream | None = None,
+        monitor: str = "val_loss",
         patience: int | None = None,
         every: int = 1000,
+        checkpoints: CheckpointFolder | None = None,
         averaged: AveragedWeights | None = None,
         guard: StopOnNonFiniteLoss | None = None,
+        print_fn: PrintFn = print,
     ) -> None:
         super().__init__()
-        self._run = run
-        self._folder = folder
-        self._stream = stream
+        for name, value in (("every", every), ("patience", patience)):
+            if not (value is None and name == "patience") and not (value or 0) >= 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
+        self._has_recipe = isinstance(folder, RunFolder)
+        self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        self._stream = stream_of(dataset)
+        self._validation = None if validation is None else stream_of(validation)
         self._monitor = monitor
-        self._validation = validation
         self._patience = patience
         self._every = every
+        self._folder = checkpoints or CheckpointFolder(
+            self._run.checkpoints, mode=monitor_mode(monitor)
+        )
         self._averaged = averaged
         self._guard = guard
+        self._print = print_fn
+        self._scope = FitScope()
+        self._restored: keras.Model | None = None  # the model that `fit` need not restore
+        self._start()
+
+    def _start(self) -> None:
+        """Sets the position and the history of a new run."""
         self._metrics: dict[str, Any] = {}  # metric state of the interrupted epoch
-        self._signal: int | None = None
-        self._old_handlers: dict[int, Any] = {}
         self.history: list[dict[str, float]] = []
         self.epoch, self.batch = 0, 0  # where to resume
 
     # === Resume ===
 
-    def restore(self, model: keras.Model, print_fn: PrintFn = print) -> bool:
+    def restore(self, model: keras.Model, print_fn: PrintFn | None = None) -> bool:
         """Restores model, optimizer and this callback from the newest checkpoint, if there is one.
 
+        `fit` does this by itself; call it to use the model without training.
+
         Args:
-            model: compiled model, not trained yet.
-            print_fn: called with a line of text.
+            model: compiled model.
+            print_fn: called with a line of text. Defaults to that of the constructor.
 
         Returns:
             whether there was a checkpoint.
 
         Raises:
-            ValueError: if the training or validation data changed, or if a finished run has no
-                checkpoint.
+            ValueError: if the model or the training or validation data changed, or if a finished
+                run has no checkpoint.
         """
-        strategy = model.distribute_strategy
-        parts = ("model", "optimizer")
-        check = functools.partial(check_model_state, model, parts=parts)
+        print_fn = print_fn or self._print
+        strategy = strategy_of(model)
+        self._build(model)
         # Only the chief searches, because the search may rename files. Then all workers read it.
+        check = functools.partial(self._check_model, model)
         found = self._folder.newest(print_fn, check) if is_chief(strategy) else None
         step = found[2]["step"] if found else -1
         step = int(sum_over_workers(strategy, step if is_chief(strategy) else 0))
         if step < 0:
-            self._run.check_unfinished()
+            self._check_new()
+            self._start()
+            self._restored = model
             return False
         if found is None:
             path = self._folder.path_of(step)
             found = path, *read_checkpoint(path)
         path, arrays, metadata = found
-        self._check_data(path, metadata, print_fn)
-        restore_model_state(model, arrays, parts)
+        if "validation" not in metadata and self._validation is not None:
+            print_fn(OLD_VALIDATION)
+        check_identity(self._identity, metadata, path, self._has_recipe)
+        restore_model_state(model, arrays, ("model", "optimizer"))
         self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
         self.history = metadata["history"]
         self.epoch, self.batch = metadata["epoch"], metadata["batch"]
         if is_chief(strategy):
-            write_text(self._run.history_file, _csv(self.history))
-        print_fn(
-            f"Resuming after {step:,} updates, at epoch {self.epoch + 1}, batch {self.batch + 1}."
-        )
+            self._run.write_history(self.history)
+        self._restored = model
+        if self.finished or self.epoch >= (self.params or {}).get("epochs", self.epoch + 1):
+            print_fn(f"This run is finished: {self.epoch} epochs, {step:,} updates.")
+        else:
+            position = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
+            print_fn(f"Resuming after {step:,} updates, at {position}.")
         return True
 
-    def _check_data(self, path, metadata, print_fn):
-        for name, split in (("data", "training"), ("validation", "validation")):
-            if name not in metadata and self._validation is not None:
-                print_fn(
-                    "An earlier version of keras_transformer started this run. It left long "
-                    "validation pairs out of `val_loss`: do not compare values from before and "
-                    "after this resume. It is not known whether the validation data changed."
-                )
-            elif metadata.get(name) != self._fingerprints[name]:
-                raise ValueError(
-                    f"The {split} pairs differ from those of {path}. Use the same data, or start "
-                    "again with `--no-resume`."
-                )
+    def _build(self, model):
+        """Builds model and optimizer, where Keras would build them in the first update."""
+        if not model.built:
+            with strategy_of(model).scope():
+                model(self._example(epoch=0, batch=0)[0])
+        build_optimizer(model)
+
+    def _example(self, epoch, batch):
+        return self._stream.arrays(self._stream.batches(epoch)[batch])
+
+    def _check_new(self):
+        """Raises a `ValueError` if the folder holds results although there is no checkpoint."""
+        if self._has_recipe:
+            self._run.check_unfinished()
+        elif self._run.history_file.is_file():
+            raise ValueError(
+                f"{self._run.history_file} exists, but {self._folder.path} holds no checkpoint. "
+                "Restore the checkpoints, or choose another folder."
+            )
+
+    def _check_model(self, model, shapes):
+        try:
+            check_model_state(model, shapes, ("model", "optimizer"))
+        except ValueError as error:
+            raise ValueError(
+                f"{self._folder.path} must hold checkpoints of this model: {error} Or choose "
+                "another folder."
+            ) from None
 
     @property
-    def _fingerprints(self):
-        validation = None if self._validation is None else self._validation.fingerprint
-        return {"data": self._stream.fingerprint, "validation": validation}
+    def _identity(self):
+        return identity_of(self._stream, self._validation)
 
     def best(self) -> dict[str, float] | None:
         """Returns the epoch of the history with the best monitored value, or `None`."""
@@ -174,32 +232,65 @@ class RunKeeper(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._stop_interval = STOP_CHECK_INTERVAL if num_workers(self._strategy) > 1 else 1
-        if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                self._old_handlers[number] = signal.signal(number, self._on_signal)
+        self._scope.begin()
+        try:
+            self._check_fit()
+            if self._is_chief:
+                self._run.lock(self._scope.stack, self._print)
+            is_restored = self._restored is self.model or self.restore(self.model)
+            if not is_restored and not self._has_recipe:
+                # A new process may begin with other random weights: it shall use these.
+                self._save(self._count_updates(), ["start"])
+        except BaseException:
+            self.release()
+            raise
+        # Keras has no public way; its `BackupAndRestore` sets the same attribute.
+        self.model._initial_epoch = self.params["epochs"] if self.finished else self.epoch
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        earlier = [row for row in self.history if row["epoch"] not in self.model.history.epoch]
+        for row in reversed(earlier):
+            self.model.history.epoch.insert(0, row["epoch"])
+            for name in row.keys() - {"epoch"}:
+                self.model.history.history.setdefault(name, []).insert(0, row[name])
         self.release()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._stream.seek(epoch, self.batch)
+        try:
+            self._check_position(epoch)
+        except BaseException:
+            self.release()
+            raise
+        is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
+        self._stream.seek(epoch, self.batch, fills=is_read)
+        self._stream.is_read = False
         self.epoch = epoch
+        self._updates = self._count_updates()
         if self.batch:
-            restore_model_state(self.model, self._metrics, parts=("metrics",))
-            self._skip(self.batch)
+            self._restore_metrics()
+            # Stops the skipping also if `fit` fails before.
+            self._scope.stack.callback(skip_batches(self.model, self.batch))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not logs:  # skipped: trained before the run was resumed
             return
-        self.batch = batch + 1
-        if self.batch == self._stream.report.batches_per_epoch:
+        if not self._stream.is_read:
+            raise ValueError(
+                "`fit` must get the dataset that `RunKeeper` has. Received: another dataset"
+            )
+        batches = self._stream.report.batches_per_epoch
+        end = min(batch + 1, batches)  # the last of several `steps_per_execution` may be beyond
+        before, self._updates = self._updates, self._count_updates(end - self.batch)
+        self.batch = end
+        self._is_due = self._updates // self._every > before // self._every
+        if self.batch == batches:
             return  # `on_epoch_end` saves
-        step = int(self.model.optimizer.iterations.numpy())
-        is_stopped = step % self._stop_interval == 0 and self._is_stop_requested()
-        is_due = step % self._every == 0
-        if is_stopped or is_due:
+        is_checked = self._updates // self._stop_interval > before // self._stop_interval
+        is_stopped = is_checked and self._is_stop_requested()
+        is_left = self._stop_interval == 1 and self.model.stop_training  # by another callback
+        if is_stopped or is_left or self._is_due:
             # "stop" is temporary: an uninterrupted run would not have this checkpoint.
-            path = self._save(step, ["updates"] if is_due else ["stop"])
+            path = self._save(self._updates, ["updates"] if self._is_due else ["stop"])
         if is_stopped:
             self._stop(path)
 
@@ -207,13 +298,20 @@ class RunKeeper(keras.callbacks.Callback):
         logs = logs or {}
         if self._averaged is not None:
             self._averaged.give_back()
+        if self.batch < self._stream.report.batches_per_epoch:
+            return  # another callback has stopped the training within the epoch
         self.history.append({"epoch": epoch, **{name: float(v) for name, v in logs.items()}})
         self.epoch, self.batch = epoch + 1, 0
-        step = int(self.model.optimizer.iterations.numpy())
-        kinds = ["epoch", "updates"] if step % self._every == 0 else ["epoch"]
-        path = self._save(step, kinds, logs.get(self._monitor))
+        kinds = ["epoch", "updates"] if self._is_due else ["epoch"]
+        path = self._save(self._count_updates(), kinds, logs.get(self._monitor))
         if self._is_chief:
-            write_text(self._run.history_file, _csv(self.history))
+            self._run.write_history(self.history)
+            if self._patience and self.best() is None and not self._has_recipe:
+                warnings.warn(
+                    f"Early stopping needs the metric {self._monitor!r}, which `fit` has not "
+                    f"logged. It has logged: {', '.join(logs)}",
+                    stacklevel=2,
+                )
         if self._is_stop_requested():
             self._stop(path)
         # The chief decides, because only the chief has `val_bleu` and `val_chrf`.
@@ -222,25 +320,57 @@ class RunKeeper(keras.callbacks.Callback):
 
     @property
     def _strategy(self):
-        return self.model.distribute_strategy
+        return strategy_of(self.model)
 
     @property
     def _is_chief(self):
         return is_chief(self._strategy)
 
-    def _skip(self, number):
-        """Makes `fit` count the first `number` batches of the epoch without training on them."""
-        train_function = self.model.train_function
+    def _check_fit(self):
+        """Raises a `ValueError` if folder and dataset do not fit to this `fit`."""
+        if not self._has_recipe and self._run.recipe_file.is_file():
+            raise ValueError(
+                f"{str(self._run.path)!r} holds the run of a recipe: resume it by "
+                "`keras-transformer train`, or choose another folder."
+            )
+        steps, expected = self.params["steps"], self._stream.report.batches_per_epoch
+        if steps not in (None, expected):
+            raise ValueError(
+                "`fit` must get the whole dataset that `RunKeeper` has, without `steps_per_epoch`. "
+                f"Received: {steps} batches per epoch, of {expected}"
+            )
 
-        def skip(iterator):
-            nonlocal number
-            if number == 0:
-                self.model.train_function = train_function
-                return train_function(iterator)
-            number -= 1
-            return {}
+    def _check_position(self, epoch):
+        """Raises a `ValueError` if `fit` would not go on where the checkpoint ends."""
+        if epoch != self.epoch:
+            raise ValueError(
+                "`fit` must get no `initial_epoch` with a `RunKeeper`, which goes on at epoch "
+                f"{self.epoch}. Received: initial_epoch={epoch}"
+            )
+        steps = self.model.steps_per_execution
+        if self.batch % steps:
+            raise ValueError(
+                "`steps_per_execution` must divide the number of batches trained in this epoch. "
+                f"Received: steps_per_execution={steps}, {self.batch} batches. Compile with "
+                "`steps_per_execution=1`."
+            )
 
-        self.model.train_function = skip
+    def _count_updates(self, batches=0):
+        """Number of updates of the optimizer; `batches`: trained since the last call."""
+        if batches and keras.backend.backend() == "jax":
+            return self._updates + batches  # within an epoch, the variables are out of date
+        return int(self.model.optimizer.iterations.numpy())
+
+    def _restore_metrics(self):
+        shapes = {name: array.shape for name, array in self._metrics.items()}
+        try:
+            check_model_state(self.model, shapes, ("metrics",))
+        except ValueError:
+            # On one device, TensorFlow builds the compiled metrics with the first batch.
+            batch = self._example(self.epoch, self.batch)
+            x, y, weights = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
+            self.model.compute_metrics(x, y, self.model(x), sample_weight=weights)
+        restore_model_state(self.model, self._metrics, ("metrics",))
 
     def _save(self, step, kinds, score=None):
         state = model_state(self.model)  # a collective, which every worker must call
@@ -252,39 +382,25 @@ class RunKeeper(keras.callbacks.Callback):
             "batch": self.batch,
             "every": self._every,
             "history": self.history,
-            **self._fingerprints,
+            **self._identity,
         }
         if not self._is_chief:
             return self._folder.path_of(step)
         return self._folder.save(step, state, metadata, score, kinds)
 
-    # === Signals ===
-
-    def _on_signal(self, number, frame):
-        if self._signal is not None:  # a second signal stops immediately
-            self.release()
-            raise KeyboardInterrupt
-        self._signal = number
-
     def _is_stop_requested(self):
         """Whether any worker received a signal. A collective: every worker must call it."""
-        return sum_over_workers(self._strategy, float(self._signal is not None)) > 0
+        return sum_over_workers(self._strategy, float(self._scope.signal is not None)) > 0
 
     def _stop(self, path):
+        number = self._scope.signal or signal.SIGTERM
         self.release()
-        raise TrainingInterrupted(self._signal or signal.SIGTERM, path)
+        raise TrainingInterrupted(number, path)
 
     def release(self) -> None:
-        """Restores the signal handlers from before the training."""
-        while self._old_handlers:
-            signal.signal(*self._old_handlers.popitem())
-
-
-def _csv(rows):
-    """CSV text with the union of all columns."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+        """Restores the signal handlers from before the training, and frees the folder."""
+        self._restored = None  # the next `fit` restores again
+        if self.model is not None:
+            self.model._initial_epoch = None  # for a later `fit` without this callback
+        self._scope.close()
+        self._stream.seek(self.epoch)

@@ -16,6 +16,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs import build
 from keras_transformer.runs.callbacks import StopOnNonFiniteLoss, TrainingLogger
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.runs.devices import LocalDevices, run_devices
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.keeper import RunKeeper
 from keras_transformer.runs.load import take_weights
@@ -68,7 +69,7 @@ class Trainer:
         self._check_folder()
         training = recipe.training
         # With several workers, the strategy must be created before any other use of TensorFlow.
-        self.strategy = distribution.get_strategy(training.distribution, training.devices)
+        self.strategy = run_devices(training)
         self.is_chief = distribution.is_chief(self.strategy)
         self.print_fn = print_fn if self.is_chief else lambda line: None
         self.checkpoints = CheckpointFolder(
@@ -100,6 +101,8 @@ class Trainer:
         """
         with distribution.raise_worker_lost(self.strategy), contextlib.ExitStack() as stack:
             self._on_chief(lambda: self._lock(stack))
+            if isinstance(self.strategy, LocalDevices):
+                stack.enter_context(self.strategy.scope())
             return self._train()
 
     def tokenizers(self) -> build.Tokenizers:
@@ -140,16 +143,17 @@ class Trainer:
         averaged = AveragedWeights() if training.ema_momentum else None
         keeper = RunKeeper(
             self.run,
-            self.checkpoints,
             stream,
-            self.recipe.monitor,
             validation=validation_stream,
+            monitor=self.recipe.monitor,
             patience=training.patience,
             every=training.checkpoint_updates,
+            checkpoints=self.checkpoints,
             averaged=averaged,
             guard=guard,
+            print_fn=self.print_fn,
         )
-        is_resumed = self._resumes and keeper.restore(model, self.print_fn)
+        is_resumed = self._resumes and keeper.restore(model)
         if not is_resumed and training.init_from is not None:
             take_weights(model, training.init_from)
         progress = TrainingProgress(stream.report.batches_per_epoch)
@@ -218,11 +222,7 @@ class Trainer:
             )
 
     def _lock(self, stack):
-        if not stack.enter_context(self.run.locked()):
-            self.print_fn(
-                f"Files in {self.run.path} cannot be locked: make sure that no other process "
-                "trains this run."
-            )
+        self.run.lock(stack, self.print_fn)
         self._check_folder()  # again, under the lock: another process may have changed it
 
     def _write_start(self, is_reported):
@@ -267,8 +267,7 @@ class Trainer:
     def _fit(self, model, stream, validation, keeper, progress, callbacks):
         try:
             model.fit(
-                stream.dataset(counts_epochs=False),  # the keeper sets epoch and batch
-                initial_epoch=keeper.epoch,
+                stream.dataset(counts_epochs=False),  # the keeper sets them
                 epochs=self.recipe.training.epochs,
                 validation_data=validation,
                 callbacks=callbacks,

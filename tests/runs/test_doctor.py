@@ -17,9 +17,9 @@ from keras_transformer.runs.recipe import Recipe
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
     from keras_transformer import Tokenizer, Transformer
+    from keras_transformer.data.sentencepiece_proto import ModelProto
     from keras_transformer.runs import device_check, doctor
     from keras_transformer.runs.trainer import Trainer
 
@@ -180,7 +180,9 @@ def test_data_of_which_a_third_is_dropped_fails_data(here, untrained, tmp_path):
 
 def test_token_id_outside_the_table_of_the_model_fails_vocabulary(here, folder, tmp_path):
     lines = itertools.chain.from_iterable(healthy_pairs())
-    proto = ModelProto.FromString(Tokenizer.train(lines, 330, tmp_path / "a.model").model_bytes)
+    proto = ModelProto.FromString(
+        Tokenizer.train_on_lines(lines, 330, tmp_path / "a.model").model_bytes
+    )
     proto.trainer_spec.bos_id = 5000
     (tmp_path / "a.model").write_bytes(proto.SerializeToString())
     shutil.copy(folder / "train.tsv", tmp_path)
@@ -201,7 +203,7 @@ def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):
 def test_vocabulary_of_another_script_fails_vocabulary(here, untrained, folder, tmp_path):
     """The vocabulary is that of the run folder, which stays unchanged."""
     greek = ["ένα δύο τρία τέσσερα πέντε", "έξι επτά οκτώ εννέα δέκα", "είκοσι τριάντα σαράντα"]
-    Tokenizer.train(iter(greek), 280, tmp_path / "tokenizer.model")
+    Tokenizer.train_on_lines(greek, 280, tmp_path / "tokenizer.model")
     (tmp_path / "config.yaml").write_text(recipe().to_yaml())
     before = names(tmp_path)
     passed, details = verdicts(recipe(), folder, run_folder=tmp_path)

@@ -2,14 +2,14 @@
 
 import math
 import signal
-import types
 
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.runs.keeper import RunKeeper, TrainingInterrupted
+from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
+from keras_transformer.runs.keeper import RunKeeper
 from tests.examples import examples
 from tests.runs import tiny_run
 from tests.session import made_once
@@ -42,13 +42,14 @@ def test_early_stopping_equals_plain_python(values, patience, monitor):
     expected = epochs_until_stop(
         values, patience, float.__lt__ if lower_is_better else float.__gt__
     )
-    keeper = RunKeeper(None, None, None, monitor, patience=patience)
+    stream = object.__new__(BatchStream)  # not read
+    keeper = RunKeeper("unused", stream, monitor=monitor, patience=patience)
     for epoch, value in enumerate(values):
         if keeper.finished:
             break
         keeper.history.append({"epoch": epoch} | ({} if value is None else {monitor: value}))
     assert len(keeper.history) == expected
-    assert not RunKeeper(None, None, None, monitor).finished
+    assert not RunKeeper("unused", stream, monitor=monitor).finished
     taken = [value for value in values[:expected] if value is not None]
     if taken:
         best = min(taken) if lower_is_better else max(taken)
@@ -77,7 +78,7 @@ def test_run_ends_where_plain_early_stopping_does(run):
     assert len(values) == epochs_until_stop([*values, math.inf], 1, float.__lt__) < 12
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(run, tmp_path):
     """Early stopping, averaged weights, dropout and kept checkpoints are bit-identical."""
     saved = tiny_run.checkpoints(run)
@@ -116,11 +117,12 @@ def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(run, tmp_pat
 
 def test_second_signal_stops_the_run_immediately():
     """While the first waits for the end of a long update."""
-    before = signal.getsignal(signal.SIGINT)
-    keeper = RunKeeper(None, None, None, "loss")
-    keeper.set_model(types.SimpleNamespace(distribute_strategy=tf.distribute.get_strategy()))
-    keeper.on_train_begin()
+    before = signal.default_int_handler  # a process in the background may ignore SIGINT
+    signal.signal(signal.SIGINT, before)
+    scope = FitScope()
+    scope.begin()
     signal.raise_signal(signal.SIGINT)
+    assert scope.signal == signal.SIGINT
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before

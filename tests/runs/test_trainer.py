@@ -14,8 +14,8 @@ from keras_transformer.models.transformer import load_model
 from keras_transformer.runs import build
 from keras_transformer.runs.averaging import average_run
 from keras_transformer.runs.build import make_tokenizers
+from keras_transformer.runs.fit_scope import TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.keeper import TrainingInterrupted
 from keras_transformer.runs.load import load_run
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer

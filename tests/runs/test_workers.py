@@ -32,6 +32,8 @@ RECIPE = {
         "num_decoder_layers": 1,
         "hidden_dim": 32,
         "intermediate_dim": 64,
+        # A dead unit of relu has no gradient but rounding, which Adam scales to a whole step.
+        "activation": "gelu",
         "dropout": 0.0,
     },
     "training": {

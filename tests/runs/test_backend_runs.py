@@ -1,0 +1,61 @@
+"""A run of a recipe on JAX or PyTorch: killed and resumed, then translated with TensorFlow."""
+
+import numpy as np
+import pytest
+
+from keras_transformer import load_run
+from tests.builders import run_fresh
+from tests.runs import tiny_run
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+RUN = """
+import os
+import signal
+import keras
+from tests.runs.tiny_run import WatchedTrainer, recipe
+
+
+class Kill(keras.callbacks.Callback):
+    updates = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.updates += 1
+        if self.updates == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+settings = recipe(epochs=2, checkpoint_updates=3, batch_tokens=2048, accumulation_steps=2)
+for folder, callbacks in {runs}:
+    WatchedTrainer(settings, folder, behind=[Kill()] if callbacks else []).train()
+"""
+# Two devices, compiled faster; as in `conftest.py`.
+XLA_FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_force_host_platform_device_count=2"
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_killed_run_on_another_backend_resumes_exactly_and_translates(backend, tmp_path):
+    whole, killed = str(tmp_path / "whole"), str(tmp_path / "killed")
+    environment = {
+        "KERAS_BACKEND": backend,
+        "XLA_FLAGS": XLA_FLAGS,
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    with pytest.raises(AssertionError):
+        run_fresh(RUN.format(runs=[(killed, True)]), **environment)
+    assert 0 < len(tiny_run.checkpoints(killed)) and 8 > max(tiny_run.checkpoints(killed))
+    run_fresh(RUN.format(runs=[(killed, False), (whole, False)]), **environment)
+
+    assert tiny_run.losses(killed) == tiny_run.losses(whole)
+    (one, _), (other, _) = (
+        tiny_run.checkpoints(run)[max(tiny_run.checkpoints(run))] for run in (killed, whole)
+    )
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+    assert len(load_run(killed)(["twenty-one", "six"])) == 2

@@ -1,0 +1,328 @@
+"""`fit` with a `RunKeeper` goes on after an interruption as if there had been none."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.runs import CheckpointFolder, RunInUseError, TrainingInterrupted
+from keras_transformer.training import model_state
+from tests.builders import ROOT, assert_same_arrays
+
+PAIRS = kt.number_names("train", 90)
+EPOCHS, BATCHES = 3, 4
+BATCH = {"batch_sentences": 24, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / "numbers.model"
+    return kt.Tokenizer.train_on_lines((text for pair in PAIRS for text in pair), 320, path)
+
+
+@pytest.fixture
+def dataset(tokenizer):
+    return kt.make_dataset(PAIRS, tokenizer, **BATCH)[0]
+
+
+def functional(width=8):
+    """A plain Keras model."""
+    source, target = (
+        keras.Input((None,), dtype="int32", name=f"{side}_token_ids")
+        for side in ("encoder", "decoder")
+    )
+    x = keras.layers.Embedding(320, width, name="embedding")(target)
+    x = keras.layers.Dropout(0.2, seed=1, name="dropout")(x)
+    logits = keras.layers.Dense(320, name="logits")(x)
+    inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
+    return keras.Model(inputs, logits, name="plain")
+
+
+class Subclassed(keras.Model):
+    """Not built before the first batch."""
+
+    def __init__(self):
+        super().__init__(name="subclassed")
+        self.embedding = keras.layers.Embedding(320, 8, name="embedding")
+        self.dropout = keras.layers.Dropout(0.2, seed=1, name="dropout")
+        self.logits = keras.layers.Dense(320, name="logits")
+
+    def call(self, inputs, training=False):
+        x = self.embedding(inputs["decoder_token_ids"])
+        return self.logits(self.dropout(x, training=training))
+
+
+def compiled(make=functional, seed=1, **options):
+    keras.utils.set_random_seed(seed)
+    model = make()
+    schedule = kt.WarmupSchedule.from_peak(8, 0.05, 3)
+    model.compile(
+        keras.optimizers.Adam(schedule),
+        kt.SmoothedCrossentropy(),
+        weighted_metrics=[kt.TokenAccuracy()],
+        **options,
+    )
+    return model
+
+
+def assert_same_state(actual, expected):
+    """Without the names: Keras numbers the random states of a process, which have no name."""
+    for one, other in zip(actual.values(), expected.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def without_metrics(state):
+    return {name: array for name, array in state.items() if not name.startswith("metrics/")}
+
+
+class At(keras.callbacks.Callback):
+    """Calls a function after some batch, counted over all epochs of this `fit` from 1."""
+
+    def __init__(self, batch, function):
+        super().__init__()
+        self._left, self._function = batch, function
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._left -= bool(logs)
+        if self._left == 0:
+            self._function()
+
+
+class Killed(Exception):
+    pass
+
+
+def kill():
+    raise Killed
+
+
+def kept_fit(model, dataset, folder, *others, epochs=EPOCHS, **options):
+    lines = []
+    keeper = kt.RunKeeper(folder, dataset, every=2, print_fn=lines.append, **options)
+    callbacks = [kt.TrainingLogger(dataset), keeper, *others]
+    history = model.fit(dataset, epochs=epochs, verbose=0, shuffle=False, callbacks=callbacks)
+    return history, lines
+
+
+def outcome(model, folder, history):
+    """Everything that must not depend on interruptions."""
+    timed = "tokens_per_second"
+    table = (folder / "history.csv").read_text().splitlines()
+    column = table[0].split(",").index(timed)
+    table = [[c for n, c in enumerate(row.split(",")) if n != column] for row in table]
+    logs = {name: values for name, values in history.history.items() if name != timed}
+    kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    return model_state(model), (table, logs, history.epoch, kept)
+
+
+@pytest.mark.parametrize(
+    "make, options, kills",
+    [
+        (functional, {}, [1, 3, 5]),
+        (Subclassed, {}, [7]),
+        pytest.param(functional, {"steps_per_execution": 2}, [1, 1, 2], marks=pytest.mark.long),
+    ],
+    ids=["functional", "not built", "two steps per execution"],
+)
+def test_killed_fit_ends_as_one_that_was_never_killed(make, options, kills, dataset, tmp_path):
+    """Every process begins with other random weights, and goes on from the folder alone."""
+    model = compiled(make, **options)
+    history, lines = kept_fit(model, dataset, tmp_path / "whole")
+    assert lines == []
+    state, rest = outcome(model, tmp_path / "whole", history)
+    assert rest[2] == list(range(EPOCHS)) and len(rest[0]) == 1 + EPOCHS
+
+    folder = tmp_path / "killed"
+    for seed, batch in enumerate(kills, start=1):
+        with pytest.raises(Killed):
+            kept_fit(compiled(make, seed, **options), dataset, folder, At(batch, kill))
+    model = compiled(make, seed=9, **options)
+    history, lines = kept_fit(model, dataset, folder)
+    assert lines == ["Resuming after 6 updates, at epoch 2, batch 3."]
+    found_state, found = outcome(model, folder, history)
+    assert_same_state(found_state, state)
+    assert found == rest
+
+    # The same again has nothing to do; more epochs extend it.
+    again = compiled(make, seed=10, **options)
+    history, lines = kept_fit(again, dataset, folder)
+    assert lines == ["This run is finished: 3 epochs, 12 updates."]
+    assert history.history["loss"] == rest[1]["loss"]
+    assert_same_state(without_metrics(model_state(again)), without_metrics(state))
+    history, _ = kept_fit(again, dataset, folder, epochs=EPOCHS + 1)
+    assert history.epoch == list(range(EPOCHS + 1))
+
+
+def test_interrupt_saves_and_shows_one_line_in_a_notebook(dataset, tmp_path):
+    handler = signal.getsignal(signal.SIGINT)
+    press = At(3, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(TrainingInterrupted) as caught:
+        kept_fit(compiled(), dataset, tmp_path, press)
+    assert signal.getsignal(signal.SIGINT) == handler
+    (line,) = caught.value._render_traceback_()
+    # The signal comes after the keeper: at the next batch.
+    path = tmp_path / "checkpoints" / "checkpoint-00000004.npz"
+    assert line == f"Stopped by SIGINT. The checkpoint is {path}. Run this cell again to go on."
+    assert path.is_file()
+
+
+def test_after_a_fit_that_failed_signals_and_folder_are_free(dataset, tmp_path):
+    """Keras calls no callback then."""
+    handler = signal.default_int_handler  # a process in the background may ignore SIGINT
+    signal.signal(signal.SIGINT, handler)
+    errors = []
+    for _ in range(2):  # the second `fit` takes the folder, although the first error is kept
+        with pytest.raises(Killed) as caught:
+            kept_fit(compiled(), dataset, tmp_path, At(2, kill))
+        errors.append(caught)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert not (tmp_path / ".run.lock").exists()
+
+
+def test_callback_that_stops_within_an_epoch_is_resumed_there(dataset, tmp_path):
+    whole = compiled()
+    kept_fit(whole, dataset, tmp_path / "whole")
+    model = compiled()
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.optimizer.iterations == 7:
+                self.model.stop_training = True
+
+    folder = tmp_path / "stopped"
+    if keras.backend.backend() != "jax":  # there, a callback does not see the iterations
+        keeper = kt.RunKeeper(folder, dataset, every=2, print_fn=lambda line: None)
+        model.fit(dataset, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[Stop(), keeper])
+        assert CheckpointFolder(folder / "checkpoints").newest()[2]["batch"] == 3
+        # One keeper for two calls of `fit`.
+        model.fit(dataset, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[keeper])
+        assert_same_state(model_state(model), model_state(whole))
+
+
+def test_patience_counts_over_interruptions(dataset, tmp_path):
+    for seed in (1, 2):
+        arguments = {"monitor": "padding_efficiency", "patience": 1, "epochs": 5}
+        history, lines = kept_fit(compiled(seed=seed), dataset, tmp_path, **arguments)
+        assert history.epoch == [0, 1] or len(history.epoch) < 5
+    assert lines[0].startswith("This run is finished")
+
+
+def test_two_keepers_of_two_folders_keep_two_trainings(dataset, tmp_path):
+    model = compiled()
+    for name in ("first", "second"):
+        history, _ = kept_fit(model, dataset, tmp_path / name, epochs=1)
+        assert history.epoch == [0]
+    assert model.fit(dataset, epochs=1, verbose=0, shuffle=False).epoch == [0]
+    steps = [
+        CheckpointFolder(tmp_path / name / "checkpoints").newest()[2]["step"]
+        for name in ("first", "second")
+    ]
+    assert steps == [BATCHES, 2 * BATCHES]
+    with pytest.raises(ValueError, match="one `RunKeeper`"):
+        kept_fit(model, dataset, tmp_path / "a", kt.RunKeeper(tmp_path / "b", dataset))
+
+
+@contextlib.contextmanager
+def refused(error, match, folder):
+    before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(error, match=match):
+        yield
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
+
+
+def test_what_does_not_fit_is_refused(dataset, tokenizer, tmp_path):
+    folder = tmp_path / "kept"
+    kept_fit(compiled(), dataset, folder, epochs=1)
+
+    with refused(ValueError, "Transform or select the pairs before", folder):
+        kt.RunKeeper(folder, dataset.take(1))
+    with refused(ValueError, "Received: 2 batches per epoch, of 4", folder):
+        keeper = kt.RunKeeper(folder, dataset)
+        compiled().fit(dataset.take(2), verbose=0, shuffle=False, callbacks=[keeper])
+
+    with refused(ValueError, "must hold checkpoints of this model.*choose another", folder):
+        kept_fit(compiled(lambda: functional(width=9)), dataset, folder)
+    others, _ = kt.make_dataset(PAIRS[:80], tokenizer, **BATCH)
+    with refused(ValueError, "training pairs differ.*choose another folder", folder):
+        kept_fit(compiled(), others, folder)
+    reseeded, _ = kt.make_dataset(PAIRS, tokenizer, batch_sentences=24, seed=2)
+    with refused(ValueError, "seed=2, not 1", folder):
+        kept_fit(compiled(), reseeded, folder)
+
+    (folder / "config.yaml").touch()
+    with refused(ValueError, "run of a recipe", folder):
+        kept_fit(compiled(), dataset, folder)
+    (folder / "config.yaml").unlink()
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+    with refused(ValueError, "holds no checkpoint", folder):
+        kept_fit(compiled(), dataset, folder)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks")
+def test_folder_in_use_is_refused(dataset, tmp_path):
+    from keras_transformer.runs import RunFolder
+
+    with RunFolder(tmp_path).locked(), pytest.raises(RunInUseError):
+        kept_fit(compiled(), dataset, tmp_path)
+
+
+SCRIPT = """
+import os, sys
+import keras
+import keras_transformer as kt
+
+folder, seed, killed_at = sys.argv[1], *map(int, sys.argv[2:])
+pairs = [(f"{n} plus {n + 1}", f"sum {2 * n + 1}") for n in range(120)]
+texts = (text for pair in pairs for text in pair)
+tokenizer = kt.Tokenizer.train_on_lines(texts, 300, f"{folder}.model")
+dataset, _ = kt.make_dataset(pairs, tokenizer, batch_sentences=20)
+keras.utils.set_random_seed(seed)
+one = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+model = kt.Transformer(kt.TransformerConfig.tiny(300, **one))
+model.compile(kt.paper_optimizer(model.config), kt.SmoothedCrossEntropy())
+
+def kill(batch, logs):
+    if logs and model.optimizer.iterations == killed_at:
+        os.kill(os.getpid(), 9)
+
+keeper = kt.RunKeeper(folder, dataset, every=4)
+callbacks = [keeper, keras.callbacks.LambdaCallback(on_train_batch_end=kill)]
+history = model.fit(dataset, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+print(history.epoch, kt.Translator(model, tokenizer, extra_length=3)(["1 plus 2"]))
+"""
+
+
+@pytest.mark.tensorflow_only
+@pytest.mark.slow
+def test_killed_process_goes_on_where_it_was(tmp_path):
+    """Killed by SIGKILL within the first epoch; the next process begins with another seed."""
+
+    def run(folder, seed, killed_at=0):
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path / folder), str(seed), str(killed_at)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    whole = run("whole", seed=1)
+    assert whole.returncode == 0, whole.stderr
+    assert run("killed", seed=1, killed_at=5).returncode == -signal.SIGKILL
+    resumed = run("killed", seed=2)
+    first, last = resumed.stdout.splitlines()
+    assert first == "Resuming after 4 updates, at epoch 1, batch 5."
+    assert last == whole.stdout.strip() and last.startswith("[0, 1] [")
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    tables = [(folder / "history.csv").read_text() for folder in folders]
+    assert tables[0] == tables[1]
+    states = [CheckpointFolder(folder / "checkpoints").newest() for folder in folders]
+    assert states[0][2] == states[1][2]
+    assert_same_arrays(states[1][1], states[0][1])
