@@ -26,7 +26,7 @@ from keras_transformer import Transformer, TransformerConfig, layers
 from keras_transformer import SmoothedCrossEntropy, paper_optimizer
 config = TransformerConfig.tiny(20, num_encoder_layers=1, num_decoder_layers=1)
 model = Transformer(config)
-model.compile(optimizer=paper_optimizer(config), loss=SmoothedCrossEntropy())
+model.compile(optimizer=paper_optimizer(config), loss=SmoothedCrossEntropy(ignore_class=0))
 ids = np.array([[5, 6, 2]])
 inputs = {"encoder_token_ids": ids, "decoder_token_ids": ids}
 before = [w.numpy().copy() for w in model.trainable_weights]
@@ -96,8 +96,8 @@ def test_model_learns_to_copy():
     model = Transformer(config)
     model.compile(
         optimizer=paper_optimizer(config, warmup_steps=60),
-        loss=SmoothedCrossEntropy(0.0),
-        metrics=[TokenAccuracy(), Perplexity()],
+        loss=SmoothedCrossEntropy(0.0, ignore_class=0),
+        metrics=[TokenAccuracy(ignore_class=0), Perplexity(ignore_class=0)],
     )
     rng = np.random.default_rng(0)
 

@@ -1,6 +1,12 @@
-"""The wheel: what it holds, and its use in an environment with the core requirements alone."""
+"""The wheel, its requirements, and the package with the oldest ones and without TensorFlow."""
 
+import ast
+import configparser
+import importlib.metadata
+import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,15 +15,35 @@ import zipfile
 
 import pytest
 
+from tests.test_backends import TRAIN_WITHOUT_TENSORFLOW
+from tests.test_folders import imported_modules
+
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+# {name: version specifier} of the core requirements, without the marker of the platform.
+REQUIREMENTS = dict(
+    re.fullmatch(r"([\w-]+)(.*?)(?:;.*)?", line).groups()
+    for line in SETUP["options"]["install_requires"].split("\n")
+    if line and not line.startswith("#")
+)
+# Tests that use much of Keras and TensorFlow and need little beside them.
+SUITE = [
+    *("tests/layers/test_contract.py", "tests/models/test_saving.py"),
+    *("tests/training/test_exactness.py", "tests/training/test_token_loss.py"),
+    *("tests/training/test_callbacks.py", "tests/training/test_model_state.py"),
+    *("tests/data/test_tokenizer.py", "tests/decoding/test_beam_search.py"),
+    *("tests/export/test_saved_model.py", "tests/runs/test_keeper.py"),
+]
+INSTALL_PAGE = (ROOT / "docs" / "pages" / "install.md").read_text("utf-8")
 
 USE = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras_transformer as kt
 pairs = kt.number_names("train", 50)
-tokenizer = kt.Tokenizer.train((text for pair in pairs for text in pair), 320, "t.model")
+tokenizer = kt.Tokenizer.train_on_lines((text for pair in pairs for text in pair), 320, "t.model")
 dataset, report = kt.make_dataset(pairs, tokenizer, batch_tokens=512)
 config = kt.TransformerConfig.tiny(
     tokenizer.vocabulary_size, num_encoder_layers=1, num_decoder_layers=1
@@ -58,19 +84,85 @@ def test_wheel_holds_the_package_and_nothing_beside_it(wheel):
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-@pytest.mark.long
-def test_wheel_works_in_an_empty_environment(wheel, tmp_path):
-    venv.create(tmp_path / "venv", with_pip=True)
-    binaries = tmp_path / "venv" / "bin"
-    install = [binaries / "python", "-m", "pip", "install", "--quiet", wheel]
-    ran = subprocess.run(install, capture_output=True, text=True)
+def make_environment(folder, *requirements):
+    """Makes a virtual environment with some requirements, and returns the path of its Python."""
+    venv.create(folder, with_pip=True)
+    install(folder / "bin" / "python", *requirements)
+    return folder / "bin" / "python"
+
+
+def install(python, *requirements):
+    command = [python, "-m", "pip", "install", "--quiet", "--no-compile", *requirements]
+    ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+def run(*command, cwd=None, **environment):
+    """Runs a command, which finds the package where it is installed, and returns what it prints."""
+    environment = {"PYTHONPATH": "", **environment}
     ran = subprocess.run(
-        [binaries / "python", "-c", USE], capture_output=True, text=True, cwd=tmp_path
+        command, capture_output=True, text=True, cwd=cwd, env=os.environ | environment
     )
-    assert ran.returncode == 0, ran.stderr
-    count, served, file = ran.stdout.split()
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_core_requirements_are_what_the_package_imports():
+    installed = importlib.metadata.packages_distributions()
+    imported = set()
+    for path in (ROOT / "keras_transformer").rglob("*.py"):
+        for name in imported_modules(ast.parse(path.read_text("utf-8"))):
+            imported.update(installed.get(name.partition(".")[0], []))
+    imported = {name.lower().replace("-", "_") for name in imported}
+    needed = {name.replace("-", "_") for name in REQUIREMENTS}
+    imported -= {"keras_seq2seq_transformer", "matplotlib", "keras_hub", "jax", "torch"}
+    assert imported == needed - {"tensorboard"}, "Keras's callback imports TensorBoard"
+
+
+def test_page_on_installing_has_these_versions():
+    table = re.findall(r"^\| `([\w-]+)` \| `([^`]*[0-9][^`]*)`", INSTALL_PAGE, re.MULTILINE)
+    assert dict(table) == REQUIREMENTS
+    assert f"keras{REQUIREMENTS['keras']}" in INSTALL_PAGE
+
+
+def oldest_of(name, versions):
+    return f"{name}=={re.search('>=([0-9.]+)', versions)[1]}"
+
+
+@pytest.fixture(scope="module")
+def oldest(wheel, tmp_path_factory):
+    """An environment with the wheel and the oldest version of each core requirement."""
+    folder = tmp_path_factory.mktemp("oldest")
+    constraints = (oldest_of(name, versions) for name, versions in REQUIREMENTS.items())
+    (folder / "constraints.txt").write_text("\n".join(constraints))
+    return make_environment(folder, wheel, "--constraint", folder / "constraints.txt")
+
+
+@pytest.mark.long
+def test_wheel_works_in_an_environment_with_the_oldest_core_requirements(oldest, tmp_path):
+    count, served, file = run(oldest, "-c", USE, cwd=tmp_path).split()
     assert (count, served) == ("2", "served")
-    assert file.startswith(str(tmp_path / "venv")), "not the source tree"
-    recipe = [binaries / "keras-transformer", "recipe", "number_names"]
-    assert "number_names: train" in subprocess.run(recipe, capture_output=True, text=True).stdout
+    assert file.startswith(str(oldest.parents[1])), "not the source tree"
+    command = oldest.with_name("keras-transformer")
+    assert "number_names: train" in run(command, "recipe", "number_names")
+
+
+@pytest.mark.long
+def test_suite_passes_with_the_oldest_core_requirements(oldest):
+    """The newest versions are those of the environment of this process."""
+    samplers = SETUP["options.extras_require"]["sampling"].strip()
+    install(oldest, "pytest", "hypothesis", oldest_of("keras-hub", samplers))
+    # Warnings of old packages about newer ones are not ours.
+    options = ["-x", "-q", "-m", "not slow", "-W", "ignore::DeprecationWarning"]
+    # TensorFlow Text 2.18 and 2.19 know Unicode 13, Python knows a later one.
+    options += ["-k", "not 10000_unicode_lines", "-p", "no:cacheprovider"]
+    run(oldest, "-m", "pytest", *options, *SUITE, cwd=ROOT, PYTHONPATH=str(ROOT))
+
+
+@pytest.mark.long
+def test_layers_and_fit_need_no_tensorflow(wheel, tmp_path):
+    line = re.search(r"^pip install (.* jax)\b", INSTALL_PAGE, re.MULTILINE)[1]
+    python = make_environment(tmp_path / "venv", *shlex.split(line))
+    install(python, "--no-deps", wheel)
+    assert "tensorflow" not in run(python, "-m", "pip", "list")
+    run(python, "-c", TRAIN_WITHOUT_TENSORFLOW, cwd=tmp_path, KERAS_BACKEND="jax")
