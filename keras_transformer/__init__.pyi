@@ -20,9 +20,12 @@ from .export import export_saved_model as export_saved_model
 from .models import Transformer as Transformer
 from .models import TransformerConfig as TransformerConfig
 from .models import load_model as load_model
+from .runs import RunKeeper as RunKeeper
+from .runs import TrainingLogger as TrainingLogger
 from .runs import load_run as load_run
 from .training import Perplexity as Perplexity
 from .training import SmoothedCrossEntropy as SmoothedCrossEntropy
+from .training import SmoothedCrossentropy as SmoothedCrossentropy
 from .training import TokenAccuracy as TokenAccuracy
 from .training import TranslationEvaluator as TranslationEvaluator
 from .training import WarmupSchedule as WarmupSchedule

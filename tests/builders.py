@@ -58,6 +58,16 @@ def copy_weights(source, target, translation):
         raise ValueError(f"Weights without a counterpart: {sorted(targets)}")
 
 
+# From the paths of our blocks to those of KerasHub's, for `copy_weights`.
+HUB_NAMES = {
+    "/output/": "/attention_output/",
+    "feed_forward/attention_output": "feedforward_output_dense",
+    "feed_forward/intermediate": "feedforward_intermediate_dense",
+    "feed_forward_residual/": "feedforward_",
+    "attention_residual/": "attention_",
+}
+
+
 def padded_ids(lengths, vocabulary_size, seed=0, width=None):
     """int32 (B, T): random tokens other than the special tokens, then padding 0."""
     rng = np.random.default_rng(seed)

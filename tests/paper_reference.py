@@ -56,7 +56,8 @@ def positional_encoding(length, hidden_dim):
     for position in range(length):
         for i in range(0, hidden_dim, 2):
             angle = position / 10000 ** (i / hidden_dim)
-            encoding[position, i : i + 2] = math.sin(angle), math.cos(angle)
+            pair = math.sin(angle), math.cos(angle)
+            encoding[position, i : i + 2] = pair[: hidden_dim - i]
     return encoding
 
 
