@@ -12,6 +12,7 @@ from keras_transformer.data.sentencepiece_tokenizer import (
     SentencePieceTokenizer,
     ids_of,
     ints_of,
+    text_ids_of,
     texts_of,
 )
 from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
@@ -96,10 +97,7 @@ class KerasHubTokenizer(tf.Module):
         Returns:
             string tensor `(B,)`. Incomplete UTF-8 sequences become U+FFFD.
         """
-        token_ids = ints_of(token_ids)
-        pad, start, end = self.pad_token_id, self.start_token_id, self.end_token_id
-        is_text = (token_ids != pad) & (token_ids != start) & (token_ids != end)
-        text = self._reader.detokenize(tf.ragged.boolean_mask(token_ids, is_text))
+        text = self._reader.detokenize(text_ids_of(token_ids, self))
         return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
     def tokens(

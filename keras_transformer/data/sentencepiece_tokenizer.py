@@ -145,10 +145,7 @@ class SentencePieceTokenizer(tf.Module):
             string tensor `(B,)`; for one text, a string scalar. Incomplete UTF-8 sequences (a
             translation can end inside a character) become U+FFFD.
         """
-        token_ids = ints_of(token_ids)
-        pad, start, end = self.pad_token_id, self.start_token_id, self.end_token_id
-        is_text = (token_ids != pad) & (token_ids != start) & (token_ids != end)
-        pieces = tf.gather(self._pieces, tf.ragged.boolean_mask(token_ids, is_text))
+        pieces = tf.gather(self._pieces, text_ids_of(token_ids, self))
         text = self._sentencepiece.detokenize(pieces)
         if self._has_other_pieces:  # SentencePiece leaves the space symbol of unknown pieces
             text = tf.strings.strip(tf.strings.regex_replace(text, SPACE_SYMBOL, " "))
@@ -259,6 +256,14 @@ def texts_of(ids: dict[str, int], vocabulary_size: int) -> list[str]:
     for token, token_id in ids.items():
         tokens[token_id] = token
     return tokens
+
+
+def text_ids_of(token_ids, tokenizer):
+    """Returns token ids as int32 without the pad, start and end tokens of a tokenizer."""
+    token_ids = ints_of(token_ids)
+    pad, start, end = tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id
+    is_text = (token_ids != pad) & (token_ids != start) & (token_ids != end)
+    return tf.ragged.boolean_mask(token_ids, is_text)
 
 
 def ints_of(token_ids):

@@ -241,7 +241,7 @@ def test_text_becomes_batches_a_model_translations_and_a_saved_model(make, tmp_p
 
 
 class Characters:
-    """A tokenizer of one's own: a token for each of the ASCII characters."""
+    """A tokenizer that a user writes: one token for each ASCII character."""
 
     vocabulary_size, pad_token_id, start_token_id, end_token_id = 128, 0, 1, 2
 
