@@ -16,6 +16,8 @@ from keras import ops
 from keras_transformer import Transformer, TransformerConfig
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# XLA compiles faster, what it compiles is slower.
+QUICK_XLA = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 def to_numpy(tensors):

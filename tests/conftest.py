@@ -1,14 +1,21 @@
 """What every test starts from: which tests run, quiet backends, two logical CPUs, fixed seeds."""
 
+import contextlib
 import gc
 import os
+import pathlib
 import re
+from unittest import mock
 
 import pytest
 from hypothesis import settings
 
 BACKEND = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# What JAX compiles is kept for all workers, for processes that tests start, and for the next time.
+CACHE = pathlib.Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if BACKEND == "jax":
     # Nearly all the time goes into compiling: every operation, for every shape.
     os.environ.setdefault(
@@ -46,6 +53,9 @@ def pytest_sessionstart(session):
     # Tracing allocates millions of objects: collect less often, and never walk the modules.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    # Keras and `doctor` collect everything very often, which takes half a second here.
+    collect = gc.collect
+    gc.collect = lambda generation=1: collect(generation)
 
 
 def pytest_ignore_collect(collection_path):
@@ -75,4 +85,9 @@ def pytest_collection_modifyitems(config, items):
 def fixed_seed():
     import keras
 
-    keras.utils.set_random_seed(0)
+    with contextlib.ExitStack() as stack:
+        if BACKEND == "tensorflow":
+            # A new seed also drops the kernels: then each graph would be optimized anew.
+            kept = "tensorflow.python.pywrap_tfe.TFE_ContextClearCaches"
+            stack.enter_context(mock.patch(kept, lambda context: None))
+        keras.utils.set_random_seed(0)

@@ -127,6 +127,7 @@ class RunKeeper(keras.callbacks.Callback):
         self._metrics: dict[str, Any] = {}  # metric state of the interrupted epoch
         self.history: list[dict[str, float]] = []
         self.epoch, self.batch = 0, 0  # where to resume
+        self._updates = 0
 
     # === Resume ===
 
@@ -258,23 +259,16 @@ class RunKeeper(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         try:
             self._check_position(epoch)
+            self._go_to(epoch)
         except BaseException:
             self.release()
             raise
-        is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
-        self._stream.seek(epoch, self.batch, fills=is_read)
-        self._stream.is_read = False
-        self.epoch = epoch
-        self._updates = self._count_updates()
-        if self.batch:
-            self._restore_metrics()
-            # Stops the skipping also if `fit` fails before.
-            self._scope.stack.callback(skip_batches(self.model, self.batch))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not logs:  # skipped: trained before the run was resumed
             return
         if not self._stream.is_read:
+            self.release()
             raise ValueError(
                 "`fit` must get the dataset that `RunKeeper` has. Received: another dataset"
             )
@@ -354,6 +348,18 @@ class RunKeeper(keras.callbacks.Callback):
                 f"Received: steps_per_execution={steps}, {self.batch} batches. Compile with "
                 "`steps_per_execution=1`."
             )
+
+    def _go_to(self, epoch):
+        """Makes the dataset and the metrics go on where the checkpoint ends."""
+        is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
+        self._stream.seek(epoch, self.batch, fills=is_read)
+        self._stream.is_read = False
+        self.epoch = epoch
+        self._updates = self._count_updates()
+        if self.batch:
+            self._restore_metrics()
+            # Stops the skipping also if `fit` fails before.
+            self._scope.stack.callback(skip_batches(self.model, self.batch))
 
     def _count_updates(self, batches=0):
         """Number of updates of the optimizer; `batches`: trained since the last call."""

@@ -1,17 +1,20 @@
-"""Early stopping, and runs that are interrupted by signals and resume."""
+"""Early stopping, interrupted runs that resume, and what a `RunKeeper` refuses."""
 
 import math
+import shutil
 import signal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_transformer import Tokenizer, make_dataset
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.keeper import RunKeeper
 from tests.examples import examples
 from tests.runs import tiny_run
+from tests.runs.test_kept_fit import BATCH, PAIRS, At, Killed, compiled, kill
 from tests.session import made_once
 
 pytestmark = pytest.mark.tensorflow_only
@@ -72,7 +75,7 @@ def run(tmp_path_factory):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_ends_where_plain_early_stopping_does(run):
     values = [row["val_loss"] for row in tiny_run.history(run)]
     assert len(values) == epochs_until_stop([*values, math.inf], 1, float.__lt__) < 12
@@ -126,3 +129,65 @@ def test_second_signal_stops_the_run_immediately():
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before
+
+
+# === Refusals ===
+
+
+@pytest.mark.parametrize("name", ["every", "patience"])
+def test_number_below_1_is_refused(name):
+    stream = object.__new__(BatchStream)  # not read
+    for number in (0, -3):
+        with pytest.raises(ValueError, match=f"`{name}` must be at least 1.*{name}={number}"):
+            RunKeeper("unused", stream, **{name: number})
+
+
+def fit(model, dataset, keeper, *others, **options):
+    callbacks = [keeper, *others]
+    return model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks, **options).history
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """A dataset, the history of an epoch, and a folder where it was killed in the middle."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    lines = (text for pair in PAIRS for text in pair)
+    tokenizer = Tokenizer.train_on_lines(lines, 320, folder / "numbers.model")
+    dataset, other = (make_dataset(PAIRS, tokenizer, **BATCH)[0] for _ in range(2))
+    whole = fit(compiled(), dataset, RunKeeper(folder / "whole", dataset))
+    with pytest.raises(Killed):
+        fit(compiled(), dataset, RunKeeper(folder / "kept", dataset, every=2), At(3, kill))
+    FitScope._open[-1].close()  # that of the killed one
+    return dataset, other, whole, folder / "kept"
+
+
+@pytest.mark.parametrize(
+    ("steps", "arguments", "message"),
+    [
+        (1, {"initial_epoch": 1, "epochs": 2}, "goes on at epoch 0. Received: initial_epoch=1"),
+        (4, {}, "steps_per_execution=4, 2 batches. Compile with"),
+        (1, {"x": "other"}, "Received: another dataset"),
+    ],
+    ids=["initial epoch", "steps", "dataset"],
+)
+def test_refused_fit_frees_the_folder_and_the_next_one_goes_on(
+    interrupted, tmp_path, steps, arguments, message
+):
+    """In the middle of an epoch, whose loss and metrics so far are kept."""
+    dataset, other, whole, killed = interrupted
+    folder = shutil.copytree(killed, tmp_path / "kept")
+    before, handler = contents(folder / "checkpoints"), signal.getsignal(signal.SIGINT)
+    keeper, model = RunKeeper(folder, dataset, every=2, print_fn=str), compiled()
+    model.steps_per_execution = steps
+    given = other if "x" in arguments else dataset
+    with pytest.raises(ValueError, match=message):
+        fit(model, given, keeper, **{n: v for n, v in arguments.items() if n != "x"})
+    assert contents(folder / "checkpoints") == before
+    model.steps_per_execution = 1
+    assert not (folder / ".run.lock").exists()
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert fit(model, dataset, keeper) == whole

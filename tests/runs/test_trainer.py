@@ -212,6 +212,7 @@ def test_average_of_more_than_is_kept_is_an_error(run, tmp_path, asked):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_recipe_with_average_averages_the_last_epochs(longer):
     assert_close(tiny_run.saved_weights(longer / "model.keras"), mean_of(longer, (10, 20, 30)))
 
@@ -219,6 +220,7 @@ def test_recipe_with_average_averages_the_last_epochs(longer):
 # Micro-batches.
 
 
+@pytest.mark.long
 def test_micro_batches_change_no_loss(run, longer):
     np.testing.assert_allclose(tiny_run.losses(longer)[:2], tiny_run.losses(run), rtol=1e-5)
 

@@ -2,6 +2,7 @@
 
 The reference is Keras's own step: a plain `keras.Model` of the same layers and weights, on one
 device, with whole batches and without padding. `ROWS` is the table of docs/pages/training.md.
+A row that compiles anew has the training step in a smaller model, which is traced sooner.
 """
 
 import contextlib
@@ -24,7 +25,9 @@ from keras_transformer import (
     Transformer,
     TransformerConfig,
     WarmupSchedule,
+    layers,
 )
+from keras_transformer.training.training_step import TrainingStep
 from tests.builders import ROOT, randomize, to_numpy
 
 BACKEND = keras.backend.backend()
@@ -58,7 +61,8 @@ class Row:
         fit: the arguments of `fit` beside the arrays, or a function of a folder that makes them.
         truth: the same for the reference, if they are others.
         optimizer: makes an optimizer.
-        compile: makes the other arguments of `compile`. Without both, the rows share a model.
+        compile: makes the other arguments of `compile`. Without both, the rows share a
+            `Transformer`.
         backends: the backends that have the argument.
     """
 
@@ -246,13 +250,25 @@ def scope(setup):
     return mirrored().scope()
 
 
+class Small(TrainingStep, keras.Model):
+    """Embedding, which is also the output's matrix, and feed-forward network."""
+
+    def __init__(self, dtype):
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+        source, target = inputs.values()
+        embedding = layers.PositionalEmbedding(20, 8, dtype=dtype)
+        x = embedding(target) + keras.ops.mean(embedding(source), axis=1, keepdims=True)
+        x += layers.FeedForward(16, dtype=dtype)(x)
+        super().__init__(inputs, embedding(x, reverse=True))
+
+
 @functools.cache
 def new_model(setup, dtype, is_shared):
     """A model with the exact step or, for the setup "Keras", with Keras's step."""
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8, "num_heads": 2}
     config = TransformerConfig.tiny(20, **sizes, intermediate_dim=16, dropout=0.0, use_bias=False)
     with scope(setup):
-        model = Transformer(config, dtype=dtype)
+        model = Transformer(config, dtype=dtype) if is_shared else Small(dtype)
         if setup == "Keras":
             model = keras.Model(model.inputs, model.outputs)
         if is_shared:

@@ -135,8 +135,7 @@ write_checkpoint({result!r}, model_state(train(model, 3, 6)), {{}})
 """
 
 
-@pytest.mark.slow_on_jax
-@pytest.mark.slow
+@pytest.mark.long
 def test_fresh_process_resumes_bit_identically(tmp_path):
     model = train(small_model(), 0, 3)
     CheckpointFolder(tmp_path).save(3, model_state(model), {})

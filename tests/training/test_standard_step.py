@@ -10,7 +10,14 @@ import pytest
 from keras_transformer import SmoothedCrossEntropy, Transformer
 from keras_transformer.training.exact_step import ExactTraining
 from keras_transformer.training.standard_step import StandardTraining
-from tests.builders import new_transformer, padded_ids, run_fresh, to_numpy, token_inputs
+from tests.builders import (
+    QUICK_XLA,
+    new_transformer,
+    padded_ids,
+    run_fresh,
+    to_numpy,
+    token_inputs,
+)
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -51,8 +58,6 @@ weights = {{v.path: to_numpy(v) for v in model.trainable_variables}}
 np.savez("{folder}/result.npz", losses=np.array(losses, "float32"), **weights)
 """
 DEVICES = "--xla_force_host_platform_device_count=2"
-# Compiles faster; as in `conftest.py`.
-XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 DATA_PARALLEL = """
 import jax
 assert len(jax.devices()) == 2
@@ -80,30 +85,10 @@ def test_backend_trains_to_the_same_numbers(backend, prepare, steps, tmp_path):
     run_fresh(
         TRAIN.format(folder=tmp_path, prepare=prepare, steps=steps),
         KERAS_BACKEND=backend,
-        XLA_FLAGS=f"{XLA_FLAGS} {DEVICES}" if prepare else XLA_FLAGS,
+        XLA_FLAGS=f"{QUICK_XLA} {DEVICES}" if prepare else QUICK_XLA,
     )
     result = np.load(tmp_path / "result.npz")
     np.testing.assert_allclose(result["losses"].ravel(), losses, rtol=1e-5)
     for variable in model.trainable_variables:
         if not variable.path.endswith("key/bias"):  # its gradient is rounding noise
             np.testing.assert_allclose(result[variable.path], to_numpy(variable), atol=1e-4)
-
-
-@pytest.mark.slow
-def test_class_weight_and_losses_of_probabilities_are_refused_on_other_backends():
-    code = """
-import keras, numpy as np
-from tests.builders import new_transformer, padded_ids, token_inputs
-ids = padded_ids([4, 3], 50)
-model = new_transformer()
-model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-for loss, arguments in ((None, {"class_weight": {1: 2.0}}), ("function", {})):
-    if loss:
-        model.compile("sgd", keras.losses.sparse_categorical_crossentropy)
-    try:
-        model.fit(token_inputs(ids, ids), ids, verbose=0, **arguments)
-    except ValueError as error:
-        print(error)
-"""
-    printed = run_fresh(code, KERAS_BACKEND="jax")
-    assert "`sample_weight`" in printed and "from_logits=True" in printed
