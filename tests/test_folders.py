@@ -19,7 +19,11 @@ FOLDERS = {
     "cli": "data decoding export runs settings atomic_file console evaluation plotting",
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
-BACKEND_FILES = ("layers/dropout.py", "layers/arguments.py")
+BACKEND_FILES = (
+    "layers/arguments.py",
+    "layers/dropout.py",
+    "layers/layer_normalization.py",
+)
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

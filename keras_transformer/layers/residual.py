@@ -6,6 +6,7 @@ Only this file distinguishes post-norm (the paper's) and pre-norm. Paper, sectio
 import keras
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.layer_normalization import LayerNormalization
 
 
 class Residual(keras.layers.Layer):
@@ -55,7 +56,7 @@ class Residual(keras.layers.Layer):
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.layer_norm = keras.layers.LayerNormalization(
+        self.layer_norm = LayerNormalization(
             epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
         self.dropout_layer = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")

@@ -9,6 +9,7 @@ import zipfile
 from typing import Any, ClassVar, Self
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.masks import PaddingMask
 from keras_transformer.layers.parts import adapt, adaptations, parts_of
@@ -59,9 +60,12 @@ class Transformer(TrainingStep, keras.Model):
             and `"decoder_token_ids"` `(B, T)`, the start token and the target so far; or a list of
             the two, in this order. Padding is on the right.
         training: dropout is active only if `True`.
+        return_hidden: whether to return the decoder's output, from which the last layer computes
+            the logits. Defaults to `False`.
 
     Returns:
-        float32 tensor `(B, T, V)`: at each target position the logits of the next token.
+        float32 tensor `(B, T, V)`: at each target position the logits of the next token. With
+        `return_hidden`, `(B, T, D)` in the compute dtype.
 
     Raises:
         ValueError: if `config` is not a `TransformerConfig`, or a field is invalid.
@@ -130,13 +134,47 @@ class Transformer(TrainingStep, keras.Model):
         self.output_projection = output_projection
         self.logits_layer = logits_layer
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Tensor:
-        return super().call(_named(inputs), training=training, mask=_named(mask))
+    def call(
+        self,
+        inputs: Any,
+        training: bool | None = None,
+        mask: Any = None,
+        return_hidden: bool = False,
+    ) -> Tensor:
+        inputs = _named(inputs)
+        if not return_hidden:
+            return super().call(inputs, training=training, mask=_named(mask))
+        source, target = (inputs[name] for name in INPUT_NAMES)
+        source_mask = self.padding_mask(source)
+        encoded = self.encoder(source, padding_mask=source_mask, training=training)
+        return self.decoder(target, encoded, encoder_padding_mask=source_mask, training=training)
 
     def compute_output_spec(
-        self, inputs: Any, training: bool | None = None, mask: Any = None
+        self,
+        inputs: Any,
+        training: bool | None = None,
+        mask: Any = None,
+        return_hidden: bool = False,
     ) -> keras.KerasTensor:
-        return super().compute_output_spec(_named(inputs), training=training, mask=_named(mask))
+        inputs = _named(inputs)
+        if return_hidden:
+            shape = (*inputs[INPUT_NAMES[1]].shape, self.config.hidden_dim)
+            return keras.KerasTensor(shape, self.compute_dtype)
+        return super().compute_output_spec(inputs, training=training, mask=_named(mask))
+
+    @property
+    def output_kernel(self) -> Tensor | None:
+        """Float tensor `(V, D)`: `logits = hidden states @ output_kernel^T`.
+
+        `None` if the model is quantized, or a subclass overrides `call`: the logits are then
+        computed in another way.
+        """
+        layer = self.output_projection or self.decoder.embedding
+        if type(self).call is not Transformer.call or layer.quantization_mode is not None:
+            return None
+        if self.output_projection is None:
+            return ops.convert_to_tensor(layer.embeddings)
+        return ops.transpose(layer.kernel)
 
     def _run_through_graph(self, *args, **kwargs):
         if "operation_fn" in kwargs and "call_fn" in kwargs:  # only `clone_model` gives both

@@ -9,6 +9,7 @@ import keras
 
 from keras_transformer.layers.arguments import arguments_of
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.models.config import TransformerConfig
@@ -39,7 +40,7 @@ class TransformerStack(keras.layers.Layer):
             for index in range(getattr(config, self.num_blocks_field))
         ]
         if config.normalize_first:
-            self.layer_norm = keras.layers.LayerNormalization(
+            self.layer_norm = LayerNormalization(
                 epsilon=config.layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
             )
 

@@ -13,5 +13,6 @@ from .metrics import TokenAccuracy as TokenAccuracy
 from .model_state import check_model_state as check_model_state
 from .model_state import model_state as model_state
 from .model_state import restore_model_state as restore_model_state
+from .optimizers import Adam as Adam
 from .schedules import WarmupSchedule as WarmupSchedule
 from .schedules import paper_optimizer as paper_optimizer

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.training.distribution import num_workers
+from keras_transformer.training.fused_step import FusedTraining
 from keras_transformer.training.optimizers import without_loss_scaling
 from keras_transformer.training.row_splitting import (
     select_rows,
@@ -21,10 +22,9 @@ from keras_transformer.training.row_splitting import (
     without_padding,
 )
 from keras_transformer.training.rows import check_shapes, num_real
-from keras_transformer.training.token_step import TokenTraining
 
 
-class ExactTraining(TokenTraining):
+class ExactTraining(FusedTraining):
     """Mixin to list before `keras.Model`: makes the same update on any number of devices.
 
     `gradient = sum over tokens(weight * d loss) / sum over tokens(weight)`, where the sums go over
@@ -52,6 +52,8 @@ class ExactTraining(TokenTraining):
     Attributes:
         accumulation_steps: number of micro-batches that each replica's rows are split into, to save
             memory. They are processed in sequence, and the update is the same. Defaults to `1`.
+        fused_loss: whether loss and metrics are computed without the logits `(B, T, V)` where
+            possible, see `FusedTraining`. Defaults to `True`.
 
     Raises:
         ValueError: from `fit` and the other training methods:
@@ -74,6 +76,10 @@ class ExactTraining(TokenTraining):
         return self.predict(x, batch_size=keras.tree.flatten(x)[0].shape[0], verbose=0)
 
     def make_train_function(self, force: bool = False) -> None:
+        if self.built and not self.optimizer.built:
+            # A function that creates variables is traced twice: the first update would come late.
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
         if self._replicas == 1:
             super().make_train_function(force)
         elif self.train_function is None or force:

@@ -1,12 +1,26 @@
 """Token accuracy and perplexity: means over tokens, independent of how they are batched."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_transformer.training.token_weights import class_indices, token_weights
 from keras_transformer.types import Tensor
+
+
+class TokenScores(NamedTuple):
+    """What loss and metrics need of the logits of N tokens.
+
+    Attributes:
+        losses: float32 tensor `(N,)`, the smoothed cross-entropy of each token.
+        nll: float32 tensor `(N,)`, the negative log-likelihood of each label.
+        predictions: int32 tensor `(N,)`, the most probable class.
+    """
+
+    losses: Tensor
+    nll: Tensor
+    predictions: Tensor
 
 
 class TokenMean(keras.metrics.Mean):
@@ -30,9 +44,26 @@ class TokenMean(keras.metrics.Mean):
         # Flatten: Keras would average each row first, so tokens of short rows would weigh more.
         super().update_state(ops.reshape(values, (-1,)), sample_weight=ops.reshape(weights, (-1,)))
 
+    def update_from_scores(
+        self, y_true: Tensor, scores: TokenScores, sample_weight: Tensor | None = None
+    ) -> None:
+        """The same as `update_state` for tokens whose logits were not kept.
+
+        Args:
+            y_true: int tensor `(N,)`.
+            scores: the scores of the N tokens.
+            sample_weight: float tensor `(N,)`. Optional.
+        """
+        weights = token_weights(y_true, self.ignore_class, sample_weight)
+        super().update_state(self.score_values(y_true, scores), sample_weight=weights)
+
     def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Returns the `(B, T)` values to average."""
         raise TypeError(f"{type(self).__name__} must define `token_values`.")
+
+    def score_values(self, labels: Tensor, scores: TokenScores) -> Tensor:
+        """Returns the `(N,)` values to average."""
+        raise TypeError(f"{type(self).__name__} must define `score_values`.")
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "ignore_class": self.ignore_class}
@@ -70,6 +101,9 @@ class TokenAccuracy(TokenMean):
     def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         return ops.cast(ops.equal(labels, ops.argmax(logits, axis=-1)), "float32")
 
+    def score_values(self, labels: Tensor, scores: TokenScores) -> Tensor:
+        return ops.cast(ops.equal(labels, scores.predictions), "float32")
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(TokenMean):
@@ -105,6 +139,9 @@ class Perplexity(TokenMean):
         logits = ops.cast(logits, "float32")
         indices, outside = class_indices(labels, logits.shape[-1])
         return ops.sparse_categorical_crossentropy(indices, logits, from_logits=True) + outside
+
+    def score_values(self, labels: Tensor, scores: TokenScores) -> Tensor:
+        return scores.nll
 
     def result(self) -> Tensor:
         return ops.exp(super().result())

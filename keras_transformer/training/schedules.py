@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.training.optimizers import Adam
 from keras_transformer.types import Tensor
 
 
@@ -69,7 +70,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 def paper_optimizer(
     config: Any, warmup_steps: int = 4000, scale: float = 1.0, **kwargs: Any
-) -> keras.optimizers.Adam:
+) -> Adam:
     """Returns Adam with the paper's settings and schedule.
 
     Args:
@@ -91,4 +92,4 @@ def paper_optimizer(
     """
     schedule = WarmupSchedule(config.hidden_dim, warmup_steps, scale)
     paper = {"learning_rate": schedule, "beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
-    return keras.optimizers.Adam(**paper | kwargs)
+    return Adam(**paper | kwargs)

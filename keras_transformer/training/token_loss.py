@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.rows import Rows
 from keras_transformer.training.token_weights import class_indices, token_weights
 from keras_transformer.types import Tensor
@@ -53,6 +54,12 @@ class TokenLoss:
 
     def __bool__(self) -> bool:
         return self._loss is not None
+
+    @property
+    def label_smoothing(self) -> float | None:
+        """That of `SmoothedCrossEntropy`; `None` for other losses."""
+        is_smoothed = type(self._loss) is SmoothedCrossEntropy
+        return self._loss.label_smoothing if is_smoothed else None
 
     def weights(self, labels: Tensor, sample_weight: Tensor | None) -> Tensor:
         """Returns the float32 `(B, T)` weights of the tokens."""

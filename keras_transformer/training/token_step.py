@@ -51,7 +51,35 @@ class TokenTraining(StandardTraining):
     def _loss_share(self, rows, divisors, training):
         """Returns the contribution of these rows to the loss, and updates the metrics."""
         x, y, sample_weight, _ = rows
-        logits = self(x, training=training)
+        if self._overrides_compute_loss:
+            logits = self._logits(rows, training)
+            loss = self._compute_loss(x, y, logits, sample_weight, training)
+            return ops.cast(loss, "float32")
+        num_tokens, num_rows = divisors
+        token_share = self._token_share(rows, num_tokens, training)
+        shares = [
+            ops.sum(ops.cast(additional, "float32")) * num_real(rows) / num_rows
+            for additional in self.losses
+        ]
+        if token_share is not None:
+            shares.append(token_share)
+        if not shares:
+            raise ValueError("There is no loss: give `compile` one. Received: loss=None")
+        return sum(shares[1:], shares[0])
+
+    def _token_share(self, rows, num_tokens, training):
+        """Runs the model; returns the contribution of the compiled loss, `None` without one."""
+        logits = self._logits(rows, training)
+        loss = self._token_loss
+        if not loss:
+            return None
+        weights = loss.weights(rows.y, rows.sample_weight)
+        values = loss.values(rows.y, logits, weights, self._check_labels)
+        return ops.divide_no_nan(ops.sum(values * weights), num_tokens) * loss.factor
+
+    def _logits(self, rows, training):
+        """Runs the model and updates the metrics."""
+        logits = self(rows.x, training=training)
         if getattr(logits, "_keras_mask", None) is not None:
             raise ValueError(
                 "The model's output must not have a Keras mask (`mask_zero=True` makes one): the "
@@ -59,22 +87,7 @@ class TokenTraining(StandardTraining):
                 f"by `ignore_class` or `sample_weight`. Received: {type(self).__name__}"
             )
         self._update_metrics(rows, ops.stop_gradient(logits))
-        if self._overrides_compute_loss:
-            loss = self._compute_loss(x, y, logits, sample_weight, training)
-            return ops.cast(loss, "float32")
-        num_tokens, num_rows = divisors
-        shares = [
-            ops.sum(ops.cast(additional, "float32")) * num_real(rows) / num_rows
-            for additional in self.losses
-        ]
-        loss = self._token_loss
-        if loss:
-            weights = loss.weights(y, sample_weight)
-            values = loss.values(y, logits, weights, self._check_labels)
-            shares.append(ops.divide_no_nan(ops.sum(values * weights), num_tokens) * loss.factor)
-        if not shares:
-            raise ValueError("There is no loss: give `compile` one. Received: loss=None")
-        return sum(shares[1:], shares[0])
+        return logits
 
     def _check_labels(self, labels, num_classes):
         """Raises an error for a label outside the vocabulary, where the backend can."""

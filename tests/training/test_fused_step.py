@@ -1,0 +1,189 @@
+"""The step without logits makes the updates of the step with logits, or says why it cannot."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy, Transformer
+from keras_transformer.training.fused_step import FusedTraining
+from tests.builders import assert_close, padded_ids, randomize, to_numpy
+
+pytestmark = pytest.mark.tensorflow_only
+
+V = 23
+SOURCE, TARGET, LABELS = (padded_ids([5, 3, 6, 1, 4, 2, 6], V, seed=seed) for seed in range(3))
+WEIGHTS = np.random.default_rng(3).uniform(0.1, 2, LABELS.shape).astype("float32")
+WEIGHTS[1, 2:] = 0  # the weights of padding are not 0: what counts is decided by loss and metrics
+FIELDS = {
+    "vocabulary_size": V,
+    "num_layers": 1,
+    "hidden_dim": 8,
+    "num_heads": 2,
+    "intermediate_dim": 16,
+    "activation": "gelu",  # a dead unit of relu would only show rounding
+}
+
+
+@keras.saving.register_keras_serializable()
+class RegularizedEncoder(kt.models.TransformerEncoder):
+    """Adds the mean square of its outputs to the loss."""
+
+    def call(self, token_ids, padding_mask=None, return_attention_scores=False, training=None):
+        outputs = super().call(token_ids, padding_mask, return_attention_scores, training)
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(outputs)))
+        return outputs
+
+
+class RegularizedTransformer(Transformer):
+    encoder_class = RegularizedEncoder
+
+
+def trained(
+    fused, kind=Transformer, replicas=1, micro_batches=1, prepare=None, fields=None, **compiled
+):
+    """Returns history, evaluation and weights after two updates."""
+    import tensorflow as tf
+
+    from tests.replicas import mirrored
+
+    with (mirrored() if replicas == 2 else tf.distribute.get_strategy()).scope():
+        model = kind(**FIELDS, **{"dropout": 0.0, **(fields or {})})
+        randomize(model)
+        if prepare is not None:
+            prepare(model)
+        arguments = {"loss": SmoothedCrossEntropy(0.1)} | compiled
+        for name in {"metrics", "weighted_metrics"} & arguments.keys():
+            arguments[name] = arguments[name]()
+        model.compile(keras.optimizers.SGD(0.1), **arguments)
+    model.fused_loss, model.accumulation_steps = fused, micro_batches
+    inputs = {"encoder_token_ids": SOURCE, "decoder_token_ids": TARGET}
+    batches = tf.data.Dataset.from_tensors((inputs, LABELS, WEIGHTS)).repeat(2)
+    history = model.fit(batches, verbose=0, shuffle=False).history
+    evaluated = model.evaluate(batches, verbose=0, return_dict=True)
+    return history, evaluated, [to_numpy(v) for v in model.trainable_variables]
+
+
+def both_metrics(**arguments):
+    return lambda: [TokenAccuracy(**arguments), Perplexity(**arguments)]
+
+
+def freeze_embedding(model):
+    model.encoder.embedding.trainable = False
+
+
+def add_lora(model):
+    model.encoder.embedding.enable_lora(2, a_initializer=keras.initializers.HeUniform(seed=1))
+
+
+CASES = {
+    "weighted metrics": {"weighted_metrics": both_metrics()},
+    # Tokens of weight 0 count in these, though not in the loss.
+    "unweighted metrics": {"metrics": both_metrics()},
+    "metrics that ignore padding": {"metrics": both_metrics(ignore_class=0)},
+    "the loss ignores padding": {
+        "loss": SmoothedCrossEntropy(0.0, ignore_class=0),
+        "metrics": both_metrics(),
+        "weighted_metrics": both_metrics(ignore_class=0),
+    },
+    "sum": {"loss": SmoothedCrossEntropy(reduction="sum")},
+    "mean": {"loss": SmoothedCrossEntropy(reduction="mean"), "loss_weights": 0.5},
+    "separate projection": {"fields": {"tie_embeddings": "none"}},
+    "separate vocabularies": {
+        "fields": {"tie_embeddings": "decoder", "source_vocabulary_size": 40},
+    },
+    "frozen embedding": {"prepare": freeze_embedding},
+    "LoRA": {"prepare": add_lora},
+    "add_loss": {"kind": RegularizedTransformer, "micro_batches": 3},
+    "replicas and micro-batches": {
+        "replicas": 2,
+        "micro_batches": 2,
+        "metrics": both_metrics(),
+        "weighted_metrics": both_metrics(ignore_class=0),
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:Padding counts")
+@pytest.mark.parametrize("case", CASES)
+def test_updates_and_metrics_are_those_of_the_logits(case, monkeypatch, caplog):
+    arguments = CASES[case]
+    history, evaluated, weights = trained(True, **arguments)
+    assert not [message for message in caplog.messages if "logits" in message]
+    calls = []
+    monkeypatch.setattr(FusedTraining, "_fused_share", lambda *_: calls.append(1))
+    reference = dict(arguments, replicas=1, micro_batches=1)
+    expected_history, expected_evaluated, expected_weights = trained(False, **reference)
+    assert not calls
+    assert history.keys() == expected_history.keys()
+    assert evaluated.keys() == expected_evaluated.keys()
+    for name, values in expected_history.items():
+        assert_close(history[name], values, 1e-5)
+    for name, value in expected_evaluated.items():
+        assert_close(evaluated[name], value, 1e-5)
+    for actual, expected in zip(weights, expected_weights, strict=True):
+        assert_close(actual, expected, 1e-5)
+
+
+class OwnCall(Transformer):
+    def call(self, inputs, training=None, mask=None):
+        return super().call(inputs, training, mask)
+
+
+class OwnMetrics(Transformer):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+REASONS = {
+    "loss": (
+        Transformer,
+        {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
+        "the loss is not `SmoothedCrossEntropy`",
+    ),
+    "metric": (
+        Transformer,
+        {"weighted_metrics": [keras.metrics.SparseCategoricalAccuracy()]},
+        "neither `TokenAccuracy` nor `Perplexity`: <SparseCategoricalAccuracy",
+    ),
+    "name of a metric": (Transformer, {"metrics": ["accuracy"]}, "'accuracy'"),
+    "jit_compile": (Transformer, {"jit_compile": True}, "`jit_compile` is set"),
+    "call": (OwnCall, {}, "`output_kernel` of the model is None"),
+    "compute_metrics": (OwnMetrics, {}, "`compute_metrics` is overridden"),
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_what_needs_the_logits_is_said_once(case, caplog):
+    kind, compiled, reason = REASONS[case]
+    model = kind(**FIELDS)
+    model.compile("sgd", **{"loss": SmoothedCrossEntropy()} | compiled)
+    for _ in range(2):
+        model.evaluate([SOURCE, TARGET], LABELS, sample_weight=WEIGHTS, verbose=0)
+    assert [reason in message for message in caplog.messages] == [True]
+
+
+def test_hidden_states_are_the_inputs_of_the_last_product():
+    for tied in ("all", "none"):
+        model = randomize(Transformer(**FIELDS, tie_embeddings=tied))
+        hidden = model([SOURCE, TARGET], return_hidden=True)
+        assert hidden.shape == (*TARGET.shape, 8)
+        logits = to_numpy(hidden) @ to_numpy(model.output_kernel).T
+        assert_close(logits, to_numpy(model([SOURCE, TARGET])), 1e-5)
+
+
+def test_a_quantized_model_has_no_kernel():
+    model = Transformer(**FIELDS)
+    model.encoder.embedding.quantize("int8")
+    assert model.output_kernel is None
+
+
+def test_label_outside_the_vocabulary_is_named():
+    import tensorflow as tf
+
+    model = Transformer(**FIELDS)
+    model.compile("sgd", loss=SmoothedCrossEntropy())
+    labels = LABELS.copy()
+    labels[0, 0] = V
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"0 to {V - 1}. Received"):
+        model.train_on_batch([SOURCE, TARGET], labels, WEIGHTS)

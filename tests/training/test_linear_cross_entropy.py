@@ -1,0 +1,121 @@
+"""The loss without logits equals its definition in NumPy, with its gradients."""
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from tests.builders import assert_close, normal
+
+pytestmark = pytest.mark.tensorflow_only
+
+V, D = 37, 6
+
+
+def reference(hidden, kernel, labels, weights, label_smoothing):
+    """Sum of the weighted losses, losses, nll and both gradients, in float64."""
+    logits = hidden.astype(float) @ kernel.T.astype(float)
+    log_probs = log_softmax(logits, axis=-1)
+    target = np.eye(V)[labels] * (1 - label_smoothing) + label_smoothing / V
+    losses = -(target * log_probs).sum(-1)
+    of_logits = weights[:, None] * (np.exp(log_probs) - target)
+    nll = -log_probs[np.arange(len(labels)), labels]
+    return (weights * losses).sum(), losses, nll, of_logits @ kernel, of_logits.T @ hidden
+
+
+def computed(hidden, kernel, labels, weights, label_smoothing, **arguments):
+    import tensorflow as tf
+
+    from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
+
+    hidden, kernel, labels, weights = map(tf.constant, (hidden, kernel, labels, weights))
+    with tf.GradientTape() as tape:
+        tape.watch([hidden, kernel])
+        total, scores = linear_cross_entropy(
+            hidden, kernel, labels, weights, label_smoothing, **arguments
+        )
+        twice = 2 * total  # the gradient is scaled by what follows
+    gradients = tape.gradient(twice, [hidden, kernel])
+    gradients = [each if each is None else each / 2 for each in gradients]
+    return total, scores, gradients
+
+
+def example(count, scale=1.0):
+    rng = np.random.default_rng(count)
+    labels = rng.integers(0, V, count).astype("int32")
+    weights = rng.uniform(0, 2, count).astype("float32") * (rng.random(count) < 0.8)
+    return scale * normal(count, D), normal(V, D, seed=1), labels, weights.astype("float32")
+
+
+# One chunk, exactly one, several of equal size, and a last one that is not full.
+@pytest.mark.parametrize("count", [1, 256, 257, 700])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_values_and_gradients_are_those_of_the_definition(count, label_smoothing):
+    arguments = (*example(count), label_smoothing)
+    total, losses, nll, *gradients = reference(*arguments)
+    computed_total, scores, computed_gradients = computed(*arguments)
+    assert_close(computed_total, total, 1e-6)
+    assert_close(scores.losses, losses, 1e-6)
+    assert_close(scores.nll, nll, 1e-6)
+    for actual, expected in zip(computed_gradients, gradients, strict=True):
+        assert_close(actual, expected, 1e-6)
+    hidden, kernel, *_ = arguments
+    np.testing.assert_array_equal(scores.predictions, (hidden @ kernel.T).argmax(-1))
+
+
+@pytest.mark.parametrize("with_predictions", [True, False])
+def test_logits_far_apart_lose_nothing(with_predictions):
+    # Probabilities of e^-300 are 0 in float32; their logarithms are not.
+    arguments = (*example(300, scale=60.0), 0.1)
+    total, losses, nll, *gradients = reference(*arguments)
+    computed_total, scores, computed_gradients = computed(
+        *arguments, with_predictions=with_predictions
+    )
+    assert nll.max() > 300
+    assert_close(scores.nll, nll, 1e-6)
+    assert_close(scores.losses, losses, 1e-6)
+    assert_close(computed_total, total, 1e-6)
+    for actual, expected in zip(computed_gradients, gradients, strict=True):
+        assert_close(actual, expected, 1e-5)
+
+
+def test_no_tokens_have_no_loss_and_no_gradient():
+    total, scores, gradients = computed(*example(0), 0.1)
+    assert float(total) == 0
+    assert scores.losses.shape == scores.nll.shape == scores.predictions.shape == (0,)
+    assert gradients[0].shape == (0, D)
+    assert not np.any(gradients[1])
+
+
+def test_without_gradient_the_values_are_the_same():
+    arguments = (*example(300), 0.1)
+    total, scores, _ = computed(*arguments)
+    evaluated, evaluated_scores, _ = computed(*arguments, with_gradient=False)
+    np.testing.assert_array_equal(evaluated, total)
+    for actual, expected in zip(evaluated_scores, scores, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_without_predictions_the_losses_are_the_same():
+    arguments = (*example(300), 0.1)
+    total, scores, gradients = computed(*arguments)
+    other_total, others, other_gradients = computed(*arguments, with_predictions=False)
+    assert_close(other_total, total, 1e-6)
+    assert_close(others.losses, scores.losses, 1e-6)
+    assert_close(others.nll, scores.nll, 1e-6)
+    for actual, expected in zip(other_gradients, gradients, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_half_precision_is_as_exact_as_a_product_in_it():
+    import tensorflow as tf
+
+    hidden, kernel, labels, weights = example(300)
+    halves = [tf.cast(each, tf.bfloat16) for each in (hidden, kernel)]
+    rounded = [np.array(tf.cast(each, tf.float32)) for each in halves]
+    total, losses, _, *gradients = reference(*rounded, labels, weights, 0.1)
+    computed_total, scores, computed_gradients = computed(*halves, labels, weights, 0.1)
+    assert_close(computed_total, total, 2**-8)
+    assert_close(scores.losses, losses, 2**-7)
+    for actual, expected in zip(computed_gradients, gradients, strict=True):
+        assert actual.dtype == tf.bfloat16
+        assert_close(tf.cast(actual, tf.float32), expected, 2**-6)

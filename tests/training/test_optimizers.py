@@ -1,0 +1,66 @@
+"""Our Adam makes the updates of Keras's Adam."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import Adam
+from tests.builders import assert_close, normal, to_numpy
+
+pytestmark = pytest.mark.tensorflow_only  # elsewhere it is Keras's
+
+
+def updated(kind, strategy=None, number=5, **arguments):
+    """Returns the weights and the optimizer's state after some updates."""
+    import tensorflow as tf
+
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        weights = [keras.Variable(normal(4, 3)), keras.Variable(normal(3, seed=1))]
+        optimizer = kind(0.1, beta_2=0.98, epsilon=1e-3, **arguments)
+        optimizer.build(weights)
+
+    @tf.function
+    def update(*gradients):
+        strategy.run(lambda: optimizer.apply([tf.identity(each) for each in gradients], weights))
+
+    for step in range(number):
+        update(*(tf.constant(normal(*weight.shape, seed=2 + step)) for weight in weights))
+    if arguments.get("use_ema"):
+        optimizer.finalize_variable_values(weights)
+    return to_numpy([*weights, *optimizer.variables])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"weight_decay": 0.1, "use_ema": True, "ema_momentum": 0.5}, {"amsgrad": True}],
+    ids=["plain", "decay and average", "amsgrad"],
+)
+def test_updates_are_those_of_keras(arguments):
+    ours, theirs = (updated(kind, **arguments) for kind in (Adam, keras.optimizers.Adam))
+    for actual, expected in zip(ours, theirs, strict=True):
+        assert_close(actual, expected, 1e-6)
+
+
+def test_updates_are_those_of_keras_on_replicas():
+    from tests.replicas import mirrored
+
+    ours, theirs = (updated(kind, mirrored()) for kind in (Adam, keras.optimizers.Adam))
+    for actual, expected in zip(ours, theirs, strict=True):
+        assert_close(actual, expected, 1e-6)
+
+
+def test_names_of_the_state_are_those_of_keras():
+    # So that a checkpoint of one can be loaded into the other.
+    weight = keras.Variable(np.zeros(3), name="weight")
+    ours, theirs = Adam(0.1, name="adam"), keras.optimizers.Adam(0.1, name="adam")
+    for optimizer in (ours, theirs):
+        optimizer.build([weight])
+    assert [v.path for v in ours.variables] == [v.path for v in theirs.variables]
+
+
+def test_config_makes_the_same_optimizer():
+    optimizer = Adam(0.3, beta_1=0.8, clipnorm=2.0)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(again) is Adam
+    assert again.get_config() == optimizer.get_config()
