@@ -90,7 +90,8 @@ def test_train_into_a_file_writes_plain_lines(folder):
     assert last == "Next: keras-transformer evaluate run --data ."
     updates = json.loads((folder / "run" / "report.json").read_text())["updates"] // 2
     assert re.search(rf"^epoch 1/2 batch 1/{updates} loss \d+\.\d+ lr \S+ [\d,]+ tok/s", text, re.M)
-    assert len(re.findall(r"^epoch [12]/2 loss \S+ val_loss \S+ [\d,]+ tok/s$", text, re.M)) == 2
+    epochs = r"^epoch [12]/2 loss \S+ val_loss \S+ val_accuracy \d+\.\d% [\d,]+ tok/s$"
+    assert len(re.findall(epochs, text, re.M)) == 2
     assert re.search("^ +dropped  empty 0, too long 0, length ratio 0$", text, re.M)
     assert "{" not in text
 

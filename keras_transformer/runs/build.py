@@ -8,6 +8,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
 
 Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]  # of source and target
@@ -93,8 +94,8 @@ def build_model(recipe, tokenizers, strategy):
         model = Transformer(config, dtype=training.precision)
         model.compile(
             optimizer=paper_optimizer(config, learning_rate=schedule, **arguments),
-            # No metrics: each costs about 10% of a small model's step.
             loss=SmoothedCrossEntropy(training.label_smoothing, config.pad_token_id),
+            weighted_metrics=[kind(config.pad_token_id) for kind in (TokenAccuracy, Perplexity)],
         )
         # Built here: if `fit` built it, loss scaling would give the variables other names.
         model.optimizer.build(model.trainable_variables)

@@ -68,8 +68,8 @@ class ModelFile:
         names = ", ".join(path.name for path in paths)
         self.print_fn(f"Averaged {names} (`average` is {self.num_averaged}).")
         if validation is not None:
-            loss = model.evaluate(validation, verbose=0)
-            self.print_fn(f"Validation loss {loss:.4f}")
+            logs = model.evaluate(validation, verbose=0, return_dict=True)
+            self.print_fn(f"Validation loss {logs['loss']:.4f}")
         self._save(model)
 
     def _save(self, model):

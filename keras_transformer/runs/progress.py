@@ -19,6 +19,7 @@ FORMATS = {
     "loss": "loss {:.3f}".format,
     "val": "val {:.3f}".format,  # `val_loss` of the previous epoch
     "val_loss": "val_loss {:.3f}".format,
+    "val_accuracy": "val_accuracy {:.1%}".format,
     "val_bleu": "val_bleu {:.2f}".format,
     "val_chrf": "val_chrf {:.2f}".format,
     "learning_rate": lambda rate: f"lr {rate:.1e}".replace("e-0", "e-"),
@@ -27,7 +28,7 @@ FORMATS = {
 }
 # The most important first. The loss is always shown.
 UPDATE_FIGURES = ("loss", "tokens_per_second", "learning_rate", "val", "gradient_norm")
-EPOCH_FIGURES = ("loss", "val_loss", "val_bleu", "val_chrf", "tokens_per_second")
+EPOCH_FIGURES = ("loss", "val_loss", "val_accuracy", "val_bleu", "val_chrf", "tokens_per_second")
 
 
 class TrainingProgress(keras.callbacks.Callback):

@@ -109,7 +109,7 @@ def test_validation_loss_is_computed_with_the_averaged_weights(run):
         model = load_model(run.path / "model.keras")
         for variable, weight in zip(model.trainable_variables, weights, strict=True):
             variable.assign(weight)
-        return model.evaluate(dataset, verbose=0)
+        return model.evaluate(dataset, verbose=0, return_dict=True)["loss"]
 
     # In the first epoch they are far apart.
     logged = tiny_run.history(run.path)[0]["val_loss"]
