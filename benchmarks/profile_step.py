@@ -19,12 +19,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
+from train_peers.bench import SIZES, VOCABULARY_SIZE
 from train_peers.corpus import make_tokenizer, sample_batches
+from train_peers.engine import count_tokens
+from train_peers.keras_engine import dataset_of
+from train_peers.ours import compiled
 
 import keras_transformer as kt
 
-VOCABULARY_SIZE = 8000
-BATCH_TOKENS = {"tiny": 4096, "base": 2048}
 # The first part of which a word is in the operation's name.
 PARTS = {
     "optimizer": ("adam",),
@@ -43,7 +45,7 @@ LARGEST = 6  # operations shown of each part
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="folder of Multi30k")
-    parser.add_argument("--size", choices=BATCH_TOKENS, default="tiny")
+    parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--logits", action="store_true", help="with `fused_loss=False`")
@@ -61,7 +63,7 @@ def main():
             seconds.append(time.perf_counter() - began)
         tf.profiler.experimental.stop()
         times = operation_times(folder, len(batches))
-    tokens = sum(int((labels != 0).sum()) for _, _, labels in batches)
+    tokens = count_tokens(batches)
     print(f"{arguments.size}, {arguments.dtype}: {tokens / seconds[1]:,.0f} target tokens/s")
     print(f"{1000 * seconds[1] / len(batches):.0f} ms an update, not profiled")
     print_parts(times)
@@ -69,19 +71,13 @@ def main():
 
 def prepare(arguments, folder):
     """Returns a function that makes one update and returns its loss, and the batches."""
+    slots, *_ = SIZES[arguments.size]
     tokenizer = make_tokenizer(arguments.data, VOCABULARY_SIZE, pathlib.Path(folder, "tokenizer"))
-    batches = sample_batches(
-        arguments.data, tokenizer, BATCH_TOKENS[arguments.size], arguments.batches
-    )
+    batches = sample_batches(arguments.data, tokenizer, slots, arguments.batches)
     config = getattr(kt.TransformerConfig, arguments.size)(VOCABULARY_SIZE)
-    model = kt.Transformer(config, dtype=arguments.dtype)
-    model.compile(kt.paper_optimizer(config), loss=kt.SmoothedCrossEntropy(0.1, ignore_class=0))
+    model = compiled(kt.Transformer(config, dtype=arguments.dtype))
     model.fused_loss = not arguments.logits
-    ids = tf.TensorSpec((None, None), tf.int32)
-    inputs = {"encoder_token_ids": ids, "decoder_token_ids": ids}
-    rows = [(dict(zip(inputs, sides, strict=True)), labels) for *sides, labels in batches]
-    dataset = tf.data.Dataset.from_generator(lambda: rows, output_signature=(inputs, ids))
-    iterator = iter(dataset.cache().repeat())
+    iterator = iter(dataset_of(batches).cache().repeat())
     model.make_train_function()
     return lambda: model.train_function(iterator)["loss"], batches
 

@@ -6,10 +6,9 @@ It needs an older Python and TensorFlow, so it runs in its own process. Its time
 and the look-up of token strings.
 """
 
-import json
 import pathlib
-import subprocess
-import tempfile
+
+from json_process import JSONProcess
 
 WORKER = pathlib.Path(__file__).with_name("opennmt_worker.py")
 
@@ -18,15 +17,7 @@ class OpenNMT:
     name = "OpenNMT-tf"
 
     def __init__(self, python, config, threads):
-        self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [python, str(WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            start_new_session=True,  # Ctrl-C goes only to us; the worker ends with its input
-        )
+        self._process = JSONProcess([python, str(WORKER)], self.name)
         sizes = {
             "num_layers": [config.num_encoder_layers, config.num_decoder_layers],
             "num_units": config.hidden_dim,
@@ -35,22 +26,10 @@ class OpenNMT:
             "pre_norm": config.normalize_first,
         }
         vocabulary_size = config.vocabulary_size
-        self._ask({"threads": threads, "vocabulary_size": vocabulary_size, "sizes": sizes})
+        self._process.ask({"threads": threads, "vocabulary_size": vocabulary_size, "sizes": sizes})
 
     def decode(self, sentences, beam_size, length):
-        return self._ask({"sentences": sentences, "beam_size": beam_size, "length": length})
+        return self._process.ask({"sentences": sentences, "beam_size": beam_size, "length": length})
 
     def close(self):
-        self.process.communicate()
-
-    def _ask(self, request):
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the worker died: there is no answer below
-        answer = self.process.stdout.readline()
-        if not answer:
-            self.errors.seek(0)
-            raise RuntimeError(f"OpenNMT-tf ended with:\n{self.errors.read()[-2000:]}")
-        return json.loads(answer)
+        self._process.close()

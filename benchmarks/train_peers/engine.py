@@ -19,7 +19,7 @@ class Engine:
 
     def __init__(self, request):
         self.batches = load_batches(request["batches"])
-        self.tokens = sum(int((labels != PAD_TOKEN_ID).sum()) for _, _, labels in self.batches)
+        self.tokens = count_tokens(self.batches)
 
     def first_update(self):
         """Makes one update with the first batch."""
@@ -34,6 +34,11 @@ class Engine:
         began = time.perf_counter()
         loss = self.train_pass()
         return {"seconds": time.perf_counter() - began, "loss": float(loss)}
+
+
+def count_tokens(batches):
+    """Returns the number of real target tokens."""
+    return sum(int((labels != PAD_TOKEN_ID).sum()) for _, _, labels in batches)
 
 
 def save_batches(path, batches):

@@ -8,6 +8,7 @@ from decode_peers.timing import print_row, print_verdict, progress, with_spread
 
 from train_peers import ENGINES
 from train_peers.bench import MIB, Bench, available, running
+from train_peers.engine import count_tokens
 
 # The fastest of ours over the fastest library: floor and target.
 SPEED_GOALS = {"tiny": (1.6, 2.0), "base": (1.3, 1.5)}
@@ -63,7 +64,7 @@ def speed(size, arguments, folder):
     """Prints the table of one size, then whether the goals are reached."""
     bench = Bench(size, arguments, folder)
     engines = available(arguments)
-    tokens = sum(int((labels != 0).sum()) for _, _, labels in bench.batches)
+    tokens = count_tokens(bench.batches)
     print(
         f"\n{size}: {len(bench.batches)} batches of at most {bench.slots:,} slots, {tokens:,} real "
         f"target tokens, {bench.rounds} rounds, {arguments.threads} thread(s)"

@@ -1,12 +1,11 @@
 """`Worker`: the parent's side of an engine's process."""
 
-import json
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 import time
+
+from json_process import JSONProcess
 
 SERVE = pathlib.Path(__file__).with_name("serve.py")
 
@@ -30,42 +29,22 @@ class Worker:
     """
 
     def __init__(self, request, threads, python=sys.executable, environment=None):
-        self.errors = tempfile.TemporaryFile("w+")
         self.peak = 0
         variables = os.environ | dict.fromkeys(
             ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), str(threads)
         )
         began = time.perf_counter()
-        self.process = subprocess.Popen(
-            [python, str(SERVE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env=variables | (environment or {}),
-            start_new_session=True,  # Ctrl-C goes only to us; the worker ends with its input
+        self._process = JSONProcess(
+            [python, str(SERVE)], request["factory"], variables | (environment or {})
         )
-        self.tokens = self._ask(request)["tokens"]
+        self.tokens = self._process.ask(request)["tokens"]
         self.start_seconds = time.perf_counter() - began
 
     def measure(self):
         """Returns the answer to one request for a measurement, a dict."""
-        answer = self._ask({})
+        answer = self._process.ask({})
         self.peak = answer["peak"]
         return answer
 
     def close(self):
-        self.process.communicate()
-
-    def _ask(self, request):
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the worker died: there is no answer below
-        answer = self.process.stdout.readline()
-        if not answer:
-            self.process.wait()
-            self.errors.seek(0)
-            raise RuntimeError(f"{request['factory']} ended with:\n{self.errors.read()[-3000:]}")
-        return json.loads(answer)
+        self._process.close()
