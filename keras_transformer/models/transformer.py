@@ -163,18 +163,29 @@ class Transformer(TrainingStep, keras.Model):
         return super().compute_output_spec(inputs, training=training, mask=_named(mask))
 
     @property
+    def has_output_kernel(self) -> bool:
+        """Whether the logits are a product with `output_kernel`.
+
+        Not if the model is quantized, or a subclass overrides `call`.
+        """
+        is_quantized = self._output_layer.quantization_mode is not None
+        return type(self).call is Transformer.call and not is_quantized
+
+    @property
     def output_kernel(self) -> Tensor | None:
         """Float tensor `(V, D)`: `logits = hidden states @ output_kernel^T`.
 
-        `None` if the model is quantized, or a subclass overrides `call`: the logits are then
-        computed in another way.
+        `None` if the logits are computed in another way, see `has_output_kernel`.
         """
-        layer = self.output_projection or self.decoder.embedding
-        if type(self).call is not Transformer.call or layer.quantization_mode is not None:
+        if not self.has_output_kernel:
             return None
         if self.output_projection is None:
-            return ops.convert_to_tensor(layer.embeddings)
-        return ops.transpose(layer.kernel)
+            return ops.convert_to_tensor(self._output_layer.embeddings)
+        return ops.transpose(self._output_layer.kernel)
+
+    @property
+    def _output_layer(self):
+        return self.output_projection or self.decoder.embedding
 
     def _run_through_graph(self, *args, **kwargs):
         if "operation_fn" in kwargs and "call_fn" in kwargs:  # only `clone_model` gives both

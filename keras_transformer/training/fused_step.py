@@ -16,9 +16,10 @@ LOGGER = logging.getLogger(__name__)
 class FusedTraining(TokenTraining):
     """Mixin to list before `keras.Model`: fuses the last product, the loss and the metrics.
 
-    A model whose `output_kernel` is a matrix `(V, D)`, and whose `call` returns the inputs of that
-    product with `return_hidden=True`, computes loss and gradient by `linear_cross_entropy`. Only
-    the tokens that count in the loss or in a metric take part. The results are those of the logits.
+    A model with `has_output_kernel`, whose `output_kernel` is a matrix `(V, D)` and whose `call`
+    returns the inputs of that product with `return_hidden=True`, computes loss and gradient by
+    `linear_cross_entropy`. Only the tokens that count in the loss or in a metric take part. The
+    results are those of the logits.
 
     The step computes the logits, and says so once, if `compile` was given another loss than
     `SmoothedCrossEntropy`, other metrics than `TokenAccuracy` and `Perplexity`, or `jit_compile`;
@@ -43,7 +44,7 @@ class FusedTraining(TokenTraining):
     def _check_compiled(self):
         super()._check_compiled()
         reason = self._reason_for_logits()
-        has_choice = self.fused_loss and hasattr(self, "output_kernel")
+        has_choice = self.fused_loss and hasattr(self, "has_output_kernel")
         if reason and has_choice and reason != self._reason_told:
             self._reason_told = reason
             LOGGER.warning(
@@ -112,7 +113,7 @@ class FusedTraining(TokenTraining):
         overridden = type(self).compute_metrics is not keras.Model.compute_metrics
         if self._overrides_compute_loss or overridden:
             return "`compute_loss` or `compute_metrics` is overridden"
-        if getattr(self, "output_kernel", None) is None:
+        if not getattr(self, "has_output_kernel", False):
             return "`output_kernel` of the model is None"
         return None
 
