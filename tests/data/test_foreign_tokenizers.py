@@ -4,7 +4,6 @@ The references are SentencePiece's own processor and KerasHub's own layers.
 """
 
 import functools
-import io
 import json
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import keras_transformer as kt
 from keras_transformer.data import KerasHubTokenizer, SentencePieceTokenizer
 from keras_transformer.decoding.processors import suppress_tokens
 from tests.builders import randomize
+from tests.data.sentencepiece_models import train_sentencepiece
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -29,18 +29,7 @@ SOURCES, TARGETS = (list(side) for side in zip(*PAIRS, strict=True))
 TEXTS = ["twenty-one", "  ein  Haus, Größe", "Ωμέγα \N{CAT FACE} one", "", "ein und zwei!"]
 
 
-def train(lines, **options):
-    """Returns a SentencePiece model of about 100 pieces as bytes."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model,
-        vocab_size=100,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
-    )
-    return model.getvalue()
+train = functools.partial(train_sentencepiece, vocabulary_size=100)
 
 
 def pieces_of(model):

@@ -1,12 +1,11 @@
 """The fields of a SentencePiece model, read as SentencePiece's own generated code reads them."""
 
-import io
-
 import pytest
 import sentencepiece
 
 from keras_transformer.data import sentencepiece_proto
 from keras_transformer.data.sentencepiece_proto import ModelProto
+from tests.data.sentencepiece_models import train_sentencepiece
 
 pytestmark = pytest.mark.tensorflow_only
 LINES = ["a cat sat on a mat", "the dog ate it"] * 20
@@ -19,17 +18,7 @@ LINES = ["a cat sat on a mat", "the dog ate it"] * 20
     ]
 )
 def content(request):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_writer=model,
-        vocab_size=300,
-        hard_vocab_limit=False,
-        user_defined_symbols=["<sep>"],
-        minloglevel=2,
-        **request.param,
-    )
-    return model.getvalue()
+    return train_sentencepiece(LINES, 300, user_defined_symbols=["<sep>"], **request.param)
 
 
 def test_fields_are_those_of_sentencepiece_and_no_other_is_lost(content):
