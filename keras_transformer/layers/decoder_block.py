@@ -89,11 +89,13 @@ class DecoderBlock(TransformerBlock):
         self.encoder_attention_residual.build(inputs_shape)
         self._restore_parts()
 
-    def init_cache(self, encoder_output: Tensor) -> Cache:
+    def init_cache(self, encoder_output: Tensor, length: int | None = None) -> Cache:
         """Returns the cache before the first target position.
 
         Args:
             encoder_output: float tensor `(B, S, D')`.
+            length: int, the fixed length of the cache of self-attention, as in
+                `MultiHeadAttention.init_cache`. Defaults to a cache that grows.
 
         Returns:
             dict: `"self"`, the empty keys and values of self-attention, and `"encoder"`, the keys
@@ -101,7 +103,7 @@ class DecoderBlock(TransformerBlock):
             `"value"` of `(B, N, length, width)` tensors.
         """
         return {
-            "self": self.self_attention.init_cache(keras.ops.shape(encoder_output)[0]),
+            "self": self.self_attention.init_cache(keras.ops.shape(encoder_output)[0], length),
             "encoder": self.encoder_attention.make_cache(encoder_output),
         }
 

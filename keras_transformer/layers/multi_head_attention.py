@@ -58,7 +58,8 @@ class MultiHeadAttention(CompositeLayer):
         cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of projected keys and values.
             For self-attention, start with `init_cache`; each call appends `value`. For
             encoder-decoder attention, call `make_cache` once and pass `value=None`. Masks cover
-            cached and new positions. Optional.
+            cached and new positions; those of a cache of fixed length, all its positions.
+            Optional.
         value_mask: implicit Keras mask of `value`, `(B, S)`; Keras passes it.
         key_mask: implicit Keras mask of `key`, `(B, S)`; Keras passes it.
         training: dropout is active only if `True`.
@@ -168,19 +169,25 @@ class MultiHeadAttention(CompositeLayer):
             return (outputs, scores) if return_attention_scores else outputs
         return (outputs, scores, attended) if return_attention_scores else (outputs, attended)
 
-    def init_cache(self, batch_size: int | Tensor) -> Cache:
+    def init_cache(self, batch_size: int | Tensor, length: int | None = None) -> Cache:
         """Returns an empty cache for self-attention.
 
         Args:
             batch_size: int or int tensor, `B`.
+            length: int. The cache then has this length from the start, as a compiled loop needs:
+                each call overwrites the positions from `cache["index"]` on. Positions after the
+                new ones must be masked, by `use_causal_mask=True` or `attention_mask`. Those
+                beyond the length overwrite the last ones. Defaults to a cache that grows.
 
         Returns:
-            dict `{"key": (B, N, 0, K), "value": (B, N, 0, V)}`.
+            dict `{"key": (B, N, 0, K), "value": (B, N, 0, V)}`; with `length`, `{"key": (B, N,
+            length, K), "value": (B, N, length, V), "index": int32 scalar}`.
         """
-        return {
-            name: ops.zeros((batch_size, self.num_heads, 0, dim), dtype=self.compute_dtype)
+        cache = {
+            name: ops.zeros((batch_size, self.num_heads, length or 0, dim), self.compute_dtype)
             for name, dim in (("key", self.key_dim), ("value", self.value_dim))
         }
+        return cache if length is None else {**cache, "index": ops.zeros((), "int32")}
 
     def make_cache(self, value: Tensor, key: Tensor | None = None) -> Cache:
         """Projects keys and values once, for all later queries.
@@ -212,12 +219,18 @@ class MultiHeadAttention(CompositeLayer):
         new = self.make_cache(value, key)
         if cache is None:
             return new
-        return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
+        if "index" not in cache:
+            return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
+        index = cache["index"]
+        written = {name: ops.slice_update(cache[name], (0, 0, index, 0), new[name]) for name in new}
+        return {**written, "index": index + ops.shape(new["key"])[2]}
 
     def _causal_mask(self, query, value, attended, cache):
-        if query.shape[1] == 1 and (value is None or value.shape[1] == 1):
-            return None  # a decoding step: the query has the last position
-        start_index = 0 if cache is None else ops.shape(cache["key"])[2]
+        start_index = None if cache is None else cache.get("index")
+        if start_index is None:
+            if query.shape[1] == 1 and (value is None or value.shape[1] == 1):
+                return None  # a decoding step: the query has the last position
+            start_index = 0 if cache is None else ops.shape(cache["key"])[2]
         return causal_mask(ops.shape(query)[1], ops.shape(attended["key"])[2], start_index)
 
     def _mask(self, attention_mask, causal, value_mask, key_mask):

@@ -65,24 +65,38 @@ class TransformerDecoder(TransformerStack):
         self._build((*token_ids_shape, self.config.hidden_dim), encoder_output_shape)
 
     def init_cache(
-        self, encoder_output: Tensor, encoder_padding_mask: Tensor | None = None
+        self,
+        encoder_output: Tensor,
+        encoder_padding_mask: Tensor | None = None,
+        max_length: int | None = None,
+        beam_size: int = 1,
     ) -> Cache:
         """Returns the cache before the first target token.
 
         Args:
             encoder_output: float tensor `(B, S, D)`.
             encoder_padding_mask: bool tensor `(B, S)`. Optional.
+            max_length: int. The cache then has room for this number of target tokens from the
+                start, and its shapes do not change. A step beyond it gives wrong states. Defaults
+                to a cache that grows.
+            beam_size: int, `W`, the number of hypotheses of each sentence. Needed with
+                `max_length` only. Defaults to `1`.
 
         Returns:
             dict: `"blocks"`, a list of each block's cache; `"encoder_padding_mask"`; and
             `"ancestors"`, bool `(B, W, length)`: for each hypothesis, the cached positions that
-            belong to it. The first axis of every tensor is the batch.
+            belong to it; with `max_length`, also `"index"`, the number of cached positions. The
+            first axis of every tensor but the index is the batch.
         """
-        return {
-            "blocks": [block.init_cache(encoder_output) for block in self.blocks],
+        batch_size = ops.shape(encoder_output)[0]
+        length = 0 if max_length is None else beam_size * max_length
+        fixed = {} if max_length is None else {"length": length}
+        cache = {
+            "blocks": [block.init_cache(encoder_output, **fixed) for block in self.blocks],
             "encoder_padding_mask": encoder_padding_mask,
-            "ancestors": ops.zeros((ops.shape(encoder_output)[0], 1, 0), dtype="bool"),
+            "ancestors": ops.zeros((batch_size, beam_size, length), dtype="bool"),
         }
+        return cache if max_length is None else {**cache, "index": ops.zeros((), "int32")}
 
     def call(
         self,
@@ -95,15 +109,16 @@ class TransformerDecoder(TransformerStack):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Tensor | tuple[Any, ...]:
-        ancestors = None
+        ancestors = num_cached = None
         if cache is not None:
             encoder_padding_mask, ancestors = cache["encoder_padding_mask"], cache["ancestors"]
+            num_cached = cache.get("index")
         # (B, S) -> (B, 1, S): the same mask for every query.
         mask = None if encoder_padding_mask is None else encoder_padding_mask[:, None, :]
         if parents is None:
             x = self._embed(token_ids, start_index, training=training)
         else:
-            ancestors = _extend_ancestors(ancestors, parents)
+            ancestors = _extend_ancestors(ancestors, parents, num_cached)
             # The hypotheses' tokens have the same position: (B, W) -> (B * W, 1) -> (B, W, D)
             x = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
             x = ops.reshape(x, (*ops.shape(token_ids), self.config.hidden_dim))
@@ -125,14 +140,21 @@ class TransformerDecoder(TransformerStack):
         if cache is None:
             return (x, all_scores) if return_attention_scores else x
         new_cache = {**cache, "blocks": block_caches, "ancestors": ancestors}
+        if num_cached is not None:
+            new_cache["index"] = num_cached + ops.shape(token_ids)[1]
         return (x, all_scores, new_cache) if return_attention_scores else (x, new_cache)
 
 
-def _extend_ancestors(ancestors, parents):
-    """The ancestors of a hypothesis: those of its parent, and its own new token."""
+def _extend_ancestors(ancestors, parents, index):
+    """The ancestors of a hypothesis: those of its parent, and its own new token.
+
+    It is at the end or, in a cache of fixed length, in the W positions from `index` on.
+    """
     batch_size, slots = ops.shape(parents)
     # Selects the parent's row by a matrix product: (B, W, W') @ (B, W', length) -> (B, W, length)
     is_parent = ops.one_hot(parents, ops.shape(ancestors)[1])
     inherited = ops.matmul(is_parent, ops.cast(ancestors, is_parent.dtype)) > 0
     own = ops.broadcast_to(ops.eye(slots, dtype="bool"), (batch_size, slots, slots))
-    return ops.concatenate([inherited, own], axis=2)
+    if index is None:
+        return ops.concatenate([inherited, own], axis=2)
+    return ops.slice_update(inherited, (0, 0, index), own)

@@ -207,20 +207,38 @@ class Transformer(TrainingStep, keras.Model):
         """
         return self.encoder(encoder_token_ids, padding_mask=self.padding_mask(encoder_token_ids))
 
-    def init_cache(self, encoder_token_ids: Tensor) -> Cache:
+    def init_cache(
+        self, encoder_token_ids: Tensor, max_length: int | None = None, beam_size: int = 1
+    ) -> Cache:
         """Encodes the source and returns the cache before the first target token.
 
         Args:
             encoder_token_ids: int tensor `(B, S)`.
+            max_length: int. The cache then has room for this number of target tokens from the
+                start, and its shapes do not change: for XLA, which compiles a loop for fixed
+                shapes. A step beyond it gives wrong logits. Defaults to a cache that grows.
+            beam_size: int, `W`, the number of hypotheses of each sentence. Needed with
+                `max_length` only. Defaults to `1`.
 
         Returns:
             nested dict of tensors whose first axis is the batch. For every block, it has the keys
             and values of self-attention, `(B, N, 0, K)`, which `decode_step` extends, and the keys
-            and values of encoder-decoder attention, `(B, N, S, K)`.
+            and values of encoder-decoder attention, `(B, N, S, K)`. With `max_length`, those of
+            self-attention are `(B, N, W * max_length, K)`. Then there are also scalars `"index"`,
+            and the matrix `"transposed_output_kernel"`, `(D, V)`, without the axis of the batch.
         """
-        return self.decoder.init_cache(
-            self.encode(encoder_token_ids), self.padding_mask(encoder_token_ids)
-        )
+        mask = self.padding_mask(encoder_token_ids)
+        encoded = self.encode(encoder_token_ids)
+        if max_length is None:
+            return self.decoder.init_cache(encoded, mask)
+        cache = self.decoder.init_cache(encoded, mask, max_length, beam_size)
+        has_one_row = (encoder_token_ids.shape[0], beam_size) == (1, 1)
+        if self.has_output_kernel and not has_one_row:
+            # Transposed here, once: XLA multiplies several rows by a transposed matrix at half the
+            # speed.
+            kernel = ops.cast(self.output_kernel, self.decoder.compute_dtype)
+            cache["transposed_output_kernel"] = ops.transpose(kernel)
+        return cache
 
     def decode_step(
         self,
@@ -250,7 +268,11 @@ class Transformer(TrainingStep, keras.Model):
         hidden, scores, cache = self.decoder(
             token_ids, cache=cache, parents=parents, start_index=index, return_attention_scores=True
         )
-        logits = self.logits_layer(_project(hidden, self.decoder.embedding, self.output_projection))
+        if "transposed_output_kernel" in cache:
+            logits = ops.matmul(hidden, cache["transposed_output_kernel"])
+        else:
+            logits = _project(hidden, self.decoder.embedding, self.output_projection)
+        logits = self.logits_layer(logits)
         if return_attention_scores:
             return logits, cache, [block["encoder"] for block in scores]
         return logits, cache

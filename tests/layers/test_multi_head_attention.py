@@ -150,21 +150,23 @@ def test_the_future_never_leaks(dropout, training, with_scores, cached):
 
 
 @pytest.mark.parametrize("lengths", [[1] * T, [3, 1, 2], [T]])
-def test_cached_steps_equal_the_full_pass(lengths):
+@pytest.mark.parametrize("length", [None, T + 3], ids=["growing", "fixed"])
+def test_cached_steps_equal_the_full_pass(lengths, length):
     layer = attention_layer({"query": query, "value": query}, value_dim=4)
     full, full_scores = to_numpy(
         layer(query=query, value=query, use_causal_mask=True, return_attention_scores=True)
     )
-    cache = layer.init_cache(B)
+    cache = layer.init_cache(B, length)
     for start, end in token_chunks(lengths):
         x = query[:, start:end]
         outputs, scores, cache = layer(
             query=x, value=x, use_causal_mask=True, return_attention_scores=True, cache=cache
         )
         assert_close(to_numpy(outputs), full[:, start:end], 1e-6)
-        assert_close(to_numpy(scores), full_scores[:, :, start:end, :end], 1e-6)
-    assert tuple(cache["key"].shape) == (B, N, T, K)
-    assert tuple(cache["value"].shape) == (B, N, T, 4)
+        assert_close(to_numpy(scores)[..., :end], full_scores[:, :, start:end, :end], 1e-6)
+        assert not to_numpy(scores)[..., end:].any(), "positions after the new ones are masked"
+    assert tuple(cache["key"].shape) == (B, N, length or T, K)
+    assert tuple(cache["value"].shape) == (B, N, length or T, 4)
 
 
 def test_make_cache_projects_once_for_every_query():

@@ -41,9 +41,14 @@ ONE_BY_ONE = pytest.param([1] * T, marks=pytest.mark.slow_on_jax)
 
 @VARIANTS
 @pytest.mark.parametrize("lengths", [ONE_BY_ONE, [3, 1, 2], [T]], ids=str)
-def test_steps_equal_the_full_pass(variant, lengths):
+@pytest.mark.parametrize("max_length", [None, T + 2], ids=["growing", "fixed"])
+def test_steps_equal_the_full_pass(variant, lengths, max_length):
     model = transformer(**variant)
-    logits, _ = decode(model, model.init_cache(source), lengths)
+    cache = model.init_cache(source, max_length=max_length)
+    shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), cache)
+    logits, cache = decode(model, cache, lengths)
+    if max_length is not None:
+        assert keras.tree.map_structure(lambda tensor: tuple(tensor.shape), cache) == shapes
     assert logits.dtype == "float32"
     assert_close(logits, to_numpy(model(token_inputs(source, target))), 1e-6)
 
@@ -77,13 +82,14 @@ def test_sentences_can_be_removed_along_the_first_axis_of_the_cache(variant):
         assert_close(to_numpy(logits)[:, 0], expected[kept, index], 1e-6)
 
 
-def random_beam_steps(model, steps, slots, seed=0):
+def random_beam_steps(model, steps, slots, max_length=None, seed=0):
     """Decodes W hypotheses per sentence, one token a step, with random tokens and parents.
 
     Yields the prefixes `(B, W, T)`, start token first, the logits and the scores of each step.
     """
     rng = np.random.default_rng(seed)
-    cache, prefixes = model.init_cache(source), np.zeros((len(source), 1, 0), "int32")
+    cache = model.init_cache(source, max_length=max_length, beam_size=slots if max_length else 1)
+    prefixes = np.zeros((len(source), 1, 0), "int32")
     for index in range(steps):
         shape = (len(source), slots)
         parents = rng.integers(0, slots, shape) if index else np.zeros(shape, "int64")
@@ -100,8 +106,8 @@ def random_beam_steps(model, steps, slots, seed=0):
         yield prefixes, to_numpy(logits), to_numpy(scores)
 
 
-def check_beam_steps(model, steps, slots, tolerance):
-    steps = list(random_beam_steps(model, steps, slots))
+def check_beam_steps(model, steps, slots, tolerance, max_length=None):
+    steps = list(random_beam_steps(model, steps, slots, max_length))
     for prefixes, logits, _ in steps:
         # (B, W, T) -> (B * W, T): every hypothesis as a separate sentence
         inputs = token_inputs(np.repeat(source, slots, axis=0), np.concatenate(prefixes))
@@ -115,8 +121,9 @@ def check_beam_steps(model, steps, slots, tolerance):
 
 @pytest.mark.slow_on_jax
 @VARIANTS
-def test_beam_hypotheses_equal_the_full_pass_over_each_prefix(variant):
-    check_beam_steps(transformer(**variant), 4, 3, 1e-5)
+@pytest.mark.parametrize("max_length", [None, 6], ids=["growing", "fixed"])
+def test_beam_hypotheses_equal_the_full_pass_over_each_prefix(variant, max_length):
+    check_beam_steps(transformer(**variant), 4, 3, 1e-5, max_length)
 
 
 @pytest.mark.slow
