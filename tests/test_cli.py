@@ -305,9 +305,11 @@ def test_hypotheses_and_scores_printed_are_the_translators(folder):
     """With every option of the search, and none of them at its default."""
     lines = ["twenty-one", "", "six hundred and two", "two"]
     words = "--beam-size 5 --length-penalty mean --alpha 0.9 --length-ratio 2 --extra-length 9"
+    words += " --stopping first_beams --no-count-end-token --max-length 8"
     found = translator(
         **{"beam_size": 5, "length_penalty": "mean", "alpha": 0.9},
-        **{"length_ratio": 2.0, "extra_length": 9},
+        **{"length_ratio": 2.0, "extra_length": 9, "max_length": 8},
+        **{"stopping": "first_beams", "count_end_token": False},
     )(lines, n_best=3)
     assert [len(hypotheses) for hypotheses in found] == [3, 1, 3, 3]
     stdin = "\n".join(lines).encode()
@@ -356,6 +358,17 @@ def test_score_gives_translations_the_scores_they_were_found_with(folder):
     assert (pairs, tokens) == ("80", f"{token_count:,.0f}")
     mean = log_prob_sum / token_count
     np.testing.assert_allclose([float(value) for value in means], [mean, np.exp(-mean)], rtol=1e-3)
+
+
+def test_score_leaves_the_end_token_out_of_the_length(folder):
+    (folder / "count.en").write_text("two\ntwenty-one\n", "utf-8")
+    (folder / "count.de").write_text("zwei\neinundzwanzig\n", "utf-8")
+    penalty = ("--length-penalty", "mean", "--alpha", 1, "--no-count-end-token")
+    ran = cli("score", "run", "count.en", "count.de", *penalty)
+    assert ran.exit_code == 0, ran.stderr
+    for row in ran.stdout.splitlines():
+        score, log_prob, n, _ = map(float, row.split("\t"))
+        np.testing.assert_allclose(score, log_prob / (n - 1), atol=2e-4)
 
 
 def test_score_in_bfloat16_rounds(folder):
@@ -509,12 +522,14 @@ def test_advice_on_long_lines_can_be_followed(folder, tmp_path):
 def test_evaluate_searches_as_translate_does(folder):
     """With the same options, which the report records."""
     search = ("--beam-size", 1, "--length-penalty", "none", "--alpha", 0)
+    search += ("--stopping", "first_beams", "--no-count-end-token", "--max-length", 30)
     report = folder / "run" / "report.json"
     before = report.read_text()
     ran = cli("evaluate", "run", "--output", "greedy.txt", *search)
     assert ran.exit_code == 0, ran.stderr
     said = json.loads(report.read_text())["search"]
-    bound = {"max_source_tokens": 256, "on_too_long": "split"}
+    bound = {"max_source_tokens": 256, "on_too_long": "split", "max_length": 30}
+    bound |= {"stopping": "first_beams", "count_end_token": False}
     assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0, **bound}
     report.write_text(before)
     stdin = "".join(

@@ -41,6 +41,7 @@ commands = typer.Typer()
     )
 )
 def translate(
+    context: typer.Context,
     run: options.RunArgument,
     beam_size: options.BeamSize = 4,
     n_best: NBestOption = None,
@@ -48,8 +49,11 @@ def translate(
     attention: AttentionOption = None,
     length_penalty: options.LengthPenalty = "gnmt",
     alpha: options.Alpha = 0.6,
+    count_end_token: options.CountEndToken = True,
+    stopping: options.Stopping = "exhaustive",
     length_ratio: options.LengthRatio = 1.0,
     extra_length: options.ExtraLength = 50,
+    max_length: options.MaxLength = None,
     max_source_tokens: options.MaxSourceTokens = None,
     on_too_long: options.OnTooLong = "split",
     dtype: options.Dtype = None,
@@ -65,18 +69,8 @@ def translate(
             plotting.require_matplotlib()
         lines = list(decode_lines(sys.stdin.buffer, "standard input"))
         pictures = [] if attention is None else picture_files(attention, len(lines))
-        translator = load_translator(
-            run,
-            model,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            alpha=alpha,
-            length_ratio=length_ratio,
-            extra_length=extra_length,
-            max_source_tokens=max_source_tokens,
-            on_too_long=on_too_long,
-            dtype=dtype,
-        )
+        settings = options.search_settings(context)
+        translator = load_translator(run, model, dtype=dtype, **settings)
         with progress(len(lines)) as on_progress:
             found = translator(
                 lines,
@@ -99,12 +93,14 @@ def translate(
     )
 )
 def score(
+    context: typer.Context,
     run: options.RunArgument,
     source: Annotated[str, typer.Argument(help="File of source lines.", show_default=False)],
     target: Annotated[str, typer.Argument(help="File of translations.", show_default=False)],
     tokens: TokensOption = False,
     length_penalty: options.LengthPenalty = "gnmt",
     alpha: options.Alpha = 0.6,
+    count_end_token: options.CountEndToken = True,
     max_source_tokens: options.MaxSourceTokens = None,
     dtype: options.Dtype = None,
     batch_sentences: options.BatchSentences = 64,
@@ -120,14 +116,8 @@ def score(
         from keras_transformer.data.corpus import read_parallel
 
         pairs = list(read_parallel(source, target))
-        translator = load_translator(
-            run,
-            model,
-            length_penalty=length_penalty,
-            alpha=alpha,
-            max_source_tokens=max_source_tokens,
-            dtype=dtype,
-        )
+        settings = options.search_settings(context)
+        translator = load_translator(run, model, dtype=dtype, **settings)
         with progress(len(pairs)) as on_progress:
             scored = translator.score(
                 [source_line for source_line, _ in pairs],

@@ -11,7 +11,10 @@ from keras_transformer.cli.translators import load_translator, long_line_reports
 from keras_transformer.console import console
 
 # Search settings that are written to the report of a run.
-RECORDED_SETTINGS = ("beam_size", "length_penalty", "alpha", "max_source_tokens", "on_too_long")
+RECORDED_SETTINGS = (
+    *("beam_size", "length_penalty", "alpha", "count_end_token", "stopping", "max_length"),
+    *("max_source_tokens", "on_too_long"),
+)
 
 commands = typer.Typer()
 
@@ -23,6 +26,7 @@ commands = typer.Typer()
     )
 )
 def evaluate(
+    context: typer.Context,
     run: options.RunArgument,
     data: options.Data = Path("."),
     source: Annotated[
@@ -36,6 +40,9 @@ def evaluate(
     beam_size: options.BeamSize = 4,
     length_penalty: options.LengthPenalty = "gnmt",
     alpha: options.Alpha = 0.6,
+    count_end_token: options.CountEndToken = True,
+    stopping: options.Stopping = "exhaustive",
+    max_length: options.MaxLength = None,
     max_source_tokens: options.MaxSourceTokens = None,
     on_too_long: options.OnTooLong = "split",
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
@@ -55,15 +62,7 @@ def evaluate(
         if not pairs:
             raise ValueError(f"`--source` must hold a line to translate. Received: {source}")
         references = [target for _, target in pairs]
-        translator = load_translator(
-            run,
-            model,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            alpha=alpha,
-            max_source_tokens=max_source_tokens,
-            on_too_long=on_too_long,
-        )
+        translator = load_translator(run, model, **options.search_settings(context))
         with progress(len(pairs)) as on_progress:
             translations = translator([line for line, _ in pairs], on_progress=on_progress)
         scores, match = evaluation_scores(translations, references, tokenized)

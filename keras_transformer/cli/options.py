@@ -26,10 +26,23 @@ LengthPenalty = Annotated[
 Alpha = Annotated[
     float, typer.Option(help="Exponent of the length penalty: larger for longer translations.")
 ]
+CountEndToken = Annotated[
+    bool, typer.Option(help="Whether n, the length of the length penalty, counts the end token.")
+]
+Stopping = Annotated[
+    Literal["exhaustive", "first_beams"],
+    typer.Option(
+        help="When the search of a sentence ends: when no better translation is possible, or, as "
+        "in CTranslate2 and fairseq, when as many as the beam size have ended."
+    ),
+]
 LengthRatio = Annotated[
     float, typer.Option(help="A translation has at most this times the source's tokens ...", min=0)
 ]
 ExtraLength = Annotated[int, typer.Option(help="... plus this many.", min=0)]
+MaxLength = Annotated[
+    int | None, typer.Option(help="A translation also has at most this many tokens.", min=1)
+]
 Dtype = Annotated[
     Literal["float32", "bfloat16"] | None,
     typer.Option(
@@ -53,6 +66,15 @@ OnTooLong = Annotated[
     ),
 ]
 BatchSentences = Annotated[int, typer.Option(help="Sentences decoded together.", min=1)]
+SEARCH_SETTINGS = (
+    *("beam_size", "length_penalty", "alpha", "count_end_token", "stopping"),
+    *("length_ratio", "extra_length", "max_length", "max_source_tokens", "on_too_long"),
+)
+
+
+def search_settings(context):
+    """Returns the search settings among a command's options, for `load_translator`."""
+    return {name: context.params[name] for name in SEARCH_SETTINGS if name in context.params}
 
 
 def check_output(path):

@@ -20,8 +20,9 @@ class TokenizerLike(Protocol):
     """What `make_dataset`, `Translator` and `export_saved_model` need of a tokenizer.
 
     `Tokenizer`, `SentencePieceTokenizer` and `KerasHubTokenizer` have it. A class of your own needs
-    these members and no base class. To be exported, it must be a `tf.Module` whose methods consist
-    of TensorFlow operations: then the SavedModel contains its tables.
+    these members and no base class. To be exported, it must be a `tf.Module`, so that the
+    SavedModel contains its tables. The methods of a `tf.Module` must consist of TensorFlow
+    operations: they are traced.
 
     Attributes:
         vocabulary_size: int, number of token ids. The ids are 0 to `vocabulary_size - 1`.

@@ -3,6 +3,9 @@
 In graphs and eagerly alike, so that a translator and its SavedModel make the same batches.
 """
 
+import itertools
+
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -45,6 +48,14 @@ def batch_rows(lengths, batch_sentences, most_pairs=MOST_PAIRS):
     return tf.RaggedTensor.from_row_splits(order, splits, validate=False)
 
 
+# Eagerly, its operations take longer than the search for one sentence.
+_batch_rows = tf.function(
+    batch_rows,
+    input_signature=[tf.TensorSpec([None], tf.int64)] + 2 * [tf.TensorSpec([], tf.int64)],
+    autograph=False,
+)
+
+
 def map_batches(function, rows, pad_token_id):
     """Applies a function to rows, in batches of at most 64, in the graph.
 
@@ -76,7 +87,8 @@ def map_rows(function, columns, pad_token_id, batch_sentences, on_progress=None,
     """Applies a function to rows, batch by batch, eagerly.
 
     Args:
-        function: callable from int32 `(b, S)` of each column, padded, to an iterable of b results.
+        function: callable from int32 arrays `(b, S)` of each column, padded, to an iterable of b
+            results.
         columns: list of int32 `RaggedTensor` `(B, None)`.
         pad_token_id, batch_sentences: as above.
         on_progress: callable, called after each batch with the number of lines that it finished.
@@ -87,16 +99,31 @@ def map_rows(function, columns, pad_token_id, batch_sentences, on_progress=None,
         list of B results, in the order of the rows.
     """
     require_positive(batch_sentences=batch_sentences)
-    lengths = tf.reduce_max([column.row_lengths() for column in columns], axis=0)
+    columns = [_rows_of(column) for column in columns]
+    lengths = [max(map(len, cells)) for cells in zip(*columns, strict=True)]
     lines = np.arange(len(lengths)) if lines is None else lines
     rows_left = np.bincount(lines)  # of each line
     results = [None] * len(lines)
-    for rows in batch_rows(lengths, batch_sentences):
-        batch = [tf.gather(column, rows).to_tensor(pad_token_id) for column in columns]
-        rows = rows.numpy()
+    is_one = len(lengths) == 1
+    batches = (
+        [[0]]
+        if is_one
+        else _batch_rows(tf.constant(lengths, tf.int64), batch_sentences, MOST_PAIRS).to_list()
+    )
+    for rows in batches:
+        batch = [
+            keras.utils.pad_sequences([c[row] for row in rows], padding="post", value=pad_token_id)
+            for c in columns
+        ]
         for row, result in zip(rows, function(*batch), strict=True):
             results[row] = result
         if on_progress is not None:
             np.subtract.at(rows_left, lines[rows], 1)
             on_progress(int(np.sum(rows_left[np.unique(lines[rows])] == 0)))
     return results
+
+
+def _rows_of(ragged):
+    """Returns the rows of an int32 `RaggedTensor` `(B, None)` as arrays."""
+    values, splits = ragged.values.numpy(), ragged.row_splits.numpy()
+    return [values[start:end] for start, end in itertools.pairwise(splits)]

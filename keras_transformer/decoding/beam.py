@@ -19,6 +19,7 @@ from keras_transformer.decoding.search import (
     Tokens,
     select,
 )
+from keras_transformer.decoding.search_settings import STOP_RULES
 
 
 def beam_search(
@@ -33,6 +34,8 @@ def beam_search(
     n_best: int = 1,
     length_penalty: str | None = "gnmt",
     alpha: float | tf.Tensor = 0.6,
+    count_end_token: bool = True,
+    stopping: str = "exhaustive",
     target_prefix: tf.Tensor | None = None,
     processors: Sequence[Processor] = (),
     compaction: bool = True,
@@ -48,21 +51,28 @@ def beam_search(
     0, so the total of a hypothesis never increases, and its score can become at most its total
     divided by the largest length penalty that it can still reach.
 
+    With `stopping="first_beams"`, the rule of CTranslate2 and fairseq, only the best `beam_size`
+    candidates can end; those beyond that end are dropped. A sentence is done once `beam_size`
+    hypotheses have ended. All that end in the last step count, as in CTranslate2; fairseq keeps
+    only the first `beam_size`.
+
     Args:
         step_fn: callable `(token_ids (B, W), parents (B, W), cache, index) -> StepOutput`; see
             `StepOutput`.
         cache, max_lengths, start_token_id, end_token_id, pad_token_id: as in `greedy_search`.
         beam_size: int, `W`. With 1 this is `greedy_search`. Defaults to `4`, the paper's.
         n_best: int, at most `beam_size`: hypotheses to return. Defaults to `1`.
-        length_penalty, alpha, target_prefix, processors, compaction: as in `greedy_search`.
-            `alpha` may be negative.
+        length_penalty, alpha, count_end_token, target_prefix, processors, compaction: as in
+            `greedy_search`. `alpha` may be negative.
+        stopping: `"exhaustive"` or `"first_beams"`, see above; greedy search has no such rule.
+            Defaults to `"exhaustive"`.
 
     Returns:
         `SearchResult` with `n_best` hypotheses for each sentence. Missing ones come last, with the
         score -inf and the length 0.
 
     Raises:
-        ValueError: if `beam_size`, `n_best` or `length_penalty` is out of its range.
+        ValueError: if `beam_size`, `n_best`, `length_penalty` or `stopping` is out of its range.
 
     Memory: `16 * (2 * W + n_best) * T` bytes per sentence, and the logits, in addition to what the
         step function uses.
@@ -89,18 +99,21 @@ def beam_search(
             "`beam_size` must be at least 1, and `n_best` from 1 to `beam_size`. "
             f"Received: {beam_size=}, {n_best=}"
         )
+    if stopping not in STOP_RULES:
+        raise ValueError(f'`stopping` must be "exhaustive" or "first_beams". Received: {stopping=}')
     rules: dict[str, Any] = {
         "step_fn": step_fn,
         "end_token_id": end_token_id,
         "pad_token_id": pad_token_id,
         "length_penalty": length_penalty,
         "alpha": alpha,
+        "count_end_token": count_end_token,
         "processors": processors,
     }
     if beam_size == 1:
         search: Search = GreedySearch(**rules, sampler=None)
     else:
-        search = BeamSearch(**rules, beam_size=beam_size, n_best=n_best)
+        search = BeamSearch(**rules, beam_size=beam_size, n_best=n_best, stopping=stopping)
     return search.run(cache, max_lengths, start_token_id, target_prefix, compaction)
 
 
@@ -113,6 +126,7 @@ class BeamState(NamedTuple):
     totals: tf.Tensor  # float32 (B, W): sums of the log-probs; IMPOSSIBLE in empty slots
     history: Tokens  # (B, W, T), of the active hypotheses
     finished: SearchResult  # (B, R, T), best first
+    ended: tf.Tensor  # int32 (B,): the number of hypotheses that have ended
 
 
 class Candidates(NamedTuple):
@@ -129,24 +143,26 @@ class BeamSearch(Search):
 
     beam_size: int
     n_best: int
+    stopping: str
 
     def start(self, sentences, start_token_id):
         """One hypothesis without tokens in slot 0: active; in empty sentences, finished."""
         batch_size, is_empty = tf.size(sentences.row), sentences.done[:, None]
         is_first_slot, is_best = tf.range(self.beam_size) == 0, tf.range(self.n_best) == 0
-        token_ids, log_probs = Tokens.none(batch_size, self.n_best)
+        token_ids, log_probs = self.no_tokens(batch_size, self.n_best)
         return BeamState(
             sentences,
             last_token_ids=tf.fill([batch_size, self.beam_size], start_token_id),
             parents=tf.zeros([batch_size, self.beam_size], tf.int32),
             totals=tf.where(~is_empty & is_first_slot, 0.0, IMPOSSIBLE),
-            history=Tokens.none(batch_size, self.beam_size),
+            history=self.no_tokens(batch_size, self.beam_size),
             finished=SearchResult(
                 token_ids=token_ids,
                 lengths=tf.zeros([batch_size, self.n_best], tf.int32),
                 scores=tf.where(is_empty & is_best, 0.0, IMPOSSIBLE),
                 log_probs=log_probs,
             ),
+            ended=tf.zeros_like(sentences.row),
         )
 
     def step(self, index, state):
@@ -154,14 +170,19 @@ class BeamSearch(Search):
         output = self.step_fn(state.last_token_ids, state.parents, sentences.cache, index)
         candidates = self._candidates(output.logits, state, index)
         tokens, length = candidates.tokens, index + 1
-        history = select(state.history, candidates.parents).append(tokens)
+        history = self.extend(select(state.history, candidates.parents), tokens, index)
         is_last = length >= sentences.max_lengths
-        ends = (tokens.token_ids == self.end_token_id) | is_last[:, None]
-        ending = tf.where(ends, candidates.totals, IMPOSSIBLE)
-        finished = self._add_finished(state.finished, history, ending, length)
+        has_end = tokens.token_ids == self.end_token_id
+        ends = has_end | is_last[:, None]
+        ending = tf.where(ends & self._may_end(), candidates.totals, IMPOSSIBLE)
+        finished = self._add_finished(state.finished, history, ending, length, has_end)
+        ended = state.ended + tf.math.count_nonzero(ending > IMPOSSIBLE, axis=1, dtype=tf.int32)
         totals, slots = tf.math.top_k(tf.where(ends, IMPOSSIBLE, candidates.totals), self.beam_size)
-        bound = self._bound(totals, length, sentences.max_lengths)
-        done = sentences.done | is_last | (bound <= finished.scores[:, -1])
+        if self.stopping == "first_beams":
+            may_stop = (ended >= self.beam_size) | (totals[:, 0] == IMPOSSIBLE)
+        else:
+            may_stop = self._bound(totals, length, sentences.max_lengths) <= finished.scores[:, -1]
+        done = sentences.done | is_last | may_stop
         return BeamState(
             sentences._replace(cache=output.cache, done=done),
             last_token_ids=select(tokens.token_ids, slots),
@@ -169,6 +190,7 @@ class BeamSearch(Search):
             totals=tf.where(done[:, None], IMPOSSIBLE, totals),
             history=select(history, slots),
             finished=finished,
+            ended=ended,
         )
 
     def result(self, state):
@@ -176,7 +198,8 @@ class BeamSearch(Search):
 
     def _candidates(self, logits, state, index):
         k = min(2 * self.beam_size, logits.shape[-1])
-        log_probs, token_ids = best_next_tokens(logits, k, self.constraints(state, index))
+        constraints = self.constraints(state, index)
+        log_probs, token_ids = best_next_tokens(logits, k, constraints, self.is_compiled)
         slots = tf.range(self.beam_size)[:, None]
 
         def flat(values):  # (B, W, k) -> (B, W * k)
@@ -190,16 +213,23 @@ class BeamSearch(Search):
         tokens = Tokens(flat(token_ids), flat(log_probs))
         return Candidates(totals, best // k, select(tokens, best))
 
-    def _add_finished(self, finished, history, totals, length):
+    def _may_end(self):
+        """Whether a candidate of each rank can end, bool `(C,)`."""
+        number = self.beam_size if self.stopping == "first_beams" else 2 * self.beam_size
+        return tf.range(2 * self.beam_size) < number
+
+    def _add_finished(self, finished, history, totals, length, has_end):
         """Merges the hypotheses of this length into the finished pool; ties: the earlier."""
         ending = SearchResult(
             token_ids=history.token_ids,
             lengths=tf.fill(tf.shape(totals), length),
-            scores=totals / self.penalty(length),
+            scores=totals / self.penalty(length, has_end),
             log_probs=history.log_probs,
         )
+        if not self.is_compiled:
+            finished = finished.pad_to(length)
         both = tf.nest.map_structure(
-            lambda old, new: tf.concat([old, new], axis=1), finished.pad_to(length), ending
+            lambda old, new: tf.concat([old, new], axis=1), finished, ending
         )
         scores, best = tf.math.top_k(both.scores, self.n_best)
         chosen = select(both, best)
@@ -208,7 +238,8 @@ class BeamSearch(Search):
 
     def _bound(self, totals, length, max_lengths):
         """The highest score `(B,)` that an active hypothesis can reach; log-probs are <= 0."""
-        # The penalty is monotonic in the length, so its maximum is at one of the ends.
-        largest = tf.maximum(self.penalty(length + 1), self.penalty(max_lengths))
+        # The penalty is monotonic in the length, so its maximum is at one of the ends: the next
+        # token is the end token, or the hypothesis is cut at the maximum length.
+        largest = tf.maximum(self.penalty(length + 1, True), self.penalty(max_lengths, False))
         # Clip the penalty: without active hypotheses the total is -inf, and -inf / inf is NaN.
         return totals[:, 0] / tf.minimum(largest, tf.float32.max)

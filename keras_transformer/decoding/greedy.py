@@ -28,6 +28,7 @@ def greedy_search(
     *,
     length_penalty: str | None = "gnmt",
     alpha: float | tf.Tensor = 0.6,
+    count_end_token: bool = True,
     target_prefix: tf.Tensor | None = None,
     processors: Sequence[Processor] = (),
     sampler: Any = None,
@@ -47,6 +48,8 @@ def greedy_search(
         length_penalty: `"gnmt"`, `"mean"` or `None`, as in `SearchSettings`. Defaults to `"gnmt"`,
             the paper's.
         alpha: float, the exponent of the penalty. Defaults to `0.6`, the paper's.
+        count_end_token: bool. Whether the length of the penalty counts the end token, as in
+            `SearchSettings`. Defaults to `True`.
         target_prefix: int32 tensor `(B, P)`, padded with `pad_token_id`: the forced first tokens of
             each hypothesis, whatever their probability. Optional.
         processors: callables `(log_probs (B, W, V), token_ids (B, W, T), index) -> log_probs`, such
@@ -73,6 +76,7 @@ def greedy_search(
         pad_token_id=pad_token_id,
         length_penalty=length_penalty,
         alpha=alpha,
+        count_end_token=count_end_token,
         processors=processors,
         sampler=sampler,
     )
@@ -102,7 +106,7 @@ class GreedySearch(Search):
             last_token_ids=tf.fill([batch_size, 1], start_token_id),
             totals=tf.zeros([batch_size, 1]),
             lengths=tf.zeros([batch_size, 1], tf.int32),
-            history=Tokens.none(batch_size, 1),
+            history=self.no_tokens(batch_size, 1),
         )
 
     def step(self, index, state):
@@ -119,19 +123,22 @@ class GreedySearch(Search):
             last_token_ids=new.token_ids,
             totals=totals,
             lengths=tf.where(done, state.lengths, index + 1),
-            history=state.history.append(new),
+            history=self.extend(state.history, new, index),
         )
 
     def result(self, state):
         lengths = tf.where(state.totals > IMPOSSIBLE, state.lengths, 0)
+        is_token = tf.sequence_mask(state.lengths, tf.shape(state.history.token_ids)[2])
+        is_end = is_token & (state.history.token_ids == self.end_token_id)
+        has_end = tf.reduce_any(is_end, axis=2)
         # Length 1 for empty sentences, whose score is 0: a penalty of 0 would give 0 / 0.
-        scores = state.totals / self.penalty(tf.maximum(state.lengths, 1))
+        scores = state.totals / self.penalty(tf.maximum(state.lengths, 1), has_end)
         return SearchResult(state.history.token_ids, lengths, scores, state.history.log_probs)
 
     def _next_tokens(self, logits, constraints):
         """Returns the next tokens `(B, 1)`, with the model's log-probs."""
         if self.sampler is None:
-            log_probs, token_ids = best_next_tokens(logits, 1, constraints)
+            log_probs, token_ids = best_next_tokens(logits, 1, constraints, self.is_compiled)
             return Tokens(token_ids[:, :, 0], log_probs[:, :, 0])
         # (B, 1, V) -> (B, V)
         log_probs = next_log_probs(logits, constraints)[:, 0]

@@ -123,7 +123,7 @@ def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_
     texts = target_tokenizer.detokenize(tf.reshape(result.token_ids, [-1, longest]))
     texts = texts.numpy().reshape([sentences, ranks])
     tokens = target_tokenizer.tokens(result.token_ids).numpy()
-    source_tokens = source_tokenizer.tokens(source).numpy()
+    source_tokens = source_tokenizer.tokens(tf.constant(source)).numpy()
     source_lengths = np.count_nonzero(source != pad_token_id, axis=1)
     for row, source_length in enumerate(source_lengths):
         count = max(1, np.count_nonzero(scores[row] > IMPOSSIBLE))
@@ -168,7 +168,7 @@ def join_by_line(found, lines, dropped, penalty):
         found: list of P lists, the hypotheses of each piece.
         lines: int array `(P,)`, ascending: the line of each piece.
         dropped: int array `(B,)`, the number of source tokens that were cut off each line.
-        penalty: callable from a length to its length penalty.
+        penalty: callable from the list of tokens of a translation to their length penalty.
     """
     starts = np.searchsorted(lines, np.arange(len(dropped) + 1)).tolist()
     joined = []
@@ -184,13 +184,13 @@ def _join(pieces, penalty):
     def all_of(name):
         return [value for piece in pieces for value in getattr(piece, name)]
 
-    log_probs = all_of("log_probs")
+    tokens, log_probs = all_of("tokens"), all_of("log_probs")
     is_possible = all(piece.score > IMPOSSIBLE for piece in pieces)
     return Hypothesis(
         text=" ".join(piece.text for piece in pieces if piece.text),
-        score=math.fsum(log_probs) / float(penalty(len(log_probs))) if is_possible else IMPOSSIBLE,
+        score=math.fsum(log_probs) / float(penalty(tokens)) if is_possible else IMPOSSIBLE,
         source_tokens=all_of("source_tokens"),
-        tokens=all_of("tokens"),
+        tokens=tokens,
         log_probs=log_probs,
         pieces=len(pieces),
     )

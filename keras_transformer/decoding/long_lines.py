@@ -57,7 +57,7 @@ class LineCutter:
 
         Args:
             token_ids: int32 `RaggedTensor` `(B, None)`, without end tokens.
-            most: int, at least 1.
+            most: int, or int64 tensor, at least 1.
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
                 all but the first piece, which ends with a word; `"error"`: raises an
                 `InvalidArgumentError`.

@@ -4,18 +4,22 @@ Connects the searches to the model: neither imports the other. Letters: B batch,
 source length, T target length.
 """
 
+import math
 from typing import Any, Protocol
 
 import tensorflow as tf
 
-from keras_transformer.decoding.beam import beam_search
-from keras_transformer.decoding.greedy import greedy_search
+from keras_transformer.decoding.beam import BeamSearch
+from keras_transformer.decoding.greedy import GreedySearch
 from keras_transformer.decoding.search import SearchResult, StepOutput
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 
-# `SearchSettings.runtime_values` as inputs of a graph.
-RUNTIME_SPECS = tuple(tf.TensorSpec([], dtype) for dtype in (tf.float32, tf.float64, tf.int32))
+# Token ids `(B, T)` and `SearchSettings.runtime_values` as inputs of a graph.
+IDS = tf.TensorSpec([None, None], tf.int32)
+RUNTIME_SPECS = tuple(
+    tf.TensorSpec([], dtype) for dtype in (tf.float32, tf.float64, tf.int32, tf.int32)
+)
 
 
 class SearchModel(Protocol):
@@ -23,7 +27,7 @@ class SearchModel(Protocol):
 
     config: Any  # special token ids, vocabulary sizes and positions, as in `TransformerConfig`
 
-    def init_cache(self, encoder_token_ids: Tensor, /) -> Any: ...
+    def init_cache(self, encoder_token_ids: Tensor, /, **options: Any) -> Any: ...
 
     def decode_step(
         self, token_ids: Tensor, cache: Any, index: Tensor, /, **options: Any
@@ -62,34 +66,89 @@ def search_model(
     Raises:
         ValueError: if `n_best` exceeds the beam.
     """
-    config = model.config
-    alpha, length_ratio, extra_length = runtime_values or runtime_inputs(settings)
-    is_greedy = settings.beam_size == 1 or settings.sampler is not None
-    if n_best > (1 if is_greedy else settings.beam_size):
+    alpha, *limits = runtime_values or runtime_inputs(settings)
+    longest = _max_lengths(model.config, encoder_token_ids, limits, target_prefix)
+    cache = model.init_cache(encoder_token_ids)
+    search = _make_search(model.decode_step, model.config, settings, alpha, n_best)
+    start = model.config.start_token_id
+    return search.run(cache, longest, start, target_prefix, compaction=True)
+
+
+def search_fixed(
+    model: SearchModel,
+    encoder_token_ids: tf.Tensor,
+    settings: SearchSettings,
+    runtime_values: tuple[tf.Tensor, ...],
+    n_best: int,
+    fixed_length: int,
+) -> tuple[SearchResult, tf.Tensor]:
+    """Finds the best translations with tensors whose shapes do not change, as XLA needs.
+
+    Args:
+        model: `Transformer`.
+        encoder_token_ids, settings, runtime_values, n_best: as in `search_model`. The shape of the
+            ids is static, and there are no processors and no sampler.
+        fixed_length: int, at least `longest_target` of the shape.
+
+    Returns:
+        `SearchResult`, not trimmed, and bool `(B,)`: whether all logits of a sentence were finite.
+        XLA ignores the checks of the graph.
+    """
+    alpha, *limits = runtime_values
+
+    def decode_step(token_ids, cache, index, parents):
+        logits, states = model.decode_step(token_ids, cache["model"], index, parents=parents)
+        is_finite = tf.reduce_all(tf.math.is_finite(tf.reduce_max(logits, axis=-1)), axis=-1)
+        return logits, {"model": states, "is_finite": cache["is_finite"] & is_finite}
+
+    search = _make_search(decode_step, model.config, settings, alpha, n_best, fixed_length)
+    longest = _max_lengths(model.config, encoder_token_ids, limits)
+    cache = {
+        "model": model.init_cache(
+            encoder_token_ids, max_length=fixed_length, beam_size=settings.beam_size
+        ),
+        "is_finite": tf.fill(tf.shape(longest), True),
+    }
+    result, cache = search.run_fixed(cache, longest, model.config.start_token_id)
+    return result, cache["is_finite"]
+
+
+def most_hypotheses(settings: SearchSettings) -> int:
+    """Returns the number of hypotheses of a sentence: 1 if the search is greedy or draws."""
+    return settings.beam_size if settings.sampler is None else 1
+
+
+def require_n_best(settings: SearchSettings, n_best: int) -> None:
+    """Raises a `ValueError` if a search of these settings does not have `n_best` hypotheses."""
+    if n_best > most_hypotheses(settings):
         raise ValueError(
             "`n_best` must be at most `beam_size`, and 1 with a sampler. Received: "
             f"{n_best=}, beam_size={settings.beam_size}, sampler={settings.sampler!r}"
         )
 
+
+def _make_search(decode_step, config, settings, alpha, n_best, fixed_length=None):
+    is_greedy = most_hypotheses(settings) == 1
+    require_n_best(settings, n_best)
+
     def step(token_ids, parents, cache, index):
         parents = None if is_greedy else parents
-        return StepOutput(*model.decode_step(token_ids, cache, index, parents=parents))
+        return StepOutput(*decode_step(token_ids, cache, index, parents=parents))
 
-    longest = _max_lengths(config, encoder_token_ids, length_ratio, extra_length, target_prefix)
-    arguments: dict[str, Any] = {
-        "max_lengths": longest,
-        "start_token_id": config.start_token_id,
+    rules: dict[str, Any] = {
+        "step_fn": step,
         "end_token_id": config.end_token_id,
         "pad_token_id": config.pad_token_id,
         "length_penalty": settings.length_penalty,
         "alpha": alpha,
-        "target_prefix": target_prefix,
+        "count_end_token": settings.count_end_token,
         "processors": settings.processors,
+        "fixed_length": fixed_length,
     }
-    cache = model.init_cache(encoder_token_ids)
     if is_greedy:
-        return greedy_search(step, cache, sampler=settings.sampler, **arguments)
-    return beam_search(step, cache, beam_size=settings.beam_size, n_best=n_best, **arguments)
+        return GreedySearch(**rules, sampler=settings.sampler)
+    beams = {"beam_size": settings.beam_size, "stopping": settings.stopping}
+    return BeamSearch(**rules, **beams, n_best=n_best)
 
 
 def runtime_inputs(settings: SearchSettings) -> tuple[tf.Tensor, ...]:
@@ -122,12 +181,22 @@ def teacher_forcing(config, encoder_token_ids, target_token_ids):
     return {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": given}
 
 
-def _max_lengths(config, encoder_token_ids, length_ratio, extra_length, target_prefix):
+def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
+    """Returns the greatest maximum length of a translation of `source_length` tokens."""
+    _, length_ratio, extra_length, max_length = settings.runtime_values
+    longest = min(math.floor(length_ratio * (source_length - 1)) + extra_length, max_length)
+    is_learned = config.positions == "learned"
+    return max(1, min(longest, config.max_sequence_length) if is_learned else longest)
+
+
+def _max_lengths(config, encoder_token_ids, limits, target_prefix=None):
     """Maximum number of tokens of each sentence, with the end token; 0 for empty sentences."""
+    length_ratio, extra_length, max_length = limits
     lengths = _count_tokens(encoder_token_ids, config) - 1
-    # float64 rounds as Python does. Clipped to the range of int32.
+    # float64 rounds as Python does. `max_length` is in the range of int32.
     longest = tf.floor(length_ratio * tf.cast(lengths, tf.float64))
-    longest = tf.minimum(longest + tf.cast(extra_length, tf.float64), tf.int32.max)
+    longest = longest + tf.cast(extra_length, tf.float64)
+    longest = tf.minimum(longest, tf.cast(max_length, tf.float64))
     longest = tf.maximum(tf.cast(longest, tf.int32), 1)
     if target_prefix is not None:
         longest = tf.maximum(longest, _count_tokens(target_prefix, config) + 1)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 # Log-probability of a forbidden token, and score of an empty beam slot.
 IMPOSSIBLE = -float("inf")
+NOT_FINITE = "The model's logits must not be NaN, and at least one must be finite"
 # Chunk size of the two-stage `top_k`.
 _CHUNK = 64
 
@@ -47,13 +48,14 @@ def top_k(values, k):
     return values, tf.gather(best, positions // _CHUNK, batch_dims=2) * _CHUNK + positions % _CHUNK
 
 
-def best_next_tokens(logits, k, constraints):
+def best_next_tokens(logits, k, constraints, compiled=False):
     """Returns the most probable next tokens of each hypothesis.
 
     Args:
         logits: float tensor `(B, W, V)`.
         k: int.
         constraints: callable from log-probs `(B, W, V)` to log-probs, or `None`.
+        compiled: bool. Whether XLA compiles it. Defaults to `False`.
 
     Returns:
         float32 log-probs and int32 token ids, both `(B, W, k)`, the best first.
@@ -61,9 +63,14 @@ def best_next_tokens(logits, k, constraints):
     if constraints is not None:
         return top_k(next_log_probs(logits, constraints), k)
     # Log-probs are logits minus a constant, so only the best one is normalised.
-    # `tf.nn.softmax` is twice as fast as `tf.nn.log_softmax`.
     logits = tf.cast(logits, tf.float32)
     values, token_ids = top_k(logits, k)
+    if compiled:
+        # Without `values[:, :, :1]`: for two slices, XLA would sort the whole vocabulary.
+        best = tf.reduce_max(values, axis=-1, keepdims=True)
+        total = tf.reduce_sum(tf.exp(logits - best), axis=-1, keepdims=True)
+        return values - best - tf.math.log(total), token_ids
+    # `tf.nn.softmax` is twice as fast as `tf.nn.log_softmax`.
     highest = tf.gather(tf.nn.softmax(logits), token_ids[:, :, :1], batch_dims=2)
     highest = tf.minimum(_require_finite(tf.math.log(highest)), 0.0)
     return values - values[:, :, :1] + highest, token_ids
@@ -83,9 +90,7 @@ def next_log_probs(logits, constraints=None):
 
 
 def _require_finite(highest_log_probs):
-    return tf.debugging.check_numerics(
-        highest_log_probs, "The model's logits must not be NaN, and at least one must be finite"
-    )
+    return tf.debugging.check_numerics(highest_log_probs, NOT_FINITE)
 
 
 def make_constraints(processors, token_ids, index, target_prefix, pad_token_id):

@@ -62,6 +62,15 @@ class SearchResult(NamedTuple):
             token_ids=tf.pad(self.token_ids, padding), log_probs=tf.pad(self.log_probs, padding)
         )
 
+    def trim(self, pad_token_id: int) -> "SearchResult":
+        """Returns the result as long as its longest hypothesis, and padded."""
+        longest = tf.maximum(tf.reduce_max(self.lengths), 0)
+        is_token = tf.sequence_mask(self.lengths, longest)
+        return self._replace(
+            token_ids=tf.where(is_token, self.token_ids[:, :, :longest], pad_token_id),
+            log_probs=tf.where(is_token, self.log_probs[:, :, :longest], 0.0),
+        )
+
 
 class Tokens(NamedTuple):
     """Tokens and their log-probs: `(B, W)` one per hypothesis, or `(B, W, T)` all so far."""
@@ -70,15 +79,22 @@ class Tokens(NamedTuple):
     log_probs: tf.Tensor  # float32
 
     @classmethod
-    def none(cls, batch_size, slots):
-        """Returns an empty history `(B, slots, 0)`."""
-        shape = [batch_size, slots, 0]
+    def none(cls, batch_size, slots, length=0):
+        """Returns an empty history `(B, slots, length)`."""
+        shape = [batch_size, slots, length]
         return cls(tf.zeros(shape, tf.int32), tf.zeros(shape))
 
     def append(self, new):
         """Returns a history `(B, W, T)` with the tokens `(B, W)` at its end."""
         return tf.nest.map_structure(
             lambda past, last: tf.concat([past, last[:, :, None]], axis=2), self, new
+        )
+
+    def put(self, new, index):
+        """Returns a history of the same length with the tokens `(B, W)` at `index`."""
+        is_there = tf.range(self.token_ids.shape[2]) == index
+        return tf.nest.map_structure(
+            lambda past, last: tf.where(is_there, last[:, :, None], past), self, new
         )
 
 
@@ -96,7 +112,7 @@ def penalty(lengths: tf.Tensor, length_penalty: str | None, alpha: float | tf.Te
     """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
-        lengths: int tensor of tokens, the end token included.
+        lengths: int tensor of tokens, as `counted_lengths` counts them.
         length_penalty: `"gnmt"`, the paper's: `((5 + n) / 6)^alpha`; `"mean"`: `n^alpha`; or
             `None`: 1.
         alpha: float, or scalar float tensor.
@@ -122,6 +138,17 @@ def penalty(lengths: tf.Tensor, length_penalty: str | None, alpha: float | tf.Te
     )
 
 
+def counted_lengths(lengths: Any, ends: Any, count_end_token: bool) -> Any:
+    """Returns the lengths `n` of the length penalty: at least 1 if end tokens do not count.
+
+    Args:
+        lengths: int or int tensor of tokens, end tokens included.
+        ends: how many of them are end tokens; a bool tensor for hypotheses, which have at most one.
+        count_end_token: bool.
+    """
+    return lengths if count_end_token else tf.maximum(lengths - tf.cast(ends, tf.int32), 1)
+
+
 def select(nest: Any, slots: tf.Tensor) -> Any:
     """Gathers along axis 1, the hypotheses, in every tensor; `slots` `(B, ...)` are indices."""
     return tf.nest.map_structure(lambda tensor: tf.gather(tensor, slots, batch_dims=1), nest)
@@ -140,8 +167,11 @@ class Search:
     static, except in the cache. It has the fields `sentences` and `history`.
 
     Args:
-        step_fn, end_token_id, pad_token_id, length_penalty, alpha, processors: as in
-            `greedy_search`.
+        step_fn, end_token_id, pad_token_id, length_penalty, alpha, count_end_token, processors: as
+            in `greedy_search`.
+        fixed_length: int. The tensors have room for this number of tokens from the start, so that
+            their shapes do not change, as XLA needs. The cache must be such a one, and every
+            sentence's maximum length at most this. Defaults to `None`: they grow.
     """
 
     step_fn: StepFunction
@@ -149,19 +179,49 @@ class Search:
     pad_token_id: int
     length_penalty: str | None
     alpha: float | tf.Tensor
+    count_end_token: bool
     processors: Sequence[Processor]
+    fixed_length: int | None = None
 
     def run(self, cache, max_lengths, start_token_id, target_prefix, compaction):
         """Returns the `SearchResult`. The arguments are those of `greedy_search`."""
+        state = self._start(cache, max_lengths, start_token_id, target_prefix)
+        return search_loop(self, state, compaction).trim(self.pad_token_id)
+
+    def run_fixed(self, cache, max_lengths, start_token_id):
+        """As `run`, with fixed shapes: returns the result before `trim`, and the cache."""
+        _, state = tf.while_loop(
+            lambda index, state: ~tf.reduce_all(state.sentences.done),
+            lambda index, state: (index + 1, self.step(index, state)),
+            (tf.constant(0), self._start(cache, max_lengths, start_token_id)),
+        )
+        return self.result(state), state.sentences.cache
+
+    def no_tokens(self, batch_size, slots):
+        """Returns an empty history."""
+        return Tokens.none(batch_size, slots, self.fixed_length or 0)
+
+    def extend(self, history, tokens, index):
+        """Returns a history of `index` tokens with the next ones, `(B, W)`."""
+        return history.put(tokens, index) if self.is_compiled else history.append(tokens)
+
+    def _start(self, cache, max_lengths, start_token_id, target_prefix=None):
         batch_size = tf.size(max_lengths)
         if target_prefix is None:
             target_prefix = tf.zeros([batch_size, 0], tf.int32)
         rows = tf.range(batch_size)
         sentences = Sentences(rows, max_lengths <= 0, max_lengths, target_prefix, cache)
-        return search_loop(self, self.start(sentences, start_token_id), compaction)
+        return self.start(sentences, start_token_id)
 
-    def penalty(self, lengths):
+    def penalty(self, lengths, has_end):
+        """Returns the length penalty; `has_end`: bool, or bool tensor of the same shape."""
+        lengths = counted_lengths(lengths, has_end, self.count_end_token)
         return penalty(lengths, self.length_penalty, self.alpha)
+
+    @property
+    def is_compiled(self):
+        """Whether XLA compiles the search."""
+        return self.fixed_length is not None
 
     def constraints(self, state, index):
         """Returns the constraints on the next token, for `best_next_tokens`."""
@@ -178,7 +238,7 @@ def search_loop(search, state, compaction):
         compaction: bool. `False`: finished sentences stay in the batch. The result is the same.
 
     Returns:
-        `SearchResult`.
+        `SearchResult`, not trimmed.
     """
     results = tf.nest.map_structure(tf.zeros_like, search.result(state))
 
@@ -212,12 +272,7 @@ def search_loop(search, state, compaction):
         start,
         shape_invariants=(tf.TensorShape([]), _loop_shapes(state), result_shapes),
     )
-    longest = tf.maximum(tf.reduce_max(results.lengths), 0)
-    is_token = tf.sequence_mask(results.lengths, longest)
-    return results._replace(
-        token_ids=tf.where(is_token, results.token_ids[:, :, :longest], search.pad_token_id),
-        log_probs=tf.where(is_token, results.log_probs[:, :, :longest], 0.0),
-    )
+    return results
 
 
 def _loop_shapes(state):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from keras_transformer.settings import Settings
 
 LENGTH_PENALTIES = ("gnmt", "mean", None)
+STOP_RULES = ("exhaustive", "first_beams")
 ON_TOO_LONG = ("split", "truncate", "error")
 
 
@@ -20,12 +21,22 @@ class SearchSettings(Settings):
         beam_size: int. Hypotheses that are extended side by side; 1 is greedy search. Defaults to
             `4`, the paper's.
         length_penalty: `"gnmt"`: scores are sums of log-probs divided by `((5 + n) / 6)^alpha`, the
-            paper's; `"mean"`: divided by `n^alpha`; `None`: sums. `n` counts the end token.
+            paper's; `"mean"`: divided by `n^alpha`; `None`: sums. `n` is the number of tokens.
         alpha: float from -10 to 10. A larger one favours longer translations. Defaults to `0.6`,
             the paper's.
+        count_end_token: bool. Whether `n` counts the end token. If not, `n` is at least 1, and a
+            translation that was cut at its maximum length has no end token to leave out. Defaults
+            to `True`.
+        stopping: `"exhaustive"`: a sentence is done when no active hypothesis can still win;
+            `"first_beams"`, the rule of CTranslate2 and fairseq: when `beam_size` hypotheses have
+            ended, of those among the best `beam_size` of a step. Greedy search ignores it. Defaults
+            to `"exhaustive"`.
         length_ratio: float from 0 to 1,000. A translation has at most `length_ratio * source +
             extra_length` tokens, the product rounded down. Defaults to `1.0`.
         extra_length: int from 0 to 1,000,000, in tokens. Defaults to `50`, the paper's.
+        max_length: int from 1 to 1,000,000. A translation also has at most this number of tokens,
+            the end token included; one with a target prefix, at least the prefix and one token.
+            Defaults to no such limit.
         processors: tuple of callables that constrain the next token, such as those of
             `decoding.processors`. Defaults to none.
         sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
@@ -40,24 +51,27 @@ class SearchSettings(Settings):
             words within the bound are translated; `"error"`: a longer line is an error. Defaults to
             `"split"`.
 
-    `alpha`, `length_ratio`, `extra_length`, `max_source_tokens` and `on_too_long` may change from
-    call to call at no cost. Any other change, such as another processor or sampler object, traces
-    another graph.
+    `alpha`, `length_ratio`, `extra_length`, `max_length`, `max_source_tokens` and `on_too_long` may
+    change from call to call at no cost, except that a compiled search is compiled for its maximum
+    length. Any other change, such as another processor or sampler object, traces another graph.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
 
     Example:
 
-    >>> SearchSettings(beam_size=8, alpha=1.0).runtime_values
-    (1.0, 1.0, 50)
+    >>> SearchSettings(beam_size=8, alpha=1.0, max_length=200).runtime_values
+    (1.0, 1.0, 50, 200)
     """
 
     beam_size: int = 4
     length_penalty: str | None = "gnmt"
     alpha: float = 0.6
+    count_end_token: bool = True
+    stopping: str = "exhaustive"
     length_ratio: float = 1.0
     extra_length: int = 50
+    max_length: int | None = None
     processors: tuple | list = ()
     sampler: object = None
     max_source_tokens: int | None = None
@@ -71,6 +85,10 @@ class SearchSettings(Settings):
             self._reject("length_penalty", '"gnmt", "mean" or None')
         if not -10 <= self.alpha <= 10:
             self._reject("alpha", "from -10 to 10")
+        if self.stopping not in STOP_RULES:
+            self._reject("stopping", '"exhaustive" or "first_beams"')
+        if self.max_length is not None and not 1 <= self.max_length <= 1_000_000:
+            self._reject("max_length", "from 1 to 1,000,000")
         for name, most in (("length_ratio", 1_000), ("extra_length", 1_000_000)):
             if not 0 <= getattr(self, name) <= most:
                 self._reject(name, f"from 0 to {most:,}")
@@ -86,14 +104,18 @@ class SearchSettings(Settings):
         object.__setattr__(self, "processors", tuple(self.processors))
 
     @property
-    def runtime_values(self) -> tuple[float, float, int]:
-        """`alpha`, `length_ratio` and `extra_length`, which graphs take as inputs."""
-        return self.alpha, self.length_ratio, self.extra_length
+    def runtime_values(self) -> tuple[float, float, int, int]:
+        """`alpha`, `length_ratio`, `extra_length` and `max_length`, which graphs take as inputs.
+
+        Without a `max_length`, its value is the greatest int32.
+        """
+        max_length = self.max_length or 2**31 - 1
+        return self.alpha, self.length_ratio, self.extra_length, max_length
 
     @property
     def graph_settings(self) -> "SearchSettings":
         """The settings that a graph is traced for; the others are the defaults."""
-        names = ("beam_size", "length_penalty", "processors", "sampler")
+        names = "beam_size length_penalty count_end_token stopping processors sampler".split()
         return SearchSettings(**{name: getattr(self, name) for name in names})
 
 

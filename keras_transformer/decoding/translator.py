@@ -3,6 +3,7 @@
 It runs eagerly in Python; `export_saved_model` exports its graph.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -27,24 +28,28 @@ from keras_transformer.decoding.batches import (
     map_batches,
     map_rows,
 )
+from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
 from keras_transformer.decoding.lines import checked_lines, require_at_most, token_ids_of
 from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
 from keras_transformer.decoding.model_search import (
+    IDS,
     RUNTIME_SPECS,
     EncoderDecoder,
+    require_n_best,
     runtime_inputs,
     score_model,
     search_model,
     teacher_forcing,
 )
-from keras_transformer.decoding.search import SearchResult, penalty
-from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.search import SearchResult, counted_lengths, penalty
+from keras_transformer.decoding.search_settings import ON_TOO_LONG, SearchSettings
 from keras_transformer.layers.arguments import require_positive
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
-_IDS = tf.TensorSpec([None, None], tf.int32)
+_CUT_INPUTS = _TEXT, tf.TensorSpec([], tf.int64)
+_RESULT_IDS = tf.TensorSpec([None, None, None], tf.int32)
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
 # Size of the LRU cache of traced searches: a graph of a frozen translator holds all weights.
@@ -63,9 +68,16 @@ class Translator:
             faster, by a third for one sentence at a time, but it does not follow later training.
             Defaults to `False`.
         dtype: name of a dtype, such as `"bfloat16"`, that a frozen copy is cast to. Optional.
+        compiled: `"auto"`, `True` or `False`. Whether XLA compiles the search for batches of few
+            lines, which is about twice as fast for one line. Compiling takes some 4 seconds for
+            each padded shape and beam: `"auto"` does it in the second call that needs it, for at
+            most 4 lines of at most 128 tokens in float32; `True` in the first, for at most 8
+            lines; `False` never; `warm_up` does it ahead. Searches with processors, a sampler or a
+            prefix are not compiled. Defaults to `"auto"`.
         **settings: those of `SearchSettings`: `beam_size=4`, `length_penalty="gnmt"`, `alpha=0.6`,
-            `length_ratio=1.0`, `extra_length=50`, `processors=()`, `sampler=None`,
-            `max_source_tokens=None`, `on_too_long="split"`.
+            `count_end_token=True`, `stopping="exhaustive"`, `length_ratio=1.0`, `extra_length=50`,
+            `max_length=None`, `processors=()`, `sampler=None`, `max_source_tokens=None`,
+            `on_too_long="split"`.
 
     Call arguments:
         lines: list of strings, or one string.
@@ -119,6 +131,7 @@ class Translator:
         *,
         frozen: bool = False,
         dtype: str | None = None,
+        compiled: str | bool = "auto",
         **settings: Any,
     ) -> None:
         if keras.backend.backend() != "tensorflow":
@@ -136,8 +149,14 @@ class Translator:
             self.model = self._decoder.model
         self.settings = self._bounded(SearchSettings(**settings))
         self._cutter = LineCutter(tokenizer)
+        self._cut_text = {
+            rule: _as_graph(partial(self._pieces_of, on_too_long=rule), tokenizers[0], *_CUT_INPUTS)
+            for rule in ON_TOO_LONG
+        }
+        self._detokenize = _as_graph(self._best_texts, tokenizers[1], _RESULT_IDS)
         self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
         self._tracing = threading.Lock()
+        self._compiled = CompiledSearches(self.model, compiled)
 
     # Any: a union of the four result types would force every caller to narrow it.
     def __call__(
@@ -156,6 +175,7 @@ class Translator:
         if n_best is not None:
             require_positive(n_best=n_best)
         search_settings = self._bounded(replace(self.settings, **settings))
+        require_n_best(search_settings, n_best or 1)
         pieces = self._pieces(lines, search_settings, must_be_whole=return_attention)
         columns = [pieces.token_ids]
         if target_prefix is not None:
@@ -166,7 +186,7 @@ class Translator:
         def translate_batch(source, *prefix):
             result = search(source, *prefix)
             if not return_hypotheses:
-                return _strings(self.target_tokenizer.detokenize(result.token_ids[:, 0]))
+                return _strings(self._detokenize(result.token_ids))
             if return_attention:
                 return self._with_attention(source, result, batch_sentences)
             return self._hypotheses(source, result)
@@ -175,14 +195,46 @@ class Translator:
         pad = self.model.config.pad_token_id
         found = map_rows(translate_batch, columns, pad, batch_sentences, on_progress, lines_of)
         if return_hypotheses:
-            kind, alpha = search_settings.length_penalty, search_settings.alpha
-            of_length = partial(penalty, length_penalty=kind, alpha=alpha)
-            translations = join_by_line(found, lines_of, pieces.dropped.numpy(), of_length)
+            of_tokens = partial(self._penalty, search_settings)
+            translations = join_by_line(found, lines_of, pieces.dropped.numpy(), of_tokens)
         else:
             warn_of_long_lines(pieces, search_settings.max_source_tokens)
-            texts = tf.constant(found, tf.string)
-            translations = _strings(join_translations(texts, pieces.lines, len(lines)))
+            translations = found
+            if len(found) > len(lines):
+                texts = tf.constant(found, tf.string)
+                translations = _strings(join_translations(texts, pieces.lines, len(lines)))
         return translations[0] if is_one else translations
+
+    def warm_up(
+        self,
+        source_lengths: Iterable[int] = (8, 16, 24, 32),
+        batch_sizes: Iterable[int] = (1,),
+        n_best: int = 1,
+        on_progress: Callable[[int], Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Compiles searches now rather than in the calls that need them, see `compiled`.
+
+        Args:
+            source_lengths: ints from 1 to 128, in tokens with the end token. Each is rounded up to
+                8, 16, 24, 32, 48, 64, 96 or 128. Defaults to `(8, 16, 24, 32)`.
+            batch_sizes: ints from 1 to 4, or to 8 with `compiled=True`: the lines of a call. Each
+                is rounded up to a power of 2. Defaults to `(1,)`.
+            n_best: as in the calls. Defaults to `1`.
+            on_progress: callable, called after each shape with 1. Optional.
+            **settings: settings of the search that differ in these calls.
+
+        Raises:
+            ValueError: if a search of these settings is not compiled.
+        """
+        search_settings = self._bounded(replace(self.settings, **settings))
+        require_n_best(search_settings, n_best)
+        self._pieces(["."], search_settings, must_be_whole=False)  # traces
+        self._detokenize(tf.zeros([1, 1, 1], tf.int32))
+        for shape in itertools.product(batch_sizes, source_lengths):
+            self._compiled.warm_up(search_settings, n_best, shape)
+            if on_progress is not None:
+                on_progress(1)
 
     @tf.function(input_signature=[_TEXT], autograph=False)
     def translate(self, text: tf.Tensor) -> tf.Tensor:
@@ -193,15 +245,13 @@ class Translator:
         pieces hold fewer.
         """
         settings = self.settings
-        token_ids = token_ids_of(self.source_tokenizer, text)
-        pieces = self._cutter.cut(token_ids, settings.max_source_tokens - 1, settings.on_too_long)
+        pieces = self._pieces_of(text, settings.max_source_tokens - 1, settings.on_too_long)
 
         def translate_batch(source):
             result = search_model(self._decoder, source, settings)
-            return self.target_tokenizer.detokenize(result.token_ids[:, 0])
+            return self._best_texts(result.token_ids)
 
-        rows = self._with_end(pieces.token_ids)
-        texts = map_batches(translate_batch, rows, self.model.config.pad_token_id)
+        texts = map_batches(translate_batch, pieces.token_ids, self.model.config.pad_token_id)
         return join_translations(texts, pieces.lines, tf.size(text))
 
     def score(
@@ -211,7 +261,7 @@ class Translator:
         batch_sentences: int = BATCH_SENTENCES,
         on_progress: Callable[[int], Any] | None = None,
     ) -> Any:
-        """Returns the model's scores of given translations, with the translator's length penalty.
+        """Returns the model's scores of given translations, as the translator's search scores.
 
         Args:
             sources: list of strings, or one string.
@@ -256,12 +306,18 @@ class Translator:
 
     def _pieces(self, lines, settings, must_be_whole):
         """Returns the lines with their end tokens, split or truncated by `on_too_long`."""
-        token_ids = token_ids_of(self.source_tokenizer, checked_lines(lines, "lines"))
+        text = tf.constant(checked_lines(lines, "lines"), tf.string)
         most, on_too_long = settings.max_source_tokens, settings.on_too_long
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
+            token_ids = token_ids_of(self.source_tokenizer, text)
             require_at_most(most, f"`max_source_tokens`{where}", token_ids, "lines", _TRUNCATE)
-        pieces = self._cutter.cut(token_ids, most - 1, on_too_long)
+        return self._cut_text[on_too_long](text, tf.constant(most - 1, tf.int64))
+
+    def _pieces_of(self, text, most, on_too_long):
+        """Tokenizes and cuts lines, in the graph or eagerly; `most` without the end token."""
+        token_ids = token_ids_of(self.source_tokenizer, text)
+        pieces = self._cutter.cut(token_ids, most, on_too_long)
         return pieces._replace(token_ids=self._with_end(pieces.token_ids))
 
     def _whole(self, lines, name, tokenizer):
@@ -292,17 +348,28 @@ class Translator:
         rows = tf.concat([prefixes[:, :-1], tf.ragged.constant([[]], tf.int32)], axis=0)
         return tf.gather(rows, np.where(is_first, lines, count))
 
+    def _best_texts(self, token_ids):
+        return self.target_tokenizer.detokenize(token_ids[:, 0])
+
     def _with_end(self, token_ids):
         return append_token(token_ids, self.model.config.end_token_id)
 
     def _search(self, settings, n_best, has_prefix):
-        """Returns the graph of a search, which is traced once for each set of graph settings."""
-        with self._tracing:  # otherwise several threads would trace the same graph
-            graph = self._search_graph(settings.graph_settings, n_best, has_prefix)
-        return partial(graph, runtime_inputs(settings))
+        """Returns a search `(source, *prefix) -> SearchResult`."""
+        values = runtime_inputs(settings)
+        find_compiled = self._compiled.of_call(settings, n_best, has_prefix)
+
+        def search(source, *prefix):
+            found = find_compiled(source.shape)
+            if found is None:
+                with self._tracing:  # otherwise several threads would trace the same graph
+                    found = self._search_graph(settings.graph_settings, n_best, has_prefix)
+            return found(values, source, *prefix)
+
+        return search
 
     def _trace(self, settings, n_best, has_prefix):
-        inputs = [RUNTIME_SPECS, _IDS, _IDS] if has_prefix else [RUNTIME_SPECS, _IDS]
+        inputs = [RUNTIME_SPECS, IDS, IDS] if has_prefix else [RUNTIME_SPECS, IDS]
 
         @tf.function(input_signature=inputs, autograph=False)
         def search(runtime_values, source, *prefix):
@@ -311,20 +378,33 @@ class Translator:
 
         return search.get_concrete_function()
 
-    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
+    @tf.function(input_signature=[IDS, IDS], autograph=False)
     def _log_probs(self, source, target):
         return score_model(self.model, source, target)
 
-    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
+    @tf.function(input_signature=[IDS, IDS], autograph=False)
     def _attention_scores(self, source, target):
         return self.model.attention_scores(teacher_forcing(self.model.config, source, target))
 
+    def _penalty(self, settings, tokens):
+        """Returns the length penalty of a list of tokens, which may have several end tokens."""
+        end_token = self._target_token(self.model.config.end_token_id)
+        ends = tokens.count(end_token)
+        lengths = counted_lengths(len(tokens), ends, settings.count_end_token)
+        return penalty(lengths, settings.length_penalty, settings.alpha)
+
+    def _target_token(self, token_id):
+        (token,) = _strings(self.target_tokenizer.tokens(tf.constant([token_id])))
+        return token
+
     def _score(self, source, target):
-        """Returns the hypotheses of given targets."""
+        """Returns the hypotheses of given targets, which have an end token."""
         log_probs = self._log_probs(source, target)
         lengths = tf.reduce_sum(tf.cast(target != self.model.config.pad_token_id, tf.int32), axis=1)
-        penalties = penalty(lengths, self.settings.length_penalty, self.settings.alpha)
+        counted = counted_lengths(lengths, True, self.settings.count_end_token)
+        penalties = penalty(counted, self.settings.length_penalty, self.settings.alpha)
         scores = tf.reduce_sum(log_probs, axis=1) / penalties
+        target = tf.constant(target)
         one = [tensor[:, None] for tensor in (target, lengths, scores, log_probs)]
         return [best for (best,) in self._hypotheses(source, SearchResult(*one))]
 
@@ -338,16 +418,14 @@ class Translator:
         The decoder is causal, so these are the scores of the search's steps, up to rounding.
         """
         found = list(self._hypotheses(source, result))
-        source, token_ids = source.numpy(), result.token_ids.numpy()
+        token_ids = result.token_ids.numpy()
         places = [(row, rank) for row, ranks in enumerate(found) for rank in range(len(ranks))]
         hypotheses = [found[row][rank] for row, rank in places]
         lengths = [max(len(one.source_tokens), len(one.tokens)) for one in hypotheses]
         config = self.model.config
         # Smaller batches: the scores of all blocks are in memory at the same time.
         most_pairs = MOST_PAIRS // (config.num_encoder_layers + 2 * config.num_decoder_layers)
-        (start_token,) = _strings(
-            self.target_tokenizer.tokens(tf.constant([config.start_token_id]))
-        )
+        start_token = self._target_token(config.start_token_id)
         batches = batch_rows(tf.constant(lengths, tf.int64), batch_sentences, most_pairs)
         for batch in batches.to_list():
             rows, ranks = np.transpose([places[index] for index in batch])
@@ -358,6 +436,18 @@ class Translator:
                 attention = attention_of(found[row][rank], scores, index, start_token)
                 found[row][rank] = replace(found[row][rank], attention=attention)
         return found
+
+
+def _as_graph(function, tokenizer, *specs):
+    """Returns the function as a graph; eagerly it takes longer than the search for one sentence.
+
+    The methods of a tokenizer that is no `tf.Module` need not be TensorFlow operations.
+    """
+    if not isinstance(tokenizer, tf.Module):
+        return function
+    # Traced in the first call: most translators need one of the graphs that they may need.
+    graph = lru_cache(1)(tf.function(function, specs, autograph=False).get_concrete_function)
+    return lambda *tensors: graph()(*tensors)
 
 
 def _strings(tensor):

@@ -253,7 +253,9 @@ class Trainer:
             pairs = data.pairs("validation", self.data_folder)
             sample = list(itertools.islice(pairs, training.translation_sample))
             epochs, longest = training.translation_epochs, data.max_length
-            translator = Translator(model, *tokenizers, beam_size=1, max_source_tokens=longest)
+            translator = Translator(
+                model, *tokenizers, compiled=False, beam_size=1, max_source_tokens=longest
+            )
             callbacks += [TranslationEvaluator(translator, sample, epochs, print_fn=self.print_fn)]
         if self.is_chief:
             best = (keeper.best() or {}).get(monitor)

@@ -1,7 +1,7 @@
 """The searches in plain Python, and random models that both implementations search.
 
-The plain searches handle one sentence at a time, with lists and float64, without padding, and never
-stop early.
+The plain searches handle one sentence at a time, with lists and float64, without padding, and stop
+only where the rule says so: `"exhaustive"` never does.
 """
 
 import math
@@ -12,7 +12,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from keras_transformer.decoding.beam import beam_search
+from keras_transformer.decoding.beam import BeamSearch, beam_search
+from keras_transformer.decoding.greedy import GreedySearch
 from keras_transformer.decoding.search import StepOutput
 from tests.examples import examples
 
@@ -32,17 +33,19 @@ def are_close(a, b):
     return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def scored(tokens, log_probs, length_penalty, alpha):
+def scored(tokens, log_probs, end, length_penalty, alpha, count_end_token=True):
     n = len(tokens)
     if n == 0:
         return Hypothesis(0.0, (), ())
+    if not count_end_token and tokens[-1] == end:
+        n = max(n - 1, 1)
     penalty = {"gnmt": ((5 + n) / 6) ** alpha, "mean": n**alpha, None: 1.0}[length_penalty]
     return Hypothesis(sum(log_probs) / penalty, tokens, log_probs)
 
 
-def best_first(complete, length_penalty, alpha):
+def best_first(complete, end, penalty):
     """The sort is stable: of equal scores the earlier hypothesis stays first."""
-    hypotheses = [scored(*both, length_penalty, alpha) for both in complete]
+    hypotheses = [scored(*both, end, *penalty) for both in complete]
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
 
@@ -61,7 +64,7 @@ def all_hypotheses(next_log_probs, max_length, penalty, end=END):
             if log_prob > -math.inf:
                 yield from extensions((*tokens, token), (*log_probs, log_prob))
 
-    return best_first(extensions((), ()), *penalty)
+    return best_first(extensions((), ()), end, penalty)
 
 
 def summands(tokens, log_probs):
@@ -69,7 +72,7 @@ def summands(tokens, log_probs):
     return [(tokens[:t], x) for t, x in enumerate(log_probs) if x]
 
 
-def beam_hypotheses(next_log_probs, max_length, penalty, beam_size, end=END):
+def beam_hypotheses(next_log_probs, max_length, penalty, beam_size, end=END, stopping="exhaustive"):
     """Every finished hypothesis, best first, and whether rounding may decide the order.
 
     It may where the totals of two neighbouring candidates are close but are sums of different
@@ -89,9 +92,12 @@ def beam_hypotheses(next_log_probs, max_length, penalty, beam_size, end=END):
         for one, other in zip(watched, watched[1:], strict=False):
             in_doubt |= are_close(one[0], other[0]) and summands(*one[3:]) != summands(*other[3:])
         chosen = [candidate[-2:] for candidate in candidates[: 2 * beam_size]]
-        complete += [c for c in chosen if is_complete(c[0], max_length, end)]
+        may_end = chosen[:beam_size] if stopping == "first_beams" else chosen
+        complete += [c for c in may_end if is_complete(c[0], max_length, end)]
         alive = [c for c in chosen if not is_complete(c[0], max_length, end)][:beam_size]
-    return best_first(complete, *penalty), in_doubt
+        if stopping == "first_beams" and len(complete) >= beam_size:
+            break
+    return best_first(complete, end, penalty), in_doubt
 
 
 def greedy_hypotheses(next_log_probs, max_length, penalty, end=END):
@@ -103,7 +109,7 @@ def greedy_hypotheses(next_log_probs, max_length, penalty, end=END):
         if best == -math.inf:
             return []
         tokens, log_probs = (*tokens, row.index(best)), (*log_probs, best)
-    return [scored(tokens, log_probs, *penalty)]
+    return [scored(tokens, log_probs, end, *penalty)]
 
 
 class RandomModels:
@@ -260,9 +266,13 @@ def assert_best(found, complete, n_best, strictly=False):
         assert not strictly or hypothesis.tokens == best.tokens
 
 
+# `length_penalty`, `alpha`, `count_end_token`.
 penalties = st.tuples(
-    st.sampled_from(["gnmt", "mean", None]), st.sampled_from([0.6, 1.0, 2.0, 0.0, -0.5, -2.0])
+    st.sampled_from(["gnmt", "mean", None]),
+    st.sampled_from([0.6, 1.0, 2.0, 0.0, -0.5, -2.0]),
+    st.booleans(),
 )
+stop_rules = st.sampled_from(["exhaustive", "first_beams"])
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -294,7 +304,9 @@ def exhaustive_width(models, max_lengths):
     return (models.vocabulary_size - 1) ** (max(*max_lengths, 1) - 1)
 
 
-def plain_search(models, sentence, max_length, penalty, beam_size, constraints=()):
+def plain_search(
+    models, sentence, max_length, penalty, beam_size, constraints=(), stopping="exhaustive"
+):
     """The hypotheses that a search finishes, best first, and whether rounding may decide.
 
     With `beam_size=None` all possible hypotheses.
@@ -304,30 +316,53 @@ def plain_search(models, sentence, max_length, penalty, beam_size, constraints=(
         return all_hypotheses(model, max_length, penalty, models.end), False
     if beam_size == 1:
         return greedy_hypotheses(model, max_length, penalty, models.end), False
-    complete, in_doubt = beam_hypotheses(model, max_length, penalty, beam_size, models.end)
+    rules = penalty, beam_size, models.end, stopping
+    complete, in_doubt = beam_hypotheses(model, max_length, *rules)
     return complete, in_doubt and models.kind == "any"  # in other kinds all sums are exact
+
+
+GREEDY_RULES = ("length_penalty", "alpha", "count_end_token")
 
 
 def search(models, max_lengths, penalty=(None, 0.0), processors=(), by=beam_search, **options):
     """Searches all sentences, or `sentences`."""
     sentences = options.pop("sentences", range(models.count))
+    options |= zip(GREEDY_RULES, penalty, strict=False)
     return by(
         models.step_fn,
         models.cache(sentences),
         tf.constant([max_lengths[sentence] for sentence in sentences], tf.int32),
         *(START, models.end, PAD),
-        length_penalty=penalty[0],
-        alpha=penalty[1],
         processors=(*models.processors, *processors),
         **options,
     )
 
 
-def search_both_ways(models, max_lengths, penalty, **options):
-    """The hypotheses, which must be the same with and without compaction."""
+def search_every_way(models, max_lengths, penalty, **options):
+    """The hypotheses: the same with and without compaction, and with the shapes of XLA."""
     result = search(models, max_lengths, penalty, **options)
     assert_same(result, search(models, max_lengths, penalty, compaction=False, **options))
+    options["by"] = search_in_fixed_shapes
+    assert_same(result, search(models, max_lengths, penalty, **options))
     return hypotheses(result, models.end)
+
+
+def search_in_fixed_shapes(
+    step_fn, cache, max_lengths, start_token_id, end_token_id, pad_token_id, **rules
+):
+    """`beam_search` with tensors whose shapes do not change; here without XLA."""
+    rules = {"count_end_token": True, "n_best": 1, "stopping": "exhaustive", **rules}
+    if rules.get("beam_size", 1) == 1:  # as in `beam_search`
+        rules = {name: rules[name] for name in (*GREEDY_RULES, "processors")} | {"sampler": None}
+    search = (GreedySearch if "sampler" in rules else BeamSearch)(
+        step_fn=step_fn,
+        end_token_id=end_token_id,
+        pad_token_id=pad_token_id,
+        fixed_length=int(max(*max_lengths, 1)),
+        **rules,
+    )
+    result, _ = search.run_fixed(cache, max_lengths, start_token_id)
+    return result.trim(pad_token_id)
 
 
 def assert_same(result, other):

@@ -27,9 +27,10 @@ from tests.decoding.search_oracle import (
     plain_search,
     random_examples,
     search,
-    search_both_ways,
+    search_every_way,
     seeds,
     small_models,
+    stop_rules,
 )
 
 pytestmark = pytest.mark.tensorflow_only
@@ -49,11 +50,13 @@ def steps_taken(logits, max_length, **options):
     return len(steps), result
 
 
-def test_search_stops_without_active_hypotheses_even_if_the_penalty_overflows():
+@pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
+def test_search_stops_without_active_hypotheses_even_if_the_penalty_overflows(stopping):
     def forbid_all(log_probs, token_ids, index):
         return tf.fill(tf.shape(log_probs), -float("inf"))
 
-    steps, result = steps_taken([0.0] * 5, 100_000, alpha=10.0, processors=(forbid_all,))
+    options = {"alpha": 10.0, "stopping": stopping, "processors": (forbid_all,)}
+    steps, result = steps_taken([0.0] * 5, 100_000, **options)
     assert steps == 1 and result.scores.numpy().tolist() == [[-math.inf]]
 
 
@@ -69,16 +72,17 @@ def test_beam_as_wide_as_the_search_space_finds_the_exhaustive_n_best(case, pena
 
 
 def test_narrow_beam_is_the_plain_search():
-    doubts, tried = [], random_examples(60)
+    doubts, tried = [], random_examples(100)
 
     @tried  # times 6 sentences
-    @given(small_models(), penalties, st.integers(1, 4), st.data())
-    def check(case, penalty, beam_size, data):
+    @given(small_models(), penalties, stop_rules, st.integers(1, 4), st.data())
+    def check(case, penalty, stopping, beam_size, data):
         models, max_lengths = case
+        options = {"beam_size": beam_size, "stopping": stopping}
         n_best = data.draw(st.integers(1, beam_size))
-        found = search_both_ways(models, max_lengths, penalty, beam_size=beam_size, n_best=n_best)
+        found = search_every_way(models, max_lengths, penalty, n_best=n_best, **options)
         for sentence, max_length in enumerate(max_lengths):
-            complete, in_doubt = plain_search(models, sentence, max_length, penalty, beam_size)
+            complete, in_doubt = plain_search(models, sentence, max_length, penalty, **options)
             doubts.append(in_doubt)
             if not in_doubt:
                 assert_best(found[sentence], complete, n_best)
@@ -88,15 +92,17 @@ def test_narrow_beam_is_the_plain_search():
     assert np.mean(doubts) < 0.02, "near ties left out must be rare"
 
 
-@random_examples(20)
-@given(small_models(kinds=("grid", "level")), st.integers(1, 4))
-def test_ties_go_to_the_lower_token_then_the_lower_parent_then_the_earlier(case, beam_size):
+@random_examples(40)
+@given(small_models(kinds=("grid", "level")), st.integers(1, 4), stop_rules)
+def test_ties_go_to_the_lower_token_then_the_lower_parent_then_the_earlier(
+    case, beam_size, stopping
+):
     """Without penalty scores tie exactly where totals do, so that only the order decides."""
-    models, max_lengths = case
-    options = {"beam_size": beam_size, "n_best": beam_size}
-    found = search_both_ways(models, max_lengths, (None, 0.0), **options)
+    (models, max_lengths), penalty = case, (None, 0.0)
+    options = {"beam_size": beam_size, "stopping": stopping}
+    found = search_every_way(models, max_lengths, penalty, n_best=beam_size, **options)
     for sentence, max_length in enumerate(max_lengths):
-        complete, in_doubt = plain_search(models, sentence, max_length, (None, 0.0), beam_size)
+        complete, in_doubt = plain_search(models, sentence, max_length, penalty, **options)
         assert not in_doubt
         assert_best(found[sentence], complete, beam_size, strictly=True)
 
@@ -117,7 +123,7 @@ def test_vocabularies_of_several_chunks_are_searched_as_the_plain_search_does():
         models = RandomModels(kind, seed, 4, vocabulary_size, 4, end)
         max_lengths, penalty = [4, 3, 2, 4], (None, 0.0)
         options = {"beam_size": beam_size, "n_best": beam_size}
-        found = search_both_ways(models, max_lengths, penalty, **options)
+        found = search_every_way(models, max_lengths, penalty, **options)
         for sentence, max_length in enumerate(max_lengths):
             complete, in_doubt = plain_search(models, sentence, max_length, penalty, beam_size)
             doubts.append(in_doubt)
@@ -150,7 +156,8 @@ def test_best_of_a_vocabulary_are_the_first_of_a_stable_sort(vocabulary_size, k,
     np.testing.assert_array_equal(best, np.take_along_axis(values.astype("float32"), expected, -1))
 
 
-def test_long_sentences_that_end_at_different_steps_leave_the_batch():
+@pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
+def test_long_sentences_that_end_at_different_steps_leave_the_batch(stopping):
     """Compaction shrinks the batch and changes no result; sums are exact, so no tie can flip."""
     models = RandomModels("grid", 5, 24, 12, 40)
     max_lengths, penalty = [(7 * sentence) % 41 for sentence in range(24)], ("gnmt", 0.6)
@@ -160,16 +167,17 @@ def test_long_sentences_that_end_at_different_steps_leave_the_batch():
         batch_sizes.append(log_probs.shape[0])
         return log_probs
 
-    options = {"beam_size": 3, "n_best": 2}
-    found = hypotheses(search(models, max_lengths, penalty, (watch,), **options))
+    options = {"beam_size": 3, "stopping": stopping}
+    found = hypotheses(search(models, max_lengths, penalty, (watch,), n_best=2, **options))
     assert batch_sizes == sorted(batch_sizes, reverse=True) and len(set(batch_sizes)) > 4
     batch_sizes.clear()
-    result = search(models, max_lengths, penalty, (watch,), compaction=False, **options)
+    whole = {"n_best": 2, "compaction": False, **options}
+    result = search(models, max_lengths, penalty, (watch,), **whole)
     assert set(batch_sizes) == {24}
     assert hypotheses(result) == found
     lengths = set()
     for sentence, max_length in enumerate(max_lengths):
-        complete, _ = plain_search(models, sentence, max_length, penalty, 3)
+        complete, _ = plain_search(models, sentence, max_length, penalty, **options)
         assert_best(found[sentence], complete, 2)
         lengths.add(len(complete[0].tokens))
     assert len(lengths) > 8, "the sentences must end at different steps"
@@ -193,11 +201,12 @@ def test_sentence_is_searched_alike_in_every_batch():
     assert_alike(np.random.default_rng(0).permutation(20).tolist())
 
 
-def test_search_in_the_graph_is_the_search_in_python():
+@pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
+def test_search_in_the_graph_is_the_search_in_python(stopping):
     """One graph for batches of every size."""
     models = RandomModels("any", 8, 10, 5, 6)
     tokens = {"start_token_id": START, "end_token_id": END, "pad_token_id": PAD}
-    options = {"beam_size": 3, "n_best": 2}
+    options = {"beam_size": 3, "n_best": 2, "stopping": stopping}
 
     @tf.function(reduce_retracing=True)
     def in_graph(logits, rows, max_lengths):
@@ -235,6 +244,101 @@ def test_search_stops_when_nothing_better_can_come():
     assert steps_taken(logits, 0, beam_size=2)[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("stopping", "steps", "tokens", "probability", "length"),
+    [("first_beams", 2, [3, END], 0.3, 2), ("exhaustive", 3, [3, 3, END], 0.2, 3)],
+)
+def test_search_stops_at_beam_size_ended_hypotheses(stopping, steps, tokens, probability, length):
+    """END and 3, END have ended after two steps; 3, 3, END has a higher mean."""
+    table = np.log([[1e-9, 1e-9, 0.5, 0.5], [1e-9, 1e-9, 0.6, 0.4], [1e-9, 1e-9, 1.0, 1e-9]])
+    options = {"beam_size": 2, "length_penalty": "mean", "alpha": 1.0, "stopping": stopping}
+    taken, result = steps_taken(table, 4, **options)
+    assert taken == steps and result.token_ids.numpy().tolist() == [[tokens]]
+    assert are_close(result.scores.numpy().item(), math.log(probability) / length)
+
+
+@pytest.mark.parametrize(("stopping", "tokens"), [("first_beams", [3, END]), ("exhaustive", [END])])
+def test_end_beyond_the_first_beams_is_dropped(stopping, tokens):
+    """END is the third candidate of the first step, more probable than all that follow."""
+    table = np.log([[1e-9, 1e-9, 0.2, 0.5, 0.3], [1e-9, 1e-9, 0.35, 0.35, 0.3]])
+    options = {"beam_size": 2, "length_penalty": None, "stopping": stopping}
+    _, result = steps_taken(table, 9, **options)
+    assert result.token_ids.numpy().tolist() == [[tokens]]
+
+
+def test_end_beyond_the_first_beams_does_not_stay_active():
+    """Of 3 END, 3 3, 4 END and 4 3, the second and the last go on."""
+    table = np.full((5, 5), -1e9, "float32")
+    table[START, 3:] = np.log([0.6, 0.4])
+    table[3, 2:] = table[4, 2:] = np.log([0.5, 0.4, 0.1])
+    table[END, 3] = 0.0
+
+    def step_fn(token_ids, parents, cache, index):
+        return StepOutput(tf.gather(table, token_ids), cache)
+
+    options = {"beam_size": 2, "n_best": 2, "length_penalty": None, "stopping": "first_beams"}
+    result = beam_search(step_fn, (), tf.constant([3]), START, END, **options)
+    assert result.token_ids.numpy().tolist() == [[[3, END, PAD], [3, 3, END]]]
+
+
+def test_impossible_end_does_not_count_as_ended():
+    """With 0 as the end token, it is the second candidate of the first steps."""
+    answers = iter([[-math.inf, -math.inf, 0.0]] * 3 + [[0.0, -math.inf, -math.inf]])
+
+    def step_fn(token_ids, parents, cache, index):
+        return StepOutput(tf.broadcast_to(next(answers), [*token_ids.shape, 3]), cache)
+
+    options = {"beam_size": 2, "stopping": "first_beams"}
+    result = beam_search(step_fn, (), tf.constant([9]), START, 0, 1, **options)
+    assert result.token_ids.numpy().tolist() == [[[2, 2, 2, 0]]]
+
+
+def test_first_beams_finish_at_the_maximum_length():
+    """And all that end in the last step count, though one had ended before and two are enough."""
+    table = np.log([[1e-9, 1e-9, 0.5, 0.3, 0.2], [1e-9, 1e-9, 0.4, 0.35, 0.25]])
+    options = {"beam_size": 2, "n_best": 2, "length_penalty": "mean", "alpha": 2.0}
+    _, result = steps_taken(table, 2, stopping="first_beams", **options)
+    # The candidates are 3 END, 3 3, 4 END, 3 4: the first two finish beside END.
+    assert result.token_ids.numpy().tolist() == [[[3, END], [3, 3]]]
+    scores = [math.log(0.3 * p) / 4 for p in (0.4, 0.35)]
+    np.testing.assert_allclose(result.scores.numpy()[0], scores, rtol=1e-5)
+
+
+def test_search_without_the_end_token_in_lengths_goes_on_while_the_next_step_may_win():
+    """With a negative exponent the bound needs the penalty of the length without the end."""
+    logits = [[-math.inf, -math.inf, math.log(0.45), math.log(0.55)], [-9.0, -9.0, 9.0, -9.0]]
+    options = {"beam_size": 2, "length_penalty": "mean", "alpha": -1.0, "count_end_token": False}
+    steps, result = steps_taken(logits, 50, **options)
+    assert steps == 2 and result.token_ids.numpy().tolist() == [[[3, END]]]
+    assert are_close(result.scores.numpy().item(), math.log(0.55))
+
+
+def test_search_goes_on_while_a_hypothesis_that_will_be_cut_may_win():
+    """It has no end token to leave out, so its length can be the maximum length."""
+    logits = [np.log([1e-9, 1e-9, 0.6, 0.4]), [-9.0, -9.0, -9.0, 9.0]]
+    options = {"beam_size": 2, "length_penalty": "mean", "alpha": 1.0, "count_end_token": False}
+    _, result = steps_taken(logits, 2, **options)
+    assert math.log(0.4) / 2 > math.log(0.6)
+    assert result.token_ids.numpy().tolist() == [[[3, 3]]]
+
+
+@pytest.mark.parametrize("by", [beam_search, greedy_search])
+@pytest.mark.parametrize(
+    ("probabilities", "tokens"), [([1e-9, 1e-9, 0.6, 0.4], [END]), ([1e-9, 0.4, 1e-9, 0.6], [3, 3])]
+)
+def test_length_without_the_end_token_is_at_least_1(by, probabilities, tokens):
+    """A hypothesis that was cut at the maximum length has no end token to leave out."""
+
+    def step_fn(token_ids, parents, cache, index):
+        logits = tf.constant(np.log(probabilities), tf.float32)
+        return StepOutput(tf.broadcast_to(logits, [*token_ids.shape, 4]), cache)
+
+    penalty = {"length_penalty": "mean", "alpha": 1.0, "count_end_token": False}
+    result = by(step_fn, (), tf.constant([2]), START, END, **penalty)
+    assert result.token_ids.numpy().tolist() == [[tokens]]
+    assert are_close(result.scores.numpy().item(), math.log(0.6))
+
+
 @pytest.mark.parametrize("alpha", [math.nan, 1e6, -1e6])
 def test_search_ends_at_the_maximum_length_with_any_scores(alpha):
     steps, _ = steps_taken([0.0] * 5, 7, alpha=alpha, processors=(min_length(9, END),))
@@ -266,7 +370,7 @@ def test_missing_hypotheses_have_score_minus_infinity_and_length_0():
 def test_empty_sentences_stay_empty_beside_others(length_penalty, alpha):
     """The penalty of length 0 is infinite for negative exponents and must not be used."""
     models, max_lengths = RandomModels("any", 0, 3, 4, 3), [3, 0, 3]
-    found = search_both_ways(models, max_lengths, (length_penalty, alpha), beam_size=2)
+    found = search_every_way(models, max_lengths, (length_penalty, alpha), beam_size=2)
     assert [[tokens for _, tokens, _ in those] == [()] for those in found] == [False, True, False]
 
 
@@ -297,6 +401,8 @@ def test_processor_that_promises_more_than_certainty_is_refused(beam_size):
         ({"beam_size": 2, "n_best": 0}, "n_best.*Received: .*n_best=0"),
         ({"length_penalty": "wu"}, "length_penalty.*Received: .*'wu'"),
         ({"beam_size": 1, "length_penalty": "wu"}, "length_penalty.*Received: .*'wu'"),
+        ({"stopping": "never"}, "stopping.*Received: .*'never'"),
+        ({"beam_size": 1, "stopping": "never"}, "stopping.*Received: .*'never'"),
     ],
 )
 def test_arguments_out_of_range_are_named(options, message):

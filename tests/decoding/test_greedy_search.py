@@ -11,6 +11,7 @@ from hypothesis import given
 
 from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.processors import suppress_tokens
+from keras_transformer.decoding.search import StepOutput
 from tests.decoding.search_oracle import (
     END,
     PAD,
@@ -24,7 +25,7 @@ from tests.decoding.search_oracle import (
     plain_search,
     random_examples,
     search,
-    search_both_ways,
+    search_every_way,
     small_models,
 )
 
@@ -36,11 +37,11 @@ RandomSampler, TopKSampler, TopPSampler = (
 )
 
 
-@random_examples(15)
+@random_examples(60)
 @given(small_models(), penalties)
 def test_greedy_search_is_plain_greedy_search(case, penalty):
     models, max_lengths = case
-    found = search_both_ways(models, max_lengths, penalty, by=greedy_search)
+    found = search_every_way(models, max_lengths, penalty, by=greedy_search)
     for sentence, max_length in enumerate(max_lengths):
         complete, _ = plain_search(models, sentence, max_length, penalty, beam_size=1)
         assert_best(found[sentence], complete, 1, strictly=True)
@@ -71,6 +72,22 @@ def test_greedy_search_of_empty_sentences_takes_no_step():
     result = greedy_search(step_fn, (), tf.constant([0, 0]), START, END, PAD)
     assert result.token_ids.shape == (2, 1, 0)
     assert result.scores.numpy().tolist() == [[0.0], [0.0]]
+
+
+def test_length_of_a_sentence_that_was_cut_counts_all_its_tokens():
+    """Also if the end token follows, in steps that only another sentence needs."""
+    answers = iter([[0.0, 0.0, 0.0, 1.0]] * 3 + [[0.0, 0.0, 9.0, 0.0]])
+
+    def step_fn(token_ids, parents, cache, index):
+        return StepOutput(tf.broadcast_to(next(answers), [*token_ids.shape, 4]), cache)
+
+    penalty = {"length_penalty": "mean", "alpha": 1.0, "count_end_token": False}
+    options = {"compaction": False, **penalty}
+    result = greedy_search(step_fn, (), tf.constant([2, 4]), START, END, PAD, **options)
+    assert result.token_ids.numpy().tolist() == [[[3, 3, PAD, PAD]], [[3, 3, 3, END]]]
+    log_prob = 1.0 - math.log(3 + math.e)
+    assert are_close(result.scores.numpy()[0, 0], log_prob)
+    assert are_close(result.scores.numpy()[1, 0], log_prob - math.log1p(3 * math.exp(-9)) / 3)
 
 
 @pytest.mark.parametrize("is_drawn", [False, True])

@@ -30,7 +30,9 @@ def make_translator(path, **overrides):
     tokenizer = Tokenizer.train_on_lines(text, 340, path)
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_dim": 32, "num_heads": 2}
     config = TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes | overrides)
-    return Translator(randomize(Transformer(config), seed=3), tokenizer, extra_length=6)
+    model = randomize(Transformer(config), seed=3)
+    # `test_compiled.py` tests compiled searches.
+    return Translator(model, tokenizer, compiled=False, extra_length=6)
 
 
 @functools.cache
@@ -125,6 +127,23 @@ def test_score_is_that_of_the_full_pass(translator):
         translator.score(["one", "two"], ["eins"])
 
 
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("count_end_token", [True, False])
+def test_score_of_a_translation_is_that_of_the_search(translator, beam_size, count_end_token):
+    """The search may choose only the end token after the prefix."""
+    config, targets = translator.model.config, ["drei", "acht", "", "drei und zwanzig"]
+    only_end = suppress_tokens(set(range(config.vocabulary_size)) - {config.end_token_id})
+    settings = {"length_penalty": "mean", "alpha": 1.0, "count_end_token": count_end_token}
+    made = Translator(translator.model, translator.source_tokenizer, compiled=False, **settings)
+    search = {"beam_size": beam_size, "stopping": "first_beams", "processors": (only_end,)}
+    found = made(["one"] * 4, target_prefix=targets, n_best=1, **search)
+    for (best,), scored in zip(found, made.score(["one"] * 4, targets), strict=True):
+        assert best.tokens == scored.tokens and best.tokens[-1] == "</s>"
+        counted = max(len(best.tokens) - (not count_end_token), 1)
+        np.testing.assert_allclose(best.score, best.log_prob / counted, rtol=1e-5)
+        np.testing.assert_allclose(best.score, scored.score, rtol=1e-4)
+
+
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_translation_begins_with_its_prefix(translator, beam_size):
     lines, prefixes = ["one", "", "two", "seven"], ["drei", "acht", "", "drei und zwanzig"]
@@ -134,6 +153,9 @@ def test_translation_begins_with_its_prefix(translator, beam_size):
     assert translations[2] == free[2]  # no prefix
     for translation, prefix in zip(translations, prefixes, strict=True):
         assert not translation or translation.startswith(prefix)
+    cut = translator(lines, target_prefix=prefixes, beam_size=beam_size, max_length=1, n_best=1)
+    counts = [len(translator.target_tokenizer.tokenize(prefix)) + 1 for prefix in prefixes]
+    assert [len(best.tokens) for (best,) in cut] == [counts[0], 0, *counts[2:]]
     together = translator(lines, target_prefix="drei", beam_size=beam_size)
     assert together[0] == translations[0] != free[0]
     with pytest.raises(ValueError, match="2 prefixes"):
@@ -143,7 +165,9 @@ def test_translation_begins_with_its_prefix(translator, beam_size):
 @pytest.mark.slow
 def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator):
     settings = {"beam_size": 3, "length_penalty": "mean", "alpha": 1.0, "length_ratio": 0.5}
-    other = Translator(translator.model, translator.source_tokenizer, extra_length=6, **settings)
+    settings |= {"stopping": "first_beams", "count_end_token": False, "max_length": 9}
+    options = {"compiled": False, "extra_length": 6}
+    other = Translator(translator.model, translator.source_tokenizer, **options, **settings)
     assert other(LINES) == translator(LINES, **settings) != translator(LINES)
     longest = max(len(h[0].tokens) for h in translator(LINES, n_best=1, length_ratio=2.0))
     assert longest > max(len(h[0].tokens) for h in translator(LINES, n_best=1, length_ratio=0.5))
@@ -174,26 +198,28 @@ def test_runtime_values_do_not_retrace_the_graph(translator):
     scores = [translator("seven", n_best=1, alpha=alpha)[0].score for alpha in (0.5, 1.5)]
     assert scores[0] < scores[1]
     assert len(translator("seven", n_best=1, length_ratio=0.0, extra_length=2)[0].tokens) == 2
+    assert len(translator("seven", n_best=1, max_length=3)[0].tokens) == 3
     assert translator._search_graph.cache_info().misses == traced
 
 
 @pytest.mark.parametrize("length_ratio", [0.0, 0.29, 1.0, 1.1, 999.99, 1000.0])
 @pytest.mark.parametrize("extra_length", [0, 50, 1_000_000])
-def test_maximum_lengths_are_those_python_computes(length_ratio, extra_length):
+@pytest.mark.parametrize("max_length", [None, 1, 200])
+def test_maximum_lengths_are_those_python_computes(length_ratio, extra_length, max_length):
     """For token counts far beyond any line; settings as inputs of a graph and as constants."""
     config = TransformerConfig.tiny(50)
     counts = [1, 7, 100, 3_000_000]
-    expected = [max(1, min(math.floor(length_ratio * n) + extra_length, 2**31 - 1)) for n in counts]
+    most = max_length or 2**31 - 1
+    expected = [max(1, min(math.floor(length_ratio * n) + extra_length, most)) for n in counts]
 
     @tf.function
     def in_graph(runtime_values):
         # Counts in place of token ids: lines of so many tokens would need gigabytes.
         with mock.patch.object(model_search, "_count_tokens", lambda ids, config: ids):
-            return model_search._max_lengths(
-                config, tf.constant(counts) + 1, *runtime_values[1:], None
-            )
+            return model_search._max_lengths(config, tf.constant(counts) + 1, runtime_values[1:])
 
-    settings = SearchSettings(length_ratio=length_ratio, extra_length=extra_length)
+    lengths = {"length_ratio": length_ratio, "extra_length": extra_length}
+    settings = SearchSettings(**lengths, max_length=max_length)
     given = model_search.runtime_inputs(settings)
     assert in_graph(given).numpy().tolist() == expected
     of_constants = tf.function(lambda: in_graph(model_search.runtime_inputs(settings)))
@@ -237,7 +263,8 @@ def test_tokenizer_with_other_special_tokens_raises(translator):
 @pytest.mark.slow
 def test_frozen_translator_keeps_the_weights_it_was_made_with(tmp_path):
     live = make_translator(tmp_path / "numbers.model")
-    frozen = Translator(live.model, live.source_tokenizer, frozen=True, extra_length=6)
+    options = {"compiled": False, "extra_length": 6}
+    frozen = Translator(live.model, live.source_tokenizer, frozen=True, **options)
     before = live(LINES)
     assert frozen(LINES) == before
     randomize(live.model, seed=4)
@@ -262,6 +289,10 @@ def test_bfloat16_is_a_copy_and_close(translator):
         ({"beam_size": 0}, "beam_size=0"),
         ({"n_best": 5}, "n_best=5, beam_size=4"),
         ({"length_penalty": "wu"}, "'wu'"),
+        ({"stopping": "never"}, "stopping='never'"),
+        ({"count_end_token": 1}, "count_end_token=1"),
+        ({"max_length": 0}, "from 1 to 1,000,000. Received: max_length=0"),
+        ({"max_length": 2**31}, "max_length=2147483648"),
         ({"extra_length": -1}, "extra_length=-1"),
         ({"extra_length": 2**31 - 1}, "from 0 to 1,000,000. Received: extra_length=2147483647"),
         ({"extra_length": 2**40}, "extra_length=1099511627776"),
@@ -308,7 +339,7 @@ def test_attention_is_that_of_the_decoding_steps(translator, options, prefix, to
     """The full pass over each hypothesis gives the scores of the cached steps."""
     made = translator
     if options:
-        made = Translator(translator.model, translator.source_tokenizer, **options)
+        made = Translator(translator.model, translator.source_tokenizer, compiled=False, **options)
     lines, bound = ["one", "twelve thousand"], {"length_ratio": 0.0, "extra_length": 4}
     found = made(lines, n_best=2, return_attention=True, target_prefix=prefix, **bound)
     for line, hypotheses in zip(lines, found, strict=True):

@@ -49,7 +49,7 @@ def run(tmp_path_factory):
     (folder / "long.tsv").write_text("".join("\t".join(pair) + "\n" for pair in LINES), "utf-8")
     calls = []
 
-    def translator(model, *tokenizers, beam_size, max_source_tokens):
+    def translator(model, *tokenizers, **settings):
         def translate(lines):
             calls.append([np.array(variable) for variable in model.trainable_variables])
             right = dict(LINES)

@@ -1,0 +1,191 @@
+"""Searches of few sentences, compiled by XLA.
+
+With few sentences, a step of a search is hundreds of small operations, and starting them costs more
+than computing them. XLA makes one program of the whole loop. It does so for one shape, so sources
+are padded to one of few shapes. Letters: B batch, S source length, T target length.
+"""
+
+import itertools
+import threading
+import warnings
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.decoding.model_search import (
+    IDS,
+    RUNTIME_SPECS,
+    longest_target,
+    search_fixed,
+)
+from keras_transformer.decoding.next_tokens import NOT_FINITE
+from keras_transformer.decoding.search_settings import SearchSettings
+
+MODES = ("auto", True, False)
+_MOST_LINES = {"auto": 4, True: 8, False: 0}
+# The shapes that are compiled: sources are padded to one of them.
+BATCHES = (1, 2, 4, 8)
+SOURCE_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
+# Maximum lengths are rounded up to a multiple; longer ones are not compiled.
+_TARGET_STEP, _LONGEST_TARGET = 16, 512
+# A program takes 40 to 70 MiB even for a tiny model, and TensorFlow never frees it.
+_MOST_SHAPES = 16
+_REQUESTS_COUNTED = 1024
+
+
+class _Key(NamedTuple):
+    """What a search is compiled for. The shape is that of the padded sources."""
+
+    settings: SearchSettings
+    n_best: int
+    batch_size: int
+    source_length: int
+    target_length: int
+
+
+class CompiledSearches:
+    """The compiled searches of a model, each for one shape and one set of graph settings.
+
+    Args:
+        model: `Transformer`.
+        mode: `"auto"`: a search is compiled when a second call requests its shape, and other
+            threads use the graph meanwhile; only for at most 4 sentences in float32, because XLA
+            gains little with more, and nothing in bfloat16 on a CPU. `True`: when it is requested
+            for the first time, for at most 8 sentences. `False`: never.
+    """
+
+    def __init__(self, model: Any, mode: str | bool) -> None:
+        if mode not in MODES:
+            raise ValueError(f'`compiled` must be "auto", True or False. Received: {mode!r}')
+        self._model = model
+        self._mode = mode
+        is_float32 = getattr(model, "compute_dtype", "float32") == "float32"
+        self._is_on = is_float32 if mode == "auto" else mode
+        self._requests = lru_cache(_REQUESTS_COUNTED)(lambda key: itertools.count(1))
+        self._ready: dict[_Key, Any] = {}
+        self._compiling = threading.Lock()
+
+    def of_call(self, settings: SearchSettings, n_best: int, has_prefix: bool) -> Any:
+        """Returns the searches of one call, which counts as one request of each shape.
+
+        Args:
+            settings: `SearchSettings`.
+            n_best: int.
+            has_prefix: bool.
+
+        Returns:
+            callable from the shape `(B, S)` of sources to a callable `(runtime_values,
+            encoder_token_ids (B, S)) -> SearchResult`, or to `None`: search in the graph.
+        """
+        requested: set[_Key] = set()
+
+        def find(shape):
+            key = None if has_prefix else self._key(settings, n_best, shape)
+            if key is None or key in requested:
+                return self._ready.get(key)
+            requested.add(key)
+            return self._ready.get(key) or self._request(key)
+
+        return find
+
+    def warm_up(self, settings: SearchSettings, n_best: int, shape: tuple[int, int]) -> None:
+        """Compiles the search for sources of a shape, unless it is compiled.
+
+        Raises:
+            ValueError: if searches of this kind are not compiled.
+        """
+        key = self._key(settings, n_best, shape)
+        if key is None or not self._is_on or not self._has_room(key):
+            most = _MOST_LINES[self._mode] if self._is_on else 0
+            raise ValueError(
+                f"With `compiled={self._mode!r}`, searches of at most {most} lines of at most "
+                f"{SOURCE_LENGTHS[-1]} tokens are compiled here, if their translations have at "
+                f"most {_LONGEST_TARGET} tokens and they have no processors and no sampler; at "
+                f"most {_MOST_SHAPES}. Received: {shape[0]} lines of {shape[1]} tokens, {settings}"
+            )
+        with self._compiling:
+            if key not in self._ready:
+                self._compile(key)
+
+    def _key(self, settings, n_best, shape):
+        batch_size = _round_up(shape[0], BATCHES)
+        source_length = _round_up(shape[1], SOURCE_LENGTHS)
+        is_plain = not settings.processors and settings.sampler is None
+        if not (batch_size and source_length and is_plain):
+            return None
+        config = self._model.config
+        if config.positions == "learned":
+            source_length = min(source_length, config.max_sequence_length)
+        longest = longest_target(source_length, settings, config)
+        target_length = -(-longest // _TARGET_STEP) * _TARGET_STEP
+        if batch_size > _MOST_LINES[self._mode] or target_length > _LONGEST_TARGET:
+            return None
+        return _Key(settings.graph_settings, n_best, batch_size, source_length, target_length)
+
+    def _has_room(self, key):
+        return key in self._ready or len(self._ready) < _MOST_SHAPES
+
+    def _request(self, key):
+        if not self._is_on or not self._compiling.acquire(blocking=self._mode is True):
+            return None
+        try:
+            is_due = self._mode is True or next(self._requests(key)) >= 2
+            if is_due and key not in self._ready and self._has_room(key):
+                self._compile(key)
+        except Exception as error:  # whatever it is, the graph gives the result
+            self._is_on = False
+            warnings.warn(
+                "XLA cannot compile the search of this model here, so translations of few lines "
+                "stay slower: `compiled=False` turns this warning off. "
+                f"{type(error).__name__}: {str(error)[:300]}",
+                stacklevel=2,
+            )
+        finally:
+            self._compiling.release()
+        return self._ready.get(key)
+
+    def _compile(self, key):
+        search = compile_search(self._model, *key)
+        nothing = tf.zeros([1, 1], tf.int32) + self._model.config.pad_token_id
+        search(tuple(tf.ones([], spec.dtype) for spec in RUNTIME_SPECS), nothing)
+        self._ready[key] = search
+
+
+def compile_search(model, settings, n_best, batch_size, source_length, target_length):
+    """Returns a search that XLA compiles for one padded shape.
+
+    Args:
+        model: `Transformer`.
+        settings: `SearchSettings` without processors and sampler.
+        n_best: int.
+        batch_size, source_length, target_length: ints, the padded shape.
+
+    Returns:
+        callable `(runtime_values, encoder_token_ids (B, S)) -> SearchResult`, for B and S up to
+        the padded ones.
+    """
+    pad = model.config.pad_token_id
+
+    @tf.function(autograph=False, jit_compile=True)
+    def compiled(runtime_values, source):
+        return search_fixed(model, source, settings, runtime_values, n_best, target_length)
+
+    @tf.function(input_signature=[RUNTIME_SPECS, IDS], autograph=False)
+    def search(runtime_values, source):
+        count, length = tf.unstack(tf.shape(source))
+        padding = [[0, batch_size - count], [0, source_length - length]]
+        source = tf.pad(source, padding, constant_values=pad)
+        source = tf.ensure_shape(source, [batch_size, source_length])
+        result, is_finite = compiled(runtime_values, source)
+        result = tf.nest.map_structure(lambda tensor: tensor[:count], result)
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all(is_finite[:count]), [NOT_FINITE])]
+        ):
+            return result.trim(pad)
+
+    return search.get_concrete_function()
+
+
+def _round_up(number, choices):
+    return next((choice for choice in choices if choice >= number), None)
