@@ -3,14 +3,16 @@
     python benchmarks/decode.py --opennmt-python onmt/bin/python
     python benchmarks/decode.py --quick --opennmt-python onmt/bin/python
     python benchmarks/decode.py free --run RUN --source SOURCE --reference REFERENCE
+    python benchmarks/decode.py equal --run RUN --source SOURCE
     python benchmarks/decode.py growth
     python benchmarks/decode.py memory
 
 `forced` (the default): every hypothesis has exactly 16, 32 or 64 tokens, so all libraries run the
 same number of steps. `--quick`: only the settings that have a floor, at length 32. `free`: a
-trained model translates a file, and hypotheses end by themselves. `growth`: the time per token by
-length. `memory`: the peak memory of the search, in a new process for each setting, and a linear
-fit of the peaks.
+trained model translates a file, and hypotheses end by themselves. `equal`: whether a trained
+model gives the same hypotheses in CTranslate2 with the same stop rule and the same scores.
+`growth`: the time per token by length. `memory`: the peak memory of the search, in a new process
+for each setting, and a linear fit of the peaks.
 
 All libraries get the same sentences of token ids, the same model sizes and vocabulary, and
 `--threads` cores. The time of each includes the conversion of token ids to its own form and back.
@@ -22,7 +24,8 @@ Differences between the libraries:
 
 - CTranslate2 has our weights. Its time includes the look-up of token strings. Free-running, it
   scores by n ** alpha, stops at `beam_size` finished hypotheses, and has one maximum length for the
-  batch.
+  batch. `free --stopping first_beams` measures our search with its stop rule too. `equal` gives
+  both the same rule, penalty and maximum length, and allows an empty hypothesis.
 - OpenNMT-tf has its own random weights, so it is not in `free`. Its time includes the look-up of
   token strings and the pipe to its process. Forcing the length costs nothing extra in OpenNMT-tf,
   KerasHub and ours, and almost nothing in CTranslate2.
@@ -67,6 +70,9 @@ MEMORY_BEAMS = (2, 4, 8)
 MEMORY_LENGTHS = (64, 128, 256)
 # Maximum error of the linear fit, relative to the peak.
 MEMORY_LIMIT = 0.1
+EQUAL_ALPHAS = (1.0, 0.6)
+EQUAL_MAX_LENGTH = 256
+TIE = 1e-4  # difference of scores
 
 # value of --peers -> name in the tables
 PEERS = {
@@ -78,6 +84,7 @@ PEERS = {
     "kerashub": "KerasHub",
 }
 OURS, OURS_BFLOAT16, CT2, CT2_INT8, OPENNMT, KERASHUB = PEERS.values()
+OURS_FIRST_BEAMS = "ours float32, first_beams"
 
 
 class Setting(NamedTuple):
@@ -104,9 +111,11 @@ class Goal(NamedTuple):
 
 
 GOALS = (
-    Goal("tiny", 64, (1, 4), OURS, CT2, floor=0.9, target=1.1),
-    Goal("tiny", 1, (1, 4), OURS, CT2, floor=0.4, target=0.7),
-    Goal("base", 64, (1, 4), OURS_BFLOAT16, CT2, floor=1.6, target=1.8),
+    Goal("tiny", 1, (1,), OURS, CT2, floor=0.9, target=1.2),
+    Goal("tiny", 1, (4,), OURS, CT2, floor=0.75, target=1.0),
+    Goal("tiny", 8, (1, 4), OURS, CT2, floor=0.9),
+    Goal("tiny", 64, (1, 4), OURS, CT2, floor=1.0, target=1.1),
+    Goal("base", 64, (1, 4), OURS_BFLOAT16, CT2, floor=1.7),
     Goal("tiny", 64, (4,), OURS, OPENNMT, floor=2.0, target=2.5),
     Goal("tiny", 64, (4,), OURS, KERASHUB, floor=8.0),
 )
@@ -121,6 +130,8 @@ def make_peers(model, names, arguments):
     from decode_peers.ours import Ours
 
     peers, threads = [Ours(model)], arguments.threads
+    if OURS_FIRST_BEAMS in names:
+        peers.append(Ours(model, stopping="first_beams"))
     if OURS_BFLOAT16 in names:
         peers.append(Ours(model, "bfloat16"))
     if {CT2, CT2_INT8} & names and is_installed("ctranslate2"):
@@ -275,22 +286,16 @@ def judge(goal, measured):
 
 def free(arguments):
     """Translates a file: sentences per second, BLEU, and the fraction equal to our float32."""
-    if not (arguments.run and arguments.source):
-        raise SystemExit("free: give a trained run, --run, and a file to translate, --source.")
     import keras_transformer as kt
     from keras_transformer.data import read_lines
 
-    translator = kt.load_run(arguments.run, model=arguments.model)
-    lines = list(read_lines(arguments.source))
+    translator, batches, order = trained(arguments)
     beams = arguments.beams or BEAMS
     references = list(read_lines(arguments.reference)) if arguments.reference else None
-    sentences = translator.source_tokenizer.tokenize(lines, add_end=True).to_list()
-    order = sorted(range(len(lines)), key=lambda index: len(sentences[index]))
-    starts = range(0, len(order), FREE_BATCH)
-    batches = [[sentences[i] for i in order[start : start + FREE_BATCH]] for start in starts]
     names = {PEERS[o] for o in arguments.peers or ("bfloat16", "ct2", "ct2-int8")} - {OPENNMT}
-    widths = (4, 20, 30, 11, 6)
-    print(f"{len(lines)} sentences in batches of {FREE_BATCH}, {arguments.threads} thread(s)\n")
+    names |= {OURS_FIRST_BEAMS} & {f"{OURS}, {rule}" for rule in arguments.stopping}
+    widths = (4, 25, 30, 11, 6)
+    print(f"{len(order)} sentences in batches of {FREE_BATCH}, {arguments.threads} thread(s)\n")
     print_row(widths, "beam", "", "sentences/s, ours over it", "same as us", "BLEU")
     with (
         progress(len(beams)) as show,
@@ -310,8 +315,24 @@ def free(arguments):
                     wanted = [references[i] for i in order]
                     score = kt.evaluation.bleu(texts, wanted, tokenized=arguments.tokenized).value
                     score = f"{score:.2f}"
-                speed = rate(len(lines), seconds, name, OURS)
-                print_row(widths, beam_size, name, speed, f"{same / len(lines):.1%}", score)
+                speed = rate(len(order), seconds, name, OURS)
+                print_row(widths, beam_size, name, speed, f"{same / len(order):.1%}", score)
+
+
+def trained(arguments):
+    """Returns the translator of --run, and the batches of --source with the order of its lines."""
+    if not (arguments.run and arguments.source):
+        raise SystemExit("Give a trained run, --run, and a file to translate, --source.")
+    import keras_transformer as kt
+    from keras_transformer.data import read_lines
+
+    translator = kt.load_run(arguments.run, model=arguments.model)
+    lines = list(read_lines(arguments.source))
+    sentences = translator.source_tokenizer.tokenize(lines, add_end=True).to_list()
+    order = sorted(range(len(lines)), key=lambda index: len(sentences[index]))
+    starts = range(0, len(order), FREE_BATCH)
+    batches = [[sentences[i] for i in order[start : start + FREE_BATCH]] for start in starts]
+    return translator, batches, order
 
 
 def free_decode(peer, batches, beam_size, rows):
@@ -322,6 +343,51 @@ def free_decode(peer, batches, beam_size, rows):
         rows[peer.name] = list(itertools.chain.from_iterable(decoded))
 
     return decode
+
+
+# === Equality ===
+
+
+def equal(arguments):
+    """Compares our hypotheses with those of CTranslate2, which has the same weights and rules."""
+    from decode_peers.ctranslate2_engine import CTranslate2
+    from decode_peers.ours import Ours
+
+    translator, batches, order = trained(arguments)
+    engine = CTranslate2(translator.model, "float32", arguments.threads)
+    rules = {"stopping": "first_beams", "length_penalty": "mean"}
+    for alpha, beam_size in itertools.product(EQUAL_ALPHAS, arguments.beams or BEAMS):
+        ours = Ours(translator.model, alpha=alpha, **rules)
+        found, theirs = [], []
+        for batch in batches:
+            found += ours.scored(batch, beam_size, EQUAL_MAX_LENGTH)
+            theirs += engine.scored(batch, beam_size, EQUAL_MAX_LENGTH, alpha)
+        print(f"\nBeam {beam_size}, alpha {alpha}")
+        compare(order, found, theirs)
+
+
+def compare(order, found, theirs):
+    """Prints the hypotheses that differ, with both scores, and whether all of them are ties."""
+    ties, unequal, rounding = 0, 0, 0.0
+    for number, (token_ids, score), (others, other_score) in sorted(
+        zip(order, found, theirs, strict=True)
+    ):
+        difference = abs(score - other_score)
+        if token_ids == others:
+            rounding = max(rounding, difference)
+            continue
+        pairs = itertools.zip_longest(token_ids, others)
+        step = next(step for step, (one, other) in enumerate(pairs) if one != other)
+        is_tie = difference <= TIE
+        ties, unequal = ties + is_tie, unequal + 1
+        print(
+            f"sentence {number + 1}, from token {step + 1} of {len(token_ids)} and {len(others)} "
+            f"on: scores {score:.6f} and {other_score:.6f}, {'a tie' if is_tie else 'NO TIE'}"
+        )
+    same = len(order) - unequal
+    what = f"{same} of {len(order)} hypotheses equal, {ties} of the others ties"
+    what += f"; the scores of equal ones differ by at most {rounding:.1e}"
+    print_verdict(ties == unequal, what)
 
 
 # === Growth and memory ===
@@ -421,7 +487,7 @@ def memory_status(field):
 
 
 def main():
-    measures = {function.__name__: function for function in (forced, free, growth, memory)}
+    measures = {function.__name__: function for function in (forced, free, equal, growth, memory)}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("measure", nargs="?", choices=measures, default="forced")
     parser.add_argument("--quick", action="store_true", help="forced: only settings with a floor")
@@ -429,13 +495,15 @@ def main():
     parser.add_argument("--opennmt-python", help="the python of OpenNMT-tf's own environment")
     parser.add_argument("--sizes", nargs="+", choices=("tiny", "base"), default=("tiny", "base"))
     parser.add_argument("--beams", nargs="+", type=int)
-    parser.add_argument("--batches", nargs="+", type=int, default=(1, 16, 64))
+    parser.add_argument("--batches", nargs="+", type=int, default=(1, 8, 64))
     parser.add_argument("--lengths", nargs="+", type=int)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--run", help="free: folder of a trained run")
-    parser.add_argument("--model", help="free: another model file, such as an average")
-    parser.add_argument("--source", help="free: file of sentences")
+    parser.add_argument("--run", help="free, equal: folder of a trained run")
+    parser.add_argument("--model", help="free, equal: another model file, such as an average")
+    parser.add_argument("--source", help="free, equal: file of sentences")
+    rules, help_text = ("exhaustive", "first_beams"), "free: stop rules of our search in float32"
+    parser.add_argument("--stopping", nargs="+", choices=rules, default=rules, help=help_text)
     parser.add_argument("--reference", help="free: file of their translations, for BLEU")
     parser.add_argument("--tokenized", action="store_true", help="free: the files are tokenised")
     arguments = parser.parse_args()

@@ -1,7 +1,8 @@
 """CTranslate2, an engine in C++, with our weights.
 
 It takes and returns token strings, so its time includes their look-up, and the conversion from and
-to ids. Its length penalty is n ** alpha, and it stops at `beam_size` finished hypotheses.
+to ids. Its length penalty is n ** alpha, and n counts the end token, whether or not the
+end token is returned (4.8.5). It stops at `beam_size` finished hypotheses.
 Free-running, it has one maximum length for the batch.
 """
 
@@ -28,15 +29,36 @@ class CTranslate2:
             )
 
     def decode(self, sentences, beam_size, length=None):
-        results = self.translator.translate_batch(
+        options = {
+            "length_penalty": 0.6,
+            "min_decoding_length": length or 1,
+            "max_decoding_length": length or max(longest(sentence) for sentence in sentences),
+        }
+        results = self._translate(sentences, beam_size, **options)
+        return [[int(token) for token in result.hypotheses[0]] for result in results]
+
+    def scored(self, sentences, beam_size, max_length, alpha):
+        """Returns the best hypothesis of each sentence, without its end token, and its score.
+
+        An empty hypothesis is allowed; by default CTranslate2 forbids it.
+        """
+        options = {
+            "length_penalty": alpha,
+            "min_decoding_length": 0,
+            "max_decoding_length": max_length,
+            "return_scores": True,
+        }
+        results = self._translate(sentences, beam_size, **options)
+        return [([int(token) for token in r.hypotheses[0]], r.scores[0]) for r in results]
+
+    def _translate(self, sentences, beam_size, **options):
+        return self.translator.translate_batch(
             [[str(token_id) for token_id in sentence] for sentence in sentences],
             beam_size=beam_size,
-            length_penalty=0.6,
-            min_decoding_length=length or 1,
-            max_decoding_length=length or max(longest(sentence) for sentence in sentences),
             max_batch_size=0,
+            max_input_length=0,  # the default cuts longer sentences without a message
+            **options,
         )
-        return [[int(token) for token in result.hypotheses[0]] for result in results]
 
 
 def convert(model, folder):

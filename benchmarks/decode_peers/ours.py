@@ -1,59 +1,81 @@
-"""Our search with our model, frozen as in `load_run`.
+"""Our search with our model, frozen as in `load_run`, and compiled for few sentences.
 
 To force the length, the end token is an id outside the vocabulary, which costs nothing.
 """
 
 import functools
+import types
 
 import keras
 import tensorflow as tf
 
-from decode_peers import longest, until
-from keras_transformer.decoding import StepOutput, beam_search, greedy_search
+from decode_peers import until
+from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer
+from keras_transformer.decoding.model_search import (
+    IDS,
+    RUNTIME_SPECS,
+    runtime_inputs,
+    search_model,
+)
+from keras_transformer.decoding.search_settings import SearchSettings
 
 
 class Ours:
-    """Decodes with a frozen copy of `model` in `dtype`."""
+    """Decodes with a frozen copy of `model` in `dtype`; `scoring`: settings of the search."""
 
-    def __init__(self, model, dtype="float32"):
-        self.name = f"ours {dtype}"
+    def __init__(self, model, dtype="float32", stopping="exhaustive", compiled=True, **scoring):
+        self.name = f"ours {dtype}" + ("" if stopping == "exhaustive" else f", {stopping}")
+        self.name += "" if compiled else ", graph"
         self.config = model.config
+        self._settings = {"stopping": stopping, **scoring}
         self.model = FrozenTransformer(model, dtype)
-        self._search = functools.cache(self._make_search)
+        self._graph = functools.cache(self._make_graph)
+        # XLA keeps variables, so that it need not compile millions of constants.
+        models = (with_end(self.model.model, self._end(forced)) for forced in (False, True))
+        mode = compiled and dtype == "float32"
+        self._compiled = [CompiledSearches(one, mode) for one in models]
 
     def decode(self, sentences, beam_size, length=None):
-        end_token_id = self.config.end_token_id if length is None else self.config.vocabulary_size
-        result = self._search(beam_size, end_token_id)(
-            padded(sentences, self.config.pad_token_id),
-            tf.constant([length or longest(sentence) for sentence in sentences]),
-        )
-        rows = zip(result.token_ids[:, 0].numpy(), result.lengths[:, 0].numpy(), strict=True)
-        return [until(row[:size].tolist(), end_token_id) for row, size in rows]
+        limits = {} if length is None else {"length_ratio": 0.0, "extra_length": length}
+        found = self._hypotheses(sentences, beam_size, length is not None, **limits)
+        return [token_ids for token_ids, _ in found]
 
-    def _make_search(self, beam_size, end_token_id):
-        config = self.config
-        many = beam_size > 1
-        search = functools.partial(beam_search, beam_size=beam_size) if many else greedy_search
+    def scored(self, sentences, beam_size, max_length):
+        """Returns the best hypothesis of each sentence, without its end token, and its score."""
+        limits = {"length_ratio": 0.0, "extra_length": max_length}
+        return self._hypotheses(sentences, beam_size, False, **limits)
 
-        def step(token_ids, parents, cache, index):
-            parents = parents if many else None
-            return StepOutput(*self.model.decode_step(token_ids, cache, index, parents=parents))
+    def _hypotheses(self, sentences, beam_size, is_forced, **limits):
+        settings = SearchSettings(beam_size=beam_size, **self._settings, **limits)
+        source = padded(sentences, self.config.pad_token_id)
+        search = self._compiled[is_forced].of_call(settings, 1, False)(source.shape)
+        search = search or self._graph(settings.graph_settings, is_forced)
+        result = search(runtime_inputs(settings), source)
+        best = (tensor[:, 0].numpy() for tensor in (result.token_ids, result.lengths))
+        end = self._end(is_forced)
+        rows = [until(row[:size].tolist(), end) for row, size in zip(*best, strict=True)]
+        return list(zip(rows, result.scores[:, 0].numpy().tolist(), strict=True))
 
-        ids, lengths = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
+    def _end(self, is_forced):
+        return self.config.vocabulary_size if is_forced else self.config.end_token_id
 
-        @tf.function(input_signature=[ids, lengths], autograph=False)
-        def run(encoder_token_ids, max_lengths):
-            return search(
-                step,
-                self.model.init_cache(encoder_token_ids),
-                max_lengths,
-                config.start_token_id,
-                end_token_id,
-                config.pad_token_id,
-            )
+    def _make_graph(self, settings, is_forced):
+        model = with_end(self.model, self._end(is_forced))
 
-        return run
+        @tf.function(input_signature=[RUNTIME_SPECS, IDS], autograph=False)
+        def search(runtime_values, source):
+            return search_model(model, source, settings, runtime_values)
+
+        return search.get_concrete_function()
+
+
+def with_end(model, end_token_id):
+    """Returns the model with another end token."""
+    config = types.SimpleNamespace(**vars(model.config) | {"end_token_id": end_token_id})
+    return types.SimpleNamespace(
+        config=config, init_cache=model.init_cache, decode_step=model.decode_step
+    )
 
 
 def padded(sentences, pad_token_id):
