@@ -15,12 +15,11 @@ One thread. It needs `ctranslate2`. Linux only.
 import argparse
 import pathlib
 import random
-import re
 import subprocess
 import sys
 import time
 
-from decode import is_installed, use_threads
+from decode import is_installed, memory_status, use_threads
 from decode_peers.timing import print_row, print_verdict, progress
 
 SEARCH = {
@@ -133,16 +132,11 @@ def memory(arguments, lines):
             texts = [" ".join(words), *rng.sample(lines, count - 1)]
             translator(texts, beam_size=rng.choice(BEAMS))
             if call % 1000 == 0:
-                used.append(resident_mib())
+                used.append(memory_status("VmRSS") / 2**20)
                 show(f"{call} calls")
                 print(f"{call:>6} calls: {used[-1]:,.0f} MiB", flush=True)
     grown = used[-1] - used[0]
     print_verdict(grown <= MEMORY_LIMIT, f"grown by {grown:.0f} MiB, at most {MEMORY_LIMIT}")
-
-
-def resident_mib():
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
 
 
 def main():

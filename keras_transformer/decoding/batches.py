@@ -104,13 +104,8 @@ def map_rows(function, columns, pad_token_id, batch_sentences, on_progress=None,
     lines = np.arange(len(lengths)) if lines is None else lines
     rows_left = np.bincount(lines)  # of each line
     results = [None] * len(lines)
-    is_one = len(lengths) == 1
-    batches = (
-        [[0]]
-        if is_one
-        else _batch_rows(tf.constant(lengths, tf.int64), batch_sentences, MOST_PAIRS).to_list()
-    )
-    for rows in batches:
+    batches = _batch_rows(tf.constant(lengths, tf.int64), batch_sentences, MOST_PAIRS)
+    for rows in batches.to_list():
         batch = [
             keras.utils.pad_sequences([c[row] for row in rows], padding="post", value=pad_token_id)
             for c in columns

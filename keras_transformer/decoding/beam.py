@@ -101,20 +101,34 @@ def beam_search(
         )
     if stopping not in STOP_RULES:
         raise ValueError(f'`stopping` must be "exhaustive" or "first_beams". Received: {stopping=}')
-    rules: dict[str, Any] = {
-        "step_fn": step_fn,
-        "end_token_id": end_token_id,
-        "pad_token_id": pad_token_id,
-        "length_penalty": length_penalty,
-        "alpha": alpha,
-        "count_end_token": count_end_token,
-        "processors": processors,
-    }
-    if beam_size == 1:
-        search: Search = GreedySearch(**rules, sampler=None)
-    else:
-        search = BeamSearch(**rules, beam_size=beam_size, n_best=n_best, stopping=stopping)
+    search = make_search(
+        step_fn=step_fn,
+        end_token_id=end_token_id,
+        pad_token_id=pad_token_id,
+        length_penalty=length_penalty,
+        alpha=alpha,
+        count_end_token=count_end_token,
+        processors=processors,
+        beam_size=beam_size,
+        n_best=n_best,
+        stopping=stopping,
+    )
     return search.run(cache, max_lengths, start_token_id, target_prefix, compaction)
+
+
+def make_search(
+    *, beam_size: int, n_best: int, stopping: str, sampler: Any = None, **rules: Any
+) -> Search:
+    """Returns a `BeamSearch`, or with a beam of 1 or a sampler a `GreedySearch`.
+
+    Args:
+        beam_size, n_best, stopping: as in `beam_search`.
+        sampler: as in `greedy_search`.
+        **rules: the arguments of `Search`.
+    """
+    if beam_size == 1 or sampler is not None:
+        return GreedySearch(**rules, sampler=sampler)
+    return BeamSearch(**rules, beam_size=beam_size, n_best=n_best, stopping=stopping)
 
 
 class BeamState(NamedTuple):

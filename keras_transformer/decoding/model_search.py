@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from keras_transformer.decoding.beam import BeamSearch
-from keras_transformer.decoding.greedy import GreedySearch
+from keras_transformer.decoding.beam import make_search
 from keras_transformer.decoding.search import SearchResult, StepOutput
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
@@ -69,7 +68,7 @@ def search_model(
     alpha, *limits = runtime_values or runtime_inputs(settings)
     longest = _max_lengths(model.config, encoder_token_ids, limits, target_prefix)
     cache = model.init_cache(encoder_token_ids)
-    search = _make_search(model.decode_step, model.config, settings, alpha, n_best)
+    search = _search_of(model.decode_step, model.config, settings, alpha, n_best)
     start = model.config.start_token_id
     return search.run(cache, longest, start, target_prefix, compaction=True)
 
@@ -101,7 +100,7 @@ def search_fixed(
         is_finite = tf.reduce_all(tf.math.is_finite(tf.reduce_max(logits, axis=-1)), axis=-1)
         return logits, {"model": states, "is_finite": cache["is_finite"] & is_finite}
 
-    search = _make_search(decode_step, model.config, settings, alpha, n_best, fixed_length)
+    search = _search_of(decode_step, model.config, settings, alpha, n_best, fixed_length)
     longest = _max_lengths(model.config, encoder_token_ids, limits)
     cache = {
         "model": model.init_cache(
@@ -127,7 +126,7 @@ def require_n_best(settings: SearchSettings, n_best: int) -> None:
         )
 
 
-def _make_search(decode_step, config, settings, alpha, n_best, fixed_length=None):
+def _search_of(decode_step, config, settings, alpha, n_best, fixed_length=None):
     is_greedy = most_hypotheses(settings) == 1
     require_n_best(settings, n_best)
 
@@ -135,20 +134,20 @@ def _make_search(decode_step, config, settings, alpha, n_best, fixed_length=None
         parents = None if is_greedy else parents
         return StepOutput(*decode_step(token_ids, cache, index, parents=parents))
 
-    rules: dict[str, Any] = {
-        "step_fn": step,
-        "end_token_id": config.end_token_id,
-        "pad_token_id": config.pad_token_id,
-        "length_penalty": settings.length_penalty,
-        "alpha": alpha,
-        "count_end_token": settings.count_end_token,
-        "processors": settings.processors,
-        "fixed_length": fixed_length,
-    }
-    if is_greedy:
-        return GreedySearch(**rules, sampler=settings.sampler)
-    beams = {"beam_size": settings.beam_size, "stopping": settings.stopping}
-    return BeamSearch(**rules, **beams, n_best=n_best)
+    return make_search(
+        step_fn=step,
+        end_token_id=config.end_token_id,
+        pad_token_id=config.pad_token_id,
+        length_penalty=settings.length_penalty,
+        alpha=alpha,
+        count_end_token=settings.count_end_token,
+        processors=settings.processors,
+        fixed_length=fixed_length,
+        beam_size=settings.beam_size,
+        n_best=n_best,
+        stopping=settings.stopping,
+        sampler=settings.sampler,
+    )
 
 
 def runtime_inputs(settings: SearchSettings) -> tuple[tf.Tensor, ...]:

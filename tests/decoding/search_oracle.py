@@ -12,8 +12,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from keras_transformer.decoding.beam import BeamSearch, beam_search
-from keras_transformer.decoding.greedy import GreedySearch
+from keras_transformer.decoding.beam import beam_search, make_search
 from keras_transformer.decoding.search import StepOutput
 from tests.examples import examples
 
@@ -321,13 +320,11 @@ def plain_search(
     return complete, in_doubt and models.kind == "any"  # in other kinds all sums are exact
 
 
-GREEDY_RULES = ("length_penalty", "alpha", "count_end_token")
-
-
 def search(models, max_lengths, penalty=(None, 0.0), processors=(), by=beam_search, **options):
     """Searches all sentences, or `sentences`."""
     sentences = options.pop("sentences", range(models.count))
-    options |= zip(GREEDY_RULES, penalty, strict=False)
+    names = ("length_penalty", "alpha", "count_end_token")
+    options |= zip(names, penalty, strict=False)
     return by(
         models.step_fn,
         models.cache(sentences),
@@ -351,10 +348,8 @@ def search_in_fixed_shapes(
     step_fn, cache, max_lengths, start_token_id, end_token_id, pad_token_id, **rules
 ):
     """`beam_search` with tensors whose shapes do not change; here without XLA."""
-    rules = {"count_end_token": True, "n_best": 1, "stopping": "exhaustive", **rules}
-    if rules.get("beam_size", 1) == 1:  # as in `beam_search`
-        rules = {name: rules[name] for name in (*GREEDY_RULES, "processors")} | {"sampler": None}
-    search = (GreedySearch if "sampler" in rules else BeamSearch)(
+    rules = {"beam_size": 1, "n_best": 1, "stopping": "exhaustive", "count_end_token": True} | rules
+    search = make_search(
         step_fn=step_fn,
         end_token_id=end_token_id,
         pad_token_id=pad_token_id,
