@@ -43,7 +43,6 @@ import itertools
 import multiprocessing
 import os
 import pathlib
-import re
 import statistics
 from typing import NamedTuple
 
@@ -60,6 +59,7 @@ from decode_peers.timing import (
     ratios,
     with_spread,
 )
+from process_memory import memory_status
 
 VOCABULARY_SIZE = 8000
 BEAMS = (1, 4)
@@ -479,11 +479,6 @@ def peak_of_search(batch, beam_size, length, threads):
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     ours.decode(sentences, beam_size, length)
     return memory_status("VmHWM") - before
-
-
-def memory_status(field):
-    status = pathlib.Path("/proc/self/status").read_text()
-    return 1024 * int(re.search(rf"{field}:\s+(\d+) kB", status)[1])
 
 
 def main():

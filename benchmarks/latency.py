@@ -19,8 +19,9 @@ import subprocess
 import sys
 import time
 
-from decode import is_installed, memory_status, use_threads
+from decode import is_installed, use_threads
 from decode_peers.timing import print_row, print_verdict, progress
+from process_memory import memory_status
 
 SEARCH = {
     "stopping": "first_beams",

@@ -5,12 +5,12 @@ import time
 
 import keras
 import numpy as np
+from process_memory import memory_status
 
 import keras_transformer as kt
 from train_peers.corpus import full_dataset
 from train_peers.keras_engine import POLICIES, dataset_of
 from train_peers.ours import Ours, compiled
-from train_peers.serve import memory_status
 
 LENGTH = 32
 

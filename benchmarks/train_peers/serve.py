@@ -12,12 +12,12 @@ import importlib
 import json
 import os
 import pathlib
-import re
 import signal
 import sys
 
 sys.path[0] = str(pathlib.Path(__file__).parents[1])
 
+from process_memory import memory_status  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
 
@@ -41,12 +41,6 @@ def main():
     for _ in sys.stdin:
         measured = engine.measure()
         answer({**measured, "peak": memory_status("VmHWM")})
-
-
-def memory_status(field):
-    """Returns a field of this process's memory status, in bytes."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    return 1024 * int(re.search(rf"{field}:\s+(\d+) kB", status)[1])
 
 
 if __name__ == "__main__":
