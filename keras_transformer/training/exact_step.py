@@ -245,6 +245,14 @@ class ExactTraining(FusedTraining):
             rows = without_padding(rows)
         return super()._loss_share(rows, divisors, training)
 
+    def _reason_for_logits(self):
+        if self.jit_compile:
+            return "`jit_compile` is set, and XLA needs a static number of tokens"
+        return super()._reason_for_logits()
+
+    def _select_tokens(self, tensors, counted):
+        return [tf.boolean_mask(each, counted) for each in (*tensors, counted)]
+
     def _check_labels(self, labels, num_classes):
         lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
         rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"

@@ -1,9 +1,9 @@
-"""Loss and metrics of a train step without the logits. TensorFlow only."""
+"""Loss and metrics of a train step without the logits."""
 
 import logging
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
@@ -22,8 +22,9 @@ class FusedTraining(TokenTraining):
     results are those of the logits.
 
     The step computes the logits, and says so once, if `compile` was given another loss than
-    `SmoothedCrossEntropy`, other metrics than `TokenAccuracy` and `Perplexity`, or `jit_compile`;
-    with float16; and if a subclass overrides `call`, `compute_loss` or `compute_metrics`.
+    `SmoothedCrossEntropy` or other metrics than `TokenAccuracy` and `Perplexity`; with float16; if
+    a subclass overrides `call`, `compute_loss` or `compute_metrics`; on TensorFlow with
+    `jit_compile`; and on several JAX devices.
 
     Attributes:
         fused_loss: `False` always computes the logits. Defaults to `True`.
@@ -62,18 +63,17 @@ class FusedTraining(TokenTraining):
         hidden = self(rows.x, training=training, return_hidden=True)
         kernel = self.output_kernel
         loss, metrics = self._token_loss, self._metrics_of_tokens()
-        weights = loss.weights(rows.y, rows.sample_weight)
-        counted = weights != 0
+        counted = loss.weights(rows.y, rows.sample_weight) != 0
         for metric, is_weighted in metrics:
             sample_weight = rows.sample_weight if is_weighted else None
             counted |= token_weights(rows.y, metric.ignore_class, sample_weight) != 0
         counted &= rows.is_real[:, None]
-        # (B, T) -> (N,): the tokens that count.
-        sample_weight = token_weights(rows.y, None, rows.sample_weight)
-        hidden, labels, weights, sample_weight = (
-            tf.boolean_mask(each, counted)
-            for each in (hidden, tf.cast(rows.y, tf.int32), weights, sample_weight)
+        # (B, T) -> (N,)
+        hidden, labels, sample_weight, counted = self._select_tokens(
+            (hidden, ops.cast(rows.y, "int32"), token_weights(rows.y, None, rows.sample_weight)),
+            counted,
         )
+        weights = loss.weights(labels, sample_weight)
         self._check_labels(labels, kernel.shape[0])
         indices, outside = class_indices(labels, kernel.shape[0])
         total, scores = linear_cross_entropy(
@@ -85,14 +85,21 @@ class FusedTraining(TokenTraining):
             with_gradient=training,
             with_predictions=any(isinstance(metric, TokenAccuracy) for metric, _ in metrics),
         )
-        scores = scores._replace(nll=scores.nll + outside)
-        if metrics and not self._compile_metrics.built:
-            logits = keras.KerasTensor((*rows.y.shape, kernel.shape[0]))
-            self._compile_metrics.build(rows.y, logits)
+        scores = scores._replace(nll=scores.nll + ops.where(counted, outside, 0.0))
+        self._build_metrics(rows.y, kernel.shape[0])
         for metric, is_weighted in metrics:
             metric.update_from_scores(labels, scores, sample_weight if is_weighted else None)
-        total += tf.reduce_sum(tf.where(weights == 0, 0.0, outside))
-        return tf.math.divide_no_nan(total, num_tokens) * loss.factor
+        total += ops.sum(ops.where(weights == 0, 0.0, outside))
+        return ops.divide_no_nan(total, num_tokens) * loss.factor
+
+    def _select_tokens(self, tensors, counted):
+        """`(B, T, ...)` -> `(N, ...)`: the tokens that count; all, where shapes must be static.
+
+        Returns:
+            the tensors, and a bool tensor that marks the tokens that count.
+        """
+        tensors = *tensors, counted
+        return [ops.reshape(each, (-1, *each.shape[2:])) for each in tensors]
 
     def _reason_for_logits(self):
         """Returns what needs the logits, or `None`."""
@@ -106,8 +113,6 @@ class FusedTraining(TokenTraining):
         ]
         if others:
             return f"a metric is neither `TokenAccuracy` nor `Perplexity`: {others[0]!r}"
-        if self.jit_compile:
-            return "`jit_compile` is set, and XLA needs a static number of tokens"
         if self.compute_dtype == "float16":
             return "float16 needs gradients that are scaled before each product"
         overridden = type(self).compute_metrics is not keras.Model.compute_metrics
@@ -116,6 +121,12 @@ class FusedTraining(TokenTraining):
         if not getattr(self, "has_output_kernel", False):
             return "`output_kernel` of the model is None"
         return None
+
+    def _build_metrics(self, labels, num_classes):
+        """Builds the compiled metrics, which Keras would do with the first logits."""
+        if self._compile_metrics is not None and not self._compile_metrics.built:
+            logits = keras.KerasTensor((*labels.shape, num_classes))
+            self._compile_metrics.build(labels, logits)
 
     def _metrics_of_tokens(self):
         """The compiled metrics, each with whether it is given the sample weights."""

@@ -11,11 +11,11 @@ import jax
 import keras
 from jax import numpy as jnp
 
+from keras_transformer.training.fused_step import FusedTraining
 from keras_transformer.training.rows import real_rows
-from keras_transformer.training.token_step import TokenTraining
 
 
-class ExactTraining(TokenTraining):
+class ExactTraining(FusedTraining):
     """The exact step on JAX."""
 
     def train_step(self, state: Any, data: Any) -> Any:
@@ -72,6 +72,11 @@ class ExactTraining(TokenTraining):
                     f"batches are filled up, or choose another `batch_size`. Received: {error}"
                 ) from error
             raise
+
+    def _reason_for_logits(self):
+        if _num_devices() > 1:
+            return "on several JAX devices, a part of the tokens would lie on some of them only"
+        return super()._reason_for_logits()
 
     def _scope(self, trainable, non_trainable, of_metrics, of_optimizer=()):
         """Returns a scope in which the variables have the given values."""

@@ -2,12 +2,17 @@
 
 The logits of all tokens, `(tokens, V)`, would be the largest tensor of a train step. Here only
 those of a chunk exist: their softmax gives the losses and, before the next chunk, the gradients.
-TensorFlow only.
+Letters: N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
-import tensorflow as tf
+import keras
+from keras import ops
 
 from keras_transformer.training.metrics import TokenScores
+from keras_transformer.types import Tensor
+
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
 
 # Tokens of a chunk. Measured with 8,000 classes: 128 to 1,024 differ by less than 10% in time.
 CHUNK = 256
@@ -16,22 +21,22 @@ SMALLEST_PROBABILITY = 1e-30
 
 
 def linear_cross_entropy(
-    hidden: tf.Tensor,
-    kernel: tf.Tensor,
-    labels: tf.Tensor,
-    weights: tf.Tensor,
+    hidden: Tensor,
+    kernel: Tensor,
+    labels: Tensor,
+    weights: Tensor,
     label_smoothing: float,
     with_gradient: bool = True,
     with_predictions: bool = True,
-) -> tuple[tf.Tensor, TokenScores]:
+) -> tuple[Tensor, TokenScores]:
     """Returns the weighted sum of the losses of `logits = hidden @ kernel^T`, and the scores.
 
-    The same as `SmoothedCrossEntropy` of the logits. Letters: N tokens, D width, V vocabulary.
+    The same as `SmoothedCrossEntropy` of the logits.
 
     Args:
         hidden: float tensor `(N, D)`.
         kernel: float tensor `(V, D)`.
-        labels: int tensor `(N,)`, from 0 to V - 1.
+        labels: int32 tensor `(N,)`, from 0 to V - 1.
         weights: float32 tensor `(N,)`.
         label_smoothing: the share `eps` of the target that is spread evenly over all classes.
         with_gradient: `False` computes no gradients, for evaluation. Defaults to `True`.
@@ -44,117 +49,123 @@ def linear_cross_entropy(
 
     Precision: the products have the dtype of `hidden`; softmax, losses and sums are float32.
     """
-    kernel = tf.cast(kernel, hidden.dtype)
-    options = label_smoothing, with_predictions
-    if not with_gradient:
-        scores, _ = _scores_and_gradients(hidden, kernel, labels, None, *options)
-        return tf.reduce_sum(scores.losses * weights), scores
-
-    @tf.custom_gradient
-    def weighted_sum(hidden, kernel):
-        scores, gradients = _scores_and_gradients(hidden, kernel, labels, weights, *options)
-
-        def gradient(scale, *_):
-            return [tf.cast(scale * each, hidden.dtype) for each in gradients]
-
-        return (tf.reduce_sum(scores.losses * weights), *scores), gradient
-
-    loss, *scores = weighted_sum(hidden, kernel)
-    return loss, TokenScores(*map(tf.stop_gradient, scores))
-
-
-def _scores_and_gradients(hidden, kernel, labels, weights, label_smoothing, with_predictions):
-    """The scores and, if there are weights, the float32 gradients of `hidden` and `kernel`."""
+    constant = ops.stop_gradient(hidden)
+    matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
+    chunks = _chunks(constant, labels, weights)
+    values, of_kernel = _scores_of_chunks(chunks, matrix, with_gradient, with_predictions)
+    log_sums, label_logits, predictions, *of_hidden = (
+        ops.reshape(each, (-1, *each.shape[2:]))[: ops.shape(labels)[0]] for each in values
+    )
     # The loss is `logsumexp(logits) - target . logits`. `target . logits` is linear in `hidden` and
     # in `kernel`: it needs the kernel's row of each label and the mean row, not the logits.
-    chunks = _chunks(hidden, labels, *([] if weights is None else [weights]))
-    log_sums, label_logits, predictions, *gradients = _scan(chunks, kernel, with_predictions)
-    count = tf.shape(labels)[0]
-    log_sums, label_logits, predictions = (
-        tf.reshape(each, [-1])[:count] for each in (log_sums, label_logits, predictions)
-    )
-    states, rows = tf.cast(hidden, tf.float32), tf.cast(kernel, tf.float32)
-    mean_row = tf.reduce_mean(rows, axis=0)
-    target = (1 - label_smoothing) * label_logits
-    target += label_smoothing * tf.linalg.matvec(states, mean_row)
+    states, rows = ops.cast(constant, "float32"), ops.cast(matrix, "float32")
+    mean_row = ops.mean(rows, axis=0)
+    target = (1 - label_smoothing) * label_logits + label_smoothing * ops.matmul(states, mean_row)
     scores = TokenScores(log_sums - target, log_sums - label_logits, predictions)
-    if weights is None:
-        return scores, None
-    of_hidden, of_kernel = gradients
-    of_hidden = tf.reshape(of_hidden, [-1, hidden.shape[-1]])[:count]
-    target_rows = (1 - label_smoothing) * tf.gather(rows, labels) + label_smoothing * mean_row
-    of_hidden -= weights[:, None] * target_rows
+    loss = ops.sum(scores.losses * weights)
+    if not with_gradient:
+        return loss, scores
+    target_rows = (1 - label_smoothing) * ops.take(rows, labels, axis=0)
+    target_rows += label_smoothing * mean_row
+    of_hidden = of_hidden[0] - weights[:, None] * target_rows
     states *= weights[:, None]
     num_classes = kernel.shape[0]
-    of_kernel -= (1 - label_smoothing) * tf.math.unsorted_segment_sum(states, labels, num_classes)
-    of_kernel -= label_smoothing / num_classes * tf.reduce_sum(states, axis=0)
-    return scores, (of_hidden, of_kernel)
+    of_kernel -= (1 - label_smoothing) * ops.segment_sum(states, labels, num_classes)
+    of_kernel -= label_smoothing / num_classes * ops.sum(states, axis=0)
+    return loss + _zero(hidden, of_hidden) + _zero(kernel, of_kernel), scores
+
+
+def _zero(tensor, gradient):
+    """0, whose gradient by the tensor is the given one, on every backend."""
+    product = ops.sum(ops.cast(tensor, "float32") * gradient)
+    return product - ops.stop_gradient(product)
 
 
 def _chunks(*tensors):
-    """`(N, ...)` -> `(chunks, size, ...)`, padded with zeros; `size` is almost `CHUNK`.
+    """`(N, ...)` -> `(chunks, C, ...)`, padded with zeros; C is at most `CHUNK`.
 
     Chunks of equal size leave few sizes, and oneDNN prepares its kernels for each.
     """
-    count = tf.maximum(tf.shape(tensors[0])[0], 1)
-    number = -(-count // CHUNK)
-    size = -(-count // number)
+    count = ops.shape(tensors[0])[0]
+    number = count // CHUNK + 1
+    size = count // number + 1
 
     def split(tensor):
-        missing = number * size - tf.shape(tensor)[0]
-        tensor = tf.pad(tensor, [[0, missing]] + [[0, 0]] * (tensor.shape.rank - 1))
-        return tf.reshape(tensor, [number, size, *tensor.shape[1:]])
+        zeros = ops.zeros((number * size - count, *tensor.shape[1:]), tensor.dtype)
+        padded = ops.concatenate([tensor, zeros])
+        return ops.reshape(padded, (number, size, *tensor.shape[1:]))
 
-    return [split(tensor) for tensor in tensors]
+    return tuple(split(tensor) for tensor in tensors)
 
 
-def _scan(chunks, kernel, with_predictions):
-    """Log of the sum, logit of the label, prediction and, with weights, the softmax's gradients."""
-    number = tf.shape(chunks[0])[0]
-    has_weights = len(chunks) == 3
-    dtypes = [tf.float32, tf.float32, tf.int32] + [tf.float32] * has_weights
-    arrays = [tf.TensorArray(dtype, size=number) for dtype in dtypes]
-    of_kernel = tf.zeros(kernel.shape) if has_weights else ()
+def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions):
+    """Returns log of the sum, logit of the label and prediction of each token, all `(chunks, C)`.
 
-    def one_chunk(index, arrays, of_kernel):
-        hidden, labels, *weights = (chunk[index] for chunk in chunks)
-        logits = tf.cast(tf.matmul(hidden, kernel, transpose_b=True), tf.float32)
-        probabilities = tf.nn.softmax(logits)
+    With gradients, also those of the log of the sum, times the weights: of the hidden states,
+    `(chunks, C, D)`, and of the kernel, `(V, D)`. They are float32.
+    """
+    transposed = ops.transpose(kernel)
+
+    def one_chunk(of_kernel, chunk):
+        hidden, labels, weights = chunk
+        logits = ops.cast(ops.matmul(hidden, transposed), "float32")
+        probabilities = ops.softmax(logits)
         classes = _safe_classes(logits, probabilities, labels, with_predictions)
-        log_sums = _pick(logits, classes) - tf.math.log(_pick(probabilities, classes))
+        log_sums = _pick(logits, classes) - ops.log(_pick(probabilities, classes))
         values = [log_sums, _pick(logits, labels), classes]
-        if has_weights:
-            probabilities = tf.cast(probabilities, hidden.dtype)
-            column = weights[0][:, None]
-            values.append(tf.cast(tf.matmul(probabilities, kernel), tf.float32) * column)
-            weighted = tf.cast(tf.cast(hidden, tf.float32) * column, hidden.dtype)
-            share = tf.matmul(probabilities, weighted, transpose_a=True)
-            of_kernel += tf.cast(share, tf.float32)
-        written = [array.write(index, each) for array, each in zip(arrays, values, strict=True)]
-        return index + 1, written, of_kernel
+        if with_gradient:
+            probabilities = ops.cast(probabilities, hidden.dtype)
+            column = weights[:, None]
+            values.append(ops.cast(ops.matmul(probabilities, kernel), "float32") * column)
+            weighted = ops.cast(ops.cast(hidden, "float32") * column, hidden.dtype)
+            share = ops.matmul(ops.transpose(probabilities), weighted)
+            of_kernel += ops.cast(share, "float32")
+        return of_kernel, tuple(values)
 
-    _, arrays, of_kernel = tf.while_loop(
+    of_kernel = ops.zeros(kernel.shape if with_gradient else (), "float32")
+    dtypes = "float32", "float32", "int32", *["float32"] * with_gradient
+    of_kernel, values = _scan(one_chunk, of_kernel, chunks, dtypes)
+    return values, of_kernel
+
+
+def _scan(function, carry, inputs, dtypes):
+    """`keras.ops.scan`; on TensorFlow, that takes only outputs that look like the carry."""
+    if keras.config.backend() != "tensorflow":
+        return ops.scan(function, carry, inputs)
+    number = tf.shape(inputs[0])[0]
+
+    def step(index, carry, arrays):
+        carry, outputs = function(carry, tuple(each[index] for each in inputs))
+        pairs = zip(arrays, outputs, strict=True)
+        return index + 1, carry, tuple(array.write(index, each) for array, each in pairs)
+
+    _, carry, arrays = tf.while_loop(
         lambda index, *_: index < number,
-        one_chunk,
-        (0, arrays, of_kernel),
+        step,
+        (0, carry, tuple(tf.TensorArray(dtype, size=number) for dtype in dtypes)),
         parallel_iterations=1,
         maximum_iterations=number,
     )
-    return [array.stack() for array in arrays] + [of_kernel] * has_weights
+    return carry, tuple(array.stack() for array in arrays)
 
 
 def _safe_classes(logits, probabilities, labels, with_predictions):
     """A class of each row whose probability did not underflow: the most probable, or the label."""
-
-    def most_probable():
-        return tf.argmax(logits, axis=-1, output_type=labels.dtype)
-
     if with_predictions:
-        return most_probable()
-    is_safe = tf.reduce_min(_pick(probabilities, labels)) > SMALLEST_PROBABILITY
-    return tf.cond(is_safe, lambda: labels, most_probable)
+        return _argmax(logits)
+    is_safe = ops.min(_pick(probabilities, labels)) > SMALLEST_PROBABILITY
+    return ops.cond(is_safe, lambda: labels, lambda: _argmax(logits))
+
+
+def _argmax(matrix):
+    """`keras.ops.argmax` of each row; on TensorFlow, that takes twice as long, to find -0.0."""
+    if keras.config.backend() == "tensorflow":
+        return tf.argmax(matrix, axis=-1, output_type="int32")
+    return ops.argmax(matrix, axis=-1)
 
 
 def _pick(matrix, columns):
     """One element of each row."""
-    return tf.gather(matrix, columns, batch_dims=1)
+    num_rows, num_columns = ops.shape(matrix)
+    starts = num_columns * ops.arange(num_rows, dtype="int32")
+    return ops.take(ops.reshape(matrix, (-1,)), starts + columns)

@@ -5,11 +5,11 @@ from typing import Any
 import keras
 import torch
 
+from keras_transformer.training.fused_step import FusedTraining
 from keras_transformer.training.rows import real_rows
-from keras_transformer.training.token_step import TokenTraining
 
 
-class ExactTraining(TokenTraining):
+class ExactTraining(FusedTraining):
     """The exact step on PyTorch."""
 
     def train_step(self, data: Any) -> dict[str, torch.Tensor]:
@@ -39,3 +39,6 @@ class ExactTraining(TokenTraining):
         divisors = self._divisors(rows)
         self._track_loss(self._loss_share(rows, divisors, training=False), divisors)
         return self.get_metrics_result()
+
+    def _select_tokens(self, tensors, counted):
+        return [each[counted] for each in (*tensors, counted)]

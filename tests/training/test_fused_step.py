@@ -1,5 +1,7 @@
 """The step without logits makes the updates of the step with logits, or says why it cannot."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy, T
 from keras_transformer.training.fused_step import FusedTraining
 from tests.builders import assert_close, padded_ids, randomize, to_numpy
 
-pytestmark = pytest.mark.tensorflow_only
+BACKEND = keras.backend.backend()
+tensorflow_only = pytest.mark.tensorflow_only
+slow_on_jax = pytest.mark.slow_on_jax
 
 V = 23
 SOURCE, TARGET, LABELS = (padded_ids([5, 3, 6, 1, 4, 2, 6], V, seed=seed) for seed in range(3))
@@ -39,15 +43,21 @@ class RegularizedTransformer(Transformer):
     encoder_class = RegularizedEncoder
 
 
+def on_replicas(number):
+    if number == 1:
+        return contextlib.nullcontext()
+    from tests.replicas import mirrored
+
+    return mirrored().scope()
+
+
 def trained(
     fused, kind=Transformer, replicas=1, micro_batches=1, prepare=None, fields=None, **compiled
 ):
     """Returns history, evaluation and weights after two updates."""
     import tensorflow as tf
 
-    from tests.replicas import mirrored
-
-    with (mirrored() if replicas == 2 else tf.distribute.get_strategy()).scope():
+    with on_replicas(replicas):
         model = kind(**FIELDS, **{"dropout": 0.0, **(fields or {})})
         randomize(model)
         if prepare is not None:
@@ -76,38 +86,47 @@ def add_lora(model):
     model.encoder.embedding.enable_lora(2, a_initializer=keras.initializers.HeUniform(seed=1))
 
 
-CASES = {
-    "weighted metrics": {"weighted_metrics": both_metrics()},
+def case(*marks, id, **arguments):
+    return pytest.param(arguments, marks=marks, id=id)
+
+
+CASES = [
+    case(id="weighted metrics", weighted_metrics=both_metrics()),
     # Tokens of weight 0 count in these, though not in the loss.
-    "unweighted metrics": {"metrics": both_metrics()},
-    "metrics that ignore padding": {"metrics": both_metrics(ignore_class=0)},
-    "the loss ignores padding": {
-        "loss": SmoothedCrossEntropy(0.0, ignore_class=0),
-        "metrics": both_metrics(),
-        "weighted_metrics": both_metrics(ignore_class=0),
-    },
-    "sum": {"loss": SmoothedCrossEntropy(reduction="sum")},
-    "mean": {"loss": SmoothedCrossEntropy(reduction="mean"), "loss_weights": 0.5},
-    "separate projection": {"fields": {"tie_embeddings": "none"}},
-    "separate vocabularies": {
-        "fields": {"tie_embeddings": "decoder", "source_vocabulary_size": 40},
-    },
-    "frozen embedding": {"prepare": freeze_embedding},
-    "LoRA": {"prepare": add_lora},
-    "add_loss": {"kind": RegularizedTransformer, "micro_batches": 3},
-    "replicas and micro-batches": {
-        "replicas": 2,
-        "micro_batches": 2,
-        "metrics": both_metrics(),
-        "weighted_metrics": both_metrics(ignore_class=0),
-    },
-}
+    case(slow_on_jax, id="unweighted metrics", metrics=both_metrics()),
+    case(slow_on_jax, id="metrics that ignore padding", metrics=both_metrics(ignore_class=0)),
+    case(
+        id="the loss ignores padding",
+        loss=SmoothedCrossEntropy(0.0, ignore_class=0),
+        metrics=both_metrics(),
+        weighted_metrics=both_metrics(ignore_class=0),
+    ),
+    case(slow_on_jax, id="empty list of metrics", metrics=list),
+    case(slow_on_jax, id="sum", loss=SmoothedCrossEntropy(reduction="sum")),
+    case(slow_on_jax, id="mean", loss=SmoothedCrossEntropy(reduction="mean"), loss_weights=0.5),
+    case(slow_on_jax, id="separate projection", fields={"tie_embeddings": "none"}),
+    case(
+        slow_on_jax,
+        id="separate vocabularies",
+        fields={"tie_embeddings": "decoder", "source_vocabulary_size": 40},
+    ),
+    case(slow_on_jax, id="frozen embedding", prepare=freeze_embedding),
+    case(slow_on_jax, id="LoRA", prepare=add_lora),
+    case(id="add_loss", kind=RegularizedTransformer, micro_batches=3),
+    case(
+        tensorflow_only,
+        id="replicas and micro-batches",
+        replicas=2,
+        micro_batches=2,
+        metrics=both_metrics(),
+        weighted_metrics=both_metrics(ignore_class=0),
+    ),
+]
 
 
 @pytest.mark.filterwarnings("ignore:Padding counts")
-@pytest.mark.parametrize("case", CASES)
-def test_updates_and_metrics_are_those_of_the_logits(case, monkeypatch, caplog):
-    arguments = CASES[case]
+@pytest.mark.parametrize("arguments", CASES)
+def test_updates_and_metrics_are_those_of_the_logits(arguments, monkeypatch, caplog):
     history, evaluated, weights = trained(True, **arguments)
     assert not [message for message in caplog.messages if "logits" in message]
     calls = []
@@ -135,32 +154,48 @@ class OwnMetrics(Transformer):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
 
-REASONS = {
-    "loss": (
-        Transformer,
-        {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
-        "the loss is not `SmoothedCrossEntropy`",
+REASONS = [
+    case(
+        id="loss",
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        reason="the loss is not `SmoothedCrossEntropy`",
     ),
-    "metric": (
-        Transformer,
-        {"weighted_metrics": [keras.metrics.SparseCategoricalAccuracy()]},
-        "neither `TokenAccuracy` nor `Perplexity`: <SparseCategoricalAccuracy",
+    case(
+        id="metric",
+        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy()],
+        reason="neither `TokenAccuracy` nor `Perplexity`: <SparseCategoricalAccuracy",
     ),
-    "name of a metric": (Transformer, {"metrics": ["accuracy"]}, "'accuracy'"),
-    "jit_compile": (Transformer, {"jit_compile": True}, "`jit_compile` is set"),
-    "call": (OwnCall, {}, "`output_kernel` of the model is None"),
-    "compute_metrics": (OwnMetrics, {}, "`compute_metrics` is overridden"),
-}
+    case(slow_on_jax, id="name of a metric", metrics=["accuracy"], reason="'accuracy'"),
+    case(tensorflow_only, id="jit_compile", jit_compile=True, reason="`jit_compile` is set"),
+    case(slow_on_jax, id="call", kind=OwnCall, reason="`output_kernel` of the model is None"),
+    case(
+        slow_on_jax,
+        id="compute_metrics",
+        kind=OwnMetrics,
+        reason="`compute_metrics` is overridden",
+    ),
+]
 
 
-@pytest.mark.parametrize("case", REASONS)
-def test_what_needs_the_logits_is_said_once(case, caplog):
-    kind, compiled, reason = REASONS[case]
+@pytest.mark.parametrize("arguments", REASONS)
+def test_what_needs_the_logits_is_said_once(arguments, caplog):
+    compiled = {"loss": SmoothedCrossEntropy(), "kind": Transformer} | arguments
+    kind, reason = compiled.pop("kind"), compiled.pop("reason")
     model = kind(**FIELDS)
-    model.compile("sgd", **{"loss": SmoothedCrossEntropy()} | compiled)
+    model.compile("sgd", **compiled)
     for _ in range(2):
         model.evaluate([SOURCE, TARGET], LABELS, sample_weight=WEIGHTS, verbose=0)
     assert [reason in message for message in caplog.messages] == [True]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="only JAX has several devices")
+def test_several_jax_devices_need_the_logits(caplog):
+    devices = keras.distribution.list_devices()[:2]
+    with keras.distribution.DataParallel(devices=devices).scope():
+        model = Transformer(**FIELDS)
+        model.compile("sgd", SmoothedCrossEntropy(ignore_class=0))
+        model.evaluate([SOURCE[:6], TARGET[:6]], LABELS[:6], verbose=0)
+    assert ["JAX devices" in message for message in caplog.messages] == [True]
 
 
 def test_hidden_states_are_the_inputs_of_the_last_product():
@@ -178,12 +213,30 @@ def test_a_quantized_model_has_no_kernel():
     assert model.output_kernel is None
 
 
+def compiled_model():
+    model = Transformer(**FIELDS)
+    model.compile("sgd", loss=SmoothedCrossEntropy(), metrics=[Perplexity(ignore_class=0)])
+    return model
+
+
+@pytest.mark.tensorflow_only
 def test_label_outside_the_vocabulary_is_named():
     import tensorflow as tf
 
-    model = Transformer(**FIELDS)
-    model.compile("sgd", loss=SmoothedCrossEntropy())
     labels = LABELS.copy()
     labels[0, 0] = V
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"0 to {V - 1}. Received"):
-        model.train_on_batch([SOURCE, TARGET], labels, WEIGHTS)
+        compiled_model().train_on_batch([SOURCE, TARGET], labels, WEIGHTS)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="an error on TensorFlow")
+@pytest.mark.filterwarnings("ignore:Padding counts")
+def test_label_outside_the_vocabulary_counts_or_is_nan():
+    labels = np.full_like(LABELS, V)
+    model = compiled_model()
+    logs = model.test_on_batch([SOURCE, TARGET], labels, WEIGHTS, return_dict=True)
+    assert np.isnan(list(logs.values())).all()
+    labels = np.where(WEIGHTS == 0, V, LABELS)
+    loss = model.test_on_batch([SOURCE, TARGET], labels, WEIGHTS, return_dict=True)["loss"]
+    expected = model.test_on_batch([SOURCE, TARGET], LABELS, WEIGHTS, return_dict=True)["loss"]
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
