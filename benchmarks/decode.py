@@ -63,7 +63,8 @@ from process_memory import memory_status
 
 VOCABULARY_SIZE = 8000
 BEAMS = (1, 4)
-FREE_BATCH = 64
+# Free-running: sentences of a batch, the fastest of 64, 128 and 256 for each library.
+OURS_FREE_BATCH, PEERS_FREE_BATCH = 256, 64
 GROWTH_LENGTHS = (16, 32, 64, 128, 256)
 GROWTH_LIMIT = 2.5
 MEMORY_BEAMS = (2, 4, 8)
@@ -289,13 +290,14 @@ def free(arguments):
     import keras_transformer as kt
     from keras_transformer.data import read_lines
 
-    translator, batches, order = trained(arguments)
+    translator, sentences, order = trained(arguments)
     beams = arguments.beams or BEAMS
     references = list(read_lines(arguments.reference)) if arguments.reference else None
     names = {PEERS[o] for o in arguments.peers or ("bfloat16", "ct2", "ct2-int8")} - {OPENNMT}
     names |= {OURS_FIRST_BEAMS} & {f"{OURS}, {rule}" for rule in arguments.stopping}
     widths = (4, 25, 30, 11, 6)
-    print(f"{len(order)} sentences in batches of {FREE_BATCH}, {arguments.threads} thread(s)\n")
+    sizes = f"{OURS_FREE_BATCH} (others: {PEERS_FREE_BATCH})"
+    print(f"{len(order)} sentences in batches of {sizes}, {arguments.threads} thread(s)\n")
     print_row(widths, "beam", "", "sentences/s, ours over it", "same as us", "BLEU")
     with (
         progress(len(beams)) as show,
@@ -304,7 +306,7 @@ def free(arguments):
         for beam_size in beams:
             show(f"beam {beam_size}")
             rows = {}
-            works = {name: free_decode(peers[name], batches, beam_size, rows) for name in peers}
+            works = {name: free_decode(peers[name], sentences, beam_size, rows) for name in peers}
             seconds = in_turns(works, arguments.rounds)
             for name in peers:
                 same = sum(a == b for a, b in zip(rows[name], rows[OURS], strict=True))
@@ -320,7 +322,7 @@ def free(arguments):
 
 
 def trained(arguments):
-    """Returns the translator of --run, and the batches of --source with the order of its lines."""
+    """Returns the translator of --run, the sentences of --source by length, and their lines."""
     if not (arguments.run and arguments.source):
         raise SystemExit("Give a trained run, --run, and a file to translate, --source.")
     import keras_transformer as kt
@@ -330,13 +332,17 @@ def trained(arguments):
     lines = list(read_lines(arguments.source))
     sentences = translator.source_tokenizer.tokenize(lines, add_end=True).to_list()
     order = sorted(range(len(lines)), key=lambda index: len(sentences[index]))
-    starts = range(0, len(order), FREE_BATCH)
-    batches = [[sentences[i] for i in order[start : start + FREE_BATCH]] for start in starts]
-    return translator, batches, order
+    return translator, [sentences[index] for index in order], order
 
 
-def free_decode(peer, batches, beam_size, rows):
-    """Returns a function that decodes all batches into `rows[peer.name]`."""
+def batched(sentences, size):
+    return [sentences[start : start + size] for start in range(0, len(sentences), size)]
+
+
+def free_decode(peer, sentences, beam_size, rows):
+    """Returns a function that decodes the sentences, in batches, into `rows[peer.name]`."""
+    is_ours = peer.name.startswith(OURS.split()[0])
+    batches = batched(sentences, OURS_FREE_BATCH if is_ours else PEERS_FREE_BATCH)
 
     def decode():
         decoded = [peer.decode(batch, beam_size) for batch in batches]
@@ -353,13 +359,13 @@ def equal(arguments):
     from decode_peers.ctranslate2_engine import CTranslate2
     from decode_peers.ours import Ours
 
-    translator, batches, order = trained(arguments)
+    translator, sentences, order = trained(arguments)
     engine = CTranslate2(translator.model, "float32", arguments.threads)
     rules = {"stopping": "first_beams", "length_penalty": "mean"}
     for alpha, beam_size in itertools.product(EQUAL_ALPHAS, arguments.beams or BEAMS):
         ours = Ours(translator.model, alpha=alpha, **rules)
         found, theirs = [], []
-        for batch in batches:
+        for batch in batched(sentences, PEERS_FREE_BATCH):
             found += ours.scored(batch, beam_size, EQUAL_MAX_LENGTH)
             theirs += engine.scored(batch, beam_size, EQUAL_MAX_LENGTH, alpha)
         print(f"\nBeam {beam_size}, alpha {alpha}")

@@ -57,7 +57,7 @@ def translate(
     max_source_tokens: options.MaxSourceTokens = None,
     on_too_long: options.OnTooLong = "split",
     dtype: options.Dtype = None,
-    batch_sentences: options.BatchSentences = 64,
+    batch_sentences: options.BatchSentences = 256,
     model: options.Model = None,
 ) -> None:
     """Translate standard input to standard output, line by line."""
@@ -103,7 +103,7 @@ def score(
     count_end_token: options.CountEndToken = True,
     max_source_tokens: options.MaxSourceTokens = None,
     dtype: options.Dtype = None,
-    batch_sentences: options.BatchSentences = 64,
+    batch_sentences: options.BatchSentences = 256,
     model: options.Model = None,
 ) -> None:
     """Print how probable given translations are, for each line and in total.

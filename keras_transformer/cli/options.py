@@ -65,7 +65,7 @@ OnTooLong = Annotated[
         "first tokens, or stop with an error."
     ),
 ]
-BatchSentences = Annotated[int, typer.Option(help="Sentences decoded together.", min=1)]
+BatchSentences = Annotated[int, typer.Option(help="Most sentences decoded together.", min=1)]
 SEARCH_SETTINGS = (
     *("beam_size", "length_penalty", "alpha", "count_end_token", "stopping"),
     *("length_ratio", "extra_length", "max_length", "max_source_tokens", "on_too_long"),

@@ -15,17 +15,19 @@ from keras_transformer.layers.arguments import require_positive
 MOST_PAIRS = 64 * 256**2
 # The length of a row that fills a batch by itself.
 LONGEST_ROW = 2048
-BATCH_SENTENCES = 64
+# Maximum of the sentences of a batch times the longest: larger batches are hardly faster.
+MOST_TOKENS = 64 * 128
+BATCH_SENTENCES = 256
 
 
 def batch_rows(lengths, batch_sentences, most_pairs=MOST_PAIRS):
-    """Sorts rows by length and cuts them into batches.
+    """Sorts rows by length and cuts them into batches of at most `MOST_TOKENS`.
 
     Args:
         lengths: int64 tensor `(B,)`, the length of each row.
         batch_sentences: int. Maximum number of rows of a batch.
-        most_pairs: int. Maximum of a batch's rows times the square of the longest; a single row may
-            exceed it.
+        most_pairs: int. Maximum of a batch's rows times the square of the longest. A single row may
+            exceed every limit.
 
     Returns:
         int32 `RaggedTensor` `(batches, None)`, the indices of the rows of each batch.
@@ -34,10 +36,11 @@ def batch_rows(lengths, batch_sentences, most_pairs=MOST_PAIRS):
     lengths = tf.gather(lengths, order)
 
     def add_batch(splits):
-        following = lengths[splits[-1] :][:batch_sentences]
-        pairs = tf.range(1, tf.size(following, tf.int64) + 1) * following**2
-        fits = tf.searchsorted(pairs, [tf.cast(most_pairs, tf.int64)], side="right")
-        return (tf.concat([splits, splits[-1] + tf.maximum(1, fits)], axis=0),)
+        longest = tf.maximum(lengths[splits[-1] :][:batch_sentences], 1)
+        most = tf.minimum(MOST_TOKENS // longest, tf.cast(most_pairs, tf.int64) // longest**2)
+        sizes = tf.range(1, tf.size(longest, tf.int64) + 1)
+        size = tf.maximum(tf.math.count_nonzero(sizes <= most, dtype=tf.int32), 1)
+        return (tf.concat([splits, splits[-1:] + size], axis=0),)
 
     (splits,) = tf.while_loop(
         lambda splits: splits[-1] < tf.size(order),
@@ -57,7 +60,7 @@ _batch_rows = tf.function(
 
 
 def map_batches(function, rows, pad_token_id):
-    """Applies a function to rows, in batches of at most 64, in the graph.
+    """Applies a function to rows, in batches, in the graph.
 
     Args:
         function: callable from int32 `(b, S)`, padded, to a string tensor `(b,)`.

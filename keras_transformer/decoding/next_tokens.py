@@ -11,8 +11,8 @@ import tensorflow as tf
 # Log-probability of a forbidden token, and score of an empty beam slot.
 IMPOSSIBLE = -float("inf")
 NOT_FINITE = "The model's logits must not be NaN, and at least one must be finite"
-# Chunk size of the two-stage `top_k`.
-_CHUNK = 64
+# Chunk sizes of the two-stage `top_k`, best first.
+_CHUNKS = range(64, 31, -1)
 
 # `(log_probs (B, W, V), token_ids (B, W, T), index) -> log_probs`, see `decoding.processors`.
 Processor: TypeAlias = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
@@ -31,21 +31,23 @@ def top_k(values, k):
         values and int32 indices `(B, W, k)`, in descending order; ties: the lower index first.
     """
     size = values.shape[-1]
-    if size <= k * _CHUNK:
+    # One that divides the vocabulary spares a padded copy of the logits.
+    chunk = next((chunk for chunk in _CHUNKS if size % chunk == 0), _CHUNKS[0])
+    if size <= k * chunk:
         return tf.math.top_k(values, k)
-    if size % _CHUNK:
-        padding = [[0, 0], [0, 0], [0, -size % _CHUNK]]
+    if size % chunk:
+        padding = [[0, 0], [0, 0], [0, -size % chunk]]
         values = tf.pad(values, padding, constant_values=IMPOSSIBLE)
     outer = tf.shape(values)[:2]
-    # (B, W, V) -> (B, W, chunks, 64)
-    chunks = tf.reshape(values, tf.concat([outer, [-1, _CHUNK]], axis=0))
+    # (B, W, V) -> (B, W, chunks, chunk)
+    chunks = tf.reshape(values, tf.concat([outer, [-1, chunk]], axis=0))
     best = tf.math.top_k(tf.reduce_max(chunks, axis=-1), k).indices
     if k > 1:
         best = tf.sort(best)  # so that ties keep the lower index first
-    # (B, W, k, 64) -> (B, W, k * 64)
+    # (B, W, k, chunk) -> (B, W, k * chunk)
     inside = tf.reshape(tf.gather(chunks, best, batch_dims=2), tf.concat([outer, [-1]], axis=0))
     values, positions = tf.math.top_k(inside, k)
-    return values, tf.gather(best, positions // _CHUNK, batch_dims=2) * _CHUNK + positions % _CHUNK
+    return values, tf.gather(best, positions // chunk, batch_dims=2) * chunk + positions % chunk
 
 
 def best_next_tokens(logits, k, constraints, compiled=False):

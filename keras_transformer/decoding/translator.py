@@ -88,7 +88,7 @@ class Translator:
         target_prefix: list of strings, one per line, or one string for all lines: the forced
             beginning of the translation. Optional.
         batch_sentences: int. Maximum number of sentences that are decoded together. Batches of long
-            sentences hold fewer. Defaults to `64`.
+            sentences hold fewer. Defaults to `256`.
         on_progress: callable, called after each batch with the number of lines that it finished.
             Optional.
         **settings: settings of the search that differ in this call.

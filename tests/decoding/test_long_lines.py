@@ -9,7 +9,14 @@ import tensorflow as tf
 
 from keras_transformer import Tokenizer, Translator, make_dataset
 from keras_transformer.data.number_corpus import number_names
-from keras_transformer.decoding.batches import LONGEST_ROW, MOST_PAIRS, batch_rows, map_batches
+from keras_transformer.decoding.batches import (
+    BATCH_SENTENCES,
+    LONGEST_ROW,
+    MOST_PAIRS,
+    MOST_TOKENS,
+    batch_rows,
+    map_batches,
+)
 from keras_transformer.decoding.long_lines import LineCutter, join_translations
 from tests.decoding.test_translator import make_translator
 
@@ -217,7 +224,7 @@ def long_and_short(seed):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_batches_in_the_graph_are_bounded_in_token_pairs(seed):
+def test_batches_in_the_graph_are_bounded(seed):
     shapes, rows = [], long_and_short(seed)
 
     def first_ids(batch):
@@ -236,7 +243,8 @@ def test_batches_in_the_graph_are_bounded_in_token_pairs(seed):
     assert mapped(rows).numpy().tolist() == expected
     assert sum(count for count, _ in shapes) == 150
     for count, longest in shapes:
-        assert count == 1 or (count <= 64 and count * longest**2 <= MOST_PAIRS)
+        fits = count * longest <= MOST_TOKENS and count * longest**2 <= MOST_PAIRS
+        assert count == 1 or (fits and count <= BATCH_SENTENCES)
     assert len(shapes) < 40, "few rows have to go alone"
     assert mapped(rows[:0]).shape == [0]
 
@@ -256,6 +264,9 @@ def test_batches_are_as_large_as_they_may_be():
         assert batches.flat_values.numpy().tolist() == in_order
         assert batches.row_lengths().numpy().tolist() == sizes
     assert batch_rows(lengths[:0], 4).nrows() == 0
+    same = tf.fill([300], tf.constant(MOST_TOKENS // 128, tf.int64))
+    assert batch_rows(same, 256).row_lengths().numpy().tolist() == [128, 128, 44]
+    assert batch_rows(0 * same, 256).row_lengths().numpy().tolist() == [256, 44]
 
 
 def test_attention_of_long_lines_is_computed_for_few_at_a_time(translator, monkeypatch):
