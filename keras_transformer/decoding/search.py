@@ -108,14 +108,23 @@ class Sentences(NamedTuple):
     cache: Any  # nest of tensors (B, ...)
 
 
-def penalty(lengths: tf.Tensor, length_penalty: str | None, alpha: float | tf.Tensor) -> tf.Tensor:
+def penalty(
+    lengths: Any,
+    ends: Any,
+    length_penalty: str | None,
+    alpha: float | tf.Tensor,
+    count_end_token: bool = True,
+) -> tf.Tensor:
     """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
-        lengths: int tensor of tokens, as `counted_lengths` counts them.
+        lengths: int or int tensor of tokens, end tokens included.
+        ends: how many of them are end tokens; a bool tensor for hypotheses, which have at most one.
         length_penalty: `"gnmt"`, the paper's: `((5 + n) / 6)^alpha`; `"mean"`: `n^alpha`; or
             `None`: 1.
         alpha: float, or scalar float tensor.
+        count_end_token: bool. Whether the length `n` counts the end tokens; without them it is at
+            least 1. Defaults to `True`.
 
     Returns:
         float32 tensor of the shape of `lengths`.
@@ -126,6 +135,8 @@ def penalty(lengths: tf.Tensor, length_penalty: str | None, alpha: float | tf.Te
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
+    if not count_end_token:
+        lengths = tf.maximum(lengths - tf.cast(ends, tf.int32), 1)
     lengths = tf.cast(lengths, tf.float32)
     if length_penalty is None:
         return tf.ones_like(lengths)
@@ -136,17 +147,6 @@ def penalty(lengths: tf.Tensor, length_penalty: str | None, alpha: float | tf.Te
     raise ValueError(
         f'`length_penalty` must be "gnmt", "mean" or None. Received: {length_penalty=}'
     )
-
-
-def counted_lengths(lengths: Any, ends: Any, count_end_token: bool) -> Any:
-    """Returns the lengths `n` of the length penalty: at least 1 if end tokens do not count.
-
-    Args:
-        lengths: int or int tensor of tokens, end tokens included.
-        ends: how many of them are end tokens; a bool tensor for hypotheses, which have at most one.
-        count_end_token: bool.
-    """
-    return lengths if count_end_token else tf.maximum(lengths - tf.cast(ends, tf.int32), 1)
 
 
 def select(nest: Any, slots: tf.Tensor) -> Any:
@@ -215,8 +215,8 @@ class Search:
 
     def penalty(self, lengths, has_end):
         """Returns the length penalty; `has_end`: bool, or bool tensor of the same shape."""
-        lengths = counted_lengths(lengths, has_end, self.count_end_token)
-        return penalty(lengths, self.length_penalty, self.alpha)
+        rules = self.length_penalty, self.alpha, self.count_end_token
+        return penalty(lengths, has_end, *rules)
 
     @property
     def is_compiled(self):

@@ -43,7 +43,7 @@ from keras_transformer.decoding.model_search import (
     search_model,
     teacher_forcing,
 )
-from keras_transformer.decoding.search import SearchResult, counted_lengths, penalty
+from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import ON_TOO_LONG, SearchSettings
 from keras_transformer.layers.arguments import require_positive
 
@@ -195,7 +195,7 @@ class Translator:
         pad = self.model.config.pad_token_id
         found = map_rows(translate_batch, columns, pad, batch_sentences, on_progress, lines_of)
         if return_hypotheses:
-            of_tokens = partial(self._penalty, search_settings)
+            of_tokens = partial(self._penalty_of_tokens, search_settings)
             translations = join_by_line(found, lines_of, pieces.dropped.numpy(), of_tokens)
         else:
             warn_of_long_lines(pieces, search_settings.max_source_tokens)
@@ -386,12 +386,10 @@ class Translator:
     def _attention_scores(self, source, target):
         return self.model.attention_scores(teacher_forcing(self.model.config, source, target))
 
-    def _penalty(self, settings, tokens):
+    def _penalty_of_tokens(self, settings, tokens):
         """Returns the length penalty of a list of tokens, which may have several end tokens."""
-        end_token = self._target_token(self.model.config.end_token_id)
-        ends = tokens.count(end_token)
-        lengths = counted_lengths(len(tokens), ends, settings.count_end_token)
-        return penalty(lengths, settings.length_penalty, settings.alpha)
+        ends = tokens.count(self._target_token(self.model.config.end_token_id))
+        return _penalty(settings, len(tokens), ends)
 
     def _target_token(self, token_id):
         (token,) = _strings(self.target_tokenizer.tokens(tf.constant([token_id])))
@@ -401,9 +399,7 @@ class Translator:
         """Returns the hypotheses of given targets, which have an end token."""
         log_probs = self._log_probs(source, target)
         lengths = tf.reduce_sum(tf.cast(target != self.model.config.pad_token_id, tf.int32), axis=1)
-        counted = counted_lengths(lengths, True, self.settings.count_end_token)
-        penalties = penalty(counted, self.settings.length_penalty, self.settings.alpha)
-        scores = tf.reduce_sum(log_probs, axis=1) / penalties
+        scores = tf.reduce_sum(log_probs, axis=1) / _penalty(self.settings, lengths, ends=1)
         target = tf.constant(target)
         one = [tensor[:, None] for tensor in (target, lengths, scores, log_probs)]
         return [best for (best,) in self._hypotheses(source, SearchResult(*one))]
@@ -448,6 +444,11 @@ def _as_graph(function, tokenizer, *specs):
     # Traced in the first call: most translators need one of the graphs that they may need.
     graph = lru_cache(1)(tf.function(function, specs, autograph=False).get_concrete_function)
     return lambda *tensors: graph()(*tensors)
+
+
+def _penalty(settings, lengths, ends):
+    rules = settings.length_penalty, settings.alpha, settings.count_end_token
+    return penalty(lengths, ends, *rules)
 
 
 def _strings(tensor):
