@@ -16,6 +16,7 @@ from .decoding import SearchSettings as SearchSettings
 from .decoding import Translator as Translator
 from .decoding import beam_search as beam_search
 from .decoding import greedy_search as greedy_search
+from .export import export_ctranslate2 as export_ctranslate2
 from .export import export_saved_model as export_saved_model
 from .models import Transformer as Transformer
 from .models import TransformerConfig as TransformerConfig

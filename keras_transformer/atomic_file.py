@@ -8,6 +8,7 @@ import ctypes
 import errno
 import os
 import pathlib
+import tempfile
 from collections.abc import Iterator
 
 from keras_transformer.types import Path
@@ -60,6 +61,29 @@ def write_text(path: Path, text: str) -> None:
     """Writes a UTF-8 text file atomically."""
     with atomic_path(path) as partial:
         partial.write_text(text, "utf-8")
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[pathlib.Path]:
+    """Yields a new folder to write into, and moves it to `path` at the end.
+
+    A folder that was at `path` is deleted then, and is unchanged after an exception.
+
+    Args:
+        path: path of the folder. Missing folders above it are created. If it is a symbolic link,
+            the folder that it points to is replaced.
+
+    Raises:
+        OSError: if the folder cannot be moved, see `replace_folder`.
+    """
+    place = pathlib.Path(path).resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside `path`, on the same file system.
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as temporary:
+        new = pathlib.Path(temporary, "new")
+        new.mkdir()
+        yield new
+        replace_folder(new, place)
 
 
 def replace_folder(new: pathlib.Path, path: pathlib.Path) -> None:

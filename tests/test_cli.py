@@ -554,6 +554,8 @@ def test_plot_draws_what_it_names(folder):
 def test_export_and_vocabulary_write_what_they_name(folder):
     ran = cli("export", "run", "served")
     assert ran.stdout.strip() == "served" and (folder / "served/saved_model.pb").is_file()
+    ran = cli("export", "run", "ct2", "--format", "ctranslate2", "--quantization", "int8")
+    assert ran.stdout.strip() == "ct2" and (folder / "ct2/model.bin").is_file(), ran.stderr
     ran = cli("vocabulary", "train.*", "--size", 300, "--output", "joint.model")
     assert ran.stdout.strip() == "joint.model: 300 tokens", ran.stderr
 
@@ -655,6 +657,14 @@ MISTAKES = {
         ["nodir", "--output"],
     ),
     "export over files": (lambda f: ["export", "run", "."], ["not a SavedModel"]),
+    "quantized SavedModel": (
+        lambda f: ["export", "run", "new", "--quantization", "int8"],
+        ["needs `--format ctranslate2`"],
+    ),
+    "CTranslate2 with a length": (
+        lambda f: ["export", "run", "new", "--format", "ctranslate2", "--on-too-long", "error"],
+        ["leave them out"],
+    ),
 }
 
 

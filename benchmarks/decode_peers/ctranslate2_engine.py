@@ -9,11 +9,9 @@ Free-running, it has one maximum length for the batch.
 import tempfile
 
 import ctranslate2
-import numpy as np
-from ctranslate2.specs import Activation, TransformerSpec
 
-import keras_transformer as kt
 from decode_peers import longest
+from keras_transformer.export.ctranslate2 import set_special_tokens, transformer_spec
 
 # Number of positions in the file: CTranslate2 reads a table and has no formula.
 POSITIONS = 1024
@@ -62,73 +60,12 @@ class CTranslate2:
 
 
 def convert(model, folder):
-    """Writes a `Transformer` as a CTranslate2 model whose token strings are the token ids.
-
-    Raises:
-        ValueError: if the model has options that this conversion does not support.
-    """
-    config = model.config
-    if (config.tie_embeddings, config.activation, config.use_bias) != ("all", "relu", True):
-        raise ValueError(
-            "The model must have tied embeddings, ReLU and biases. Received: "
-            f"tie_embeddings={config.tie_embeddings!r}, activation={config.activation!r}, "
-            f"use_bias={config.use_bias}"
-        )
-    spec = TransformerSpec.from_config(
-        (config.num_encoder_layers, config.num_decoder_layers),
-        config.num_heads,
-        pre_norm=config.normalize_first,
-        activation=Activation.RELU,
-    )
-    embedding = model.encoder.embedding
-    matrix = np.array(embedding.embeddings)
-    spec.encoder.embeddings[0].weight = matrix
-    spec.decoder.embeddings.weight = matrix
-    spec.decoder.projection.weight = matrix
-    positions = np.array(embedding.encode_positions(np.arange(POSITIONS)))
-    for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
-        stack.position_encodings.encodings = positions
-        for layer, block in zip(stack.layer, ours.blocks, strict=True):
-            _copy_block(layer, block)
-        if config.normalize_first:
-            _copy_norm(stack.layer_norm, ours.layer_norm)
-
-    tokens = [str(token_id) for token_id in range(config.vocabulary_size)]
+    """Writes a `Transformer` as a CTranslate2 model whose token strings are the token ids."""
+    spec = transformer_spec(model, POSITIONS)
+    tokens = [str(token_id) for token_id in range(model.config.vocabulary_size)]
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
-    spec.config.bos_token = spec.config.decoder_start_token = tokens[config.start_token_id]
-    spec.config.eos_token = tokens[config.end_token_id]
-    spec.config.unk_token = tokens[config.unk_token_id]
-    spec.config.add_source_eos = False  # the sentences have an end token
-    spec.config.layer_norm_epsilon = config.layer_norm_epsilon
+    set_special_tokens(spec, model.config, tokens)  # the sentences have an end token
     spec.validate()
     spec.optimize()
     spec.save(folder)
-
-
-def _copy_block(layer, block):
-    attention = block.self_attention
-    fused, output = layer.self_attention.linear
-    _copy_dense(fused, attention.query_dense, attention.key_dense, attention.value_dense)
-    _copy_dense(output, attention.output_dense)
-    _copy_norm(layer.self_attention.layer_norm, block.self_attention_residual.layer_norm)
-    if isinstance(block, kt.layers.DecoderBlock):
-        attention = block.encoder_attention
-        query, fused, output = layer.attention.linear
-        _copy_dense(query, attention.query_dense)
-        _copy_dense(fused, attention.key_dense, attention.value_dense)
-        _copy_dense(output, attention.output_dense)
-        _copy_norm(layer.attention.layer_norm, block.encoder_attention_residual.layer_norm)
-    _copy_dense(layer.ffn.linear_0, block.feed_forward.intermediate)
-    _copy_dense(layer.ffn.linear_1, block.feed_forward.output_dense)
-    _copy_norm(layer.ffn.layer_norm, block.feed_forward_residual.layer_norm)
-
-
-def _copy_dense(linear, *layers):
-    """Copies dense layers: Keras kernels are (in, out), CTranslate2's are (out, in)."""
-    linear.weight = np.concatenate([np.array(layer.kernel).T for layer in layers])
-    linear.bias = np.concatenate([np.array(layer.bias) for layer in layers])
-
-
-def _copy_norm(norm, layer):
-    norm.gamma, norm.beta = np.array(layer.gamma), np.array(layer.beta)

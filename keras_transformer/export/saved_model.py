@@ -5,13 +5,12 @@ but not this package.
 """
 
 import contextlib
-import tempfile
 from pathlib import Path
 
 import tensorflow as tf
 
 from keras_transformer import types
-from keras_transformer.atomic_file import replace_folder
+from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.decoding.translator import Translator
 
 
@@ -61,15 +60,10 @@ def export_saved_model(translator: Translator, path: types.Path) -> Path:
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     module = _module(translator)
-    place = path.resolve()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside `path` and then moved, so that `path` never holds a part of a model.
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as temporary:
-        written = Path(temporary) / "new"
-        with _quiet():  # the log would name the temporary folder
-            signatures = {"serving_default": module.translate}
-            tf.saved_model.save(module, str(written), signatures=signatures)
-        replace_folder(written, place)
+    # The log would name the temporary folder.
+    with atomic_folder(path) as written, _quiet():
+        signatures = {"serving_default": module.translate}
+        tf.saved_model.save(module, str(written), signatures=signatures)
     return path
 
 

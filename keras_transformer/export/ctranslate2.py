@@ -1,0 +1,206 @@
+"""Exports a translator as a model of CTranslate2, an engine in C++ for CPUs and GPUs.
+
+https://github.com/OpenNMT/CTranslate2, extra `ct2`. The rules of the search are arguments of its
+`translate_batch`, not a part of the model.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer import types
+from keras_transformer.atomic_file import atomic_folder
+from keras_transformer.decoding.translator import Translator
+
+# Keras's name of an activation -> CTranslate2's. Keras's "gelu" is the exact one.
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "silu": "SWISH",
+    "swish": "SWISH",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}
+
+
+def export_ctranslate2(
+    translator: Translator,
+    path: types.Path,
+    quantization: str | None = None,
+    max_tokens: int = 1024,
+) -> Path:
+    """Writes a translator as a folder that `ctranslate2.Translator` loads.
+
+    The tokens of the model are the pieces of the tokenizers. A SentencePiece model is in the folder
+    as `source.spm` and `target.spm`. CTranslate2 appends the end token to each source by itself.
+
+    The settings of the translator are not in the folder. The page "Exported models" has a program
+    that uses it, and "Decoding" says which arguments of `translate_batch` give the translations of
+    which settings. Pass `max_input_length=0`: by default CTranslate2 cuts longer lines without a
+    message.
+
+    Args:
+        translator: `Translator`.
+        path: path of the folder to write. A CTranslate2 model that is there is replaced in one
+            step, as `export_saved_model` does.
+        quantization: type of the weights in the file: `"int8"`, `"int16"`, `"float16"`,
+            `"bfloat16"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. Biases, positions
+            and layer norms stay floats. Defaults to `None`, float32.
+        max_tokens: int. The most tokens of a source, with its end token, and of a translation, for
+            sinusoidal positions: CTranslate2 has a table of them, and raises an error beyond it.
+            Learned positions are those of the model. Defaults to `1024`.
+
+    Returns:
+        `pathlib.Path`, the folder.
+
+    Raises:
+        ImportError: if `ctranslate2` is not installed.
+        ValueError: if CTranslate2 cannot express the model, or has no such quantization.
+        FileExistsError: if `path` exists and is not a CTranslate2 model.
+        OSError: if it cannot be written; `path` is unchanged.
+    """
+    ctranslate2 = _import_ctranslate2()
+    path = Path(path)
+    if path.exists() and not ctranslate2.contains_model(str(path)):
+        raise FileExistsError(f"{str(path)!r} exists and is not a CTranslate2 model.")
+    spec = transformer_spec(translator.model, max_tokens)
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    source, target = (
+        _pieces(tokenizer, size)
+        for tokenizer, size in zip(tokenizers, _vocabulary_sizes(translator.model), strict=True)
+    )
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    config = translator.model.config
+    set_special_tokens(spec, config, target)
+    spec.config.add_source_eos = True
+    if source[config.end_token_id] != spec.config.eos_token:
+        raise ValueError(
+            "The end token must be the same piece in source and target, because CTranslate2 has "
+            f"one. Received: {source[config.end_token_id]!r} and {spec.config.eos_token!r}"
+        )
+    spec.validate()
+    spec.optimize(quantization)
+    with atomic_folder(path) as written:
+        spec.save(str(written))
+        for name, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+            if model_bytes := getattr(tokenizer, "model_bytes", None):
+                (written / f"{name}.spm").write_bytes(model_bytes)
+    return path
+
+
+def transformer_spec(model: Any, max_tokens: int) -> Any:
+    """Returns CTranslate2's `TransformerSpec` with the weights of a model, without vocabularies.
+
+    Args:
+        model: `Transformer`.
+        max_tokens: int. Number of sinusoidal positions.
+
+    Raises:
+        ValueError: if CTranslate2 cannot express the model.
+    """
+    specs = _import_ctranslate2().specs
+    config = model.config
+    _require_expressible(model)
+    spec = specs.TransformerSpec.from_config(
+        (config.num_encoder_layers, config.num_decoder_layers),
+        config.num_heads,
+        pre_norm=config.normalize_first,
+        activation=specs.Activation[ACTIVATIONS[config.activation]],
+    )
+    spec.config.layer_norm_epsilon = config.layer_norm_epsilon  # without it, 1e-5
+    spec.encoder.embeddings[0].weight = _array(model.encoder.embedding.embeddings)
+    spec.decoder.embeddings.weight = _array(model.decoder.embedding.embeddings)
+    spec.decoder.projection.weight = _array(model.output_kernel)
+    num_positions = config.max_sequence_length if config.positions == "learned" else max_tokens
+    for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
+        positions = ours.embedding.encode_positions(np.arange(num_positions))
+        stack.position_encodings.encodings = _array(positions)
+        for layer, block in zip(stack.layer, ours.blocks, strict=True):
+            _copy_block(layer, block)
+        if config.normalize_first:
+            _copy_norm(stack.layer_norm, ours.layer_norm)
+    return spec
+
+
+def set_special_tokens(spec: Any, config: Any, target: list[str]) -> None:
+    """Tells CTranslate2 which pieces of the target start, end and are unknown."""
+    spec.config.bos_token = spec.config.decoder_start_token = target[config.start_token_id]
+    spec.config.eos_token = target[config.end_token_id]
+    spec.config.unk_token = target[config.unk_token_id]
+
+
+def _import_ctranslate2():
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise ImportError(
+            "To export a CTranslate2 model, install `ctranslate2` (extra `ct2`)."
+        ) from error
+    return ctranslate2
+
+
+def _require_expressible(model):
+    config = model.config
+    width = config.hidden_dim // config.num_heads
+    problem = None
+    if config.activation not in ACTIVATIONS:
+        names = ", ".join(ACTIVATIONS)
+        problem = f"`activation` must be one of {names}. Received: {config.activation!r}"
+    elif (config.key_dim, config.value_dim) != (width, width):
+        problem = (
+            "`key_dim` and `value_dim` must be `hidden_dim // num_heads`. Received: "
+            f"key_dim={config.key_dim}, value_dim={config.value_dim}, {width} expected"
+        )
+    elif not model.has_output_kernel:
+        problem = "the model must not be quantized, and its class must not override `call`"
+    if problem:
+        raise ValueError(f"CTranslate2 cannot express this model: {problem}.")
+
+
+def _vocabulary_sizes(model):
+    """Rows of the source's and of the target's embedding matrix."""
+    stacks = model.encoder, model.decoder
+    return tuple(stack.embedding.embeddings.shape[0] for stack in stacks)
+
+
+def _pieces(tokenizer, size):
+    """The string of each token id; CTranslate2 needs a different one for each."""
+    pieces = [piece.decode() for piece in tokenizer.tokens(np.arange(size)).numpy()]
+    counts = Counter(pieces)
+    return [p if counts[p] == 1 else f"<id {index}>" for index, p in enumerate(pieces)]
+
+
+def _copy_block(layer, block):
+    attention = block.self_attention
+    fused, output = layer.self_attention.linear
+    _copy_dense(fused, attention.query_dense, attention.key_dense, attention.value_dense)
+    _copy_dense(output, attention.output_dense)
+    _copy_norm(layer.self_attention.layer_norm, block.self_attention_residual.layer_norm)
+    if hasattr(block, "encoder_attention"):
+        attention = block.encoder_attention
+        query, fused, output = layer.attention.linear
+        _copy_dense(query, attention.query_dense)
+        _copy_dense(fused, attention.key_dense, attention.value_dense)
+        _copy_dense(output, attention.output_dense)
+        _copy_norm(layer.attention.layer_norm, block.encoder_attention_residual.layer_norm)
+    _copy_dense(layer.ffn.linear_0, block.feed_forward.intermediate)
+    _copy_dense(layer.ffn.linear_1, block.feed_forward.output_dense)
+    _copy_norm(layer.ffn.layer_norm, block.feed_forward_residual.layer_norm)
+
+
+def _copy_dense(linear, *layers):
+    """Copies dense layers side by side; Keras's kernels are (in, out), CTranslate2's (out, in)."""
+    linear.weight = np.concatenate([_array(layer.kernel).T for layer in layers])
+    if layers[0].bias is not None:
+        linear.bias = np.concatenate([_array(layer.bias) for layer in layers])
+
+
+def _copy_norm(norm, layer):
+    norm.gamma, norm.beta = _array(layer.gamma), _array(layer.beta)
+
+
+def _array(tensor):
+    return np.array(tensor).astype("float32")

@@ -1,0 +1,172 @@
+"""CTranslate2 finds with our weights the hypotheses that our search finds."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_transformer import (
+    Tokenizer,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    export_ctranslate2,
+)
+from keras_transformer.data import SentencePieceTokenizer, number_names
+from tests.builders import randomize
+from tests.decoding.test_translator import LINES, make_translator
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+# The search of CTranslate2 in the words of our settings; see `docs/pages/decoding.md`.
+RULES = {"stopping": "first_beams", "length_penalty": "mean", "alpha": 0.6}
+LONGEST = 12
+LIMITS = {"length_ratio": 0.0, "extra_length": LONGEST}
+MODELS = {
+    "the paper's": {"hidden_dim": 64},
+    "pre-norm, without biases, depths differ": {
+        "normalize_first": True,
+        "use_bias": False,
+        "num_encoder_layers": 3,
+    },
+    "untied, gelu, epsilon": {
+        "tie_embeddings": "none",
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-3,
+    },
+    "tied in the decoder, swish, learned positions": {
+        "tie_embeddings": "decoder",
+        "activation": "swish",
+        "positions": "learned",
+        "max_sequence_length": 60,
+    },
+}
+# What a user without this package writes.
+USE = """
+import json, sys, unicodedata
+sys.modules["keras_transformer"] = sys.modules["tensorflow"] = None  # importing them would fail
+import ctranslate2
+import sentencepiece
+
+folder, lines, beam_size = json.loads(sys.stdin.read())
+source, target = (
+    sentencepiece.SentencePieceProcessor(model_file=f"{folder}/{side}.spm")
+    for side in ("source", "target")
+)
+engine = ctranslate2.Translator(folder, intra_threads=1)
+found = engine.translate_batch(
+    [source.encode(unicodedata.normalize("NFKC", line), out_type=str) for line in lines],
+    beam_size=beam_size, num_hypotheses=beam_size, length_penalty=0.6, max_decoding_length=12,
+    min_decoding_length=0, max_input_length=0, return_scores=True,
+)
+print(json.dumps([
+    [(target.decode(tokens), score) for tokens, score in zip(one.hypotheses, one.scores)]
+    for one in found
+]))
+"""
+
+
+def used(folder, lines, beam_size):
+    """Returns the texts and scores of each line, in a process without this package."""
+    request = json.dumps([str(folder), lines, beam_size])
+    command = [sys.executable, "-P", "-c", USE]
+    ran = subprocess.run(command, input=request, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def held_out():
+    return [line for line, _ in number_names("held_out", 30)] + LINES
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_hypotheses_and_scores_are_ours(options, tmp_path):
+    translator = make_translator(tmp_path / "numbers.model", **options)
+    folder = export_ctranslate2(translator, tmp_path / "ct2")
+    lines = [line for line in held_out() if line.strip()]
+    for beam_size in (1, 3):
+        ours = translator(lines, beam_size=beam_size, n_best=beam_size, **RULES, **LIMITS)
+        theirs = used(folder, lines, beam_size)
+        assert len({hypotheses[0].text for hypotheses in ours}) > 3, "the texts must differ"
+        for hypotheses, others in zip(ours, theirs, strict=True):
+            found = [hypothesis.text for hypothesis in hypotheses]
+            assert found == [text for text, _ in others]
+            scores = [hypothesis.score for hypothesis in hypotheses]
+            np.testing.assert_allclose(scores, [score for _, score in others], rtol=1e-4)
+
+
+def test_two_vocabularies_and_ids_without_a_piece(tmp_path):
+    """The target's tokenizer numbers its pieces anew and has more ids than pieces."""
+    english, german = zip(*number_names("train", 500), strict=True)
+    source = Tokenizer.train_on_lines(english, 300, tmp_path / "en.model")
+    model = Tokenizer.train_on_lines(german, 320, tmp_path / "de.model").model_bytes
+    target = SentencePieceTokenizer(model, vocabulary_size=330)
+    sizes = {"hidden_dim": 32, "num_heads": 2, "num_layers": 1, "tie_embeddings": "decoder"}
+    config = TransformerConfig.tiny(330, source_vocabulary_size=300, **sizes)
+    translator = Translator(
+        randomize(Transformer(config), seed=3), source, target, compiled=False, **LIMITS
+    )
+    folder = export_ctranslate2(translator, tmp_path / "ct2")
+    ours = translator(["one", "twenty-two", "nine"], beam_size=2, **RULES)
+    assert [best[0][0] for best in used(folder, ["one", "twenty-two", "nine"], 2)] == ours
+
+
+def test_int8_is_a_quarter_and_answers_every_line(tmp_path):
+    translator = make_translator(tmp_path / "numbers.model", hidden_dim=128)
+    sizes = {}
+    for quantization in (None, "int8"):
+        folder = tmp_path / str(quantization)
+        export_ctranslate2(translator, folder, quantization, max_tokens=80)
+        sizes[quantization] = (folder / "model.bin").stat().st_size
+    assert sizes["int8"] < 0.3 * sizes[None]
+    lines = held_out()
+    answers = used(tmp_path / "int8", lines, 1)
+    assert len(answers) == len(lines)
+    assert [answer[0][0] for answer, line in zip(answers, lines, strict=True) if not line] == [""]
+
+
+def test_folder_is_replaced_and_others_are_not(tmp_path):
+    translator = make_translator(tmp_path / "numbers.model")
+    for _ in range(2):
+        export_ctranslate2(translator, tmp_path / "ct2")
+    assert sorted(path.name for path in (tmp_path / "ct2").iterdir()) == [
+        "config.json",
+        "model.bin",
+        "shared_vocabulary.json",
+        "source.spm",
+        "target.spm",
+    ]
+    (tmp_path / "precious").mkdir()
+    with pytest.raises(FileExistsError, match="precious.*not a CTranslate2 model"):
+        export_ctranslate2(translator, tmp_path / "precious")
+    with pytest.raises(ValueError, match="int3 is not a valid quantization"):
+        export_ctranslate2(translator, tmp_path / "ct2", "int3")
+    assert ctranslate2.contains_model(str(tmp_path / "ct2"))
+    names = {"ct2", "precious", "numbers.model"}
+    assert {path.name for path in tmp_path.iterdir()} == names, "temporary files are left"
+
+
+class OwnCall(Transformer):
+    def call(self, inputs, training=None, mask=None, return_hidden=False):
+        return super().call(inputs, training, mask, return_hidden)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"activation": "elu"}, "`activation` must be one of relu, gelu.*Received: 'elu'"),
+        ({"key_dim": 8}, "key_dim=8, value_dim=16, 16 expected"),
+        ({"kind": OwnCall}, "must not override `call`"),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused_by_name(options, message, tmp_path):
+    options = dict(options)
+    kind = options.pop("kind", Transformer)
+    translator = make_translator(tmp_path / "numbers.model", **options)
+    translator.model = kind(translator.model.config)
+    with pytest.raises(ValueError, match=f"CTranslate2 cannot express this model: .*{message}"):
+        export_ctranslate2(translator, tmp_path / "ct2")
+    assert not (tmp_path / "ct2").exists()
