@@ -38,7 +38,7 @@ def check_layer(layer_class, config, inputs, call=None, no_gradient=(), toleranc
 
 def check_config(layer_class, config):
     layer = layer_class(**config)
-    arguments = set(inspect.signature(layer_class).parameters) - {"kwargs"}
+    arguments = set(inspect.signature(layer_class.__init__).parameters) - {"self", "kwargs"}
     assert arguments <= set(layer.get_config())
     assert config.items() <= layer.get_config().items()
     stored = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))

@@ -107,6 +107,10 @@ def run(*command, cwd=None, **environment):
     return ran.stdout
 
 
+# What the package imports only where it is installed.
+EXTRAS = "matplotlib", "keras_hub", "ctranslate2", "jax", "torch"
+
+
 def test_core_requirements_are_what_the_package_imports():
     installed = importlib.metadata.packages_distributions()
     imported = set()
@@ -115,7 +119,7 @@ def test_core_requirements_are_what_the_package_imports():
             imported.update(installed.get(name.partition(".")[0], []))
     imported = {name.lower().replace("-", "_") for name in imported}
     needed = {name.replace("-", "_") for name in REQUIREMENTS}
-    imported -= {"keras_seq2seq_transformer", "matplotlib", "keras_hub", "jax", "torch"}
+    imported -= {"keras_seq2seq_transformer", *EXTRAS}
     assert imported == needed - {"tensorboard"}, "Keras's callback imports TensorBoard"
 
 

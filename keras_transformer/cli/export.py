@@ -23,6 +23,13 @@ Quantization = Annotated[
     Literal["int8", "int16", "float16", "bfloat16"] | None,
     typer.Option(help="ctranslate2 only: the type of the weights. [default: float32]"),
 ]
+Frozen = Annotated[
+    bool,
+    typer.Option(
+        "--frozen",
+        help="saved_model only: the search has a copy of the weights in its graph: faster, larger.",
+    ),
+]
 
 
 @commands.command(
@@ -37,6 +44,7 @@ def export(
     directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
     format: Format = "saved_model",
     quantization: Quantization = None,
+    frozen: Frozen = False,
     max_source_tokens: options.MaxSourceTokens = None,
     on_too_long: options.OnTooLong = "split",
     model: options.Model = None,
@@ -49,10 +57,10 @@ def export(
                 "`--quantization` needs `--format ctranslate2`. "
                 f"Received: --quantization {quantization}"
             )
-        if not is_saved_model and (max_source_tokens or on_too_long != "split"):
+        if not is_saved_model and (frozen or max_source_tokens or on_too_long != "split"):
             raise ValueError(
-                "A CTranslate2 model does not hold `--max-source-tokens` and `--on-too-long`: "
-                "leave them out."
+                "A CTranslate2 model does not hold `--frozen`, `--max-source-tokens` and "
+                "`--on-too-long`: leave them out."
             )
         translator = load_translator(
             run, model, max_source_tokens=max_source_tokens, on_too_long=on_too_long
@@ -60,7 +68,7 @@ def export(
         if is_saved_model:
             from keras_transformer.export.saved_model import export_saved_model
 
-            print(export_saved_model(translator, directory))
+            print(export_saved_model(translator, directory, frozen=frozen))
         else:
             from keras_transformer.export.ctranslate2 import export_ctranslate2
 

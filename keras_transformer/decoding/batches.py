@@ -59,31 +59,36 @@ _batch_rows = tf.function(
 )
 
 
-def map_batches(function, rows, pad_token_id):
+def map_batches(function, columns, pad_token_id, dtypes):
     """Applies a function to rows, in batches, in the graph.
 
     Args:
-        function: callable from int32 `(b, S)`, padded, to a string tensor `(b,)`.
-        rows: int32 `RaggedTensor` `(B, None)`.
+        function: callable from int32 `(b, S)` of each column, padded, to a tuple of tensors `(b,)`.
+        columns: list of int32 `RaggedTensor` `(B, None)`.
         pad_token_id: int.
+        dtypes: tuple, the dtypes of the tensors that the function returns.
 
     Returns:
-        string tensor `(B,)`.
+        tuple of tensors `(B,)`.
     """
-    batches = batch_rows(rows.row_lengths(), BATCH_SENTENCES)
+    lengths = tf.reduce_max([column.row_lengths() for column in columns], axis=0)
+    batches = batch_rows(lengths, BATCH_SENTENCES)
 
     def add_results(index, results):
-        batch = tf.gather(rows, batches[index]).to_tensor(pad_token_id)
-        return index + 1, tf.concat([results, function(batch)], axis=0)
+        rows = batches[index]
+        batch = (tf.gather(column, rows).to_tensor(pad_token_id) for column in columns)
+        pairs = zip(results, function(*batch), strict=True)
+        return index + 1, tuple(tf.concat(pair, axis=0) for pair in pairs)
 
     _, results = tf.while_loop(
         lambda index, results: index < batches.nrows(tf.int32),
         add_results,
-        (tf.constant(0), tf.zeros([0], tf.string)),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+        (tf.constant(0), tuple(tf.zeros([0], dtype) for dtype in dtypes)),
+        shape_invariants=(tf.TensorShape([]), (tf.TensorShape([None]),) * len(dtypes)),
         parallel_iterations=1,  # otherwise several batches are in memory at a time
     )
-    return tf.gather(results, tf.math.invert_permutation(batches.flat_values))
+    order = tf.math.invert_permutation(batches.flat_values)
+    return tuple(tf.gather(each, order) for each in results)
 
 
 def map_rows(function, columns, pad_token_id, batch_sentences, on_progress=None, lines=None):

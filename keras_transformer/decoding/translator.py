@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from keras_transformer.data.tokenizer_like import (
     TokenizerLike,
-    append_token,
     check_tokenizers,
     require_matching_vocabularies,
 )
@@ -25,14 +24,14 @@ from keras_transformer.decoding.batches import (
     LONGEST_ROW,
     MOST_PAIRS,
     batch_rows,
-    map_batches,
     map_rows,
 )
 from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer
+from keras_transformer.decoding.graph_translator import GraphTranslator
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
 from keras_transformer.decoding.lines import checked_lines, require_at_most, token_ids_of
-from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
+from keras_transformer.decoding.long_lines import join_translations, warn_of_long_lines
 from keras_transformer.decoding.model_search import (
     IDS,
     RUNTIME_SPECS,
@@ -148,12 +147,12 @@ class Translator:
             self._decoder = FrozenTransformer(model, dtype)
             self.model = self._decoder.model
         self.settings = self._bounded(SearchSettings(**settings))
-        self._cutter = LineCutter(tokenizer)
+        graph = self._graph = GraphTranslator(self.model, self._decoder, *tokenizers)
         self._cut_text = {
-            rule: _as_graph(partial(self._pieces_of, on_too_long=rule), tokenizers[0], *_CUT_INPUTS)
+            rule: _as_graph(partial(graph.pieces, on_too_long=rule), tokenizers[0], *_CUT_INPUTS)
             for rule in ON_TOO_LONG
         }
-        self._detokenize = _as_graph(self._best_texts, tokenizers[1], _RESULT_IDS)
+        self._detokenize = _as_graph(graph.best_texts, tokenizers[1], _RESULT_IDS)
         self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
         self._tracing = threading.Lock()
         self._compiled = CompiledSearches(self.model, compiled)
@@ -241,18 +240,9 @@ class Translator:
         """Translates in the graph: string tensor `(B,)` in, string tensor `(B,)` out.
 
         Lines that are too long are treated as `on_too_long` says, without a warning; `"error"`
-        raises an `InvalidArgumentError`. At most 64 pieces are decoded together; batches of long
-        pieces hold fewer.
+        raises an `InvalidArgumentError`.
         """
-        settings = self.settings
-        pieces = self._pieces_of(text, settings.max_source_tokens - 1, settings.on_too_long)
-
-        def translate_batch(source):
-            result = search_model(self._decoder, source, settings)
-            return self._best_texts(result.token_ids)
-
-        texts = map_batches(translate_batch, pieces.token_ids, self.model.config.pad_token_id)
-        return join_translations(texts, pieces.lines, tf.size(text))
+        return self._graph.translate(text, self.settings).texts
 
     def score(
         self,
@@ -314,12 +304,6 @@ class Translator:
             require_at_most(most, f"`max_source_tokens`{where}", token_ids, "lines", _TRUNCATE)
         return self._cut_text[on_too_long](text, tf.constant(most - 1, tf.int64))
 
-    def _pieces_of(self, text, most, on_too_long):
-        """Tokenizes and cuts lines, in the graph or eagerly; `most` without the end token."""
-        token_ids = token_ids_of(self.source_tokenizer, text)
-        pieces = self._cutter.cut(token_ids, most, on_too_long)
-        return pieces._replace(token_ids=self._with_end(pieces.token_ids))
-
     def _whole(self, lines, name, tokenizer):
         """Returns the lines with their end tokens; raises if one is too long to be decoded."""
         token_ids = token_ids_of(tokenizer, checked_lines(lines, name))
@@ -331,7 +315,7 @@ class Translator:
             most = max(LONGEST_ROW, self.settings.max_source_tokens)
             advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
             require_at_most(most, "to fit into memory", token_ids, name, advice)
-        return self._with_end(token_ids)
+        return self._graph.with_end(token_ids)
 
     def _prefixes(self, target_prefix, count, lines):
         """Returns the ragged prefix ids of each piece. Only the first piece of a line has some."""
@@ -347,12 +331,6 @@ class Translator:
         # The last row is empty, for the other pieces.
         rows = tf.concat([prefixes[:, :-1], tf.ragged.constant([[]], tf.int32)], axis=0)
         return tf.gather(rows, np.where(is_first, lines, count))
-
-    def _best_texts(self, token_ids):
-        return self.target_tokenizer.detokenize(token_ids[:, 0])
-
-    def _with_end(self, token_ids):
-        return append_token(token_ids, self.model.config.end_token_id)
 
     def _search(self, settings, n_best, has_prefix):
         """Returns a search `(source, *prefix) -> SearchResult`."""
