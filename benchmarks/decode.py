@@ -341,7 +341,7 @@ def batched(sentences, size):
 
 def free_decode(peer, sentences, beam_size, rows):
     """Returns a function that decodes the sentences, in batches, into `rows[peer.name]`."""
-    is_ours = peer.name.startswith(OURS.split()[0])
+    is_ours = peer.name in (OURS, OURS_FIRST_BEAMS, OURS_BFLOAT16)
     batches = batched(sentences, OURS_FREE_BATCH if is_ours else PEERS_FREE_BATCH)
 
     def decode():

@@ -81,7 +81,7 @@ class Trial:
         source = self.source_ids[number][None]
         log_probs = score_model(self.translator.model, source, tf.constant([token_ids]))
         settings = self.translator.settings
-        divisor = penalty(len(token_ids), 1, settings.length_penalty, settings.alpha)
+        divisor = penalty(len(token_ids), 1, settings)
         return float(tf.reduce_sum(log_probs) / divisor)
 
 

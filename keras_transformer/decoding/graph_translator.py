@@ -97,8 +97,7 @@ class GraphTranslator:
         totals, lengths, ends = (
             tf.math.unsorted_segment_sum(each, pieces.lines, count) for each in numbers
         )
-        rules = settings.length_penalty, settings.alpha, settings.count_end_token
-        scores = totals / penalty(tf.maximum(lengths, 1), ends, *rules)
+        scores = totals / penalty(tf.maximum(lengths, 1), ends, settings)
         texts = join_translations(texts, pieces.lines, count)
         return Translations(texts, scores, pieces.dropped > 0)
 

@@ -108,23 +108,15 @@ class Sentences(NamedTuple):
     cache: Any  # nest of tensors (B, ...)
 
 
-def penalty(
-    lengths: Any,
-    ends: Any,
-    length_penalty: str | None,
-    alpha: float | tf.Tensor,
-    count_end_token: bool = True,
-) -> tf.Tensor:
+def penalty(lengths: Any, ends: Any, rules: Any) -> tf.Tensor:
     """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
         lengths: int or int tensor of tokens, end tokens included.
         ends: how many of them are end tokens; a bool tensor for hypotheses, which have at most one.
-        length_penalty: `"gnmt"`, the paper's: `((5 + n) / 6)^alpha`; `"mean"`: `n^alpha`; or
-            `None`: 1.
-        alpha: float, or scalar float tensor.
-        count_end_token: bool. Whether the length `n` counts the end tokens; without them it is at
-            least 1. Defaults to `True`.
+        rules: `SearchSettings` or `Search`. Its `length_penalty` is `"gnmt"`, the paper's:
+            `((5 + n) / 6)^alpha`; `"mean"`: `n^alpha`; or `None`: 1. Its `count_end_token` says
+            whether the length `n` counts the end tokens; without them it is at least 1.
 
     Returns:
         float32 tensor of the shape of `lengths`.
@@ -135,7 +127,8 @@ def penalty(
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
-    if not count_end_token:
+    length_penalty, alpha = rules.length_penalty, rules.alpha
+    if not rules.count_end_token:
         lengths = tf.maximum(lengths - tf.cast(ends, tf.int32), 1)
     lengths = tf.cast(lengths, tf.float32)
     if length_penalty is None:
@@ -215,8 +208,7 @@ class Search:
 
     def penalty(self, lengths, has_end):
         """Returns the length penalty; `has_end`: bool, or bool tensor of the same shape."""
-        rules = self.length_penalty, self.alpha, self.count_end_token
-        return penalty(lengths, has_end, *rules)
+        return penalty(lengths, has_end, self)
 
     @property
     def is_compiled(self):

@@ -367,7 +367,7 @@ class Translator:
     def _penalty_of_tokens(self, settings, tokens):
         """Returns the length penalty of a list of tokens, which may have several end tokens."""
         ends = tokens.count(self._target_token(self.model.config.end_token_id))
-        return _penalty(settings, len(tokens), ends)
+        return penalty(len(tokens), ends, settings)
 
     def _target_token(self, token_id):
         (token,) = _strings(self.target_tokenizer.tokens(tf.constant([token_id])))
@@ -377,7 +377,7 @@ class Translator:
         """Returns the hypotheses of given targets, which have an end token."""
         log_probs = self._log_probs(source, target)
         lengths = tf.reduce_sum(tf.cast(target != self.model.config.pad_token_id, tf.int32), axis=1)
-        scores = tf.reduce_sum(log_probs, axis=1) / _penalty(self.settings, lengths, ends=1)
+        scores = tf.reduce_sum(log_probs, axis=1) / penalty(lengths, 1, self.settings)
         target = tf.constant(target)
         one = [tensor[:, None] for tensor in (target, lengths, scores, log_probs)]
         return [best for (best,) in self._hypotheses(source, SearchResult(*one))]
@@ -422,11 +422,6 @@ def _as_graph(function, tokenizer, *specs):
     # Traced in the first call: most translators need one of the graphs that they may need.
     graph = lru_cache(1)(tf.function(function, specs, autograph=False).get_concrete_function)
     return lambda *tensors: graph()(*tensors)
-
-
-def _penalty(settings, lengths, ends):
-    rules = settings.length_penalty, settings.alpha, settings.count_end_token
-    return penalty(lengths, ends, *rules)
 
 
 def _strings(tensor):

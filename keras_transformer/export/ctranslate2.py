@@ -66,14 +66,12 @@ def export_ctranslate2(
     if path.exists() and not ctranslate2.contains_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a CTranslate2 model.")
     spec = transformer_spec(translator.model, max_tokens)
+    config = translator.model.config
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    source, target = (
-        _pieces(tokenizer, size)
-        for tokenizer, size in zip(tokenizers, _vocabulary_sizes(translator.model), strict=True)
-    )
+    source = _pieces(tokenizers[0], config.source_vocabulary_size)
+    target = _pieces(tokenizers[1], config.vocabulary_size)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    config = translator.model.config
     set_special_tokens(spec, config, target)
     spec.config.add_source_eos = True
     if source[config.end_token_id] != spec.config.eos_token:
@@ -158,12 +156,6 @@ def _require_expressible(model):
         problem = "the model must not be quantized, and its class must not override `call`"
     if problem:
         raise ValueError(f"CTranslate2 cannot express this model: {problem}.")
-
-
-def _vocabulary_sizes(model):
-    """Rows of the source's and of the target's embedding matrix."""
-    stacks = model.encoder, model.decoder
-    return tuple(stack.embedding.embeddings.shape[0] for stack in stacks)
 
 
 def _pieces(tokenizer, size):
