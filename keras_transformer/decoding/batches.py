@@ -59,32 +59,35 @@ _batch_rows = tf.function(
 )
 
 
-def map_batches(function, columns, pad_token_id, dtypes):
+def map_batches(function, columns, options, pad_token_id, specs):
     """Applies a function to rows, in batches, in the graph.
 
     Args:
-        function: callable from int32 `(b, S)` of each column, padded, to a tuple of tensors `(b,)`.
+        function: callable from int32 `(b, S)` of each column, padded, and from `(b,)` of each
+            option to a tuple of tensors.
         columns: list of int32 `RaggedTensor` `(B, None)`.
+        options: list of tensors `(B,)`.
         pad_token_id: int.
-        dtypes: tuple, the dtypes of the tensors that the function returns.
+        specs: list of `tf.TensorSpec` `[None, ...]`, of the tensors that the function returns.
 
     Returns:
-        tuple of tensors `(B,)`.
+        tuple of tensors `(B, ...)`.
     """
     lengths = tf.reduce_max([column.row_lengths() for column in columns], axis=0)
     batches = batch_rows(lengths, BATCH_SENTENCES)
 
     def add_results(index, results):
         rows = batches[index]
-        batch = (tf.gather(column, rows).to_tensor(pad_token_id) for column in columns)
+        batch = [tf.gather(column, rows).to_tensor(pad_token_id) for column in columns]
+        batch += [tf.gather(option, rows) for option in options]
         pairs = zip(results, function(*batch), strict=True)
         return index + 1, tuple(tf.concat(pair, axis=0) for pair in pairs)
 
     _, results = tf.while_loop(
         lambda index, results: index < batches.nrows(tf.int32),
         add_results,
-        (tf.constant(0), tuple(tf.zeros([0], dtype) for dtype in dtypes)),
-        shape_invariants=(tf.TensorShape([]), (tf.TensorShape([None]),) * len(dtypes)),
+        (tf.constant(0), tuple(tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in specs)),
+        shape_invariants=(tf.TensorShape([]), tuple(spec.shape for spec in specs)),
         parallel_iterations=1,  # otherwise several batches are in memory at a time
     )
     order = tf.math.invert_permutation(batches.flat_values)

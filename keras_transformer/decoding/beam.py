@@ -156,7 +156,6 @@ class BeamSearch(Search):
     """See `beam_search`."""
 
     beam_size: int
-    n_best: int
     stopping: str
 
     def start(self, sentences, start_token_id):
@@ -182,23 +181,25 @@ class BeamSearch(Search):
     def step(self, index, state):
         sentences = state.sentences
         output = self.step_fn(state.last_token_ids, state.parents, sentences.cache, index)
-        candidates = self._candidates(output.logits, state, index)
+        candidates, is_valid = self._candidates(output.logits, state, index)
         tokens, length = candidates.tokens, index + 1
         history = self.extend(select(state.history, candidates.parents), tokens, index)
         is_last = length >= sentences.max_lengths
         has_end = tokens.token_ids == self.end_token_id
         ends = has_end | is_last[:, None]
         ending = tf.where(ends & self._may_end(), candidates.totals, IMPOSSIBLE)
-        finished = self._add_finished(state.finished, history, ending, length, has_end)
+        finished = self._add_finished(state, history, ending, length, has_end)
         ended = state.ended + tf.math.count_nonzero(ending > IMPOSSIBLE, axis=1, dtype=tf.int32)
         totals, slots = tf.math.top_k(tf.where(ends, IMPOSSIBLE, candidates.totals), self.beam_size)
         if self.stopping == "first_beams":
             may_stop = (ended >= self.beam_size) | (totals[:, 0] == IMPOSSIBLE)
         else:
-            may_stop = self._bound(totals, length, sentences.max_lengths) <= finished.scores[:, -1]
-        done = sentences.done | is_last | may_stop
+            last = tf.gather(finished.scores, sentences.wanted - 1, batch_dims=1)
+            may_stop = self._bound(sentences, totals, length) <= last
+        failed = sentences.failed | ~(is_valid | sentences.done)
+        done = sentences.done | is_last | may_stop | failed
         return BeamState(
-            sentences._replace(cache=output.cache, done=done),
+            sentences._replace(cache=output.cache, done=done, failed=failed),
             last_token_ids=select(tokens.token_ids, slots),
             parents=select(candidates.parents, slots),
             totals=tf.where(done[:, None], IMPOSSIBLE, totals),
@@ -211,9 +212,10 @@ class BeamSearch(Search):
         return state.finished
 
     def _candidates(self, logits, state, index):
+        """Returns the candidates, and whether the log-probs of a sentence are numbers `(B,)`."""
         k = min(2 * self.beam_size, logits.shape[-1])
         constraints = self.constraints(state, index)
-        log_probs, token_ids = best_next_tokens(logits, k, constraints, self.is_compiled)
+        log_probs, token_ids, is_valid = best_next_tokens(logits, k, constraints, self.is_compiled)
         slots = tf.range(self.beam_size)[:, None]
 
         def flat(values):  # (B, W, k) -> (B, W * k)
@@ -225,19 +227,21 @@ class BeamSearch(Search):
         totals, best = tf.math.top_k(totals, 2 * self.beam_size)
         best = select(order, best)
         tokens = Tokens(flat(token_ids), flat(log_probs))
-        return Candidates(totals, best // k, select(tokens, best))
+        candidates = Candidates(totals, best // k, select(tokens, best))
+        return candidates, tf.reduce_all(is_valid, axis=1)
 
     def _may_end(self):
         """Whether a candidate of each rank can end, bool `(C,)`."""
         number = self.beam_size if self.stopping == "first_beams" else 2 * self.beam_size
         return tf.range(2 * self.beam_size) < number
 
-    def _add_finished(self, finished, history, totals, length, has_end):
+    def _add_finished(self, state, history, totals, length, has_end):
         """Merges the hypotheses of this length into the finished pool; ties: the earlier."""
+        finished = state.finished
         ending = SearchResult(
             token_ids=history.token_ids,
             lengths=tf.fill(tf.shape(totals), length),
-            scores=totals / self.penalty(length, has_end),
+            scores=totals / self.penalty(state.sentences, length, has_end),
             log_probs=history.log_probs,
         )
         if not self.is_compiled:
@@ -250,10 +254,13 @@ class BeamSearch(Search):
         lengths = tf.where(scores > IMPOSSIBLE, chosen.lengths, 0)
         return chosen._replace(scores=scores, lengths=lengths)
 
-    def _bound(self, totals, length, max_lengths):
+    def _bound(self, sentences, totals, length):
         """The highest score `(B,)` that an active hypothesis can reach; log-probs are <= 0."""
         # The penalty is monotonic in the length, so its maximum is at one of the ends: the next
         # token is the end token, or the hypothesis is cut at the maximum length.
-        largest = tf.maximum(self.penalty(length + 1, True), self.penalty(max_lengths, False))
+        largest = tf.maximum(
+            self.penalty(sentences, length + 1, True),
+            self.penalty(sentences, sentences.max_lengths[:, None], False),
+        )
         # Clip the penalty: without active hypotheses the total is -inf, and -inf / inf is NaN.
-        return totals[:, 0] / tf.minimum(largest, tf.float32.max)
+        return totals[:, 0] / tf.minimum(largest[:, 0], tf.float32.max)

@@ -19,7 +19,7 @@ from keras_transformer.decoding.model_search import (
     longest_target,
     search_fixed,
 )
-from keras_transformer.decoding.next_tokens import NOT_FINITE
+from keras_transformer.decoding.search import require_numbers
 from keras_transformer.decoding.search_settings import SearchSettings
 
 MODES = ("auto", True, False)
@@ -177,12 +177,9 @@ def compile_search(model, settings, n_best, batch_size, source_length, target_le
         padding = [[0, batch_size - count], [0, source_length - length]]
         source = tf.pad(source, padding, constant_values=pad)
         source = tf.ensure_shape(source, [batch_size, source_length])
-        result, is_finite = compiled(runtime_values, source)
+        result = compiled(runtime_values, source)
         result = tf.nest.map_structure(lambda tensor: tensor[:count], result)
-        with tf.control_dependencies(
-            [tf.debugging.Assert(tf.reduce_all(is_finite[:count]), [NOT_FINITE])]
-        ):
-            return result.trim(pad)
+        return require_numbers(result).trim(pad)
 
     return search.get_concrete_function()
 

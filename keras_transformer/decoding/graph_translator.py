@@ -10,23 +10,75 @@ import tensorflow as tf
 from keras_transformer.data.tokenizer_like import TokenizerLike, append_token
 from keras_transformer.decoding.batches import LONGEST_ROW, map_batches
 from keras_transformer.decoding.lines import token_ids_of
-from keras_transformer.decoding.long_lines import LineCutter, Pieces, join_translations
-from keras_transformer.decoding.model_search import score_model, search_model
+from keras_transformer.decoding.long_lines import (
+    LineCutter,
+    Pieces,
+    join_translations,
+    of_first_pieces,
+)
+from keras_transformer.decoding.model_search import (
+    most_hypotheses,
+    runtime_inputs,
+    score_model,
+    search_model,
+    teacher_forcing,
+    tree_of_model,
+)
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 from keras_transformer.decoding.search import penalty
+from keras_transformer.decoding.search_settings import MOST_ALPHA
+
+LONGEST_ALIGNED = 256  # tokens: a picture of more cannot be read
+
+
+class Options(NamedTuple):
+    """Options of each line.
+
+    Attributes:
+        n_best: int32 tensor `(B,)`. Translations that are wanted: from 1 to the beam.
+        alpha: float32 tensor `(B,)`, as in `SearchSettings`.
+        max_length: int32 tensor `(B,)`, as in `SearchSettings`.
+        target_prefix: string tensor `(B,)`: the forced beginning of the translation.
+    """
+
+    n_best: tf.Tensor
+    alpha: tf.Tensor
+    max_length: tf.Tensor
+    target_prefix: tf.Tensor
+
+    @classmethod
+    def default(cls, settings: Any, n_best: int = 1) -> "Options":
+        """Returns those of `SearchSettings`, for all lines: tensors `(1,)`."""
+        alpha, *_, max_length = settings.runtime_values
+        values = [n_best], [alpha], [max_length], [""]
+        dtypes = tf.int32, tf.float32, tf.int32, tf.string
+        return cls(*(tf.constant(*pair) for pair in zip(values, dtypes, strict=True)))
+
+    def of_lines(self, count: tf.Tensor, most: int) -> "Options":
+        """Returns tensors `(B,)` of `(1,)` or `(B,)`, with the values in their ranges."""
+        n_best, alpha, max_length, prefix = (tf.broadcast_to(each, [count]) for each in self)
+        return Options(
+            n_best=tf.clip_by_value(n_best, 1, most),
+            alpha=tf.clip_by_value(alpha, -MOST_ALPHA, MOST_ALPHA),
+            max_length=tf.maximum(max_length, 1),
+            target_prefix=prefix,
+        )
 
 
 class Translations(NamedTuple):
-    """The translation of each line.
+    """The translations of each line, best first. R is the beam.
 
     Attributes:
-        texts: string tensor `(B,)`.
-        scores: float32 tensor `(B,)`, as `Hypothesis.score`: 0 for empty lines.
+        texts: string tensor `(B, R)`.
+        scores: float32 tensor `(B, R)`, as `Hypothesis.score`: 0 for empty lines; -inf for
+            translations that are missing; NaN if the model's numbers were not finite.
+        lengths: int32 tensor `(B, R)`, the number of tokens.
         truncated: bool tensor `(B,)`, whether tokens were cut off the line.
     """
 
     texts: tf.Tensor
     scores: tf.Tensor
+    lengths: tf.Tensor
     truncated: tf.Tensor
 
 
@@ -50,16 +102,26 @@ class GraphTranslator:
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self._cutter = LineCutter(source_tokenizer)
 
-    def pieces(self, text: tf.Tensor, most: int | tf.Tensor, on_too_long: str) -> Pieces:
+    def pieces(
+        self,
+        text: tf.Tensor,
+        most: int | tf.Tensor,
+        on_too_long: str,
+        longest_line: int | None = None,
+    ) -> Pieces:
         """Tokenizes lines and cuts those that are too long; also eagerly.
 
         Args:
             text: string tensor `(B,)`.
             most: int, or int64 tensor: maximum tokens of a piece, without its end token.
             on_too_long: as in `LineCutter.cut`.
+            longest_line: int. Tokens after so many are dropped from a line. Optional.
         """
-        pieces = self._cutter.cut(token_ids_of(self.source_tokenizer, text), most, on_too_long)
-        return pieces._replace(token_ids=self.with_end(pieces.token_ids))
+        token_ids = token_ids_of(self.source_tokenizer, text)
+        kept = token_ids[:, :longest_line]
+        pieces = self._cutter.cut(kept, most, on_too_long)
+        dropped = pieces.dropped + token_ids.row_lengths() - kept.row_lengths()
+        return pieces._replace(token_ids=self.with_end(pieces.token_ids), dropped=dropped)
 
     def with_end(self, token_ids: tf.RaggedTensor) -> tf.RaggedTensor:
         """Returns the rows with their end tokens."""
@@ -69,37 +131,90 @@ class GraphTranslator:
         """Returns the texts `(b,)` of the best of the hypotheses `(b, R, T)`."""
         return self.target_tokenizer.detokenize(token_ids[:, 0])
 
-    def translate(self, text: tf.Tensor, settings: Any) -> Translations:
-        """Translates lines.
+    def translate(
+        self,
+        text: tf.Tensor,
+        settings: Any,
+        options: Options | None = None,
+        *,
+        strict: bool = True,
+        longest_line: int | None = None,
+    ) -> Translations:
+        """Translates lines. A line that was split has one translation.
 
         Args:
             text: string tensor `(B,)`.
             settings: `SearchSettings` with `max_source_tokens`. `on_too_long="error"` raises an
                 `InvalidArgumentError`; there are no warnings.
+            options: `Options` of the lines, `(B,)` or `(1,)`. Values beyond a range are taken as
+                its end. Defaults to one translation by the settings.
+            strict: whether an error is raised if the numbers of a line are not finite.
+            longest_line: as in `pieces`.
         """
-        pieces = self.pieces(text, settings.max_source_tokens - 1, settings.on_too_long)
-        end_token_id = self.model.config.end_token_id
+        most = most_hypotheses(settings)
+        options = (options or Options.default(settings)).of_lines(tf.size(text), most)
+        longest_piece = settings.max_source_tokens - 1
+        pieces = self.pieces(text, longest_piece, settings.on_too_long, longest_line)
+        prefixes = token_ids_of(self.target_tokenizer, options.target_prefix)
+        prefixes = of_first_pieces(prefixes[:, : self._longest() - 1], pieces.lines)
+        n_best, alpha, max_length = (tf.gather(each, pieces.lines) for each in options[:3])
+        _, length_ratio, extra_length, _ = runtime_inputs(settings)
 
-        def translate_batch(source):
-            found = search_model(self.decoder, source, settings)
-            is_end = found.token_ids[:, 0] == end_token_id
-            is_token = tf.sequence_mask(found.lengths[:, 0], tf.shape(is_end)[1])
-            ends = tf.math.count_nonzero(is_end & is_token, axis=1, dtype=tf.int32)
-            totals = tf.reduce_sum(found.log_probs[:, 0], axis=1)
-            totals = tf.where(found.scores[:, 0] == IMPOSSIBLE, IMPOSSIBLE, totals)
-            return self.best_texts(found.token_ids), totals, found.lengths[:, 0], ends
+        def translate_batch(source, prefix, n_best, alpha, max_length):
+            values = alpha, length_ratio, extra_length, max_length
+            rules = {"wanted": n_best, "strict": strict}
+            found = search_model(self.decoder, source, settings, values, most, prefix, **rules)
+            return self._parts_of_scores(found, n_best)
 
         dtypes = tf.string, tf.float32, tf.int32, tf.int32
-        pad = self.model.config.pad_token_id
-        texts, *numbers = map_batches(translate_batch, [pieces.token_ids], pad, dtypes)
-        count = tf.size(text)
-        # A line's score is that of the hypotheses of its pieces, joined.
+        parts = map_batches(
+            translate_batch,
+            [pieces.token_ids, prefixes],
+            [n_best, alpha, max_length],
+            self.model.config.pad_token_id,
+            [tf.TensorSpec([None, most], dtype) for dtype in dtypes],
+        )
+        return self._of_lines(pieces, parts, options, settings)
+
+    def _parts_of_scores(self, found, n_best):
+        """Returns texts, log-probs, lengths and numbers of end tokens: `(b, R)`."""
+        shape = tf.shape(found.token_ids)
+        texts = self.target_tokenizer.detokenize(tf.reshape(found.token_ids, [-1, shape[2]]))
+        is_wanted = tf.range(shape[1]) < n_best[:, None]
+        is_there = is_wanted & (found.scores != IMPOSSIBLE)
+        totals = tf.where(is_there, tf.reduce_sum(found.log_probs, axis=2), IMPOSSIBLE)
+        totals = tf.where(tf.math.is_nan(found.scores), found.scores, totals)
+        lengths = tf.where(is_there, found.lengths, 0)
+        is_end = found.token_ids == self.model.config.end_token_id
+        is_end &= tf.sequence_mask(lengths, shape[2])
+        texts = tf.where(lengths > 0, tf.reshape(texts, shape[:2]), "")
+        return texts, totals, lengths, tf.math.count_nonzero(is_end, axis=2, dtype=tf.int32)
+
+    def _of_lines(self, pieces, parts, options, settings):
+        """Joins the parts of each line's pieces."""
+        count = tf.size(pieces.dropped)
+        texts, *numbers = parts
+        texts = [join_translations(each, pieces.lines, count) for each in tf.unstack(texts, axis=1)]
         totals, lengths, ends = (
             tf.math.unsorted_segment_sum(each, pieces.lines, count) for each in numbers
         )
-        scores = totals / penalty(tf.maximum(lengths, 1), ends, settings)
-        texts = join_translations(texts, pieces.lines, count)
-        return Translations(texts, scores, pieces.dropped > 0)
+        # Only the best translations of pieces make a translation of the line.
+        number = tf.math.unsorted_segment_sum(tf.ones_like(pieces.lines), pieces.lines, count)
+        is_best = tf.range(len(texts)) == 0
+        is_there = is_best | (number == 1)[:, None]
+        # The score of several pieces is that of their hypotheses, joined.
+        penalties = penalty(tf.maximum(lengths, 1), ends, settings, options.alpha[:, None])
+        return Translations(
+            texts=tf.where(is_there, tf.stack(texts, axis=1), ""),
+            scores=tf.where(is_there, totals / penalties, IMPOSSIBLE),
+            lengths=tf.where(is_there, lengths, 0),
+            truncated=pieces.dropped > 0,
+        )
+
+    def _longest(self):
+        """Maximum tokens of a line that is scored."""
+        config = self.model.config
+        return config.max_sequence_length if config.positions == "learned" else LONGEST_ROW
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Scores given translations.
@@ -113,8 +228,7 @@ class GraphTranslator:
             line of either side has more tokens than the model's learned positions, or than 2,048;
             and int32 tensor `(B,)`, the number of the target's tokens with its end token.
         """
-        config = self.model.config
-        most = config.max_sequence_length if config.positions == "learned" else LONGEST_ROW
+        most = self._longest()
         tokenizers = self.source_tokenizer, self.target_tokenizer
         columns = [
             self.with_end(token_ids_of(tokenizer, text))
@@ -127,6 +241,63 @@ class GraphTranslator:
 
         # Those that are too long are not computed.
         kept = [column[:, :most] for column in columns]
-        (log_probs,) = map_batches(score_batch, kept, config.pad_token_id, (tf.float32,))
+        specs = [tf.TensorSpec([None], tf.float32)]
+        (log_probs,) = map_batches(score_batch, kept, [], self.model.config.pad_token_id, specs)
         log_probs = tf.where(longest <= most, log_probs, float("nan"))
         return log_probs, tf.cast(columns[1].row_lengths(), tf.int32)
+
+    def align(self, source: tf.Tensor, target: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Returns which source tokens a translation attends to, line by line.
+
+        Args:
+            source, target: string tensors `(B,)`. Of longer lines, the first 256 tokens are used.
+
+        Returns:
+            float32 tensor `(B, T, S)`, the mean of the attention scores of all blocks and heads of
+            the decoder over the encoder's output, 0 at padding: row t is the step that predicts
+            target token t; and the token ids `(B, S)` and `(B, T)` with end tokens, padded.
+        """
+        config = self.model.config
+        most = min(self._longest(), LONGEST_ALIGNED)
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        columns = [
+            self.with_end(token_ids_of(tokenizer, text)[:, : most - 1]).to_tensor(
+                config.pad_token_id
+            )
+            for tokenizer, text in zip(tokenizers, (source, target), strict=True)
+        ]
+        is_token = [column != config.pad_token_id for column in columns]
+
+        def align_line(row):
+            inputs = teacher_forcing(config, *(ids[None] for ids in row))
+            scores = self.model.attention_scores(inputs)["encoder_decoder"]
+            return tf.reduce_mean(tf.stack(scores), axis=(0, 2))[0]
+
+        # One line after the other: the scores of all blocks and heads are in memory together.
+        spec = tf.TensorSpec([None, None], tf.float32)
+        scores = tf.cond(
+            tf.size(source) > 0,  # `map_fn` does not know the shape of nothing
+            lambda: tf.map_fn(align_line, columns, fn_output_signature=spec, parallel_iterations=1),
+            lambda: tf.zeros([0, 0, 0]),
+        )
+        is_pair = is_token[1][:, :, None] & is_token[0][:, None]
+        return tf.where(is_pair, scores, 0.0), *columns
+
+    def search_tree(self, text: tf.Tensor, settings: Any) -> tuple[tf.Tensor, ...]:
+        """Returns what the search does with lines, see `SearchTree`.
+
+        Args:
+            text: string tensor `(B,)`. Only the first piece of a line that is too long is used.
+            settings: `SearchSettings`, as in `translate`.
+
+        Returns:
+            string tensor, the tokens; int32, the parents; float32, the log-probs; and bool, whether
+            the best translation begins with the hypothesis: each `(B, T, W)`.
+        """
+        pieces = self.pieces(text, settings.max_source_tokens - 1, "truncate")
+        source = pieces.token_ids.to_tensor(self.model.config.pad_token_id)
+        found, tree = tree_of_model(self.decoder, source, settings)
+        tokens = self.target_tokenizer.tokens(tree.token_ids)
+        tokens = tf.where(tree.totals > IMPOSSIBLE, tokens, "")
+        best = tf.pad(found.token_ids[:, 0], [[0, 0], [0, tf.shape(tokens)[1]]])
+        return tokens, tree.parents, tree.totals, tree.is_on_path(best)

@@ -112,14 +112,16 @@ class GreedySearch(Search):
     def step(self, index, state):
         sentences, last_token_ids = state.sentences, state.last_token_ids
         output = self.step_fn(last_token_ids, tf.zeros_like(last_token_ids), sentences.cache, index)
-        new = self._next_tokens(output.logits, self.constraints(state, index))
+        new, is_valid = self._next_tokens(output.logits, self.constraints(state, index))
+        failed = sentences.failed | ~(is_valid[:, 0] | sentences.done)
         done = sentences.done[:, None]
         totals = tf.where(done, state.totals, state.totals + new.log_probs)
         # A total of -inf: no token is possible, so the sentence has no hypothesis.
         ends = (new.token_ids == self.end_token_id) | (totals == IMPOSSIBLE)
         is_last = index + 1 >= sentences.max_lengths
+        all_done = sentences.done | ends[:, 0] | is_last | failed
         return GreedyState(
-            sentences._replace(cache=output.cache, done=sentences.done | ends[:, 0] | is_last),
+            sentences._replace(cache=output.cache, done=all_done, failed=failed),
             last_token_ids=new.token_ids,
             totals=totals,
             lengths=tf.where(done, state.lengths, index + 1),
@@ -132,17 +134,20 @@ class GreedySearch(Search):
         is_end = is_token & (state.history.token_ids == self.end_token_id)
         has_end = tf.reduce_any(is_end, axis=2)
         # Length 1 for empty sentences, whose score is 0: a penalty of 0 would give 0 / 0.
-        scores = state.totals / self.penalty(tf.maximum(state.lengths, 1), has_end)
+        lengths_scored = tf.maximum(state.lengths, 1)
+        scores = state.totals / self.penalty(state.sentences, lengths_scored, has_end)
         return SearchResult(state.history.token_ids, lengths, scores, state.history.log_probs)
 
     def _next_tokens(self, logits, constraints):
-        """Returns the next tokens `(B, 1)`, with the model's log-probs."""
+        """Returns the next tokens with the model's log-probs, and `is_valid`; all `(B, 1)`."""
         if self.sampler is None:
-            log_probs, token_ids = best_next_tokens(logits, 1, constraints, self.is_compiled)
-            return Tokens(token_ids[:, :, 0], log_probs[:, :, 0])
-        # (B, 1, V) -> (B, V)
-        log_probs = next_log_probs(logits, constraints)[:, 0]
+            log_probs, token_ids, is_valid = best_next_tokens(
+                logits, 1, constraints, self.is_compiled
+            )
+            return Tokens(token_ids[:, :, 0], log_probs[:, :, 0]), is_valid
+        log_probs, is_valid = next_log_probs(logits, constraints)
+        log_probs = log_probs[:, 0]  # (B, 1, V) -> (B, V)
         token_ids = self.sampler.get_next_token(self.sampler.compute_probabilities(log_probs))
         # If all tokens are forbidden, samplers return V, which is not a token id.
         token_ids = tf.minimum(tf.cast(token_ids, tf.int32), log_probs.shape[-1] - 1)[:, None]
-        return Tokens(token_ids, tf.gather(log_probs, token_ids, batch_dims=1))
+        return Tokens(token_ids, tf.gather(log_probs, token_ids, batch_dims=1)), is_valid

@@ -127,6 +127,19 @@ def _cuts(starts, ends, most, places):
     return tf.where(furthest == ends, ends, cuts)
 
 
+def of_first_pieces(prefixes: tf.RaggedTensor, lines: tf.Tensor) -> tf.RaggedTensor:
+    """Returns the prefix of each piece `(P, None)`: only the first piece of a line has one.
+
+    Args:
+        prefixes: int32 `RaggedTensor` `(B, None)`.
+        lines: int64 tensor `(P,)`, ascending: the line of each piece.
+    """
+    # The last row is empty, for the other pieces.
+    rows = tf.concat([prefixes, tf.ragged.constant([[]], prefixes.dtype)], axis=0)
+    is_first = tf.concat([lines[:1] >= 0, lines[1:] > lines[:-1]], axis=0)
+    return tf.gather(rows, tf.where(is_first, lines, prefixes.nrows()))
+
+
 def join_translations(texts: tf.Tensor, lines: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Joins the translations of each line's pieces by spaces, without the empty ones.
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_transformer.decoding.beam import make_search
 from keras_transformer.decoding.search import SearchResult, StepOutput
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.search_tree import SearchTree, search_with_tree
 from keras_transformer.types import Tensor
 
 # Token ids `(B, T)` and `SearchSettings.runtime_values` as inputs of a graph.
@@ -48,6 +49,7 @@ def search_model(
     runtime_values: tuple[tf.Tensor, ...] | None = None,
     n_best: int = 1,
     target_prefix: tf.Tensor | None = None,
+    **options: Any,
 ) -> SearchResult:
     """Finds the best translations of sentences.
 
@@ -55,9 +57,11 @@ def search_model(
         model: `Transformer`, or `FrozenTransformer`.
         encoder_token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
         settings: `SearchSettings`.
-        runtime_values: scalar tensors of `RUNTIME_SPECS`. Defaults to those of the settings.
+        runtime_values: tensors of the dtypes of `RUNTIME_SPECS`, scalars or `(B,)`. Defaults to
+            those of the settings.
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. Optional.
+        **options: `wanted` and `strict` of `Search`.
 
     Returns:
         `SearchResult`.
@@ -68,9 +72,20 @@ def search_model(
     alpha, *limits = runtime_values or runtime_inputs(settings)
     longest = _max_lengths(model.config, encoder_token_ids, limits, target_prefix)
     cache = model.init_cache(encoder_token_ids)
-    search = _search_of(model.decode_step, model.config, settings, alpha, n_best)
+    search = _search_of(model.decode_step, model.config, settings, alpha, n_best, **options)
     start = model.config.start_token_id
     return search.run(cache, longest, start, target_prefix, compaction=True)
+
+
+def tree_of_model(
+    model: SearchModel, encoder_token_ids: tf.Tensor, settings: SearchSettings
+) -> tuple[SearchResult, SearchTree]:
+    """As `search_model`, with the tree of the search; sentences may fail, see `Search.strict`."""
+    alpha, *limits = runtime_inputs(settings)
+    search = _search_of(model.decode_step, model.config, settings, alpha, n_best=1)
+    longest = _max_lengths(model.config, encoder_token_ids, limits)
+    cache = model.init_cache(encoder_token_ids)
+    return search_with_tree(search, cache, longest, model.config.start_token_id)
 
 
 def search_fixed(
@@ -80,7 +95,7 @@ def search_fixed(
     runtime_values: tuple[tf.Tensor, ...],
     n_best: int,
     fixed_length: int,
-) -> tuple[SearchResult, tf.Tensor]:
+) -> SearchResult:
     """Finds the best translations with tensors whose shapes do not change, as XLA needs.
 
     Args:
@@ -90,26 +105,16 @@ def search_fixed(
         fixed_length: int, at least `longest_target` of the shape.
 
     Returns:
-        `SearchResult`, not trimmed, and bool `(B,)`: whether all logits of a sentence were finite.
-        XLA ignores the checks of the graph.
+        `SearchResult`, not trimmed and not checked: XLA ignores the checks of the graph.
     """
     alpha, *limits = runtime_values
-
-    def decode_step(token_ids, cache, index, parents):
-        logits, states = model.decode_step(token_ids, cache["model"], index, parents=parents)
-        is_finite = tf.reduce_all(tf.math.is_finite(tf.reduce_max(logits, axis=-1)), axis=-1)
-        return logits, {"model": states, "is_finite": cache["is_finite"] & is_finite}
-
-    search = _search_of(decode_step, model.config, settings, alpha, n_best, fixed_length)
+    search = _search_of(
+        model.decode_step, model.config, settings, alpha, n_best, fixed_length=fixed_length
+    )
     longest = _max_lengths(model.config, encoder_token_ids, limits)
-    cache = {
-        "model": model.init_cache(
-            encoder_token_ids, max_length=fixed_length, beam_size=settings.beam_size
-        ),
-        "is_finite": tf.fill(tf.shape(longest), True),
-    }
-    result, cache = search.run_fixed(cache, longest, model.config.start_token_id)
-    return result, cache["is_finite"]
+    beam_size = settings.beam_size
+    cache = model.init_cache(encoder_token_ids, max_length=fixed_length, beam_size=beam_size)
+    return search.run_fixed(cache, longest, model.config.start_token_id)
 
 
 def most_hypotheses(settings: SearchSettings) -> int:
@@ -126,7 +131,7 @@ def require_n_best(settings: SearchSettings, n_best: int) -> None:
         )
 
 
-def _search_of(decode_step, config, settings, alpha, n_best, fixed_length=None):
+def _search_of(decode_step, config, settings, alpha, n_best, **options):
     is_greedy = most_hypotheses(settings) == 1
     require_n_best(settings, n_best)
 
@@ -142,11 +147,11 @@ def _search_of(decode_step, config, settings, alpha, n_best, fixed_length=None):
         alpha=alpha,
         count_end_token=settings.count_end_token,
         processors=settings.processors,
-        fixed_length=fixed_length,
         beam_size=settings.beam_size,
         n_best=n_best,
         stopping=settings.stopping,
         sampler=settings.sampler,
+        **options,
     )
 
 

@@ -4,7 +4,7 @@ Letters: B batch, W beam slots, T tokens so far, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -47,7 +47,8 @@ def top_k(values, k):
     # (B, W, k, chunk) -> (B, W, k * chunk)
     inside = tf.reshape(tf.gather(chunks, best, batch_dims=2), tf.concat([outer, [-1]], axis=0))
     values, positions = tf.math.top_k(inside, k)
-    return values, tf.gather(best, positions // chunk, batch_dims=2) * chunk + positions % chunk
+    indices = tf.gather(best, positions // chunk, batch_dims=2) * chunk + positions % chunk
+    return values, tf.minimum(indices, size - 1)  # NaN has no order: padding could be among them
 
 
 def best_next_tokens(logits, k, constraints, compiled=False):
@@ -56,14 +57,27 @@ def best_next_tokens(logits, k, constraints, compiled=False):
     Args:
         logits: float tensor `(B, W, V)`.
         k: int.
-        constraints: callable from log-probs `(B, W, V)` to log-probs, or `None`.
+        constraints: `Constraints` or `None`.
         compiled: bool. Whether XLA compiles it. Defaults to `False`.
 
     Returns:
-        float32 log-probs and int32 token ids, both `(B, W, k)`, the best first.
+        float32 log-probs and int32 token ids, both `(B, W, k)`, the best first; and bool `(B, W)`,
+        whether the model's log-probs are numbers: `False` if logits are NaN, infinite or all -inf.
     """
-    if constraints is not None:
-        return top_k(next_log_probs(logits, constraints), k)
+    if constraints is None:
+        return _best_of_all(logits, k, compiled)
+
+    def best_allowed():
+        log_probs, is_valid = next_log_probs(logits, constraints)
+        return *top_k(log_probs, k), is_valid
+
+    if constraints.has_processors:
+        return best_allowed()
+    # Behind the prefix, all tokens are allowed again.
+    return tf.cond(constraints.is_in_prefix, best_allowed, lambda: _best_of_all(logits, k))
+
+
+def _best_of_all(logits, k, compiled=False):
     # Log-probs are logits minus a constant, so only the best one is normalised.
     logits = tf.cast(logits, tf.float32)
     values, token_ids = top_k(logits, k)
@@ -71,11 +85,13 @@ def best_next_tokens(logits, k, constraints, compiled=False):
         # Without `values[:, :, :1]`: for two slices, XLA would sort the whole vocabulary.
         best = tf.reduce_max(values, axis=-1, keepdims=True)
         total = tf.reduce_sum(tf.exp(logits - best), axis=-1, keepdims=True)
-        return values - best - tf.math.log(total), token_ids
+        highest = -tf.math.log(total)
+        return values - best + highest, token_ids, tf.math.is_finite(highest[:, :, 0])
     # `tf.nn.softmax` is twice as fast as `tf.nn.log_softmax`.
     highest = tf.gather(tf.nn.softmax(logits), token_ids[:, :, :1], batch_dims=2)
-    highest = tf.minimum(_require_finite(tf.math.log(highest)), 0.0)
-    return values - values[:, :, :1] + highest, token_ids
+    highest = tf.math.log(highest)
+    log_probs = values - values[:, :, :1] + tf.minimum(highest, 0.0)
+    return log_probs, token_ids, tf.math.is_finite(highest[:, :, 0])
 
 
 def next_log_probs(logits, constraints=None):
@@ -83,16 +99,26 @@ def next_log_probs(logits, constraints=None):
 
     Args: as `best_next_tokens`.
 
-    Raises:
-        tf.errors.InvalidArgumentError: in the graph, if logits are NaN or all of them infinite.
+    Returns:
+        the log-probs, and bool `(B, W)` as `best_next_tokens`.
     """
     log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-    _require_finite(tf.reduce_max(log_probs, axis=-1))
-    return log_probs if constraints is None else constraints(log_probs)
+    is_valid = tf.math.is_finite(tf.reduce_max(log_probs, axis=-1))
+    return log_probs if constraints is None else constraints.apply(log_probs), is_valid
 
 
-def _require_finite(highest_log_probs):
-    return tf.debugging.check_numerics(highest_log_probs, NOT_FINITE)
+class Constraints(NamedTuple):
+    """The constraints on the next token.
+
+    Args:
+        apply: callable from log-probs `(B, W, V)` to log-probs.
+        has_processors: bool.
+        is_in_prefix: bool tensor, whether the prefix of any sentence has a token here.
+    """
+
+    apply: Callable[[tf.Tensor], tf.Tensor]
+    has_processors: bool
+    is_in_prefix: tf.Tensor
 
 
 def make_constraints(processors, token_ids, index, target_prefix, pad_token_id):
@@ -107,7 +133,7 @@ def make_constraints(processors, token_ids, index, target_prefix, pad_token_id):
         pad_token_id: int.
 
     Returns:
-        callable from log-probs to log-probs, or `None` if there are no constraints.
+        `Constraints`, or `None` if there are none.
     """
     has_prefix = target_prefix.shape[1] != 0
     if not processors and not has_prefix:
@@ -119,16 +145,16 @@ def make_constraints(processors, token_ids, index, target_prefix, pad_token_id):
             log_probs = processor(log_probs, token_ids, index)
         if has_prefix:  # overrides the processors
             log_probs = _force(given, log_probs, target_prefix, index, pad_token_id)
-        check = tf.debugging.assert_less_equal(
-            tf.reduce_max(log_probs),
-            0.0,
+        message = (
             "A processor must return log-probs of at most 0, not above 0: the search relies on it "
-            "to stop early.",
+            "to stop early. Received:"
         )
+        is_right = ~tf.reduce_any(log_probs > 0.0)  # also of a sentence whose log-probs are NaN
+        check = tf.debugging.Assert(is_right, [message, tf.reduce_max(log_probs)])
         with tf.control_dependencies([check]):
             return tf.identity(log_probs)
 
-    return constrain
+    return Constraints(constrain, bool(processors), index < tf.shape(target_prefix)[1])
 
 
 def _force(given, log_probs, target_prefix, index, pad_token_id):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.decoding.next_tokens import Processor, make_constraints
+from keras_transformer.decoding.next_tokens import NOT_FINITE, Processor, make_constraints
 
 # Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
 _COMPACTION_DIVISOR = 10
@@ -103,12 +103,15 @@ class Sentences(NamedTuple):
 
     row: tf.Tensor  # int32 (B,): the row of each sentence in the results
     done: tf.Tensor  # bool (B,)
+    failed: tf.Tensor  # bool (B,): the model gave no numbers for a step, see `best_next_tokens`
     max_lengths: tf.Tensor  # int32 (B,)
+    alphas: tf.Tensor  # float32 (B,)
+    wanted: tf.Tensor  # int32 (B,): the sentence is done when this many hypotheses are final
     target_prefix: tf.Tensor  # int32 (B, P), padded; P = 0 without a prefix
     cache: Any  # nest of tensors (B, ...)
 
 
-def penalty(lengths: Any, ends: Any, rules: Any) -> tf.Tensor:
+def penalty(lengths: Any, ends: Any, rules: Any, alpha: Any = None) -> tf.Tensor:
     """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
@@ -118,8 +121,10 @@ def penalty(lengths: Any, ends: Any, rules: Any) -> tf.Tensor:
             `((5 + n) / 6)^alpha`; `"mean"`: `n^alpha`; or `None`: 1. Its `count_end_token` says
             whether the length `n` counts the end tokens; without them it is at least 1.
 
+        alpha: float, or float32 tensor that broadcasts. Defaults to that of the rules.
+
     Returns:
-        float32 tensor of the shape of `lengths`.
+        float32 tensor of the shape of `lengths` and `alpha`.
 
     Raises:
         ValueError: if `length_penalty` is unknown.
@@ -127,19 +132,27 @@ def penalty(lengths: Any, ends: Any, rules: Any) -> tf.Tensor:
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
-    length_penalty, alpha = rules.length_penalty, rules.alpha
+    length_penalty, alpha = rules.length_penalty, rules.alpha if alpha is None else alpha
     if not rules.count_end_token:
         lengths = tf.maximum(lengths - tf.cast(ends, tf.int32), 1)
-    lengths = tf.cast(lengths, tf.float32)
+    # In float64: a power in float32 depends, in its last bit, on the place in the batch.
+    lengths, alpha = tf.cast(lengths, tf.float64), tf.cast(alpha, tf.float64)
     if length_penalty is None:
-        return tf.ones_like(lengths)
+        return tf.cast(tf.ones_like(lengths * alpha), tf.float32)
     if length_penalty == "gnmt":
-        return ((5.0 + lengths) / 6.0) ** alpha
+        return tf.cast(((5.0 + lengths) / 6.0) ** alpha, tf.float32)
     if length_penalty == "mean":
-        return lengths**alpha
+        return tf.cast(lengths**alpha, tf.float32)
     raise ValueError(
         f'`length_penalty` must be "gnmt", "mean" or None. Received: {length_penalty=}'
     )
+
+
+def require_numbers(result: SearchResult) -> SearchResult:
+    """Raises an `InvalidArgumentError` in the graph if the score of a sentence is NaN."""
+    is_right = ~tf.reduce_any(tf.math.is_nan(result.scores))
+    with tf.control_dependencies([tf.debugging.Assert(is_right, [NOT_FINITE])]):
+        return tf.nest.map_structure(tf.identity, result)
 
 
 def select(nest: Any, slots: tf.Tensor) -> Any:
@@ -160,8 +173,14 @@ class Search:
     static, except in the cache. It has the fields `sentences` and `history`.
 
     Args:
-        step_fn, end_token_id, pad_token_id, length_penalty, alpha, count_end_token, processors: as
-            in `greedy_search`.
+        step_fn, end_token_id, pad_token_id, length_penalty, count_end_token, processors: as in
+            `greedy_search`.
+        alpha: float, or float32 tensor, a scalar or `(B,)`: that of each sentence.
+        n_best: int. Hypotheses that are kept of each sentence. Defaults to `1`.
+        wanted: int32 tensor `(B,)`, at most `n_best`: the search of a sentence may stop when this
+            many are final; the others are those found so far. Defaults to `n_best`.
+        strict: bool. Whether an `InvalidArgumentError` is raised in the graph if the model's logits
+            are no numbers; otherwise, such a sentence has the score NaN. Defaults to `True`.
         fixed_length: int. The tensors have room for this number of tokens from the start, so that
             their shapes do not change, as XLA needs. The cache must be such a one, and every
             sentence's maximum length at most this. Defaults to `None`: they grow.
@@ -174,21 +193,35 @@ class Search:
     alpha: float | tf.Tensor
     count_end_token: bool
     processors: Sequence[Processor]
+    n_best: int = 1
+    wanted: tf.Tensor | None = None
+    strict: bool = True
     fixed_length: int | None = None
 
     def run(self, cache, max_lengths, start_token_id, target_prefix, compaction):
         """Returns the `SearchResult`. The arguments are those of `greedy_search`."""
-        state = self._start(cache, max_lengths, start_token_id, target_prefix)
-        return search_loop(self, state, compaction).trim(self.pad_token_id)
+        state = self.first_state(cache, max_lengths, start_token_id, target_prefix)
+        result = search_loop(self, state, compaction)
+        if self.strict:
+            result = require_numbers(result)
+        return result.trim(self.pad_token_id)
 
     def run_fixed(self, cache, max_lengths, start_token_id):
-        """As `run`, with fixed shapes: returns the result before `trim`, and the cache."""
+        """As `run`, with fixed shapes: returns the result before `trim`."""
         _, state = tf.while_loop(
             lambda index, state: ~tf.reduce_all(state.sentences.done),
             lambda index, state: (index + 1, self.step(index, state)),
-            (tf.constant(0), self._start(cache, max_lengths, start_token_id)),
+            (tf.constant(0), self.first_state(cache, max_lengths, start_token_id)),
         )
-        return self.result(state), state.sentences.cache
+        return self.final(state)
+
+    def final(self, state):
+        """Returns the result; the score of sentences without numbers is NaN, their length 0."""
+        result, failed = self.result(state), state.sentences.failed[:, None]
+        return result._replace(
+            lengths=tf.where(failed, 0, result.lengths),
+            scores=tf.where(failed, float("nan"), result.scores),
+        )
 
     def no_tokens(self, batch_size, slots):
         """Returns an empty history."""
@@ -198,17 +231,28 @@ class Search:
         """Returns a history of `index` tokens with the next ones, `(B, W)`."""
         return history.put(tokens, index) if self.is_compiled else history.append(tokens)
 
-    def _start(self, cache, max_lengths, start_token_id, target_prefix=None):
+    def first_state(self, cache, max_lengths, start_token_id, target_prefix=None):
+        """Returns the state before the first step. The arguments are those of `greedy_search`."""
         batch_size = tf.size(max_lengths)
         if target_prefix is None:
             target_prefix = tf.zeros([batch_size, 0], tf.int32)
-        rows = tf.range(batch_size)
-        sentences = Sentences(rows, max_lengths <= 0, max_lengths, target_prefix, cache)
+        sentences = Sentences(
+            row=tf.range(batch_size),
+            done=max_lengths <= 0,
+            failed=tf.zeros([batch_size], tf.bool),
+            max_lengths=max_lengths,
+            alphas=tf.broadcast_to(tf.cast(self.alpha, tf.float32), [batch_size]),
+            wanted=tf.broadcast_to(
+                self.n_best if self.wanted is None else self.wanted, [batch_size]
+            ),
+            target_prefix=target_prefix,
+            cache=cache,
+        )
         return self.start(sentences, start_token_id)
 
-    def penalty(self, lengths, has_end):
-        """Returns the length penalty; `has_end`: bool, or bool tensor of the same shape."""
-        return penalty(lengths, has_end, self)
+    def penalty(self, sentences, lengths, has_end):
+        """Returns the length penalty `(B, W)`; `lengths` and `has_end` broadcast to it."""
+        return penalty(lengths, has_end, self, sentences.alphas[:, None])
 
     @property
     def is_compiled(self):
@@ -232,7 +276,7 @@ def search_loop(search, state, compaction):
     Returns:
         `SearchResult`, not trimmed.
     """
-    results = tf.nest.map_structure(tf.zeros_like, search.result(state))
+    results = tf.nest.map_structure(tf.zeros_like, search.final(state))
 
     def few_are_done(index, state):
         done = tf.math.count_nonzero(state.sentences.done, dtype=tf.int32)
@@ -242,13 +286,13 @@ def search_loop(search, state, compaction):
         return index + 1, search.step(index, state)
 
     def run_and_compact(index, state, results):
-        shapes = tf.TensorShape([]), _loop_shapes(state)
+        shapes = tf.TensorShape([]), loop_shapes(state)
         index, state = tf.while_loop(few_are_done, advance, (index, state), shape_invariants=shapes)
         is_done = state.sentences.done
         done, others = tf.where(is_done)[:, 0], tf.where(~is_done)[:, 0]
         rows = tf.gather(state.sentences.row, done)[:, None]
         length = tf.maximum(index, 1)  # `tensor_scatter_nd_update` rejects outputs of size 0
-        finished = tf.nest.map_structure(lambda leaf: tf.gather(leaf, done), search.result(state))
+        finished = tf.nest.map_structure(lambda leaf: tf.gather(leaf, done), search.final(state))
         results = tf.nest.map_structure(
             lambda to, new: tf.tensor_scatter_nd_update(to, rows, new),
             results.pad_to(length),
@@ -262,12 +306,12 @@ def search_loop(search, state, compaction):
         lambda index, state, results: tf.size(state.sentences.done) > 0,
         run_and_compact,
         start,
-        shape_invariants=(tf.TensorShape([]), _loop_shapes(state), result_shapes),
+        shape_invariants=(tf.TensorShape([]), loop_shapes(state), result_shapes),
     )
     return results
 
 
-def _loop_shapes(state):
+def loop_shapes(state):
     """Shapes that hold in every iteration: sentences leave, histories and caches grow."""
     shapes = tf.nest.map_structure(_static_slots, state)
     cache = tf.nest.map_structure(_any_length, state.sentences.cache)

@@ -10,6 +10,7 @@ from keras_transformer.settings import Settings
 
 LENGTH_PENALTIES = ("gnmt", "mean", None)
 STOP_RULES = ("exhaustive", "first_beams")
+MOST_ALPHA = 10
 ON_TOO_LONG = ("split", "truncate", "error")
 
 
@@ -83,8 +84,8 @@ class SearchSettings(Settings):
             self._reject("beam_size", "at least 1")
         if self.length_penalty not in LENGTH_PENALTIES:
             self._reject("length_penalty", '"gnmt", "mean" or None')
-        if not -10 <= self.alpha <= 10:
-            self._reject("alpha", "from -10 to 10")
+        if not -MOST_ALPHA <= self.alpha <= MOST_ALPHA:
+            self._reject("alpha", f"from -{MOST_ALPHA} to {MOST_ALPHA}")
         if self.stopping not in STOP_RULES:
             self._reject("stopping", '"exhaustive" or "first_beams"')
         if self.max_length is not None and not 1 <= self.max_length <= 1_000_000:

@@ -31,7 +31,11 @@ from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.graph_translator import GraphTranslator
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
 from keras_transformer.decoding.lines import checked_lines, require_at_most, token_ids_of
-from keras_transformer.decoding.long_lines import join_translations, warn_of_long_lines
+from keras_transformer.decoding.long_lines import (
+    join_translations,
+    of_first_pieces,
+    warn_of_long_lines,
+)
 from keras_transformer.decoding.model_search import (
     IDS,
     RUNTIME_SPECS,
@@ -139,7 +143,7 @@ class Translator:
                 f"the model from its file. Received: the backend {keras.backend.backend()!r}"
             )
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
-        self.source_tokenizer, self.target_tokenizer = tokenizers
+        self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
         require_matching_vocabularies(model.config, *tokenizers)
         self.model: Any = model
         self._decoder: Any = model
@@ -242,7 +246,7 @@ class Translator:
         Lines that are too long are treated as `on_too_long` says, without a warning; `"error"`
         raises an `InvalidArgumentError`.
         """
-        return self._graph.translate(text, self.settings).texts
+        return self._graph.translate(text, self.settings).texts[:, 0]
 
     def score(
         self,
@@ -327,10 +331,7 @@ class Translator:
                 f"Received: {len(target_prefix)} prefixes, {count} lines"
             )
         prefixes = self._whole(target_prefix, "target_prefix", self.target_tokenizer)
-        is_first = np.diff(lines, prepend=-1) > 0
-        # The last row is empty, for the other pieces.
-        rows = tf.concat([prefixes[:, :-1], tf.ragged.constant([[]], tf.int32)], axis=0)
-        return tf.gather(rows, np.where(is_first, lines, count))
+        return of_first_pieces(prefixes[:, :-1], lines)
 
     def _search(self, settings, n_best, has_prefix):
         """Returns a search `(source, *prefix) -> SearchResult`."""

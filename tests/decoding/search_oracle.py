@@ -356,7 +356,7 @@ def search_in_fixed_shapes(
         fixed_length=int(max(*max_lengths, 1)),
         **rules,
     )
-    result, _ = search.run_fixed(cache, max_lengths, start_token_id)
+    result = search.run_fixed(cache, max_lengths, start_token_id)
     return result.trim(pad_token_id)
 
 

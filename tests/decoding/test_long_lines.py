@@ -237,7 +237,7 @@ def test_batches_in_the_graph_are_bounded(seed):
             texts = tf.numpy_function(first_ids, [batch], tf.string)
             return (tf.ensure_shape(texts, [None]),)
 
-        return map_batches(function, [rows], 0, (tf.string,))[0]
+        return map_batches(function, [rows], [], 0, [tf.TensorSpec([None], tf.string)])[0]
 
     expected = [str(row[0]).encode() for row in rows.to_list()]
     assert mapped(rows).numpy().tolist() == expected
