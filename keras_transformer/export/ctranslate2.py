@@ -5,6 +5,7 @@ https://github.com/OpenNMT/CTranslate2, extra `ct2`. The rules of the search are
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ ACTIVATIONS = {
     "tanh": "Tanh",
     "sigmoid": "Sigmoid",
 }
+SUPPRESSED = -1e9  # a logit; -inf would become NaN in a softmax of 16 bits
 
 
 def export_ctranslate2(
@@ -30,6 +32,7 @@ def export_ctranslate2(
     path: types.Path,
     quantization: str | None = None,
     max_tokens: int = 1024,
+    suppressed_tokens: Iterable[int] = (),
 ) -> Path:
     """Writes a translator as a folder that `ctranslate2.Translator` loads.
 
@@ -51,6 +54,8 @@ def export_ctranslate2(
         max_tokens: int. The most tokens of a source, with its end token, and of a translation, for
             sinusoidal positions: CTranslate2 has a table of them, and raises an error beyond it.
             Learned positions are those of the model. Defaults to `1024`.
+        suppressed_tokens: ids of target tokens that no translation may have, as the processor
+            `suppress_tokens` of our search. Defaults to none.
 
     Returns:
         `pathlib.Path`, the folder.
@@ -73,6 +78,7 @@ def export_ctranslate2(
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
+    _suppress(spec.decoder.projection, list(suppressed_tokens), config.vocabulary_size)
     spec.config.add_source_eos = True
     if source[config.end_token_id] != spec.config.eos_token:
         raise ValueError(
@@ -107,6 +113,7 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
         config.num_heads,
         pre_norm=config.normalize_first,
         activation=specs.Activation[ACTIVATIONS[config.activation]],
+        alignment_heads=0,  # `return_attention` gives the mean of all heads of the last block
     )
     spec.config.layer_norm_epsilon = config.layer_norm_epsilon  # without it, 1e-5
     spec.encoder.embeddings[0].weight = _array(model.encoder.embedding.embeddings)
@@ -128,6 +135,12 @@ def set_special_tokens(spec: Any, config: Any, target: list[str]) -> None:
     spec.config.bos_token = spec.config.decoder_start_token = target[config.start_token_id]
     spec.config.eos_token = target[config.end_token_id]
     spec.config.unk_token = target[config.unk_token_id]
+
+
+def _suppress(projection, token_ids, size):
+    if token_ids:
+        projection.bias = np.zeros(size, "float32")
+        projection.bias[token_ids] = SUPPRESSED
 
 
 def _import_ctranslate2():

@@ -5,41 +5,68 @@ but not this package.
 """
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
-from keras_transformer.decoding.frozen import FrozenTransformer
-from keras_transformer.decoding.graph_translator import GraphTranslator
-from keras_transformer.decoding.lines import token_ids_of
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.compact_graph import compact_saved_model
+from keras_transformer.export.serving_files import write_serving_files
+from keras_transformer.export.signatures import Signatures
 
 
-def export_saved_model(translator: Translator, path: types.Path, *, frozen: bool = False) -> Path:
+def export_saved_model(
+    translator: Translator,
+    path: types.Path,
+    *,
+    frozen: bool = False,
+    card: dict[str, Any] | None = None,
+    examples: Iterable[str] | None = None,
+) -> Path:
     """Writes a translator as a SavedModel.
 
     Its signatures take and return named tensors; B lines:
 
     - `serving_default`: `text`, string `(B,)`; returns `translation`, string `(B,)`, one for each
       line and empty for an empty line; `score`, float32 `(B,)`, as `Hypothesis.score`; and
-      `truncated`, bool `(B,)`, whether the end of the line was left out. `serve` of the loaded
-      object is the same function.
+      `truncated`, bool `(B,)`, whether the end of the line was left out. A line for which the model
+      computes NaN or infinity has an empty translation and the score NaN; the others have theirs.
+    - `translate_n_best`: `text`; and the options `n_best`, int32, at most the beam; `alpha`,
+      float32; `max_length`, int32; and `target_prefix`, string: each `(B,)` or `(1,)`. Values
+      beyond a range are taken as its end. Returns `translations`, string `(B, N)`, best first, for
+      the largest `n_best`; `scores`, float32 `(B, N)`; `lengths`, int32 `(B, N)`, in tokens; and
+      `truncated`. Missing translations are empty, with the score -inf. The options have the
+      defaults of the translator, and its beam, in `SignatureDef.defaults`, for TensorFlow Serving.
     - `score`: `source` and `target`, string `(B,)`; returns `log_prob`, float32 `(B,)`, the
       log-probability of each target with its end token; `tokens`, int32 `(B,)`, their number; and
       `perplexity`, float32 `(B,)`. They are NaN for lines of more tokens than 2,048 or the learned
       positions.
+    - `align`: `text` and `target`, string `(B,)`; returns `attention`, float32 `(B, T, S)`, the
+      decoder's attention to the source, the mean of all blocks and heads, 0 at padding;
+      `source_tokens` and `target_tokens`, string `(B, S)` and `(B, T)`; `source_lengths` and
+      `target_lengths`, int32 `(B,)`. Of longer lines, the first 256 tokens are used.
+    - `search_tree`: `text`; returns the active hypotheses after each of T steps in W beam slots:
+      `tokens`, string `(B, T, W)`, the last of each; `parents`, int32 `(B, T, W)`, the slot of the
+      step before that each extends; `log_probs`, float32 `(B, T, W)`, -inf in empty slots; and
+      `is_winner`, bool `(B, T, W)`, whether the translation begins so.
     - `tokenize`: `text`, string `(B,)`; returns `token_ids`, int32 `(B, S)`, those of the source
       without end tokens, padded, and `lengths`, int32 `(B,)`.
     - `detokenize`: `token_ids`, int32 `(B, T)`, those of the target, padded; returns `text`, string
       `(B,)`.
 
+    The functions are also attributes of the loaded object: `serve`, which is `serving_default`,
+    and the others by their names; there, options have their defaults in Python too.
+
     A call with a scalar or a matrix of strings raises an `InvalidArgumentError` that names the
     shape.
 
     It searches by the settings of the translator. A line of more than `max_source_tokens` tokens is
-    treated as `on_too_long` says: by default it is translated in pieces, joined by a space.
+    treated as `on_too_long` says: by default it is translated in pieces, joined by a space. What
+    follows after 16,384 tokens is left out, and `truncated` says so.
 
     A SavedModel at `path` is replaced when the new one is complete. On Linux the two are exchanged
     in one step, so `path` always holds a complete model. Where the operating system or the file
@@ -48,7 +75,9 @@ def export_saved_model(translator: Translator, path: types.Path, *, frozen: bool
     server that loads during the exchange may read files of both: export every version to a new
     folder, as TensorFlow Serving expects.
 
-    Files that a user added to the folder, such as `assets.extra`, are deleted with the old model.
+    Beside the graph are `model_card.json`, `examples.jsonl` and, for TensorFlow Serving,
+    `batching_params.pbtxt` and `assets.extra/tf_serving_warmup_requests`. Files that a user added
+    to the folder are deleted with the old model.
     If `path` is a symbolic link, the folder that it points to is replaced.
 
     Args:
@@ -57,6 +86,10 @@ def export_saved_model(translator: Translator, path: types.Path, *, frozen: bool
         frozen: bool. Whether the search has a copy of the weights as constants of its graph: it is
             faster, the folder is larger, and the copy is limited to 2 GB. Defaults to `False`: the
             weights are in the folder once, as variables.
+        card: entries of `model_card.json` to add or replace, values of JSON, such as `name`,
+            `source_language`, `target_language` and `bleu`. Optional.
+        examples: lines that `examples.jsonl` holds with their translations. Defaults to some words
+            of the vocabulary.
 
     Returns:
         `pathlib.Path`, the folder.
@@ -78,15 +111,19 @@ def export_saved_model(translator: Translator, path: types.Path, *, frozen: bool
     _require_modules(translator)
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
-    module, signatures = _module(translator, frozen)
+    module = Signatures(translator, frozen)
     # The log would name the temporary folder.
     with atomic_folder(path) as written, _quiet():
-        tf.saved_model.save(module, str(written), signatures=signatures)
+        # Nobody trains a SavedModel, so it needs no gradients.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(module, str(written), module.functions, options)
+        compact_saved_model(written)
+        write_serving_files(written, translator, module, card or {}, examples)
     return path
 
 
 def _require_modules(translator):
-    for tokenizer in (translator.source_tokenizer, translator.target_tokenizer):
+    for tokenizer in translator.tokenizers:
         if not isinstance(tokenizer, tf.Module):
             raise TypeError(
                 "To export a translator, its tokenizers must be a `tf.Module`, so that the "
@@ -103,65 +140,3 @@ def _quiet():
         yield
     finally:
         logger.setLevel(level)
-
-
-def _module(translator, frozen):
-    """Returns a `tf.Module` with weights, tokenizers and functions, and the signatures."""
-    model, settings = translator.model, translator.settings
-    source_tokenizer, target_tokenizer = translator.source_tokenizer, translator.target_tokenizer
-    decoder = FrozenTransformer(model) if frozen else model
-    graph = GraphTranslator(model, decoder, source_tokenizer, target_tokenizer)
-    pad_token_id = model.config.pad_token_id
-
-    @tf.function(input_signature=[_strings("text")])
-    def serve(text):
-        found = graph.translate(_require_vector("text", text), settings)
-        return {
-            "translation": found.texts,
-            "score": found.scores,
-            "truncated": found.truncated,
-        }
-
-    @tf.function(input_signature=[_strings("source"), _strings("target")])
-    def score(source, target):
-        source, target = _require_vector("source", source), _require_vector("target", target)
-        message = "`source` and `target` must have the same number of lines."
-        sizes = tf.size(source), tf.size(target)
-        with tf.control_dependencies([tf.debugging.assert_equal(*sizes, message)]):
-            log_probs, tokens = graph.score(source, target)
-        perplexity = tf.exp(-log_probs / tf.cast(tokens, tf.float32))
-        return {"log_prob": log_probs, "tokens": tokens, "perplexity": perplexity}
-
-    @tf.function(input_signature=[_strings("text")])
-    def tokenize(text):
-        token_ids = token_ids_of(source_tokenizer, _require_vector("text", text))
-        lengths = tf.cast(token_ids.row_lengths(), tf.int32)
-        return {"token_ids": token_ids.to_tensor(pad_token_id), "lengths": lengths}
-
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name="token_ids")])
-    def detokenize(token_ids):
-        return {"text": target_tokenizer.detokenize(token_ids)}
-
-    functions = {"score": score, "tokenize": tokenize, "detokenize": detokenize}
-    module = tf.Module()
-    traced = (function.get_concrete_function() for function in (serve, *functions.values()))
-    module.weights = list({id(v): v for one in traced for v in one.variables}.values())
-    module.tokenizers = [source_tokenizer, target_tokenizer]
-    module.serve = serve
-    return module, {"serving_default": serve, **functions}
-
-
-def _strings(name):
-    return tf.TensorSpec([None], tf.string, name=name)
-
-
-def _require_vector(name, text):
-    """Raises, when the graph runs, on a scalar or a matrix: a loaded signature does not check."""
-    shape = tf.shape(text)
-    # `tf.rank` is the constant 1 of the signature; `tf.shape` is that of the actual input.
-    is_vector = tf.equal(tf.math.count_nonzero(shape >= 0), 1)
-    message = (
-        f"`{name}` must be a vector of strings, one for each line. Received: a tensor of shape"
-    )
-    with tf.control_dependencies([tf.debugging.Assert(is_vector, [message, shape])]):
-        return tf.identity(text)

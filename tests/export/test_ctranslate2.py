@@ -15,6 +15,7 @@ from keras_transformer import (
     export_ctranslate2,
 )
 from keras_transformer.data import SentencePieceTokenizer, number_names
+from keras_transformer.decoding.processors import suppress_tokens
 from tests.builders import randomize
 from tests.decoding.test_translator import LINES, make_translator
 
@@ -112,6 +113,29 @@ def test_two_vocabularies_and_ids_without_a_piece(tmp_path):
     folder = export_ctranslate2(translator, tmp_path / "ct2")
     ours = translator(["one", "twenty-two", "nine"], beam_size=2, **RULES)
     assert [best[0][0] for best in used(folder, ["one", "twenty-two", "nine"], 2)] == ours
+
+
+def test_suppressed_tokens_and_the_attention_of_the_last_block_are_ours(tmp_path):
+    translator = make_translator(tmp_path / "numbers.model")
+    lines = ["one", "seven hundred and one", "twelve thousand"]
+    tokenizer = translator.target_tokenizer
+    common = {token for best in translator(lines, n_best=1, **LIMITS) for token in best[0].tokens}
+    common -= {"</s>"}
+    pieces = [piece.decode() for piece in tokenizer.tokens(range(340)).numpy()]
+    suppressed = [pieces.index(token) for token in sorted(common)]
+    folder = export_ctranslate2(translator, tmp_path / "ct2", suppressed_tokens=suppressed)
+    engine = ctranslate2.Translator(str(folder), intra_threads=1)
+    source = [[t.decode() for t in tokenizer.tokens(tokenizer.tokenize(line)).numpy()]
+              for line in lines]  # fmt: skip
+    options = {"beam_size": 1, "max_decoding_length": LONGEST, "return_attention": True}
+    theirs = engine.translate_batch(source, min_decoding_length=0, **options)
+    rules = {"beam_size": 1, "processors": (suppress_tokens(suppressed),), **LIMITS}
+    ours = translator(lines, return_attention=True, **rules)
+    for (best, *_), other in zip(ours, theirs, strict=True):
+        found, attention = other.hypotheses[0], best.attention.encoder_decoder[-1].mean(axis=0)
+        assert found and not common & set(found)
+        assert found == best.tokens[: len(found)] and best.tokens[len(found) :] in ([], ["</s>"])
+        np.testing.assert_allclose(other.attention[0], attention[: len(found), :-1], atol=1e-4)
 
 
 def test_int8_is_a_quarter_and_answers_every_line(tmp_path):

@@ -1,8 +1,8 @@
 """The SavedModel answers like the translator, in a process without this package."""
 
+import collections
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -11,23 +11,50 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
 
-from keras_transformer import Translator, atomic_file, export_saved_model
+from keras_transformer import Translator, export_saved_model
 from keras_transformer.decoding.batches import LONGEST_ROW
 from tests.decoding.test_translator import LINES, make_translator
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 TEXT, NUMBERS, LENGTHS = ([name, [None]] for name in ("string", "float32", "int32"))
-IDS = ["int32", [None, None]]
+FLAGS = ["bool", [None]]
+TEXTS, SCORES, IDS = ([name, [None, None]] for name in ("string", "float32", "int32"))
+OPTIONS = {"n_best": LENGTHS, "alpha": NUMBERS, "max_length": LENGTHS, "target_prefix": TEXT}
+STEPS = [None, None, 4]  # the beam is 4
 INPUTS = {
     "serving_default": {"text": TEXT},
+    "translate_n_best": {"text": TEXT} | OPTIONS,
+    "align": {"text": TEXT, "target": TEXT},
+    "search_tree": {"text": TEXT},
     "score": {"source": TEXT, "target": TEXT},
     "tokenize": {"text": TEXT},
     "detokenize": {"token_ids": IDS},
 }
 OUTPUTS = {
-    "serving_default": {"translation": TEXT, "score": NUMBERS, "truncated": ["bool", [None]]},
+    "serving_default": {"translation": TEXT, "score": NUMBERS, "truncated": FLAGS},
+    "translate_n_best": {
+        "translations": TEXTS,
+        "scores": SCORES,
+        "lengths": IDS,
+        "truncated": FLAGS,
+    },
+    "align": {
+        "attention": ["float32", [None, None, None]],
+        "source_tokens": TEXTS,
+        "target_tokens": TEXTS,
+        "source_lengths": LENGTHS,
+        "target_lengths": LENGTHS,
+    },
+    "search_tree": {
+        "tokens": ["string", STEPS],
+        "parents": ["int32", STEPS],
+        "log_probs": ["float32", STEPS],
+        "is_winner": ["bool", STEPS],
+    },
     "score": {"log_prob": NUMBERS, "tokens": LENGTHS, "perplexity": NUMBERS},
     "tokenize": {"token_ids": IDS, "lengths": LENGTHS},
     "detokenize": {"text": TEXT},
@@ -68,11 +95,16 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     parent = tmp_path_factory.mktemp("export")
-    made = make_translator(parent / "tokenizer.model", normalize_first=True)
+    # Not tied, so that the embedding of a source token has no part in the other lines.
+    made = make_translator(
+        parent / "tokenizer.model", normalize_first=True, tie_embeddings="decoder"
+    )
     translator = Translator(
         made.model, made.source_tokenizer, extra_length=6, max_source_tokens=LONGEST
     )
-    path = export_saved_model(translator, parent / "served")
+    card = {"name": "numbers", "target_language": "de"}
+    examples = ["twenty-one", "Ωμέγα 😀", ""]
+    path = export_saved_model(translator, parent / "served", card=card, examples=examples)
     # The SavedModel must not need the tokenizer's file, nor its own path.
     (parent / "tokenizer.model").unlink()
     path = path.rename(parent / "elsewhere")
@@ -111,22 +143,7 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
     assert served["texts"]["text"] == ["eins", "two", "seven hundred"]
 
 
-def test_what_is_cut_off_is_flagged_and_what_cannot_be_scored_is_nan(exported, tmp_path):
-    made, _ = exported
-    translator = Translator(
-        made.model, made.source_tokenizer, beam_size=1, max_source_tokens=5, on_too_long="truncate"
-    )
-    served = tf.saved_model.load(export_saved_model(translator, tmp_path / "served"))
-    answer = served.serve(tf.constant(["one", "seven hundred and one", ""]))
-    assert answer["truncated"].numpy().tolist() == [False, True, False]
-    lines = tf.constant(["one", "one " * LONGEST_ROW])
-    scored = served.signatures["score"](source=lines, target=tf.constant(["two", "two"]))
-    assert np.isnan(scored["log_prob"]).tolist() == [False, True]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="same number of lines"):
-        served.signatures["score"](source=lines, target=lines[:1])
-
-
-def test_saved_model_holds_each_weight_once_and_no_python(exported):
+def test_saved_model_holds_each_weight_once(exported):
     translator, path = exported
     reader = tf.train.load_checkpoint(str(path / "variables" / "variables"))
     shapes = reader.get_variable_to_shape_map()
@@ -134,46 +151,255 @@ def test_saved_model_holds_each_weight_once_and_no_python(exported):
                  if "OBJECT_GRAPH" not in name)  # fmt: skip
     # Only the weights, and perhaps a save counter.
     assert 0 <= stored - translator.model.count_params() <= 1
-    graph = tf.saved_model.load(str(path)).signatures["serving_default"].graph.as_graph_def()
-    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
-    assert not {node.op for node in nodes} & {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 
 
-def greedy(exported):
-    """A translator that is exported in less time."""
-    made, _ = exported
-    return Translator(made.model, made.source_tokenizer, beam_size=1)
-
-
-def test_frozen_search_gives_the_same(exported, tmp_path):
-    translator, path = exported
-    frozen = export_saved_model(translator, tmp_path / "served", frozen=True)
-    graph = (frozen / "saved_model.pb").stat().st_size
-    # The weights of encoder and decoder in float32, about; the graph of scores has none of them.
-    assert graph > (path / "saved_model.pb").stat().st_size + 2 * translator.model.count_params()
-    # Kept, because a function does not keep the variables of what was loaded with it.
-    loaded = [tf.saved_model.load(each) for each in (frozen, path)]
-    answer, expected = (served.serve(tf.constant(LINES)) for served in loaded)
-    assert answer["translation"].numpy().tolist() == expected["translation"].numpy().tolist()
-    np.testing.assert_allclose(answer["score"], expected["score"], rtol=1e-5)
-
-
-def test_export_replaces_a_saved_model_but_nothing_else(exported, tmp_path):
+def test_servers_know_all_operations_and_compile_none(exported):
+    """TensorFlow Serving has the operations of TensorFlow and tensorflow_text, and no XLA."""
     _, path = exported
-    shutil.copytree(path, tmp_path / "served")
-    (tmp_path / "latest").symlink_to("served")
-    old = (tmp_path / "served").stat().st_ino
-    assert export_saved_model(greedy(exported), tmp_path / "latest") == tmp_path / "latest"
-    assert (tmp_path / "latest").is_symlink() and (tmp_path / "served").stat().st_ino != old
-    assert not (tmp_path / "served").is_symlink()
-    assert tf.saved_model.contains_saved_model(str(tmp_path / "served"))
-    names = {entry.name for entry in tmp_path.iterdir()}
+    saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    graph = saved.meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    operations = {node.op for node in nodes} - {f.signature.name for f in graph.library.function}
+    core = {name for name in operations if hasattr(tf.raw_ops, name)}
+    assert operations - core == {
+        *("SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"),
+        "NormalizeUTF8",
+    }
+    assert not core & {"PyFunc", "EagerPyFunc", "PyFuncStateless", "XlaLaunch"}
+    attributes = [*(node.attr for node in nodes), *(f.attr for f in graph.library.function)]
+    assert not any(attribute["_XlaMustCompile"].b for attribute in attributes)
+
+
+def load(exported):
+    """The loaded object, which must be kept while its functions are used, and its signatures."""
+    _, path = exported
+    loaded = tf.saved_model.load(str(path))
+    return loaded, loaded.signatures
+
+
+def strings(tensor):
+    return np.char.decode(tensor.numpy().astype(bytes), "utf-8").tolist()
+
+
+def test_n_best_are_those_of_the_translator(exported):
+    translator, _ = exported
+    loaded, _ = load(exported)
+    lines = [line for line in LINES if line.strip()] + ["nine million and four"]
+    found = loaded.translate_n_best(tf.constant(lines))  # with the default of each option
+    texts, scores, lengths = (found[name] for name in ("translations", "scores", "lengths"))
+    expected = translator(lines, n_best=4)
+    assert strings(texts) == [[one.text for one in best] for best in expected]
+    assert lengths.numpy().tolist() == [[len(one.tokens) for one in best] for best in expected]
+    assert (np.diff(scores) <= 0).all()
+    assert (
+        texts[:, 0].numpy().tolist()
+        == loaded.serve(tf.constant(lines))["translation"].numpy().tolist()
+    )
+
+
+def test_each_line_has_its_own_options(exported):
+    translator, _ = exported
+    loaded, _ = load(exported)
+    lines = ["one", "seven hundred and one", "", "two", "twelve thousand " * 30]
+    options = {
+        "n_best": [1, 3, 2, 4, 4],
+        "alpha": [0.0, 1.5, 0.6, -1.0, 1.0],
+        "max_length": [2, 9, 5, 100, 7],
+        "target_prefix": ["", "zwei", "drei", "", "acht"],
+    }
+    found = loaded.translate_n_best(
+        tf.constant(lines), **{name: tf.constant(values) for name, values in options.items()}
+    )
+    rows = zip(
+        lines, *options.values(), *(found[n] for n in ("translations", "scores")), strict=True
+    )
+    for line, n_best, alpha, max_length, prefix, texts, scores in rows:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the last line is split
+            rules = {"alpha": alpha, "max_length": max_length, "target_prefix": prefix}
+            expected = translator(line, n_best=n_best, **rules)
+        missing = 4 - len(expected)
+        assert strings(texts) == [one.text for one in expected] + [""] * missing
+        wanted = [one.score for one in expected] + [-np.inf] * missing
+        np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_options_are_for_all_lines_or_for_each(exported):
+    loaded, _ = load(exported)
+    lines = tf.constant(["one", "two", "three"])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`alpha` must have one row, or one"):
+        loaded.translate_n_best(lines, alpha=tf.constant([0.1, 0.2]))
+    # Values beyond their ranges are taken as the ends.
+    found = loaded.translate_n_best(
+        lines, n_best=tf.constant([9]), max_length=tf.constant([-5, 0, 1])
+    )
+    assert found["translations"].shape == [3, 4]
+    assert found["lengths"].numpy().max() == 1
+
+
+def test_line_without_numbers_spoils_no_other_line(exported):
+    """A source token whose embedding is NaN gives NaN logits in its lines, and only there."""
+    translator, _ = exported
+    loaded, signatures = load(exported)
+    lines = ["one", "seven hundred and one", "two", "", "seven", "twelve thousand"]
+    *_, seven = translator.source_tokenizer.tokenize("seven").numpy()
+    before = signatures["translate_n_best"](**all_inputs(lines))
+    shape = [translator.source_tokenizer.vocabulary_size, 32]
+    embeddings = [v for v in loaded.weights if v.shape == shape and "encoder" in v.name]
+    (embedding,) = embeddings
+    embedding.scatter_nd_update([[seven]], tf.fill([1, 32], np.nan))
+    answers = signatures["translate_n_best"](**all_inputs(lines))
+    is_bad = np.array(["seven" in line for line in lines])
+    assert np.isnan(answers["scores"].numpy())[is_bad, 0].all()
+    assert (answers["translations"].numpy()[is_bad] == b"").all()
+    for name in ("translations", "lengths", "truncated"):
+        assert (answers[name].numpy()[~is_bad] == before[name].numpy()[~is_bad]).all(), name
+    scores, wanted = (answer["scores"].numpy()[~is_bad] for answer in (answers, before))
+    np.testing.assert_allclose(scores, wanted, rtol=1e-5)
+    served = loaded.serve(tf.constant(lines))
+    assert np.isnan(served["score"]).tolist() == is_bad.tolist()
+
+
+def all_inputs(lines):
+    options = {"n_best": [4], "alpha": [0.6], "max_length": [50], "target_prefix": [""]}
+    return {name: tf.constant(value) for name, value in {"text": lines, **options}.items()}
+
+
+def test_align_is_the_mean_attention_of_the_translator(exported):
+    translator, _ = exported
+    loaded, _ = load(exported)
+    lines = ["seven hundred and one", "two"]
+    found = translator(lines, return_attention=True, alpha=0.0)
+    targets = [best.text for (best, *_) in found]
+    aligned = loaded.align(tf.constant(lines), tf.constant(targets))
+    for row, (best, *_) in enumerate(found):
+        source, target = (int(aligned[f"{side}_lengths"][row]) for side in ("source", "target"))
+        assert strings(aligned["source_tokens"][row, :source]) == best.source_tokens
+        attention = aligned["attention"][row].numpy()
+        np.testing.assert_allclose(attention[:target].sum(axis=1), 1, rtol=1e-5)
+        assert not attention[target:].any() and not attention[:, source:].any()
+        if strings(aligned["target_tokens"][row, :target]) == best.tokens:
+            expected = best.attention.encoder_decoder.mean(axis=(0, 1))
+            np.testing.assert_allclose(attention[:target, :source], expected, atol=1e-5)
+
+
+def test_search_tree_holds_the_translation_and_adds_up(exported):
+    """Every hypothesis of the tree has the log-probs that teacher forcing gives its tokens."""
+    translator, _ = exported
+    loaded, _ = load(exported)
+    lines = ["seven hundred and one", "", "two"]
+    tree = {name: value.numpy() for name, value in loaded.search_tree(tf.constant(lines)).items()}
+    assert not (tree["log_probs"][1] > -np.inf).any(), "an empty line has no steps"
+    for row in (0, 2):
+        (best,) = translator(lines[row], n_best=1)
+        prefixes, winner = [[]], []
+        for step in range(tree["tokens"].shape[1]):
+            slots = np.flatnonzero(tree["log_probs"][row, step] > -np.inf)
+            if not slots.size:
+                break
+            parents = tree["parents"][row, step]
+            extended = {slot: [*prefixes[parents[slot]], tree["tokens"][row, step, slot].decode()]
+                        for slot in slots}  # fmt: skip
+            assert len(set(map(tuple, extended.values()))) == len(slots), "they are distinct"
+            on_path = tree["is_winner"][row, step]
+            for slot, tokens in extended.items():
+                assert on_path[slot] == (tokens == best.tokens[: step + 1])
+            for slot in np.flatnonzero(on_path):
+                winner.append(tree["log_probs"][row, step, slot])
+            prefixes = [extended.get(slot) for slot in range(len(parents))]
+        # The end token is no active hypothesis.
+        assert len(winner) >= len(best.tokens) - 1
+        expected = np.cumsum(best.log_probs)[: len(winner)]
+        np.testing.assert_allclose(winner, expected, rtol=1e-4)
+
+
+def test_files_beside_the_graph_tell_the_truth(exported):
+    translator, path = exported
+    loaded, signatures = load(exported)
+    card = json.loads((path / "model_card.json").read_text("utf-8"))
+    assert (card["name"], card["target_language"]) == ("numbers", "de")
+    assert card["architecture"] == translator.model.config.to_dict()
+    assert card["signatures"].keys() == INPUTS.keys()
+    assert card["signatures"]["translate_n_best"]["outputs"]["scores"] == "float32 (None, None)"
+    pairs = [json.loads(line) for line in (path / "examples.jsonl").read_text("utf-8").splitlines()]
+    assert [pair["text"] for pair in pairs] == ["twenty-one", "Ωμέγα 😀", ""]
+    served = loaded.serve(tf.constant([pair["text"] for pair in pairs]))
+    assert [pair["translation"] for pair in pairs] == strings(served["translation"])
+    np.testing.assert_allclose([pair["score"] for pair in pairs], served["score"], rtol=1e-5)
+    # TensorFlow Serving's own messages read the requests, which have lines of several lengths.
+    file = str(path / "assets.extra" / "tf_serving_warmup_requests")
+    seen = collections.Counter()
+    for record in tf.data.TFRecordDataset(file):
+        request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
+        assert request.model_spec.name == "numbers"
+        inputs = {name: tf.constant(tf.make_ndarray(t)) for name, t in request.inputs.items()}
+        answer = signatures[request.model_spec.signature_name](**inputs)
+        assert all(len(value) == 1 for value in answer.values())
+        seen[request.model_spec.signature_name] += 1
+    assert seen == dict.fromkeys(("serving_default", "translate_n_best", "score", "align"), 3)
+
+
+@pytest.fixture(scope="module")
+def replaced(exported, tmp_path_factory):
+    """A greedy, frozen translator that truncates, exported over a link to another SavedModel."""
+    (made, path), folder = exported, tmp_path_factory.mktemp("replaced")
+    shutil.copytree(path, folder / "served")
+    (folder / "latest").symlink_to("served")
+    translator = Translator(
+        made.model, made.source_tokenizer, beam_size=1, max_source_tokens=5, on_too_long="truncate"
+    )
+    old = (folder / "served").stat().st_ino
+    assert export_saved_model(translator, folder / "latest", frozen=True) == folder / "latest"
+    assert (folder / "served").stat().st_ino != old
+    return translator, folder
+
+
+def test_export_replaces_a_saved_model_but_nothing_else(replaced):
+    translator, folder = replaced
+    assert (folder / "latest").is_symlink() and not (folder / "served").is_symlink()
+    assert tf.saved_model.contains_saved_model(str(folder / "served"))
+    names = {entry.name for entry in folder.iterdir()}
     assert names == {"served", "latest"}, "temporary files are left"
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "file").write_text("kept")
+    (folder / "precious").mkdir()
+    (folder / "precious" / "file").write_text("kept")
     with pytest.raises(FileExistsError, match="precious.*not a SavedModel"):
-        export_saved_model(greedy(exported), tmp_path / "precious")
-    assert (tmp_path / "precious" / "file").read_text() == "kept"
+        export_saved_model(translator, folder / "precious")
+    assert (folder / "precious" / "file").read_text() == "kept"
+
+
+def test_frozen_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
+    translator, folder = replaced
+    # The weights of the search in float32, about; the graph of scores has none of them.
+    graph = (folder / "served" / "saved_model.pb").stat().st_size
+    assert graph > 2 * translator.model.count_params()
+    served = tf.saved_model.load(str(folder / "served"))
+    lines = ["one", "seven hundred and one", ""]
+    answer = served.serve(tf.constant(lines))
+    expected = translator(lines, n_best=1)
+    assert strings(answer["translation"]) == [best.text for (best,) in expected]
+    scores = [best.score for (best,) in expected]
+    np.testing.assert_allclose(answer["score"], scores, rtol=1e-4)
+    assert answer["truncated"].numpy().tolist() == [False, True, False]
+    assert served.translate_n_best(tf.constant(lines))["translations"].shape == [3, 1]
+    tree = served.search_tree(tf.constant(["one"]))
+    assert tree["is_winner"].numpy().all()
+
+
+def test_request_without_lines_has_an_answer_without_lines(exported):
+    _, signatures = load(exported)
+    specs = {name: one.structured_input_signature[1] for name, one in signatures.items()}
+    for name in INPUTS.keys() - {"detokenize"}:
+        nothing = {key: tf.zeros([0], spec.dtype) for key, spec in specs[name].items()}
+        assert all(len(value) == 0 for value in signatures[name](**nothing).values()), name
+
+
+def test_line_that_is_too_long_to_be_scored_has_no_score(exported):
+    loaded, _ = load(exported)
+    lines = tf.constant(["one", "one " * LONGEST_ROW])
+    scored = loaded.score(lines, tf.constant(["two", "two"]))
+    assert np.isnan(scored["log_prob"]).tolist() == [False, True]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="same number of lines"):
+        loaded.score(lines, lines[:1])
 
 
 def test_input_that_is_not_a_vector_raises_one_clear_error(exported):
@@ -182,27 +408,7 @@ def test_input_that_is_not_a_vector_raises_one_clear_error(exported):
     for wrong, shape in (("one", r"\[\]"), ([["one", "two"]], r"\[1 2\]")):
         with pytest.raises(tf.errors.InvalidArgumentError) as refused:
             served(text=tf.constant(wrong))
-        refused.match(rf"`text` must be a vector of strings.*Received: .*shape\] {shape}")
+        refused.match(
+            rf"`text` must be a vector, with one row for each line. Received: .*shape\] {shape}"
+        )
     assert served(text=tf.constant(["one"]))["translation"].shape == [1]
-
-
-def test_old_model_is_restored_if_the_new_one_cannot_be_moved(exported, tmp_path, monkeypatch):
-    translator = greedy(exported)
-    path = tmp_path / "served"
-    path.mkdir()
-    (path / "saved_model.pb").write_text("old")  # makes it a SavedModel
-    rename, moves = os.rename, []
-
-    def rename_once(source, target):
-        moves.append(target)
-        if len(moves) == 2:
-            raise OSError(5, "Input/output error")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", rename_once)
-    monkeypatch.setattr(atomic_file, "_exchange", lambda one, other: False)
-    with pytest.raises(OSError, match="Input/output error"):
-        export_saved_model(translator, path)
-    assert len(moves) == 3
-    assert (path / "saved_model.pb").read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["served"]

@@ -1,0 +1,149 @@
+"""Files beside the graph of a SavedModel, for people and for servers.
+
+- `model_card.json`: what the model is.
+- `examples.jsonl`: lines with their translations and scores, see `keras-transformer verify`.
+- `assets.extra/tf_serving_warmup_requests`: requests that TensorFlow Serving runs before it answers
+  any, so that the first user does not wait.
+- `batching_params.pbtxt`: how TensorFlow Serving joins requests.
+"""
+
+import datetime
+import importlib.metadata
+import itertools
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer import __version__
+from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
+from keras_transformer.decoding.graph_translator import Options
+from keras_transformer.decoding.model_search import most_hypotheses
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.signatures import Signatures
+
+VERSIONED = ("tensorflow", "keras", "tensorflow-text")
+WARM_UP_WORDS = (4, 16, 64)
+# Joining waits up to 2 ms; rows of options must then be given for each line.
+BATCHING = """\
+max_batch_size { value: 64 }
+batch_timeout_micros { value: 2000 }
+max_enqueued_batches { value: 64 }
+num_batch_threads { value: 2 }
+"""
+
+
+def write_serving_files(
+    folder: Path,
+    translator: Translator,
+    signatures: Signatures,
+    card: dict[str, Any],
+    examples: Iterable[str] | None,
+) -> None:
+    """Writes the files.
+
+    Args:
+        folder: that of the SavedModel.
+        translator, card, examples: as in `export_saved_model`.
+        signatures: its functions.
+    """
+    card = _model_card(translator, signatures) | card
+    (folder / "model_card.json").write_text(_json(card, indent=2) + "\n", "utf-8")
+    words = _words(translator.source_tokenizer)
+    lines = [" ".join(words[:8]), " ".join(words[8:12]), ""] if examples is None else list(examples)
+    found = signatures.serve(tf.constant(lines, tf.string))
+    texts = [text.decode() for text in found["translation"].numpy()]
+    rows = zip(lines, texts, found["score"].numpy().tolist(), strict=True)
+    pairs = [
+        {"text": text, "translation": to, "score": score if math.isfinite(score) else None}
+        for text, to, score in rows
+    ]
+    text = "".join(_json(pair) + "\n" for pair in pairs)
+    (folder / "examples.jsonl").write_text(text, "utf-8")
+    (folder / "batching_params.pbtxt").write_text(BATCHING, "utf-8")
+    (folder / "assets.extra").mkdir()
+    with tf.io.TFRecordWriter(str(folder / "assets.extra" / "tf_serving_warmup_requests")) as file:
+        options = Options.default(translator.settings, most_hypotheses(translator.settings))
+        for name, inputs in _warm_up_requests(words, options):
+            file.write(_prediction_log(card["name"], name, inputs))
+
+
+def _model_card(translator, signatures):
+    config, settings = translator.model.config, asdict(translator.settings)
+    search = {n: v for n, v in settings.items() if n not in ("processors", "sampler")}
+    return {
+        "name": "translator",
+        "source_language": None,
+        "target_language": None,
+        "bleu": None,
+        "architecture": config.to_dict(),
+        "vocabulary": {
+            "source": translator.source_tokenizer.vocabulary_size,
+            "target": translator.target_tokenizer.vocabulary_size,
+        },
+        "search": search,
+        "signatures": {name: _described(f) for name, f in signatures.functions.items()},
+        "versions": {"keras_transformer": __version__}
+        | {name: importlib.metadata.version(name) for name in VERSIONED},
+        "created": datetime.date.today().isoformat(),
+    }
+
+
+def _described(function):
+    outputs = function.get_concrete_function().structured_outputs
+    inputs = {spec.name: spec for spec in function.input_signature}
+    return {
+        side: {name: f"{spec.dtype.name} {spec.shape}" for name, spec in specs.items()}
+        for side, specs in {"inputs": inputs, "outputs": outputs}.items()
+    }
+
+
+def _words(tokenizer):
+    """Returns words of the vocabulary, by which a user sees that the model is alive."""
+    tokens = tokenizer.tokens(tf.range(tokenizer.vocabulary_size)).numpy()
+    words = [token.decode() for token in tokens]
+    words = [word.removeprefix(SPACE_SYMBOL) for word in words if word.startswith(SPACE_SYMBOL)]
+    return [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]
+
+
+def _warm_up_requests(words, options):
+    """Yields names of signatures and their inputs, for lines of several lengths."""
+    options = dict(zip(("n_best", "alpha", "max_length", "target_prefix"), options, strict=True))
+    for length in WARM_UP_WORDS:
+        line = tf.constant([" ".join(itertools.islice(itertools.cycle(words), length))])
+        yield "serving_default", {"text": line}
+        yield "translate_n_best", {"text": line, **options}
+        yield "score", {"source": line, "target": line}
+        yield "align", {"text": line, "target": line}
+
+
+def _prediction_log(model, signature, inputs):
+    """Returns a serialized `tensorflow.serving.PredictionLog`, whose package is not needed here.
+
+    The numbers are those of the fields in the `.proto` files of TensorFlow Serving.
+    """
+    tensors = {
+        name: tf.make_tensor_proto(each).SerializeToString() for name, each in inputs.items()
+    }
+    spec = _field(1, model.encode()) + _field(3, signature.encode())
+    request = _field(1, spec)
+    for name, tensor in tensors.items():
+        request += _field(2, _field(1, name.encode()) + _field(2, tensor))
+    return _field(6, _field(1, request))
+
+
+def _field(number, content):
+    """Returns a field of bytes in the wire format of protocol buffers."""
+    size, length = len(content), b""
+    while size > 127:
+        length += bytes([size & 127 | 128])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def _json(value, **options):
+    return json.dumps(value, ensure_ascii=False, **options)

@@ -1,0 +1,184 @@
+"""The functions of a SavedModel: tensors of strings and numbers in and out."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.decoding.frozen import FrozenTransformer
+from keras_transformer.decoding.graph_translator import GraphTranslator, Options
+from keras_transformer.decoding.lines import token_ids_of
+from keras_transformer.decoding.model_search import most_hypotheses
+from keras_transformer.decoding.translator import Translator
+
+# Tokens, some 20 pages: a longer line would hold up the others of its request for minutes.
+LONGEST_LINE = 2**14
+
+
+def _column(name, dtype=tf.string):
+    return tf.TensorSpec([None], dtype, name=name)
+
+
+_IDS = tf.TensorSpec([None, None], tf.int32, name="token_ids")
+_OPTIONS = [
+    _column("n_best", tf.int32),
+    _column("alpha", tf.float32),
+    _column("max_length", tf.int32),
+    _column("target_prefix"),
+]
+
+
+class Signatures(tf.Module):
+    """Weights, tokenizers and functions of a translator.
+
+    Args:
+        translator: `Translator`.
+        frozen: bool, as in `export_saved_model`.
+
+    Attributes:
+        functions: dict from names of signatures to `tf.function`. They are also attributes.
+    """
+
+    def __init__(self, translator: Translator, frozen: bool) -> None:
+        super().__init__()
+        model, tokenizers = translator.model, translator.tokenizers
+        decoder = FrozenTransformer(model) if frozen else model
+        graph = GraphTranslator(model, decoder, *tokenizers)
+        most = most_hypotheses(translator.settings)
+        functions = {
+            **_translations(graph, translator.settings, most),
+            **_pictures(graph, translator.settings),
+            **_scores(graph),
+            **_tokens(*tokenizers, model.config.pad_token_id),
+        }
+        for name, function in functions.items():
+            setattr(self, name, function)
+        self.functions = {"serving_default": self.serve} | functions
+        del self.functions["serve"]
+        traced = (function.get_concrete_function() for function in functions.values())
+        self.weights = list({id(v): v for one in traced for v in one.variables}.values())
+        self.tokenizers = tokenizers
+
+
+def _translations(graph, settings, most):
+    """`serve` and `translate_n_best`. Both call one graph, which is in the SavedModel once."""
+    defaults = Options.default(settings, most)
+
+    @tf.function(input_signature=[_column("text"), *_OPTIONS], autograph=False)
+    def search(text, *options):
+        bounds = {"strict": False, "longest_line": LONGEST_LINE}
+        return graph.translate(text, settings, Options(*options), **bounds)
+
+    @tf.function(input_signature=[_column("text")], autograph=False)
+    def serve(text):
+        found = search(_vector(text=text), *Options.default(settings))
+        return {
+            "translation": found.texts[:, 0],
+            "score": found.scores[:, 0],
+            "truncated": found.truncated,
+        }
+
+    @tf.function(input_signature=[_column("text"), *_OPTIONS], autograph=False)
+    def translate_n_best(
+        text,
+        n_best=defaults.n_best,
+        alpha=defaults.alpha,
+        max_length=defaults.max_length,
+        target_prefix=defaults.target_prefix,
+    ):
+        text = _vector(text=text)
+        options = {"n_best": n_best, "alpha": alpha, "max_length": max_length}
+        options = _rows_of(text, target_prefix=target_prefix, **options)
+        found = search(text, *Options(**options))
+        longest = tf.clip_by_value(tf.reduce_max(n_best), 1, most)
+        return {
+            "translations": found.texts[:, :longest],
+            "scores": found.scores[:, :longest],
+            "lengths": found.lengths[:, :longest],
+            "truncated": found.truncated,
+        }
+
+    return {"serve": serve, "translate_n_best": translate_n_best}
+
+
+def _scores(graph):
+    """`score`, of given translations."""
+
+    @tf.function(input_signature=[_column("source"), _column("target")], autograph=False)
+    def score(source, target):
+        log_probs, tokens = graph.score(*_same_rows(source=source, target=target))
+        perplexity = tf.exp(-log_probs / tf.cast(tokens, tf.float32))
+        return {"log_prob": log_probs, "tokens": tokens, "perplexity": perplexity}
+
+    return {"score": score}
+
+
+def _pictures(graph, settings):
+    """`align` and `search_tree`: what a user looks at."""
+
+    @tf.function(input_signature=[_column("text"), _column("target")], autograph=False)
+    def align(text, target):
+        scores, source_ids, target_ids = graph.align(*_same_rows(text=text, target=target))
+        answer = {"attention": scores}
+        sides = {"source": source_ids, "target": target_ids}
+        tokenizers = graph.source_tokenizer, graph.target_tokenizer
+        for (side, token_ids), tokenizer in zip(sides.items(), tokenizers, strict=True):
+            is_token = token_ids != graph.model.config.pad_token_id
+            answer[f"{side}_tokens"] = tf.where(is_token, tokenizer.tokens(token_ids), "")
+            answer[f"{side}_lengths"] = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)
+        return answer
+
+    @tf.function(input_signature=[_column("text")], autograph=False)
+    def search_tree(text):
+        names = "tokens", "parents", "log_probs", "is_winner"
+        return dict(zip(names, graph.search_tree(_vector(text=text), settings), strict=True))
+
+    return {"align": align, "search_tree": search_tree}
+
+
+def _tokens(source_tokenizer, target_tokenizer, pad_token_id):
+    """`tokenize` and `detokenize`."""
+
+    @tf.function(input_signature=[_column("text")], autograph=False)
+    def tokenize(text):
+        token_ids = token_ids_of(source_tokenizer, _vector(text=text))
+        lengths = tf.cast(token_ids.row_lengths(), tf.int32)
+        return {"token_ids": token_ids.to_tensor(pad_token_id), "lengths": lengths}
+
+    @tf.function(input_signature=[_IDS], autograph=False)
+    def detokenize(token_ids):
+        return {"text": target_tokenizer.detokenize(token_ids)}
+
+    return {"tokenize": tokenize, "detokenize": detokenize}
+
+
+def _vector(**tensors: Any) -> tf.Tensor:
+    """Raises, when the graph runs, on a scalar or a matrix: a loaded signature does not check."""
+    ((name, tensor),) = tensors.items()
+    shape = tf.shape(tensor)
+    # `tf.rank` is the constant 1 of the signature; `tf.shape` is that of the actual input.
+    is_vector = tf.equal(tf.math.count_nonzero(shape >= 0), 1)
+    message = f"`{name}` must be a vector, with one row for each line. Received: a tensor of shape"
+    with tf.control_dependencies([tf.debugging.Assert(is_vector, [message, shape])]):
+        return tf.identity(tensor)
+
+
+def _same_rows(**tensors):
+    """Returns vectors; raises if their numbers of lines differ."""
+    vectors = [_vector(**{name: tensor}) for name, tensor in tensors.items()]
+    message = " and ".join(f"`{name}`" for name in tensors) + " must have the same number of lines."
+    sizes = map(tf.size, vectors)
+    with tf.control_dependencies([tf.debugging.assert_equal(*sizes, message)]):
+        return [tf.identity(vector) for vector in vectors]
+
+
+def _rows_of(text, **options):
+    """Returns options; raises if one has neither one row nor one for each line."""
+    checked = {}
+    for name, option in options.items():
+        option = _vector(**{name: option})
+        sizes = tf.size(option), tf.size(text)
+        is_right = (sizes[0] == 1) | (sizes[0] == sizes[1])
+        message = f"`{name}` must have one row, or one for each line. Received: rows, lines"
+        with tf.control_dependencies([tf.debugging.Assert(is_right, [message, *sizes])]):
+            checked[name] = tf.identity(option)
+    return checked
