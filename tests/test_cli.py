@@ -552,8 +552,13 @@ def test_plot_draws_what_it_names(folder):
 
 
 def test_export_and_vocabulary_write_what_they_name(folder):
-    ran = cli("export", "run", "served")
-    assert ran.stdout.strip() == "served" and (folder / "served/saved_model.pb").is_file()
+    (folder / "lines.en").write_text("one\ntwo\n", "utf-8")
+    ran = cli("export", "run", "served", "--beam-size", 2, "--examples", "lines.en")
+    assert ran.stdout.strip() == "served", ran.stderr
+    card = json.loads((folder / "served/model_card.json").read_text("utf-8"))
+    assert (card["name"], card["source_language"], card["search"]["beam_size"]) == ("run", "en", 2)
+    ran = cli("verify", "served")
+    assert ran.stdout.startswith("2 of 2 translations are equal"), ran.stderr
     ran = cli("export", "run", "ct2", "--format", "ctranslate2", "--quantization", "int8")
     assert ran.stdout.strip() == "ct2" and (folder / "ct2/model.bin").is_file(), ran.stderr
     ran = cli("vocabulary", "train.*", "--size", 300, "--output", "joint.model")
@@ -663,7 +668,7 @@ MISTAKES = {
     ),
     "CTranslate2 with a length": (
         lambda f: ["export", "run", "new", "--format", "ctranslate2", "--on-too-long", "error"],
-        ["leave them out"],
+        ["arguments of its `translate_batch`", "--on-too-long"],
     ),
 }
 

@@ -30,6 +30,18 @@ Frozen = Annotated[
         help="saved_model only: the search has a copy of the weights in its graph: faster, larger.",
     ),
 ]
+LANGUAGE = (
+    "saved_model only: code of the {} language, such as de. [default: the last suffix of the "
+    "recipe's training file]"
+)
+Examples = Annotated[
+    Path | None,
+    typer.Option(
+        help="saved_model only: file of lines that examples.jsonl holds with their translations, "
+        "for keras-transformer verify. [default: some words]"
+    ),
+]
+CTRANSLATE2_OPTIONS = {"run", "directory", "format", "quantization", "model"}
 
 
 @commands.command(
@@ -40,13 +52,23 @@ Frozen = Annotated[
     )
 )
 def export(
+    context: typer.Context,
     run: options.RunArgument,
     directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
     format: Format = "saved_model",
     quantization: Quantization = None,
     frozen: Frozen = False,
+    beam_size: options.BeamSize = 4,
+    length_penalty: options.LengthPenalty = "gnmt",
+    alpha: options.Alpha = 0.6,
+    count_end_token: options.CountEndToken = True,
+    stopping: options.Stopping = "exhaustive",
+    max_length: options.MaxLength = None,
     max_source_tokens: options.MaxSourceTokens = None,
     on_too_long: options.OnTooLong = "split",
+    source_language: Annotated[str | None, typer.Option(help=LANGUAGE.format("source"))] = None,
+    target_language: Annotated[str | None, typer.Option(help=LANGUAGE.format("target"))] = None,
+    examples: Examples = None,
     model: options.Model = None,
 ) -> None:
     """Write a folder that translates without this package."""
@@ -57,19 +79,45 @@ def export(
                 "`--quantization` needs `--format ctranslate2`. "
                 f"Received: --quantization {quantization}"
             )
-        if not is_saved_model and (frozen or max_source_tokens or on_too_long != "split"):
+        if not is_saved_model and (unheld := options_given(context) - CTRANSLATE2_OPTIONS):
             raise ValueError(
-                "A CTranslate2 model does not hold `--frozen`, `--max-source-tokens` and "
-                "`--on-too-long`: leave them out."
+                "A CTranslate2 model does not hold the settings of a search: they are arguments of "
+                "its `translate_batch`. Received: "
+                + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(unheld))
             )
-        translator = load_translator(
-            run, model, max_source_tokens=max_source_tokens, on_too_long=on_too_long
-        )
+        lines = None if examples is None else examples.read_text("utf-8").splitlines()
+        translator = load_translator(run, model, **options.search_settings(context))
         if is_saved_model:
             from keras_transformer.export.saved_model import export_saved_model
 
-            print(export_saved_model(translator, directory, frozen=frozen))
+            card = model_card(run, source_language, target_language)
+            if model is not None:
+                card["bleu"] = None  # the report is of another model file
+            print(
+                export_saved_model(translator, directory, frozen=frozen, card=card, examples=lines)
+            )
         else:
             from keras_transformer.export.ctranslate2 import export_ctranslate2
 
             print(export_ctranslate2(translator, directory, quantization))
+
+
+def options_given(context):
+    """Returns the names of the options that the user gave."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source.name != "DEFAULT"}
+
+
+def model_card(run, source_language, target_language):
+    """Returns the entries of `model_card.json` that the run's folder knows."""
+    from keras_transformer.runs.folder import RunFolder
+
+    folder = RunFolder(run)
+    source, target = folder.recipe().data.languages()
+    bleu = folder.report().get("BLEU")
+    return {
+        "name": folder.path.resolve().name,
+        "source_language": source_language or source,
+        "target_language": target_language or target,
+        "bleu": bleu and {"score": bleu["value"], "signature": bleu["signature"]},
+    }

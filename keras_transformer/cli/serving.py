@@ -1,0 +1,105 @@
+"""Commands on an exported folder: `serve` answers requests, `verify` replays its examples."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli import options
+from keras_transformer.cli.errors import import_tensorflow, one_line_errors
+
+commands = typer.Typer()
+
+# The requirements of the extra `serve`.
+REQUIREMENTS = "'starlette>=1.0,<2' 'uvicorn>=0.40,<1' 'prometheus-client>=0.22,<1'"
+
+FolderArgument = Annotated[
+    Path,
+    typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False),
+]
+
+
+@commands.command(
+    epilog=options.example(
+        "keras-transformer serve served/",
+        "keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64",
+    )
+)
+def serve(
+    directory: FolderArgument,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="0 takes a free one, which is printed.", min=0, max=65535)
+    ] = 8000,
+    max_batch: Annotated[int, typer.Option(help="Most lines that run together.", min=1)] = 32,
+    max_wait_ms: Annotated[
+        float, typer.Option(help="How long a line waits for others to run with.", min=0)
+    ] = 2.0,
+    threads: Annotated[
+        int, typer.Option(help="Cores that one operation of the model may use.", min=1)
+    ] = 1,
+    max_queue: Annotated[
+        int, typer.Option(help="Most lines that wait; further requests get status 503.", min=1)
+    ] = 1_024,
+    max_lines: Annotated[int, typer.Option(help="Most lines in a request.", min=1)] = 128,
+    max_line_chars: Annotated[int, typer.Option(help="Most characters in a line.", min=1)] = 2_000,
+    max_body_bytes: Annotated[
+        int, typer.Option(help="Most bytes in the body of a request.", min=1)
+    ] = 2**20,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Pages of this origin may call the server; several times for several."),
+    ] = None,
+) -> None:
+    """Answer HTTP requests with an exported model, and show a page to try it."""
+    with one_line_errors():
+        Limits, serve_folder = _import_server()
+        limits = Limits(
+            max_line_chars=max_line_chars,
+            max_lines=max_lines,
+            max_body_bytes=max_body_bytes,
+            max_queue=max_queue,
+        )
+        serve_folder(
+            directory,
+            host=host,
+            port=port,
+            limits=limits,
+            max_batch=max_batch,
+            max_wait=max_wait_ms / 1000,
+            threads=threads,
+            cors_origins=cors_origin or (),
+            import_tensorflow=import_tensorflow,
+        )
+
+
+def _import_server():
+    try:
+        from keras_transformer.serving.limits import Limits
+        from keras_transformer.serving.server import serve as serve_folder
+    except ImportError as error:
+        raise ImportError(
+            f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
+        ) from error
+    return Limits, serve_folder
+
+
+@commands.command(epilog=options.example("keras-transformer verify served/"))
+def verify(directory: FolderArgument) -> None:
+    """Replay the examples of an exported model; exit with status 1 if an answer differs."""
+    with one_line_errors():
+        import_tensorflow()
+        from keras_transformer.serving.verification import verify as verify_folder
+
+        replayed = list(verify_folder(directory))
+        for one in replayed:
+            if not one.is_equal:
+                print(f"{one.text!r}: expected {one.expected!r}, received {one.translation!r}; "
+                      f"scores differ by {one.difference:.2g}")  # fmt: skip
+        equal = sum(one.expected == one.translation for one in replayed)
+        largest = max((one.difference for one in replayed), default=0.0)
+        print(f"{equal} of {len(replayed)} translations are equal; scores differ by {largest:.2g}.")
+        if not all(one.is_equal for one in replayed):
+            raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""A server over an exported SavedModel: it knows nothing of the package that wrote the folder."""

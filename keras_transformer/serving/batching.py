@@ -1,0 +1,158 @@
+"""Dynamic batching: rows of concurrent requests run together. It knows no model and no HTTP."""
+
+import asyncio
+import contextlib
+import dataclasses
+import heapq
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+# Rows share a batch if their lengths differ at most by this factor: a batch takes as long as its
+# longest row ...
+MAX_LENGTH_RATIO = 4
+# ... but all rows up to this length do.
+SHORT = 64
+
+
+class QueueFull(Exception):
+    """More rows would wait than the queue may hold."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What a batch consists of.
+
+    Args:
+        group: hashable; only rows of the same group share a batch.
+        length: int; rows of about the same length share a batch.
+        value: what `run` gets.
+    """
+
+    group: Hashable
+    length: int
+    value: Any
+
+
+@dataclasses.dataclass(eq=False)
+class _Waiting:
+    row: Row
+    arrived: float
+    answer: asyncio.Future
+
+
+class Batcher:
+    """Collects rows of concurrent callers, and runs them in batches, one batch at a time.
+
+    The oldest row is always in the next batch, so no row waits forever; those of its group that are
+    nearest in length join it. An idle batcher waits `max_wait` for more rows. While a batch runs,
+    rows queue up for the next one, which then starts at once: batches grow with the load.
+
+    A batch that fails is run again in halves, so only the rows at fault fail.
+
+    Args:
+        run: function of a group and the list of its rows' values; returns a list of answers. It is
+            called in the executor.
+        executor: `concurrent.futures.Executor`.
+        max_batch: int, rows in a batch.
+        max_wait: float, seconds.
+        max_queue: int, rows that wait.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Any, list], Sequence],
+        executor: Executor,
+        *,
+        max_batch: int,
+        max_wait: float,
+        max_queue: int,
+    ) -> None:
+        self._run = run
+        self._executor = executor
+        self._max_batch = max_batch
+        self._max_wait = max_wait
+        self._max_queue = max_queue
+        self._queue: list[_Waiting] = []
+        self._arrival = asyncio.Event()
+
+    @property
+    def queue_length(self) -> int:
+        """Rows that wait."""
+        return len(self._queue)
+
+    async def submit(self, rows: Sequence[Row]) -> list:
+        """Returns the answer for each row.
+
+        Raises:
+            QueueFull: if the queue has not enough room for all rows; none of them is run.
+            Exception: what `run` raised for one of the rows.
+        """
+        if len(self._queue) + len(rows) > self._max_queue:
+            raise QueueFull
+        loop = asyncio.get_running_loop()
+        waiting = [_Waiting(row, loop.time(), loop.create_future()) for row in rows]
+        self._queue += waiting
+        self._arrival.set()
+        return await asyncio.gather(*(one.answer for one in waiting))
+
+    async def work(self) -> None:
+        """Runs batches until it is cancelled."""
+        while True:
+            await self._answer(await self._next_batch())
+
+    async def _next_batch(self):
+        while not self._queue:
+            await self._next_arrival(None)
+        deadline = self._queue[0].arrived + self._max_wait
+        with contextlib.suppress(TimeoutError):
+            while len(batch := self._oldest_and_nearest()) < self._max_batch:
+                await self._next_arrival(deadline)
+        taken = set(batch)
+        self._queue = [one for one in self._queue if one not in taken]
+        return batch
+
+    async def _next_arrival(self, deadline):
+        self._arrival.clear()
+        async with asyncio.timeout_at(deadline):
+            await self._arrival.wait()
+
+    def _oldest_and_nearest(self):
+        oldest = self._queue[0].row
+        mates = (
+            one
+            for one in self._queue
+            if one.row.group == oldest.group and _are_similar(one.row.length, oldest.length)
+        )
+        return heapq.nsmallest(
+            self._max_batch, mates, key=lambda one: abs(one.row.length - oldest.length)
+        )
+
+    async def _answer(self, batch):
+        values = [one.row.value for one in batch]
+        loop = asyncio.get_running_loop()
+        try:
+            answers = await loop.run_in_executor(
+                self._executor, self._run, batch[0].row.group, values
+            )
+        except Exception as error:
+            if len(batch) == 1:
+                _finish(batch[0].answer.set_exception, error)
+                return
+            middle = len(batch) // 2
+            for half in (batch[:middle], batch[middle:]):
+                await self._answer(half)
+            return
+        for one, answer in zip(batch, answers, strict=True):
+            _finish(one.answer.set_result, answer)
+
+
+def _are_similar(one, other):
+    short, long = sorted((one, other))
+    return long <= max(SHORT, MAX_LENGTH_RATIO * short)
+
+
+def _finish(set_outcome, outcome):
+    # A caller that was cancelled waits no more.
+    with contextlib.suppress(asyncio.InvalidStateError):
+        set_outcome(outcome)

@@ -1,0 +1,164 @@
+"""The model behind the routes: rows of all requests in batches, run in one thread."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.serving.batching import Batcher, QueueFull, Row
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.metrics import Metrics
+from keras_transformer.serving.signature import NUMPY_TYPES, Signature
+
+# The rows of these do not depend on their neighbours. Those of the others are padded to the longest
+# one, so each request runs alone.
+BATCHED = ("serving_default", "translate_n_best", "score")
+
+
+class Group(NamedTuple):
+    """Rows of one group may share a batch: of one signature, with the same options."""
+
+    signature: str
+    options: tuple[tuple[str, Any], ...] = ()
+    request: object = None  # set where a request runs alone
+
+
+class Engine:
+    """A model that answers concurrent requests.
+
+    One thread runs the model: lines that arrive while it is busy make the next batch larger.
+
+    Attributes:
+        failure: exception that the model could not be loaded with, or `None`.
+
+    Args:
+        load: function without arguments that returns a `ServedModel`. It is called in the thread.
+        limits: `Limits`.
+        metrics: `Metrics`.
+        max_batch: int, lines in a batch.
+        max_wait: float, seconds that a line waits for others.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Any],
+        *,
+        limits: Limits,
+        metrics: Metrics,
+        max_batch: int,
+        max_wait: float,
+    ) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self.failure: Exception | None = None
+        self._load = load
+        self._model: Any = None
+        self._is_draining = False
+        self._thread = ThreadPoolExecutor(1, "model")
+        self._batcher = Batcher(
+            self._run_batch,
+            self._thread,
+            max_batch=max_batch,
+            max_wait=max_wait,
+            max_queue=limits.max_queue,
+        )
+        metrics.watch_queue(lambda: self._batcher.queue_length)
+
+    @property
+    def model(self) -> Any:
+        """The `ServedModel`.
+
+        Raises:
+            RequestError: while it is being loaded.
+        """
+        if self._model is None:
+            raise RequestError(503, "The model is being loaded. Try again later.")
+        return self._model
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new requests are welcome: the model is loaded, and the server is to stay."""
+        return self._model is not None and not self._is_draining
+
+    def drain(self) -> None:
+        """Says that the server is about to end; it still answers."""
+        self._is_draining = True
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Loads the model and works, until the context ends."""
+        task = asyncio.create_task(self._load_and_work())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            self._thread.shutdown()
+
+    async def run(self, name: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Returns the outputs of a signature.
+
+        Args:
+            name: str, of a signature.
+            values: dict from the names of inputs to JSON lists, one element for each line.
+
+        Returns:
+            dict from the names of outputs to arrays, the lines on the first axis.
+
+        Raises:
+            RequestError: if the request is wrong or too large, or the queue is full.
+        """
+        signature = self.model.signature(name)
+        columns = signature.columns(values)
+        self.limits.check(signature, columns)
+        try:
+            answers = await self._batcher.submit(list(_rows(signature, columns)))
+        except QueueFull as error:
+            message = f"{self._batcher.queue_length} lines wait for the model. Try again later."
+            raise RequestError(503, message) from error
+        return signature.joined(answers) if answers else signature.no_rows()
+
+    async def _load_and_work(self):
+        loop = asyncio.get_running_loop()
+        try:
+            self._model = await loop.run_in_executor(self._thread, self._load)
+            await self._batcher.work()
+        except Exception as error:  # or requests would wait for ever
+            self.failure = error
+
+    def _run_batch(self, group, values):
+        """Calls the model; `values` are the inputs of one or more lines each."""
+        inputs = {name: np.concatenate([value[name] for value in values]) for name in values[0]}
+        signature = self._model.signatures[group.signature]
+        options = {
+            name: np.full(1, value, NUMPY_TYPES[signature.inputs[name].dtype])
+            for name, value in group.options
+        }
+        sizes = [signature.lines(value) for value in values]
+        self.metrics.rows.labels(group.signature).inc(sum(sizes))
+        self.metrics.batch_rows.observe(sum(sizes))
+        outputs = self._model.call(group.signature, inputs | options)
+        ends = np.cumsum(sizes)[:-1]
+        pieces = {name: np.split(array, ends) for name, array in outputs.items()}
+        return [dict(zip(pieces, each, strict=True)) for each in zip(*pieces.values(), strict=True)]
+
+
+def _rows(signature: Signature, columns: dict[str, np.ndarray]) -> Iterator[Row]:
+    """Yields what the batcher may put into different batches."""
+    lines = signature.lines(columns)
+    if lines and signature.name not in BATCHED:
+        yield Row(Group(signature.name, request=object()), 0, columns)
+        return
+    options = {name: column for name, column in columns.items() if name in signature.defaults}
+    for line in range(lines):
+        chosen = {name: column[line % len(column)] for name, column in options.items()}
+        inputs = {
+            name: column[line : line + 1] for name, column in columns.items() if name not in options
+        }
+        length = sum(len(text) for text in signature.texts(inputs))
+        yield Row(Group(signature.name, tuple(sorted(chosen.items()))), length, inputs)

@@ -1,0 +1,74 @@
+"""What one request, and all waiting requests together, may hold."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.signature import Signature
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of a server.
+
+    Args:
+        max_line_chars: int, characters in a line.
+        max_lines: int, lines in a request.
+        max_body_bytes: int, bytes in the body of a request.
+        max_queue: int, lines of all requests that wait for the model.
+    """
+
+    max_line_chars: int = 2_000
+    max_lines: int = 128
+    max_body_bytes: int = 2**20
+    max_queue: int = 1_024
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {value}")
+        if self.max_queue < self.max_lines:
+            raise ValueError(
+                "`max_queue` must be at least `max_lines`, or the largest request could never be "
+                f"answered. Received: max_queue={self.max_queue}, max_lines={self.max_lines}"
+            )
+
+    def check_lines(self, lines: int) -> None:
+        """Raises `RequestError` if a request has too many lines."""
+        if lines > self.max_lines:
+            raise RequestError(
+                413,
+                f"A request may have at most {self.max_lines} lines. Received: {lines}. "
+                "Send the lines in several requests.",
+            )
+
+    def check(self, signature: Signature, columns: dict[str, np.ndarray]) -> None:
+        """Raises `RequestError` if the inputs of a signature are too large.
+
+        Args:
+            signature: `Signature`.
+            columns: dict from names to arrays, the lines on the first axis.
+        """
+        lines = signature.lines(columns)
+        self.check_lines(lines)
+        longest = max((_chars(line) for line in signature.texts(columns)), default=0)
+        if longest > self.max_line_chars:
+            raise RequestError(
+                413,
+                f"A line may have at most {self.max_line_chars} characters. Received: a line of "
+                f"{longest}. Send its sentences as lines.",
+            )
+        # Its answer is padded to the longest line on two axes, so a small request could fill the
+        # memory.
+        if signature.is_quadratic and lines * longest > self.max_line_chars:
+            raise RequestError(
+                413,
+                f"For {signature.name!r}, the number of lines times the characters of the longest "
+                f"may be at most {self.max_line_chars}. Received: {lines} * {longest}. "
+                "Send fewer lines in a request.",
+            )
+
+
+def _chars(line):
+    return len(line.decode("utf-8", "replace"))

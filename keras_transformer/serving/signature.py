@@ -1,0 +1,180 @@
+"""Signatures of a SavedModel: their tensors, and JSON values to arrays and back."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.serving.errors import RequestError, shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A named tensor.
+
+    Args:
+        dtype: str, a key of `NUMPY_TYPES`.
+        shape: tuple of ints, -1 for lengths that differ.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+NUMPY_TYPES: dict[str, Any] = {
+    "string": object,  # of bytes
+    "float32": np.float32,
+    "int32": np.int32,
+    "int64": np.int64,
+    "bool": np.bool_,
+}
+# In the answer for several lines, the shorter rows of a tensor are padded with these.
+PADDING: dict[str, Any] = {"string": b"", "float32": -np.inf, "int32": 0, "int64": 0, "bool": False}
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+KINDS = {"string": "text", "float32": "numbers", "bool": "booleans"}  # the others are integers
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """A function of a SavedModel: named tensors to named tensors, a row for each line.
+
+    Args:
+        name: str.
+        inputs: dict from names to `Spec`.
+        outputs: dict from names to `Spec`.
+        defaults: dict from the names of optional inputs to arrays of one row.
+    """
+
+    name: str
+    inputs: dict[str, Spec]
+    outputs: dict[str, Spec]
+    defaults: dict[str, np.ndarray]
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether a row of an output is a matrix."""
+        return any(len(spec.shape) > 2 for spec in self.outputs.values())
+
+    def columns(self, values: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Returns the inputs of a request as arrays.
+
+        Args:
+            values: dict from the names of inputs to JSON lists, one element for each line. An
+                option may have one element for all lines.
+
+        Raises:
+            RequestError: if a name is unknown or missing, or a value has another type or length.
+        """
+        required = self.inputs.keys() - self.defaults
+        if values.keys() - self.inputs or required - values.keys():
+            raise RequestError(
+                400,
+                f"{self.name!r} takes {sorted(required)} and the options {sorted(self.defaults)}. "
+                f"Received: {shown(sorted(values))}",
+            )
+        columns = {name: to_array(name, value, self.inputs[name]) for name, value in values.items()}
+        lines = self.lines(columns)
+        for name, column in columns.items():
+            if len(column) != lines and not (name in self.defaults and len(column) == 1):
+                raise RequestError(
+                    400,
+                    f"{name!r} must have {lines} elements, one for each line. "
+                    f"Received: {len(column)}",
+                )
+        return columns
+
+    def lines(self, columns: dict[str, np.ndarray]) -> int:
+        """Returns the number of lines in a request."""
+        return len(next(column for name, column in columns.items() if name not in self.defaults))
+
+    def texts(self, columns: dict[str, np.ndarray]) -> Iterable[bytes]:
+        """Yields all texts in a request."""
+        for name, column in columns.items():
+            if self.inputs[name].dtype == "string":
+                yield from column
+
+    def no_rows(self) -> dict[str, np.ndarray]:
+        """Returns the outputs for no line."""
+        return {
+            name: np.zeros([0, *(max(size, 0) for size in spec.shape[1:])], NUMPY_TYPES[spec.dtype])
+            for name, spec in self.outputs.items()
+        }
+
+    def joined(self, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Returns the outputs of several calls as those of one: padded to the longest rows."""
+        return {
+            name: _concatenated([part[name] for part in parts], PADDING[spec.dtype])
+            for name, spec in self.outputs.items()
+        }
+
+
+def to_array(name: str, value: Any, spec: Spec) -> np.ndarray:
+    """Returns a nested JSON list as an array.
+
+    Args:
+        name: str, of the input, for errors.
+        value: list, nested as deep as the tensor has axes.
+        spec: `Spec`.
+
+    Raises:
+        RequestError: if types or lengths are wrong.
+    """
+    try:
+        nested = _converted(value, spec.dtype, len(spec.shape))
+        array = np.array(nested, NUMPY_TYPES[spec.dtype])
+    except UnicodeEncodeError as error:
+        message = f"{name!r} must be text that UTF-8 can encode. Received: half of a surrogate pair"
+        raise RequestError(400, message) from error
+    except (TypeError, ValueError, OverflowError) as error:
+        what = f"{KINDS.get(spec.dtype, 'integers')} ({spec.dtype})"
+        shape = " of equally long lists" if len(spec.shape) > 1 else ""
+        raise RequestError(
+            400, f"{name!r} must be a list{shape} of {what}. Received: {shown(value)}"
+        ) from error
+    return array.reshape(array.shape if array.size else [len(nested), *[0] * (len(spec.shape) - 1)])
+
+
+def _converted(value, dtype, axes):
+    if axes:
+        if not isinstance(value, list):
+            raise TypeError
+        return [_converted(element, dtype, axes - 1) for element in value]
+    if dtype == "string":
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode()
+    elif dtype == "bool":
+        if isinstance(value, bool):
+            return value
+    elif not isinstance(value, bool):
+        is_float = dtype == "float32" and isinstance(value, int | float)
+        # The comparison is false for NaN too.
+        if abs(value) <= FLOAT32_MAX if is_float else isinstance(value, int):
+            return value
+    raise TypeError
+
+
+def to_json(array: np.ndarray) -> list:
+    """Returns an array as nested lists that JSON can hold.
+
+    Numbers that are not finite become `None`; bytes that are not UTF-8 become U+FFFD.
+    """
+    if array.dtype == object:
+        text = [element.decode("utf-8", "replace") for element in array.flat]
+        return np.array(text, object).reshape(array.shape).tolist()
+    if array.dtype == np.float32 and not np.isfinite(array).all():
+        numbers = array.astype(object)
+        numbers[~np.isfinite(array)] = None
+        return numbers.tolist()
+    return array.tolist()
+
+
+def _concatenated(arrays, padding):
+    shape = np.max([array.shape[1:] for array in arrays], axis=0)
+    padded = []
+    for array in arrays:
+        widths = [(0, 0), *((0, int(size)) for size in shape - array.shape[1:])]
+        padded.append(np.pad(array, widths, constant_values=padding) if any(shape) else array)
+    return np.concatenate(padded)

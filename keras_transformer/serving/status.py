@@ -1,0 +1,62 @@
+"""Routes about the server itself: health, metrics, model card, description, page."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+HERE = Path(__file__).parent
+# The page is one file: nothing is loaded from elsewhere, and nothing else on the server is run.
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+async def page(request: Request) -> HTMLResponse:
+    """Answers the page for people."""
+    return HTMLResponse((HERE / "page" / "index.html").read_bytes(), headers=PAGE_HEADERS)
+
+
+async def health(request: Request) -> JSONResponse:
+    """Answers that the process runs."""
+    return JSONResponse({"status": "ok"})
+
+
+async def ready(request: Request) -> JSONResponse:
+    """Answers whether the server takes requests."""
+    if request.app.state.engine.is_ready:
+        return JSONResponse({"status": "ready"})
+    return JSONResponse({"status": "not ready"}, 503)
+
+
+async def metrics(request: Request) -> Response:
+    """Answers the metrics in Prometheus's text format."""
+    text = request.app.state.engine.metrics.text()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def model_card(request: Request) -> JSONResponse:
+    """Answers the model card, with the name of the model and the limits of the server."""
+    engine = request.app.state.engine
+    limits = dataclasses.asdict(engine.limits)
+    return JSONResponse(engine.model.card | {"model": engine.model.name, "limits": limits})
+
+
+async def openapi(request: Request) -> JSONResponse:
+    """Answers the description of all routes."""
+    return JSONResponse(json.loads((HERE / "openapi.json").read_text("utf-8")))
+
+
+routes = [
+    Route("/", page),
+    Route("/health", health),
+    Route("/health/ready", ready),
+    Route("/metrics", metrics),
+    Route("/model_card", model_card),
+    Route("/openapi.json", openapi),
+]

@@ -1,0 +1,82 @@
+"""Replays the examples of an exported folder, on this machine with its version of TensorFlow."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_transformer import types
+from keras_transformer.serving.model import ServedModel
+from keras_transformer.serving.signature import to_array, to_json
+
+MAX_SCORE_DIFFERENCE = 1e-4
+BATCH_LINES = 32
+
+
+class Verified(NamedTuple):
+    """An example, and what the model answered.
+
+    Attributes:
+        text: str.
+        expected: str, the translation of the example.
+        translation: str, that of the model.
+        difference: float, of the scores; 0 if both are not numbers.
+    """
+
+    text: str
+    expected: str
+    translation: str
+    difference: float
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the translation is the same, with almost the same score."""
+        return self.expected == self.translation and self.difference <= MAX_SCORE_DIFFERENCE
+
+
+def verify(folder: types.Path) -> Iterator[Verified]:
+    """Yields each line of `examples.jsonl` with what the SavedModel beside it answers.
+
+    Args:
+        folder: path of the SavedModel.
+
+    Raises:
+        FileNotFoundError: if there is no SavedModel, or it has no examples.
+        ValueError: if a line is not an example.
+    """
+    model = ServedModel(folder)
+    examples = _examples(Path(folder) / "examples.jsonl")
+    spec = model.signature("serving_default").inputs["text"]
+    for start in range(0, len(examples), BATCH_LINES):
+        batch = examples[start : start + BATCH_LINES]
+        text = to_array("text", [one["text"] for one in batch], spec)
+        found = model.call("serving_default", {"text": text})
+        answers = to_json(found["translation"]), to_json(found["score"])
+        for example, translation, score in zip(batch, *answers, strict=True):
+            difference = _difference(example["score"], score)
+            yield Verified(example["text"], example["translation"], translation, difference)
+
+
+def _examples(path):
+    examples = []
+    # Not `splitlines`: a text may hold U+2028.
+    for number, line in enumerate(path.read_text("utf-8").rstrip("\n").split("\n"), start=1):
+        try:
+            example = json.loads(line)
+            example["text"], example["translation"], example["score"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"Line {number} of {str(path)!r} must be an object with `text`, `translation` and "
+                f"`score`. Received: {line[:80]!r}"
+            ) from error
+        examples.append(example)
+    return examples
+
+
+def _difference(expected, score):
+    """`None` is a score that is not a number."""
+    expected, score = (math.nan if one is None else one for one in (expected, score))
+    if math.isnan(expected) or math.isnan(score):
+        return 0.0 if math.isnan(expected) == math.isnan(score) else math.inf
+    return abs(expected - score)

@@ -1,0 +1,30 @@
+"""Clients of a server in this process."""
+
+import contextlib
+import time
+
+from starlette.testclient import TestClient
+
+from keras_transformer.serving.app import build_app
+from keras_transformer.serving.engine import Engine
+from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.metrics import Metrics
+
+
+@contextlib.contextmanager
+def client_of(load, cors_origins=(), max_batch=8, wait=True, **limits):
+    """A client of a server in this process; the answer to a bug is an exception."""
+    engine = Engine(
+        load, limits=Limits(**limits), metrics=Metrics(), max_batch=max_batch, max_wait=0.002
+    )
+    with TestClient(build_app(engine, cors_origins)) as client:
+        client.engine = engine
+        if wait:
+            wait_until_ready(engine)
+        yield client
+
+
+def wait_until_ready(engine):
+    deadline = time.monotonic() + 30
+    while not (engine.is_ready or engine.failure) and time.monotonic() < deadline:
+        time.sleep(0.01)

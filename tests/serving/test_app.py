@@ -1,0 +1,251 @@
+"""The application around the protocols: readiness, overload, records, description, page."""
+
+import json
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jsonschema
+import pytest
+
+from keras_transformer.serving import observation, status
+from keras_transformer.serving.app import ROUTES
+from tests.serving.clients import client_of, wait_until_ready
+from tests.serving.stand_in import REFUSED, translation_of
+
+pytestmark = pytest.mark.tensorflow_only
+READY = ("/health/ready", "/v2/health/ready")
+
+
+class SlowModel:
+    """The stand-in, which waits until it may run."""
+
+    def __init__(self, model):
+        self.name, self.card, self.signatures = model.name, model.card, model.signatures
+        self.signature, self._model = model.signature, model
+        self.runs, self.may_run = threading.Event(), threading.Event()
+        self.batches = []
+
+    def call(self, name, inputs):
+        self.runs.set()
+        self.may_run.wait(30)
+        self.batches.append(len(inputs["text"]))
+        return self._model.call(name, inputs)
+
+
+def translate(client, line):
+    return client.post("/translate", json={"q": line})
+
+
+def translate_together(client, slow, lines):
+    """Answers to requests that wait while the model runs another."""
+    with ThreadPoolExecutor(len(lines) + 1) as pool:
+        first = pool.submit(translate, client, "first")
+        slow.runs.wait(30)
+        found = [pool.submit(translate, client, line) for line in lines]
+        deadline = time.monotonic() + 30
+        while client.engine._batcher.queue_length < len(lines) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        slow.may_run.set()
+        assert first.result().status_code == 200
+        return [one.result() for one in found]
+
+
+def test_server_is_alive_but_not_ready_while_it_loads(model):
+    loaded = threading.Event()
+
+    def load():
+        loaded.wait(30)
+        return model
+
+    def statuses():
+        return [client.get(path).status_code for path in READY]
+
+    with client_of(load, wait=False) as client:
+        assert client.get("/health").status_code == client.get("/v2/health/live").status_code == 200
+        assert statuses() == [503, 503]
+        refused = translate(client, "a")
+        assert refused.status_code == 503 and "Retry-After" in refused.headers
+        loaded.set()
+        wait_until_ready(client.engine)
+        assert statuses() == [200, 200]
+        client.engine.drain()
+        assert statuses() == [503, 503]
+        assert translate(client, "a").json() == {"translatedText": "A"}
+
+
+def test_model_that_cannot_be_loaded_is_told():
+    def load():
+        raise FileNotFoundError("There is no SavedModel")
+
+    with client_of(load) as client:
+        assert "There is no SavedModel" in str(client.engine.failure)
+        assert client.get("/health/ready").status_code == 503
+
+
+def test_requests_share_batches_and_each_gets_its_own_answer(model):
+    slow = SlowModel(model)
+    lines = [f"line {number}" for number in range(40)]
+    with client_of(lambda: slow) as client:
+        answers = [one.json() for one in translate_together(client, slow, lines)]
+    assert answers == [{"translatedText": translation_of(line)} for line in lines]
+    assert slow.batches == [1, 8, 8, 8, 8, 8]
+
+
+def test_line_that_the_model_refuses_fails_only_its_request(model):
+    slow = SlowModel(model)
+    lines = ["a", f"{REFUSED} 1", "b", "c", f"{REFUSED} 2", "d", "e", "f", "g"]
+    with client_of(lambda: slow) as client:
+        responses = translate_together(client, slow, lines)
+    for line, response in zip(lines, responses, strict=True):
+        if REFUSED in line:
+            assert response.status_code == 400, "not 500"
+            assert "A line was refused." in response.json()["error"]
+        else:
+            assert response.json() == {"translatedText": translation_of(line)}
+    assert max(slow.batches) == 8
+
+
+def test_full_queue_answers_503_and_recovers(model):
+    slow = SlowModel(model)
+    with (
+        client_of(lambda: slow, max_queue=4, max_lines=4) as client,
+        ThreadPoolExecutor(20) as pool,
+    ):
+        found = [pool.submit(translate, client, f"line {n}") for n in range(20)]
+        time.sleep(0.3)
+        slow.may_run.set()
+        answers = [one.result() for one in found]
+        refused = [one for one in answers if one.status_code != 200]
+        assert {one.status_code for one in refused} == {503}
+        assert all(one.headers["Retry-After"] == "1" for one in refused)
+        assert all("lines wait for the model" in one.json()["error"] for one in refused)
+        assert 5 <= len(answers) - len(refused) <= 12 and refused
+        assert translate(client, "later").json() == {"translatedText": "LATER"}
+
+
+def test_lack_of_memory_is_503(model):
+    import tensorflow as tf
+
+    def fail(**_):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+
+    class Full(SlowModel):
+        def call(self, name, inputs):
+            model._loaded.signatures, kept = {name: fail}, model._loaded.signatures
+            try:
+                return model.call(name, inputs)
+            finally:
+                model._loaded.signatures = kept
+
+    with client_of(lambda: Full(model)) as client:
+        response = translate(client, "a")
+    assert response.status_code == 503 and "OOM" in response.json()["error"]
+
+
+# === Records ===
+
+
+def test_log_has_a_json_line_for_each_request_without_the_text(client, caplog):
+    observation.logger.propagate = True
+    with caplog.at_level(logging.INFO, observation.logger.name):
+        client.post("/translate?key=secret", json={"q": ["secret one", "secret two"]})
+        client.post("/translate", json={"q": "secret", "format": "html"})
+        client.get("/nowhere")
+    lines = [json.loads(record.getMessage()) for record in caplog.records]
+    assert [(one["method"], one["path"], one["status"], one["rows"]) for one in lines] == [
+        ("POST", "/translate", 200, 2),
+        ("POST", "/translate", 400, 0),
+        ("GET", "/nowhere", 404, 0),
+    ]
+    assert all(one["ms"] >= 0 and one["time"].endswith("Z") for one in lines)
+    assert "secret" not in caplog.text
+
+
+def test_metrics_count_requests_by_route_rows_and_batches(model):
+    with client_of(lambda: model) as client:
+        client.post("/v1/models/stand_in:predict", json={"instances": ["a", "b", "c"]})
+        client.get("/nowhere/1"), client.get("/nowhere/2")
+        text = client.get("/metrics").text
+    for line in (
+        'requests_total{route="/v1/models/{name}:predict",status="200"} 1.0',
+        'requests_total{route="none",status="404"} 2.0',
+        'rows_total{signature="serving_default"} 3.0',
+        'batch_rows_bucket{le="4.0"} 1.0',
+        "batch_rows_sum 3.0",
+        'request_seconds_count{route="/v1/models/{name}:predict"} 1.0',
+        "queue_rows 0.0",
+    ):
+        assert f"keras_transformer_{line}\n" in text
+
+
+# === Description, page, other origins ===
+
+
+def description():
+    return json.loads((status.HERE / "openapi.json").read_text("utf-8"))
+
+
+def test_description_has_exactly_the_routes():
+    described = {(path, method) for path, item in description()["paths"].items() for method in item}
+    routes = {
+        (route.path, method.lower())
+        for route in ROUTES
+        for method in route.methods
+        if method != "HEAD"
+    }
+    assert described == routes
+
+
+def test_description_is_served_and_its_schemas_are_valid(client):
+    assert client.get("/openapi.json").json() == description()
+    for schema in description()["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize("path", [path for path, item in description()["paths"].items()
+                                  if "get" in item])  # fmt: skip
+def test_answers_are_as_described(client, path):
+    (kind,) = description()["paths"][path]["get"]["responses"]["200"]["content"].items()
+    response = client.get(path.replace("{name}", "stand_in"))
+    assert response.status_code == 200 and response.headers["content-type"].startswith(kind[0])
+    if kind[0] == "application/json":
+        schema = {**kind[1]["schema"], "components": description()["components"]}
+        jsonschema.validate(response.json(), schema)
+
+
+def test_page_may_load_and_run_nothing_from_elsewhere(client):
+    response = client.get("/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    policy = dict(
+        each.strip().split(" ", 1)
+        for each in response.headers["content-security-policy"].split(";")
+    )
+    assert policy == {
+        "default-src": "'none'",
+        "connect-src": "'self'",
+        "style-src": "'unsafe-inline'",
+        "script-src": "'unsafe-inline'",
+        "img-src": "data:",
+    }
+
+
+def test_pages_of_other_origins_may_not_call_unless_told(client, model):
+    origin = {"Origin": "https://example.org"}
+    preflight = {**origin, "Access-Control-Request-Method": "POST"}
+    allowed = "access-control-allow-origin"
+    assert allowed not in client.get("/languages", headers=origin).headers
+    assert client.options("/translate", headers=preflight).status_code == 405
+    with client_of(lambda: model, cors_origins=["https://example.org"]) as told:
+        assert told.get("/languages", headers=origin).headers[allowed] == origin["Origin"]
+        assert told.options("/translate", headers=preflight).status_code == 200
+        other = told.get("/languages", headers={"Origin": "https://other.org"})
+        assert allowed not in other.headers
+
+
+def test_unknown_routes_and_methods_are_told(client):
+    assert "openapi.json" in client.get("/nowhere").json()["error"]
+    response = client.get("/translate")
+    assert response.status_code == 405 and response.headers["allow"] == "POST"
+    assert client.post("/translate/", json={"q": "a"}).status_code == 404

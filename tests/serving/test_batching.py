@@ -1,0 +1,156 @@
+"""Dynamic batching, without a model: who shares a batch, limits, failures."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_transformer.serving.batching import Batcher, QueueFull, Row
+
+
+class Model:
+    """Answers `(group, value)`, and records the batches."""
+
+    def __init__(self, bad=()):
+        self.batches = []
+        self.may_run = threading.Event()
+        self.may_run.set()
+        self._bad = bad
+
+    def __call__(self, group, values):
+        self.may_run.wait()
+        self.batches.append((group, values))
+        if bad := set(values) & set(self._bad):
+            raise ArithmeticError(min(bad))
+        return [(group, value) for value in values]
+
+
+def run(scenario, model, **settings):
+    """Runs `scenario(batcher)`."""
+    settings = {"max_batch": 4, "max_wait": 0.002, "max_queue": 1000} | settings
+
+    async def main():
+        with ThreadPoolExecutor(1) as executor:
+            batcher = Batcher(model, executor, **settings)
+            work = asyncio.create_task(batcher.work())
+            try:
+                return await asyncio.wait_for(scenario(batcher), 20)
+            finally:
+                model.may_run.set()
+                work.cancel()
+
+    return asyncio.run(main())
+
+
+def rows_of(values, group="g"):
+    return [Row(group, 1, value) for value in values]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 500)), max_size=9), max_size=9
+    ),
+    st.integers(1, 5),
+)
+def test_every_row_gets_its_own_answer_in_batches_of_its_group(requests, max_batch):
+    model = Model()
+
+    async def scenario(batcher):
+        rows = [
+            [Row(group, length, (i, j)) for j, (group, length) in enumerate(request)]
+            for i, request in enumerate(requests)
+        ]
+        return await asyncio.gather(*(batcher.submit(each) for each in rows))
+
+    answers = run(scenario, model, max_batch=max_batch, max_wait=0)
+    assert answers == [
+        [(group, (i, j)) for j, (group, _) in enumerate(request)]
+        for i, request in enumerate(requests)
+    ]
+    assert all(1 <= len(values) <= max_batch for _, values in model.batches)
+    ran = sorted(value for _, values in model.batches for value in values)
+    assert ran == sorted((i, j) for i, request in enumerate(requests) for j in range(len(request)))
+
+
+def test_rows_queue_up_while_the_model_runs_and_form_the_next_batch():
+    model = Model()
+    model.may_run.clear()
+
+    async def scenario(batcher):
+        first = asyncio.create_task(batcher.submit(rows_of([0])))
+        await asyncio.sleep(0.05)  # the first row runs alone
+        others = [asyncio.create_task(batcher.submit(rows_of([i]))) for i in (1, 2, 3)]
+        await asyncio.sleep(0.01)
+        assert batcher.queue_length == 3
+        model.may_run.set()
+        await asyncio.gather(first, *others)
+
+    run(scenario, model)
+    assert [values for _, values in model.batches] == [[0], [1, 2, 3]]
+
+
+def test_oldest_row_runs_with_those_nearest_in_length():
+    model = Model()
+    lengths = [100, 900, 130, 90, 450, 20, 110]
+
+    async def scenario(batcher):
+        rows = [Row("g", length, length) for length in lengths]
+        await batcher.submit(rows)
+
+    run(scenario, model, max_batch=3)
+    batches = [sorted(values) for _, values in model.batches]
+    # 130 is not more than four times as long as any that are left, but 900 and 20 are apart.
+    assert batches == [[90, 100, 110], [450, 900], [130], [20]]
+
+
+def test_full_queue_refuses_whole_requests_and_recovers():
+    model = Model()
+    model.may_run.clear()
+
+    async def scenario(batcher):
+        running = asyncio.create_task(batcher.submit(rows_of([0])))
+        await asyncio.sleep(0.05)
+        waiting = asyncio.create_task(batcher.submit(rows_of([1, 2])))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull):
+            await batcher.submit(rows_of([3, 4]))
+        assert batcher.queue_length == 2
+        model.may_run.set()
+        await asyncio.gather(running, waiting)
+        return await batcher.submit(rows_of([5, 6, 7]))
+
+    assert run(scenario, model, max_queue=3) == [("g", 5), ("g", 6), ("g", 7)]
+    assert sorted(value for _, values in model.batches for value in values) == [0, 1, 2, 5, 6, 7]
+
+
+@given(st.sets(st.integers(0, 11)))
+def test_only_the_rows_at_fault_fail(bad):
+    model = Model(bad)
+
+    async def scenario(batcher):
+        each = (batcher.submit(rows_of([value])) for value in range(12))
+        return await asyncio.gather(*each, return_exceptions=True)
+
+    answers = run(scenario, model, max_batch=8)
+    for value, answer in enumerate(answers):
+        if value in bad:
+            assert isinstance(answer, ArithmeticError) and answer.args == (value,)
+        else:
+            assert answer == [("g", value)]
+
+
+def test_caller_that_was_cancelled_harms_nobody():
+    model = Model()
+    model.may_run.clear()
+
+    async def scenario(batcher):
+        tasks = [asyncio.create_task(batcher.submit(rows_of([i]))) for i in range(3)]
+        await asyncio.sleep(0.02)
+        tasks[1].cancel()
+        model.may_run.set()
+        return await asyncio.gather(tasks[0], tasks[2])
+
+    assert run(scenario, model) == [[("g", 0)], [("g", 2)]]

@@ -1,0 +1,414 @@
+"""The page of the server in headless Chromium, against a stand-in for the server."""
+
+import json
+import shutil
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from selenium.webdriver.common.actions.pointer_input import PointerInput
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.serving import page_server
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="Chromium is not installed: apt-get install chromium chromium-driver",
+)
+# As root in a container, without a network.
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic
+--no-first-run --disable-background-networking --disable-component-update --disable-sync"""
+HOSTILE = (
+    "<img src=x onerror='hacked=1'></textarea></script><script>hacked=1</script> &amp; <b>b</b>"
+)
+
+
+class Page:
+    """The page in a browser, as a reader uses it."""
+
+    def __init__(self, browser, server):
+        self.browser, self.server = browser, server
+
+    def open(self):
+        """Opens the page anew, with the pointer in its corner."""
+        corner = ActionBuilder(self.browser, duration=0)
+        corner.pointer_action.move_to_location(0, 0)
+        corner.perform()
+        self.browser.get(self.server.url + "/")
+        self.wait(lambda: self.text("#model"))
+        return self
+
+    def wait(self, condition):
+        return WebDriverWait(self.browser, 5, 0.02).until(lambda _: condition())
+
+    def run(self, script, *arguments):
+        return self.browser.execute_script(script, *arguments)
+
+    def find(self, selector):
+        return self.browser.find_element("css selector", selector)
+
+    def text(self, selector):
+        return self.find(selector).text
+
+    def texts(self, selector):
+        """The texts of all elements as they are in the document, before CSS and layout."""
+        script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+        return self.run(script, selector)
+
+    def translations(self):
+        return self.texts(".translation p:not(.note)")
+
+    def type(self, text):
+        """Types text, and waits for the translation of all lines and the details of the last."""
+        self.find("#source").send_keys(text)
+        source = self.find("#source").get_property("value")
+        expected = [page_server.translation(line) for line in source.split("\n")]
+        self.wait(lambda: self.translations() == expected)
+        self.wait(lambda: self.texts("#target-tokens .token"))
+        self.wait(lambda: self.texts("#tree text"))
+
+    def press(self, *keys):
+        ActionChains(self.browser, duration=0).send_keys(*keys).perform()
+
+    def point_at(self, element):
+        ActionChains(self.browser, duration=0).move_to_element(element).perform()
+
+    def touch(self, element):
+        actions = ActionBuilder(self.browser, mouse=PointerInput("touch", "finger"), duration=0)
+        actions.pointer_action.move_to(element).pointer_down().pointer_up()
+        actions.perform()
+
+    def focused(self):
+        """Id, or else class and text, of the element that has the focus."""
+        element = self.browser.switch_to.active_element
+        words = element.get_attribute("class"), element.text
+        return element.get_attribute("id") or " ".join(filter(None, words))
+
+    def emulate(self, **features):
+        media = [{"name": name.replace("_", "-"), "value": each} for name, each in features.items()]
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+
+    def set_width(self, width, height=800):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def set_offline(self, offline):
+        conditions = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        self.browser.execute_cdp_cmd(
+            "Network.emulateNetworkConditions", {"offline": offline, **conditions}
+        )
+
+    def network_events(self, method):
+        """Parameters of the events of this method since the last call of any log."""
+        messages = (
+            json.loads(row["message"])["message"] for row in self.browser.get_log("performance")
+        )
+        return [message["params"] for message in messages if message["method"] == method]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with page_server.StandIn() as server:
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options, Service(DRIVER))
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def page(browser, server):
+    """A new page at desktop width; afterwards no error and no request to elsewhere is logged."""
+    server.reset()
+    page = Page(browser, server)
+    page.set_width(1280)
+    page.emulate()
+    browser.get_log("performance")
+    browser.get_log("browser")
+    yield page.open()
+    sent = page.network_events("Network.requestWillBeSent")
+    urls = [each["request"]["url"] for each in sent]
+    # The browser's own start page is chrome:, which no page can request.
+    assert not [url for url in urls if not url.startswith((server.url + "/", "data:", "chrome"))]
+    errors = [row["message"] for row in browser.get_log("browser") if row["level"] == "SEVERE"]
+    # An answer of 4xx or 5xx is logged by the browser itself.
+    assert [error for error in errors if "Failed to load resource" not in error] == []
+
+
+def test_each_line_has_its_translation(page):
+    assert page.texts("#model, #source-name, #target-name") == [
+        "multi30k_en_de",
+        "English",
+        "German",
+    ]
+    page.type("a man\n\ntwo dogs\na man\n five\nsix\nseven")
+    assert page.translations() == ["A MAN", "", "TWO DOGS", "A MAN", " FIVE", "SIX", "SEVEN"]
+    assert page.text("#status") == "7 lines translated."
+    sent = [
+        line for name, inputs in page.server.requests if "n_best" in name for line in inputs["text"]
+    ]
+    assert sorted(sent) == sorted({"a man", "two dogs", " five", "six", "seven"}), "each line once"
+    asked = [len(inputs["text"]) for _, inputs in page.server.requests]
+    assert max(asked) <= page_server.CARD["limits"]["max_lines"]
+
+
+def test_copy_copies_all_lines(page):
+    grant = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    page.browser.execute_cdp_cmd("Browser.grantPermissions", grant)
+    page.type("a man\n\ntwo dogs")
+    page.find("#copy").click()
+    page.wait(lambda: "copied" in page.text("#status"))
+    read = "navigator.clipboard.readText().then(arguments[0])"
+    assert page.browser.execute_async_script(read) == "A MAN\n\nTWO DOGS"
+
+
+def test_stale_answers_are_dropped(page):
+    page.server.hold.clear()
+    page.find("#source").send_keys("one")
+    page.wait(lambda: page.server.requests)
+    page.find("#source").send_keys(" two")
+    page.wait(lambda: len(page.server.requests) == 2)
+    assert [each["canceled"] for each in page.network_events("Network.loadingFailed")] == [True]
+    page.server.hold.set()
+    page.type(" three")
+    texts = [inputs["text"] for name, inputs in page.server.requests if name == "translate_n_best"]
+    assert texts in ([["one"], ["one two"], ["one two three"]], [["one"], ["one two three"]])
+
+
+def test_selected_line_has_the_details(page):
+    page.type("a man\n\ntwo dogs")
+    assert page.texts("#source-tokens .token") == ["two", "dogs", "</s>"]
+    assert page.text("#line-name") == "Line 3 of 3"
+    page.find("#line-0").click()
+    page.wait(lambda: page.texts("#source-tokens .token") == ["a", "man", "</s>"])
+    assert page.text("#line-name") == "Line 1 of 3"
+    page.press(Keys.ARROW_DOWN)
+    page.wait(lambda: page.texts("#source-tokens .token") == ["two", "dogs", "</s>"])
+    page.find("#source").send_keys(Keys.CONTROL, Keys.HOME)
+    page.wait(lambda: page.texts("#source-tokens .token") == ["a", "man", "</s>"])
+
+
+def test_chosen_hypothesis_has_its_attention(page):
+    page.type("two dogs")
+    assert page.texts(".hypothesis .score") == ["−0.25", "−1.50"], "the missing one is left out"
+    assert page.texts("mark") == ["AGAIN"]
+    page.browser.find_elements("css selector", ".hypothesis")[1].click()
+    page.wait(lambda: page.texts("#target-tokens .token") == ["TWO", "DOGS", "AGAIN", "</s>"])
+    assert page.run(
+        "return [...document.querySelectorAll('.hypothesis')].map(e => e.ariaPressed)"
+    ) == [
+        "false",
+        "true",
+    ]
+
+
+def test_pointing_at_a_token_shows_its_attention(page):
+    page.type("two dogs")
+    assert len(page.texts("#arcs path")) == 3, "the strongest of each token"
+    dogs = page.find("#target-tokens .token:nth-child(2)")
+    page.point_at(dogs)
+    assert page.text("#attention-readout") == "DOGS reads dogs 70 %, two 15 %, </s> 15 %"
+    assert dogs.get_attribute("aria-label") == page.text("#attention-readout")
+    weights = (
+        "return [...document.querySelectorAll('#source-tokens .token')]"
+        ".map((token) => Number(token.style.getPropertyValue('--weight')))"
+    )
+    assert page.run(weights) == pytest.approx([0.15, 0.7, 0.15])
+    assert len(page.texts("#arcs path")) == 3
+    page.point_at(page.find("#source-tokens .token"))
+    assert page.text("#attention-readout") == "two is read by TWO 70 %, DOGS 15 %, </s> 15 %"
+    page.press(Keys.ESCAPE)
+    assert page.text("#attention-readout").startswith("Point at a token")
+    page.find("[value=heat]").send_keys(Keys.SPACE)
+    cells = [cell for cell in page.texts("#heat tbody td")]
+    assert cells == [*"70 15 15".split(), *"15 70 15".split(), *"15 15 70".split()]
+
+
+def test_touched_token_keeps_its_attention(page):
+    page.type("two dogs")
+    page.touch(page.find("#target-tokens .token:nth-child(2)"))
+    page.wait(lambda: page.text("#attention-readout").startswith("DOGS reads dogs 70 %"))
+    assert page.focused() == "token active DOGS"
+
+
+def test_tree_shows_the_path_of_the_winner_and_dropped_prefixes(page):
+    page.type("two dogs run")
+    assert page.texts("#tree g.winner text") == ["TWO", "DOGS", "RUN", "■ −2.00"]
+    assert page.texts("#tree g.dropped text") == ["no"] * 4
+    lanes = page.run(
+        "return [...document.querySelectorAll('#tree g.winner text')].map(e => e.getAttribute('y'))"
+    )
+    assert len(set(lanes)) == 1
+    page.point_at(page.find("#tree g.dropped:nth-last-of-type(3)"))
+    assert page.text("#tree-readout") == (
+        "“TWO DOGS no”: log-probability −2.50, place 2 of 2, dropped after this step"
+    )
+    assert len(page.texts("#tree path.traced")) == 1, "the rest of its path is the winner's"
+
+
+def test_page_is_used_by_keyboard_alone(page):
+    page.type("two dogs\na man")
+    radio, source, target = "unseen", "token active a", "token active A"
+    for expected in ["copy", "output", radio, source, target, "hypothesis A MAN\n−0.25"]:
+        page.press(Keys.TAB)
+        assert page.focused() == expected
+        ringed = "(document.activeElement.closest('label') ?? document.activeElement)"
+        assert "solid 2px" in page.run(f"return getComputedStyle{ringed}.outline")
+    page.press(Keys.TAB, Keys.TAB)
+    assert page.run("return document.activeElement.getAttribute('role')") == "treeitem"
+    page.press(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    assert "“A no”" in page.text("#tree-readout")
+    page.press(Keys.ARROW_LEFT)
+    assert "“A”" in page.text("#tree-readout")
+    page.press(Keys.ESCAPE)
+    assert page.focused() == "source"
+    page.press(*[Keys.TAB] * 5, Keys.ARROW_RIGHT)
+    assert page.text("#attention-readout").startswith("MAN reads man 70 %")
+
+
+def test_text_never_becomes_html(page):
+    page.server.card = page_server.CARD | {"name": HOSTILE}
+    page.open()
+    page.server.signatures["translate_n_best"] = lambda text: {
+        "translations": [[HOSTILE, "x " + HOSTILE]] * len(text),
+        "scores": [[-0.1, -0.2]] * len(text),
+        "truncated": [False] * len(text),
+    }
+    page.find("#source").send_keys(HOSTILE)
+    page.wait(lambda: page.texts("#tree text"))
+    page.wait(lambda: page.texts(".token"))
+    assert page.translations() == [HOSTILE]
+    assert page.texts("#model") == [HOSTILE]
+    assert page.texts(".hypothesis > [dir]") == [HOSTILE, "x " + HOSTILE]
+    assert page.run("return [typeof hacked, document.images.length, document.scripts.length]") == [
+        "undefined",
+        0,
+        1,
+    ]
+
+
+def test_right_to_left_text_has_its_direction(page):
+    page.type("مرحبا بالعالم\nhello")
+    direction = "return getComputedStyle(document.querySelector(arguments[0])).direction"
+    assert page.run(direction, "#line-0 p") == "rtl"
+    assert page.run(direction, "#line-1 p") == "ltr"
+    page.find("#line-0").click()
+    page.wait(lambda: page.run(direction, "#source-tokens") == "rtl")
+
+
+def test_long_lines_are_flagged(page):
+    page.type("ab")
+    page.run(
+        "arguments[0].value += '\\n' + 'b'.repeat(201) + '\\n' + 'c'.repeat(101)",
+        page.find("#source"),
+    )
+    page.find("#source").send_keys("\nd")
+    page.wait(lambda: page.translations() == ["AB", "", "C" * 101, "D"])
+    assert page.texts(".note") == [
+        "Longer than 200 characters: not translated.",
+        "This line is too long for the model: its end is not translated.",
+    ]
+    assert page.text("#status") == "3 of 4 lines translated."
+
+
+def test_row_without_a_translation_is_flagged(page):
+    page.server.signatures["translate_n_best"] = lambda text: {
+        "translations": [[""]],
+        "scores": [[None]],
+        "truncated": [False],
+    }
+    page.find("#source").send_keys("x")
+    page.wait(lambda: page.texts(".note"))
+    assert page.texts(".note") == ["The model gives no translation of this line."]
+    assert not page.find("#details").is_displayed()
+
+
+def test_busy_server_is_asked_again(page):
+    page.server.failures = [(503, {"Retry-After": "1"})]
+    page.type("two dogs")
+    assert page.text("#status") == "1 line translated."
+
+
+def test_refused_text_and_lost_network_are_said_in_plain_words(page):
+    page.server.failures = [(413, {})] * 2
+    page.find("#source").send_keys("two")
+    page.wait(lambda: "too long for this server" in page.text("#status"))
+    assert page.find("#status").get_attribute("role") == "status"
+    page.set_offline(True)
+    page.find("#source").send_keys(" dogs")
+    page.wait(lambda: "does not answer" in page.text("#status"))
+    page.set_offline(False)
+    page.type("")
+    page.wait(lambda: page.text("#status") == "1 line translated.")
+
+
+def test_parts_without_a_signature_are_hidden(page):
+    page.server.signatures = {"serving_default": page_server.translate}
+    page.find("#source").send_keys("two dogs")
+    page.wait(lambda: page.translations() == ["TWO DOGS"])
+    page.wait(lambda: not page.find("#tree").is_displayed())
+    page.wait(lambda: not page.find("#attention").is_displayed())
+    assert page.find("#n-best").is_displayed()
+
+
+def test_phone_does_not_scroll_sideways(page):
+    page.type("two dogs " * 8 + "a" * 19)
+    for width in (390, 360):
+        page.set_width(width)
+        for view in ("heat", "arcs"):
+            page.run(f"document.querySelector('[value={view}]').click()")
+            assert page.run("return document.documentElement.scrollWidth") == width
+
+
+def luminance(color):
+    """Relative luminance of a color `#rgb` or `#rrggbb`, by WCAG 2."""
+    digits = color[1:] if len(color) == 7 else "".join(2 * digit for digit in color[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colors_are_readable(page, scheme):
+    page.emulate(prefers_color_scheme=scheme)
+    read = "return getComputedStyle(document.documentElement).getPropertyValue('--' + arguments[0])"
+    value = {
+        name: luminance(page.run(read, name))
+        for name in ("paper", "surface", "ink", "quiet", "accent")
+    }
+    assert (value["paper"] < 0.05) == (scheme == "dark")
+    for back in ("paper", "surface"):
+        for front in ("ink", "quiet", "accent"):
+            low, high = sorted([value[back], value[front]])
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (front, back)
+
+
+def test_model_without_a_card_translates(page):
+    page.server.card = {"model": page_server.CARD["model"], "source_language": "no code!"}
+    page.open()
+    page.type("two dogs")
+    assert page.texts("#source-name, #target-name") == ["no code!", "Translation"]
+    page.press(Keys.ESCAPE)
+
+
+def test_reduced_motion_has_no_transitions(page):
+    duration = "return getComputedStyle(document.querySelector('#output')).transitionDuration"
+    assert page.run(duration) != "0s"
+    page.emulate(prefers_reduced_motion="reduce")
+    assert page.run(duration) == "0s"

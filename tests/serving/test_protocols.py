@@ -1,0 +1,353 @@
+"""Each protocol against the bodies that its documentation shows, and every error."""
+
+import base64
+import json
+
+import pytest
+
+from tests.serving.clients import client_of
+from tests.serving.stand_in import CARD, LINES, NAN, REFUSED, score_of, translation_of
+
+pytestmark = pytest.mark.tensorflow_only
+TFS, OIP = "/v1/models/stand_in", "/v2/models/stand_in"
+SCORES = [score_of(line) for line in LINES]
+TRANSLATIONS = [translation_of(line) for line in LINES]
+ROWS = [
+    {"translation": translation, "score": score, "truncated": False}
+    for translation, score in zip(TRANSLATIONS, SCORES, strict=True)
+]
+
+
+def post(client, path, body):
+    """The answer to a request that is right."""
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def error(client, path, status, **request):
+    """The message of an answer to a request that is wrong."""
+    response = client.post(path, **request)
+    assert response.status_code == status, response.text
+    assert list(response.json()) == ["error"]
+    return response.json()["error"]
+
+
+def tensor(name, datatype, data, shape=None):
+    return {"name": name, "datatype": datatype, "shape": shape or [len(data)], "data": data}
+
+
+# === LibreTranslate ===
+
+
+def test_libretranslate_translates_a_text_and_a_list(client):
+    languages = {"source": "en", "target": "de"}
+    assert post(client, "/translate", {"q": "ein Hund", **languages}) == {
+        "translatedText": "EIN HUND"
+    }
+    assert post(client, "/translate", {"q": LINES, "source": "auto", "format": "text"}) == {
+        "translatedText": TRANSLATIONS
+    }
+    assert post(client, "/translate", {"q": []}) == {"translatedText": []}
+    assert client.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de"]}]
+
+
+def test_libretranslate_keeps_line_breaks(client):
+    body = {"q": "eins\n\nzwei\r\n", "alternatives": 1}
+    assert post(client, "/translate", body) == {
+        "translatedText": "EINS\n\nZWEI\n",
+        # An empty line has no alternative, so it keeps its translation.
+        "alternatives": ["EINS!\n\nZWEI!\n"],
+    }
+
+
+def test_libretranslate_gives_at_most_as_many_alternatives_as_the_beam_has(client):
+    body = {"q": "a", "alternatives": 2}
+    assert post(client, "/translate", body) == {
+        "translatedText": "A",
+        "alternatives": ["A!", "A!!"],
+    }
+    many = post(client, "/translate", {"q": ["a", ""], "alternatives": 10**9})
+    assert many == {"translatedText": ["A", ""], "alternatives": [["A!", "A!!", "A!!!"], []]}
+
+
+def test_libretranslate_takes_a_form(client):
+    form = {"q": "ein Hund & größer", "source": "en", "target": "de", "alternatives": "1"}
+    response = client.post("/translate", data=form)
+    translation = "EIN HUND & GRÖSSER"
+    assert response.json() == {"translatedText": translation, "alternatives": [translation + "!"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "missing q"),
+        ({"q": 1}, "`q` must be a text"),
+        ({"q": ["a", None]}, "`q` must be a text"),
+        ({"q": "a", "source": "fr"}, "`source` must be 'auto' or 'en'. Received: 'fr'"),
+        ({"q": "a", "source": []}, "`source`"),
+        ({"q": "a", "target": "en"}, "`target` must be 'de'. Received: 'en'"),
+        ({"q": "a", "format": "html"}, "`format` must be 'text'"),
+        ({"q": "a", "alternatives": -1}, "`alternatives`"),
+        ({"q": "a", "alternatives": True}, "`alternatives`"),
+        ({"q": "a", "alternatives": 1.5}, "`alternatives`"),
+        ({"q": "\ud800"}, "surrogate"),
+        ({"q": REFUSED}, "A line was refused."),
+    ],
+)
+def test_libretranslate_errors_say_what_to_send(client, body, message):
+    # `json=` refuses a surrogate.
+    assert message in error(client, "/translate", 400, content=json.dumps(body))
+
+
+def test_models_without_languages_and_alternatives_are_served(model):
+    class Plain:
+        name, card = "plain", {}
+        signatures = {"serving_default": model.signatures["serving_default"]}
+        signature, call = model.signature, model.call
+
+    with client_of(Plain) as client:
+        assert client.get("/languages").json() == []
+        body = {"q": "a", "source": "xx", "target": "yy", "alternatives": 3}
+        assert post(client, "/translate", body) == {"translatedText": "A", "alternatives": []}
+
+
+# === TensorFlow Serving ===
+
+
+def test_tf_serving_predicts_rows(client):
+    for rows in (LINES, [{"text": line} for line in LINES]):
+        assert post(client, f"{TFS}:predict", {"instances": rows}) == {"predictions": ROWS}
+    assert post(client, f"{TFS}:predict", {"instances": []}) == {"predictions": []}
+
+
+def test_tf_serving_predicts_columns(client):
+    columns = {"translation": TRANSLATIONS, "score": SCORES, "truncated": [False] * len(LINES)}
+    for inputs in (LINES, {"text": LINES}):
+        assert post(client, f"{TFS}:predict", {"inputs": inputs}) == {"outputs": columns}
+    empty = {"translation": [], "score": [], "truncated": []}
+    assert post(client, f"{TFS}:predict", {"inputs": []}) == {"outputs": empty}
+
+
+def test_tf_serving_decodes_base64(client):
+    encoded = {"b64": base64.b64encode("größer".encode()).decode()}
+    named = [{"text": encoded}]
+    plain = post(client, f"{TFS}:predict", {"instances": ["größer"]})
+    assert post(client, f"{TFS}:predict", {"instances": [encoded]}) == plain
+    assert post(client, f"{TFS}:predict", {"instances": named}) == plain
+
+
+def test_tf_serving_rows_have_their_own_options(client):
+    rows = [
+        {"text": "a", "n_best": 2, "alpha": 1.0, "target_prefix": "<"},
+        {"text": "bc", "n_best": 1, "alpha": 0, "target_prefix": ""},
+        {"text": "", "n_best": 2, "alpha": 1.0, "target_prefix": ""},
+    ]
+    answer = post(
+        client, f"{TFS}:predict", {"signature_name": "translate_n_best", "instances": rows}
+    )
+    assert answer["predictions"] == [
+        {"translations": ["<A", "<A!"], "scores": [-1.0, -2.0], "lengths": [2, 3]},
+        {"translations": ["BC", ""], "scores": [0.0, None], "lengths": [2, 0]},
+        {"translations": ["", ""], "scores": [0.0, None], "lengths": [0, 0]},
+    ]
+
+
+def test_tf_serving_uses_the_defaults_of_options_and_one_value_for_all_lines(client):
+    body = {"signature_name": "translate_n_best", "inputs": {"text": ["a", "b"], "n_best": [1]}}
+    assert post(client, f"{TFS}:predict", body)["outputs"] == {
+        "translations": [["A"], ["B"]],
+        "scores": [[-0.5], [-0.5]],
+        "lengths": [[1], [1]],
+    }
+
+
+def test_tf_serving_calls_signatures_with_matrices(client):
+    body = {"signature_name": "align", "inputs": {"text": ["ab", "a"], "target": ["ba", "a"]}}
+    assert post(client, f"{TFS}:predict", body)["outputs"] == {
+        "attention": [[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]],
+        "source_tokens": [["a", "b"], ["a", ""]],
+        "target_tokens": [["b", "a"], ["a", ""]],
+    }
+    body = {"signature_name": "detokenize", "inputs": [[97, 98], [99, 0]]}
+    assert post(client, f"{TFS}:predict", body) == {"outputs": ["ab", "c"]}
+    assert post(client, f"{TFS}:predict", {**body, "inputs": []}) == {"outputs": []}
+
+
+def test_tf_serving_describes_the_model(client):
+    status = client.get(TFS).json()["model_version_status"]
+    fine = {"error_code": "OK", "error_message": ""}
+    assert status == [{"version": "1", "state": "AVAILABLE", "status": fine}]
+    metadata = client.get(f"{TFS}/metadata").json()
+    assert metadata["model_spec"]["name"] == "stand_in"
+    described = metadata["metadata"]["signature_def"]["signature_def"]
+    assert described["detokenize"]["inputs"]["token_ids"]["dtype"] == "DT_INT32"
+    size = {"size": "-1", "name": ""}
+    shape = {"dim": [size, size], "unknown_rank": False}
+    assert described["detokenize"]["inputs"]["token_ids"]["tensor_shape"] == shape
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "`instances`, a list of rows, or `inputs`"),
+        ({"instances": [], "inputs": []}, "`instances`, a list of rows, or `inputs`"),
+        ({"instances": "a"}, "`instances` must be a list"),
+        ({"instances": [{"text": "a"}, "b"]}, "same names"),
+        ({"instances": [1]}, "'text' must be a list of text (string). Received: [1]"),
+        ({"instances": [{"b64": "?"}]}, "`b64` must be base64"),
+        ({"instances": [{"b64": 1}]}, "`b64` must be base64"),
+        ({"inputs": {"txt": ["a"]}}, "takes ['text'] and the options []. Received: ['txt']"),
+        ({"inputs": {}}, "takes ['text']"),
+        ({"inputs": "a"}, "'text' must be a list"),
+        ({"inputs": [[["a"]]]}, "'text' must be a list"),
+        ({"instances": ["a"], "signature_name": "x"}, "the signatures ['align'"),
+        ({"instances": ["a"], "signature_name": ["x"]}, "the signatures ['align'"),
+        ({"instances": ["a"], "signature_name": "align"}, "Name the inputs of 'align'"),
+        (
+            {"inputs": {"text": ["a"], "target": []}, "signature_name": "align"},
+            "'target' must have 1 elements, one for each line. Received: 0",
+        ),
+        (
+            {"inputs": {"text": ["a"], "alpha": [1e39]}, "signature_name": "translate_n_best"},
+            "'alpha' must be a list of numbers (float32)",
+        ),
+        (
+            {"inputs": {"text": ["a"], "n_best": [2**31]}, "signature_name": "translate_n_best"},
+            "'n_best' must be a list of integers (int32)",
+        ),
+        (
+            {"inputs": {"text": ["a"], "n_best": [True]}, "signature_name": "translate_n_best"},
+            "'n_best' must be a list of integers (int32)",
+        ),
+        ({"inputs": [[1, 2], [3]], "signature_name": "detokenize"}, "equally long lists"),
+    ],
+)
+def test_tf_serving_errors_say_what_to_send(client, body, message):
+    assert message in error(client, f"{TFS}:predict", 400, json=body)
+
+
+# === Open Inference Protocol ===
+
+
+def test_open_inference_infers(client):
+    body = {"id": "42", "inputs": [tensor("text", "BYTES", LINES)]}
+    answer = post(client, f"{OIP}/infer", body)
+    outputs = answer.pop("outputs")
+    assert answer == {"id": "42", "model_name": "stand_in", "model_version": "1"}
+    assert {one["name"]: one for one in outputs} == {
+        "translation": tensor("translation", "BYTES", TRANSLATIONS),
+        "score": tensor("score", "FP32", SCORES),
+        "truncated": tensor("truncated", "BOOL", [False] * len(LINES)),
+    }
+
+
+def test_open_inference_takes_a_signature_and_gives_the_outputs_asked_for(client):
+    for data in ([97, 98, 99, 0], [[97, 98], [99, 0]]):
+        body = {
+            "parameters": {"signature_name": "detokenize"},
+            "inputs": [tensor("token_ids", "INT32", data, [2, 2])],
+            "outputs": [{"name": "text"}],
+        }
+        answer = post(client, f"{OIP}/infer", body)
+        assert answer["outputs"] == [tensor("text", "BYTES", ["ab", "c"])]
+    body = {
+        "parameters": {"signature_name": "tokenize"},
+        "inputs": [tensor("text", "BYTES", ["ab", "c"])],
+        "outputs": [{"name": "token_ids"}],
+    }
+    answer = post(client, f"{OIP}/infer", body)
+    assert answer["outputs"] == [tensor("token_ids", "INT32", [97, 98, 99, 0], [2, 2])]
+
+
+def test_open_inference_describes_server_and_model(client):
+    assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/v2/health/ready").json() == {"ready": True}
+    assert client.get("/v2").json()["name"] == "keras-transformer"
+    assert client.get(f"{OIP}/ready").json() == {"name": "stand_in", "ready": True}
+    metadata = client.get(OIP).json()
+    assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+    assert metadata["platform"] == "tensorflow_savedmodel"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "`inputs` must be a list of objects"),
+        ({"inputs": []}, "takes ['text']"),
+        ({"inputs": [{"name": 1}]}, "`inputs` must be a list of objects"),
+        ({"inputs": [tensor("x", "BYTES", ["a"])]}, "The inputs are ['text']. Received: 'x'"),
+        ({"inputs": [tensor("text", "FP32", ["a"])]}, "'text' must be BYTES. Received: 'FP32'"),
+        ({"inputs": [tensor("text", "BYTES", ["a"], [2])]}, "Received: 1 elements"),
+        ({"inputs": [tensor("text", "BYTES", ["a"], [-1])]}, "a `shape` of 1 sizes"),
+        ({"inputs": [tensor("text", "BYTES", ["a"], [1, 1])]}, "a `shape` of 1 sizes"),
+        ({"inputs": [tensor("text", "BYTES", [1])]}, "'text' must be a list of text (string)"),
+        ({"inputs": [], "parameters": 1}, "`parameters` must be an object"),
+        ({"inputs": [], "outputs": [{"name": "x"}]}, "The outputs are ['score'"),
+        ({"inputs": [], "parameters": {"signature_name": "x"}}, "the signatures"),
+    ],
+)
+def test_open_inference_errors_say_what_to_send(client, body, message):
+    assert message in error(client, f"{OIP}/infer", 400, json=body)
+
+
+def test_open_inference_refuses_a_shape_that_no_memory_holds(client):
+    body = {
+        "parameters": {"signature_name": "detokenize"},
+        "inputs": [tensor("token_ids", "INT32", [], [10**12, 0])],
+    }
+    assert "at most 128 lines" in error(client, f"{OIP}/infer", 413, json=body)
+
+
+# === All of them ===
+
+
+def test_another_model_is_not_found(client):
+    for path in ("/v1/models/other:predict", "/v2/models/other/infer"):
+        assert "The model is called 'stand_in'" in error(client, path, 404, json={})
+    for path in ("/v1/models/other", "/v1/models/other/metadata", "/v2/models/other"):
+        assert client.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/translate", f"{TFS}:predict", f"{OIP}/infer"])
+def test_bodies_that_are_not_objects_are_refused(client, path):
+    for body in (b"", b"\xff", b"[1]", b'{"q": NaN}', b"1" * 5000, b'"' + b"\\ud800" * 50 + b'"'):
+        assert "The body must be" in error(client, path, 400, content=body)
+    assert "nested too deeply" in error(client, path, 400, content=b"[" * 200_000)
+
+
+def test_multipart_is_refused(client):
+    message = error(client, "/translate", 415, files={"q": b"a"})
+    assert "application/x-www-form-urlencoded" in message
+
+
+def test_limits_are_named_with_what_was_received(model):
+    with client_of(
+        lambda: model, max_line_chars=10, max_lines=3, max_body_bytes=500, max_queue=3
+    ) as client:
+        assert post(client, "/translate", {"q": "ü" * 10}) == {"translatedText": "Ü" * 10}
+        message = error(client, "/translate", 413, json={"q": ["a", "ü" * 11]})
+        assert "at most 10 characters. Received: a line of 11" in message
+        message = error(client, "/translate", 413, json={"q": "a\n\n\n"})
+        assert "at most 3 lines. Received: 4" in message
+        message = error(client, "/translate", 413, json={"q": "a" * 500})
+        assert "at most 500 bytes" in message
+        body = {"signature_name": "align", "inputs": {"text": ["abcd"] * 3, "target": ["a"] * 3}}
+        message = error(client, f"{TFS}:predict", 413, json=body)
+        assert "may be at most 10. Received: 3 * 4" in message
+        limits = client.get("/model_card").json()["limits"]
+        assert limits == {
+            "max_line_chars": 10, "max_lines": 3, "max_body_bytes": 500, "max_queue": 3,
+        }  # fmt: skip
+
+
+def test_card_and_model_are_described(client):
+    card = client.get("/model_card").json()
+    assert card.items() >= {**CARD, "model": "stand_in"}.items()
+
+
+def test_output_is_valid_utf_8_whatever_the_input(client):
+    encoded = base64.b64encode(b"a\xff\xc3").decode()
+    body = {"signature_name": "align", "inputs": {"text": [{"b64": encoded}], "target": ["a"]}}
+    assert post(client, f"{TFS}:predict", body)["outputs"]["source_tokens"][0][0] == "a"
+    assert NAN in LINES and post(client, "/translate", {"q": NAN}) == {"translatedText": ""}

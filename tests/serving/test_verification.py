@@ -1,0 +1,62 @@
+"""`keras-transformer verify` replays the examples."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer.cli import app
+from tests.serving.stand_in import LINES
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+def verify(folder):
+    ran = CliRunner().invoke(app, ["verify", str(folder)])
+    return ran.exit_code, ran.output
+
+
+@pytest.fixture
+def changed(folder, tmp_path):
+    """A function that changes the examples in a copy of the folder."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    path = copy / "examples.jsonl"
+
+    def change(number, **fields):
+        examples = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        examples[number] |= fields
+        path.write_text("".join(f"{json.dumps(one)}\n" for one in examples), "utf-8")
+        return copy
+
+    return change
+
+
+def test_examples_of_the_export_are_equal(folder):
+    code, output = verify(folder)
+    assert code == 0
+    assert output == f"{len(LINES)} of {len(LINES)} translations are equal; scores differ by 0.\n"
+
+
+def test_differences_are_shown(changed):
+    code, output = verify(changed(0, translation="EINE KATZE"))
+    first, last = output.splitlines()
+    assert code == 1 and last.startswith("3 of 4 translations are equal")
+    assert first.startswith("'ein Hund': expected 'EINE KATZE', received 'EIN HUND'")
+
+
+@pytest.mark.parametrize(("score", "code"), [(-8.00005, 0), (-8.001, 1), (None, 1)])
+def test_scores_may_differ_by_one_ten_thousandth(changed, score, code):
+    assert verify(changed(0, score=score))[0] == code
+
+
+def test_folders_without_examples_are_told(changed, tmp_path):
+    code, output = verify(tmp_path)
+    assert code == 2 and "There is no SavedModel" in output
+    folder = changed(0)
+    (folder / "examples.jsonl").write_text('{"text": "a"}\n')
+    code, output = verify(folder)
+    assert code == 2 and "Line 1 of" in output
+    (folder / "examples.jsonl").unlink()
+    code, output = verify(folder)
+    assert code == 2 and "examples.jsonl" in output
