@@ -11,6 +11,7 @@ above its tolerance.
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import subprocess
@@ -29,7 +30,7 @@ from keras_transformer.training import get_strategy, is_chief
 
 VOCABULARY_SIZE = 100
 EPOCHS, ROWS = 4, (9, 12, 7, 10, 11, 8, 13, 9, 10, 1)
-CLIP_NORM = 0.7
+CLIP_NORMS = (None, 0.7)
 # name -> strategy, micro-batches, step
 SETUPS = {
     "one device": ("single", 1, "exact"),
@@ -99,8 +100,7 @@ def token_ids(rng, rows):
 def train(setup, clip_norm):
     """Trains with one setup and returns the arrays to compare."""
     strategy_name, micro_batches, step = SETUPS[setup]
-    devices = ["CPU:0", "CPU:1"] if strategy_name == "mirrored" else None
-    strategy = get_strategy(strategy_name, devices)
+    strategy = strategy_of(strategy_name)
     keras.utils.set_random_seed(1)
     token_spec = tf.TensorSpec((None, None), tf.int32)
     dataset = tf.data.Dataset.from_generator(
@@ -137,16 +137,22 @@ def train(setup, clip_norm):
     return {"losses": np.array(losses.values), "evaluate": evaluated, "logits": logits} | weights
 
 
-def train_in_workers(setup, clip_norm):
-    """Runs `train` in two worker processes."""
+@functools.cache
+def train_in_workers(setup):
+    """Runs `train` in two worker processes; returns its results by clip norm."""
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "result.npz"
-        command = [sys.executable, __file__, "--worker", setup, str(clip_norm or 0), str(path)]
+        command = [sys.executable, __file__, "--worker", setup, folder]
         processes = start_workers(command, 2, stderr=subprocess.PIPE)
         errors = [process.communicate()[1].decode() for process in processes]
-        if not path.is_file():
+        paths = {clip_norm: pathlib.Path(folder, f"{clip_norm}.npz") for clip_norm in CLIP_NORMS}
+        if not all(path.is_file() for path in paths.values()):
             raise RuntimeError("\n".join(errors))
-        return dict(np.load(path))
+        return {clip_norm: dict(np.load(path)) for clip_norm, path in paths.items()}
+
+
+@functools.cache  # a process can have one strategy of several workers
+def strategy_of(name):
+    return get_strategy(name, ["CPU:0", "CPU:1"] if name == "mirrored" else None)
 
 
 def differences(result, truth):
@@ -169,24 +175,26 @@ def differences(result, truth):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--setups", nargs="+", choices=SETUPS, default=list(SETUPS)[1:])
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        setup, clip_norm, path = arguments.worker
-        result = train(setup, float(clip_norm) or None)
-        if result is not None:
-            np.savez(path, **result)
+        setup, folder = arguments.worker
+        for clip_norm in CLIP_NORMS:
+            result = train(setup, clip_norm)
+            if result is not None:
+                np.savez(pathlib.Path(folder, f"{clip_norm}.npz"), **result)
         return
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     print(f"{'largest difference from one device':46}" + "".join(f"{n:>11}" for n in TOLERANCES))
     wrong, truths = [], []
-    for clip_norm in (None, CLIP_NORM):
+    for clip_norm in CLIP_NORMS:
         truth = train("one device", clip_norm)
         truths.append(truth)
         for setup in arguments.setups:
-            run = train_in_workers if "worker" in setup else train
-            found = differences(run(setup, clip_norm), truth)
+            in_workers = "worker" in setup
+            result = train_in_workers(setup)[clip_norm] if in_workers else train(setup, clip_norm)
+            found = differences(result, truth)
             label = setup + (f", clipped at {clip_norm}" if clip_norm else "")
             print(f"{label:46}" + "".join(f"{v:>11.1e}" for v in found.values()), flush=True)
             expected = TOLERANCES.keys() - NOT_EXPECTED.get(setup, ())

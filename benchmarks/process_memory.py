@@ -1,10 +1,10 @@
-"""The memory of this process. Linux only."""
+"""The memory of a process. Linux only."""
 
 import pathlib
 import re
 
 
-def memory_status(field):
-    """Returns a field of this process's memory status, in bytes: `"VmRSS"` now, `"VmHWM"` peak."""
-    status = pathlib.Path("/proc/self/status").read_text()
+def memory_status(field, process="self"):
+    """Returns a field of a process's memory status, in bytes: `"VmRSS"` now, `"VmHWM"` peak."""
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
     return 1024 * int(re.search(rf"{field}:\s+(\d+) kB", status)[1])

@@ -16,6 +16,11 @@ run_tests() { $python -m pytest --numprocesses 2 --dist worksteal "$@"; }
 
 KERAS_BACKEND=tensorflow run_tests "$@"
 
+if ! command -v chromedriver >/dev/null; then
+    echo "Chromium is not installed: the test of the server's page did not run. Install it:" \
+        "apt-get install chromium chromium-driver"
+fi
+
 for backend in jax torch; do
     if $python -c "import $backend" 2>/dev/null; then
         echo "Layers, models and training on $backend:"

@@ -14,9 +14,10 @@ FOLDERS = {
     "training": "layers atomic_file evaluation",
     "models": "layers training settings",
     "decoding": "layers data settings",
-    "export": "decoding atomic_file",
+    "export": "data decoding atomic_file",
     "runs": "layers data training models decoding settings atomic_file console evaluation",
-    "cli": "data decoding export runs settings atomic_file console evaluation plotting",
+    "serving": "console",
+    "cli": "data decoding export runs serving settings atomic_file console evaluation plotting",
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (
@@ -25,6 +26,7 @@ BACKEND_FILES = (
     "layers/layer_normalization.py",
 )
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -110,7 +112,7 @@ def too_long(path):
             continue  # its arguments are the layer's config
         if is_constructor and len(node.args.args) > 11:
             yield f"line {node.lineno}: more than 10 arguments"
-        if isinstance(node, ast.FunctionDef) and code_length(node, lines) > 50:
+        if isinstance(node, FUNCTIONS) and code_length(node, lines) > 50:
             yield f"{node.name}: more than 50 lines of code"
 
 
@@ -118,7 +120,7 @@ def code_length(node, lines):
     """Counts lines of code, without docstrings, comments and blank lines."""
     is_module = isinstance(node, ast.Module)
     first, last = (1, len(lines)) if is_module else (node.lineno, node.end_lineno)
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    documented = (ast.Module, ast.ClassDef, *FUNCTIONS)
     docstrings = [
         n.body[0] for n in ast.walk(node) if isinstance(n, documented) and ast.get_docstring(n)
     ]

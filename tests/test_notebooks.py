@@ -134,36 +134,38 @@ threading.Thread(target=send, daemon=True).start()
 @pytest.mark.long
 @pytest.mark.tensorflow_only
 def test_kept_notebook_that_is_interrupted_and_killed_shows_the_same(tmp_path):
-    """Ctrl-C in the first epochs, then SIGKILL of the kernel, then to its end after 3 epochs."""
-    from nbclient.exceptions import CellExecutionError, DeadKernelError
+    """Ctrl-C, the cell again as its error says, SIGKILL of the kernel, then to its end."""
+    from nbclient.exceptions import DeadKernelError
 
     (notebook,) = (read(path) for path in NOTEBOOKS if path.stem == "02_keep_a_run")
     code = "".join(cell.source + "\n" for cell in cells_of(notebook, "code"))
     assert len([line for line in code.splitlines() if line.strip()]) <= 25
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-    (cell,) = (cell for cell in notebook.cells if cell.id == "fit")
-    assert "epochs=10" in cell.source, "as long as the other test, with nothing more to show"
-    cell.source = cell.source.replace("epochs=10", "epochs=3")
+    at = next(n for n, cell in enumerate(notebook.cells) if cell.id == "fit")
+    assert "epochs=10" in notebook.cells[at].source, "as long as the other test, and no more"
+    notebook.cells[at].source = notebook.cells[at].source.replace("epochs=10", "epochs=3")
 
-    def shown(folder, update=None, number=None):
-        executed = copy.deepcopy(notebook)
-        if update is not None:
-            at = next(n for n, cell in enumerate(executed.cells) if cell.id == "fit")
-            sender = SIGNAL.format(update=update, number=number)
-            executed.cells.insert(at, nbformat.v4.new_code_cell(sender))
-        try:
-            cells = execute(executed, tmp_path, {"TMPDIR": str(tmp_path / folder)})
-        except CellExecutionError:
-            cells = {cell.id: cell for cell in cells_of(executed, "code")}
+    def shown(folder):
+        cells = execute(copy.deepcopy(notebook), tmp_path, {"TMPDIR": str(tmp_path / folder)})
         return cells["fit"], text_of(cells["history"]) + text_of(cells["translate"])
 
-    interrupted, _ = shown("killed", 20, 2)
+    pressed, again = copy.deepcopy(notebook), copy.deepcopy(notebook.cells[at])
+    pressed.cells[at].metadata["tags"] = ["raises-exception"]
+    again.id = "fit-again"
+    stop, kill = (
+        nbformat.v4.new_code_cell(SIGNAL.format(update=update, number=number))
+        for update, number in ((20, 2), (60, 9))
+    )
+    pressed.cells[at : at + 1] = [stop, pressed.cells[at], kill, again]
+    with pytest.raises(DeadKernelError):
+        execute(pressed, tmp_path, {"TMPDIR": str(tmp_path / "killed")})
+    (interrupted,) = (cell for cell in pressed.cells if cell.id == "fit")
     (error,) = (output for output in interrupted.outputs if output.output_type == "error")
     assert error.ename == "TrainingInterrupted" and len(error.traceback) == 1
     assert "Run this cell again to go on." in error.traceback[0]
-    with pytest.raises(DeadKernelError):
-        shown("killed", 60, 9)
+    (again,) = (cell for cell in pressed.cells if cell.id == "fit-again")
+    assert "Resuming after" in text_of(again)
     fit, found = shown("killed")
     assert re.search(r"Resuming after \d+ updates, at epoch \d, batch \d+\.", text_of(fit))
     assert text_of(fit).count("- loss:") < 3

@@ -40,7 +40,7 @@ def tree_of(path):
 def defined_names(tree):
     """Yields the names that a file defines: functions, classes, variables and own attributes."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id

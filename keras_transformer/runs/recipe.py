@@ -4,6 +4,7 @@ Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 """
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from importlib.resources import files
@@ -20,6 +21,7 @@ PRESETS = ("tiny", "base", "big")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("auto", "single", "mirrored", "multi_worker")
 MONITORS = ("loss", "val_loss", "val_bleu", "val_chrf")
+_LANGUAGE = re.compile(r"\.([a-z]{2,3})$")  # the last suffix of a file
 MAY_BE_ZERO = ("seed", "keep_best")
 # Keys of `training` that may change on resume. Changing any other key requires a new run.
 RESUMABLE = (
@@ -62,6 +64,17 @@ class DataSettings(Settings):
             self._check_split(name, getattr(self, name))
         self._require("max_length", self.max_length >= 2, "at least 2")
         self._require("max_length_ratio", self.max_length_ratio >= 1, "at least 1")
+
+    def languages(self) -> tuple[str | None, str | None]:
+        """Returns the codes of source and target, as far as the training files' suffixes tell."""
+        if isinstance(self.train, dict):
+            return "en", "de"
+        if len(self.train) == 1:
+            return None, None
+        names = [str(name).removesuffix(".gz") for name in self.train]
+        codes = [_LANGUAGE.search(name) for name in names]
+        source, target = [code and code[1] for code in codes]
+        return source, target
 
     def pairs(self, name: str, folder: types.Path) -> Iterable[tuple[str, str]]:
         """Returns the sentence pairs of a split.

@@ -60,28 +60,11 @@ SETUPS = [
 
 
 @pytest.mark.long
-def test_updates_of_adam_are_the_same_on_replicas_and_in_micro_batches():
-    """Clipped, and with a last batch that is smaller than the number of micro-batches."""
-    from tests.replicas import mirrored
-
-    ends, losses = [], []
-    for strategy, steps in ((get_strategy("single"), 1), (mirrored(), 2)):
-        with strategy.scope():
-            optimizer = keras.optimizers.Adam(0.01, global_clipnorm=0.1)
-        model = compiled(strategy, optimizer, accumulation_steps=steps)
-        dataset = dataset_of(slice(0, 4), slice(4, 6), slice(6, 7))
-        losses.append(model.fit(dataset, epochs=3, verbose=0, shuffle=False).history["loss"])
-        # The gradient of a key bias is zero but for rounding, which Adam scales to a whole step.
-        variables = [v for v in model.trainable_variables if not v.path.endswith("key/bias")]
-        ends.append([to_numpy(v) for v in variables])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
-    for one, two in zip(*ends, strict=True):
-        np.testing.assert_allclose(two, one, atol=1e-4)
-
-
-@pytest.mark.long
 def test_update_is_the_same_on_devices_workers_and_micro_batches():
-    """40 updates of Adam with and without clipping, in a table that the benchmark prints."""
+    """40 updates of Adam with and without clipping, in a table that the benchmark prints.
+
+    The last batch of an epoch has one row: fewer than there are replicas or micro-batches.
+    """
     ran = subprocess.run(
         [sys.executable, "benchmarks/exactness.py", "--setups", *SETUPS],
         cwd=ROOT,

@@ -1,0 +1,232 @@
+"""Measures `keras-transformer serve`: latency, throughput, memory, overload, kill and restart.
+
+    python benchmarks/serve.py --served SERVED --source SOURCE
+    python benchmarks/serve.py --served SERVED --source SOURCE --requests 2000
+
+It starts the server on an exported folder, and clients that send one line at a time, in threads of
+this process. Every answer is compared with the answer that the line got when it was sent alone.
+
+- With batching and without (`--max-batch 1`): times and sentences per second of 1, 4 and 16
+  clients.
+- `--requests` requests of 16 clients: memory of the server after the first tenth and at the end.
+- More clients than a short queue holds: answers 503, and normal ones afterwards.
+- `kill -9` and a restart while 16 clients retry: all get their answers.
+
+Linux only.
+"""
+
+import argparse
+import contextlib
+import http.client
+import itertools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import numpy as np
+from decode_peers.timing import print_row, print_verdict, progress
+from process_memory import memory_status
+
+SERVE = [sys.executable, "-c", "from keras_transformer.cli import app; app()", "serve"]
+CLIENTS = (1, 4, 16)
+WIDTHS = (8, 9, 9, 9, 12, 10)
+# Throughput with batching / without, at 16 clients; and growth of the memory.
+LEAST_GAIN, MOST_GROWTH = 3, 0.05
+OVERLOAD_CLIENTS, OVERLOAD_QUEUE = 64, 16
+
+
+class Server:
+    """A server in a process of its own, ready when it is made."""
+
+    def __init__(self, folder, *options, port=0):
+        self.errors = tempfile.NamedTemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [*SERVE, folder, "--port", str(port), *options],
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+        )
+        began = time.perf_counter()
+        self.port = int(self._wait_for(r"Listening on \S+:(\d+)\n")[1])
+        self._wait_for(r"Ready after .*\n")
+        self.start_seconds = time.perf_counter() - began
+
+    def _wait_for(self, pattern):
+        while not (found := re.search(pattern, pathlib.Path(self.errors.name).read_text())):
+            if self.process.poll() is not None:
+                raise RuntimeError(pathlib.Path(self.errors.name).read_text())
+            time.sleep(0.05)
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.errors.close()
+
+
+class Client:
+    """A connection that is kept alive."""
+
+    def __init__(self, port):
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def translate(self, line):
+        """Returns the status, and the translation if it is 200."""
+        body = json.dumps({"q": line})
+        self._connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+        response = self._connection.getresponse()
+        answer = json.loads(response.read())
+        return response.status, answer.get("translatedText")
+
+    def translate_with_retries(self, line):
+        """Returns the translation, although the server may be away or busy."""
+        while True:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                status, translation = self.translate(line)
+                if status == 200:
+                    return translation
+            self._connection.close()
+            time.sleep(0.1)
+
+
+def send(port, lines, clients, work):
+    """Calls `work(client, line)` for each line, in as many threads as there are clients.
+
+    Returns:
+        list of results, and the seconds that all took.
+    """
+    results = [None] * len(lines)
+    numbers = iter(range(len(lines)))  # `next` of it is atomic
+
+    def run():
+        client = Client(port)
+        for number in numbers:
+            results[number] = work(client, lines[number])
+
+    threads = [threading.Thread(target=run) for _ in range(clients)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results, time.perf_counter() - began
+
+
+def timed(client, line):
+    began = time.perf_counter()
+    status, translation = client.translate(line)
+    return time.perf_counter() - began, status, translation
+
+
+def mistakes(lines, translations, expected):
+    """Returns how many lines got another answer than their own."""
+    pairs = zip(lines, translations, strict=True)
+    return sum(translation != expected[line] for line, translation in pairs)
+
+
+def throughput(folder, lines, requests, expected, show):
+    """Prints the table, and returns the sentences per second of 16 clients by maximum batch."""
+    print_row(WIDTHS, "clients", "batch", "p50, ms", "p99, ms", "sentences/s", "mistakes")
+    rates = {}
+    for max_batch in (32, 1):
+        with Server(folder, "--max-batch", str(max_batch)) as server:
+            for clients in CLIENTS:
+                show(f"{clients} clients, batches of {max_batch}")
+                sent = list(itertools.islice(itertools.cycle(lines), requests))
+                send(server.port, sent[: requests // 10], clients, timed)
+                results, seconds = send(server.port, sent, clients, timed)
+                taken, _, translations = zip(*results, strict=True)
+                p50, p99 = np.percentile(taken, (50, 99)) * 1e3
+                rates[max_batch] = len(sent) / seconds
+                wrong = mistakes(sent, translations, expected)
+                cells = f"{p50:.1f}", f"{p99:.1f}", f"{rates[max_batch]:.1f}", wrong
+                print_row(WIDTHS, clients, max_batch, *cells)
+    return rates
+
+
+def soak(folder, lines, requests, expected):
+    """Sends all requests from 16 clients, and compares the memory."""
+    sent = list(itertools.islice(itertools.cycle(lines), requests))
+    with Server(folder) as server:
+        used, wrong = [], 0
+        for part in (sent[: requests // 10], sent[requests // 10 :]):
+            results, _ = send(server.port, part, CLIENTS[-1], timed)
+            _, statuses, translations = zip(*results, strict=True)
+            wrong += mistakes(part, translations, expected)
+            wrong += sum(status != 200 for status in statuses)
+            used.append(memory_status("VmRSS", server.process.pid) / 2**20)
+    print_verdict(not wrong, f"{requests} requests of {CLIENTS[-1]} clients: {wrong} mistakes")
+    growth = used[1] / used[0] - 1
+    what = f"memory {used[0]:,.0f} MiB after a tenth, {used[1]:,.0f} MiB at the end: {growth:+.1%}"
+    print_verdict(growth <= MOST_GROWTH, what)
+
+
+def overload(folder, lines, requests, expected):
+    """Sends from more clients than the queue holds, then from one."""
+    queue = str(OVERLOAD_QUEUE)
+    with Server(folder, "--max-queue", queue, "--max-lines", queue, "--max-batch", "8") as server:
+        sent = list(itertools.islice(itertools.cycle(lines), requests))
+        results, _ = send(server.port, sent, OVERLOAD_CLIENTS, timed)
+        answered = [(line, text) for line, (_, status, text) in zip(sent, results, strict=True)
+                    if status == 200]  # fmt: skip
+        refused = sum(status == 503 for _, status, _ in results)
+        afterwards, _ = send(server.port, lines[:10], 1, timed)
+    wrong = mistakes(*zip(*answered, strict=True), expected)
+    is_fine = refused and refused + len(answered) == len(sent) and not wrong
+    is_fine = is_fine and all(status == 200 for _, status, _ in afterwards)
+    print_verdict(is_fine, f"overload: {len(answered)} answered, {refused} refused, then recovered")
+
+
+def restart(folder, lines, requests, expected):
+    """Kills the server under load and starts it again."""
+    sent = list(itertools.islice(itertools.cycle(lines), requests))
+    with Server(folder) as server, contextlib.ExitStack() as stack:
+
+        def kill_and_start():
+            time.sleep(2)
+            server.process.kill()
+            server.process.wait()
+            stack.enter_context(Server(folder, port=server.port))
+
+        killer = threading.Thread(target=kill_and_start)
+        killer.start()
+        work = Client.translate_with_retries
+        translations, seconds = send(server.port, sent, CLIENTS[-1], work)
+        killer.join()
+    wrong = mistakes(sent, translations, expected)
+    what = f"kill -9 and restart: {len(sent)} answers in {seconds:.0f} s, {wrong} mistakes"
+    print_verdict(not wrong, what)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--served", required=True, help="exported folder")
+    parser.add_argument("--source", type=pathlib.Path, required=True, help="file of sentences")
+    parser.add_argument("--requests", type=int, default=20_000)
+    arguments = parser.parse_args()
+    folder, requests = arguments.served, arguments.requests
+    lines = list(dict.fromkeys(arguments.source.read_text("utf-8").splitlines()))[:requests]
+    with progress(2 * len(CLIENTS) + 4) as show:
+        with Server(folder) as server:
+            show("each line alone")
+            print(f"start until ready: {server.start_seconds:.1f} s\n")
+            alone, _ = send(server.port, lines, 1, timed)
+        expected = {line: text for line, (_, _, text) in zip(lines, alone, strict=True)}
+        rates = throughput(folder, lines, requests // 40, expected, show)
+        gain = rates[32] / rates[1]
+        print()
+        print_verdict(gain >= LEAST_GAIN, f"16 clients: batching is {gain:.1f} times as fast")
+        for work in (soak, overload, restart):
+            show(work.__name__)
+            work(folder, lines, requests if work is soak else requests // 40, expected)
+
+
+if __name__ == "__main__":
+    main()
