@@ -151,6 +151,9 @@ def test_wheel_works_in_an_environment_with_the_oldest_core_requirements(oldest,
     assert file.startswith(str(oldest.parents[1])), "not the source tree"
     command = oldest.with_name("keras-transformer")
     assert "number_names: train" in run(command, "recipe", "number_names")
+    assert re.match(
+        r"(\d+) of \1 translations are equal", run(command, "verify", tmp_path / "served")
+    )
 
 
 @pytest.mark.long
