@@ -40,7 +40,12 @@ RECIPE = {
         "hidden_dim": 64,
         "dropout": 0.1,
     },
-    "training": {"batch_tokens": 512, "epochs": 4, "warmup_steps": 50, "checkpoint_updates": 3},
+    "training": {
+        **{"batch_tokens": 512, "epochs": 4, "warmup_steps": 50, "checkpoint_updates": 3},
+        # Everything that draws random numbers, or has state.
+        **{"subword_regularization": 0.1, "word_dropout": 0.1, "r_drop": 1.0},
+        **{"weight_decay": 0.01, "clip_norm": 1.0},
+    },
 }
 IN_A_SAVE = "in the write of a checkpoint"
 # Where a run kills itself, in this order: the function whose call does it, a text in the arguments

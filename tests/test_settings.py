@@ -12,10 +12,10 @@ from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.recipe import (
     DataSettings,
     Recipe,
-    TrainingSettings,
     VocabularySettings,
     recipe_text,
 )
+from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.settings import Settings
 from tests.examples import examples
 

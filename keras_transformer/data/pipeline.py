@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.batching import check_batch_size, plan_batches
+from keras_transformer.data.noise import Noise
 from keras_transformer.data.tokenizer_like import (
     TokenizerLike,
     append_token,
@@ -89,6 +90,8 @@ def make_dataset(
     shuffle: bool = True,
     seed: int = 0,
     first_epoch: int = 0,
+    subword_regularization: float | None = None,
+    word_dropout: float = 0.0,
     config: Any = None,
 ) -> tuple[tf.data.Dataset, DatasetReport]:
     """Makes a dataset for `fit` and `evaluate` from sentence pairs.
@@ -124,6 +127,14 @@ def make_dataset(
         shuffle: `True`: a new order in each epoch. `False`, for evaluation: one fixed order.
         seed: the order of epoch n depends on the lengths, `seed` and n only.
         first_epoch: the epoch of the first iteration, to resume training.
+        subword_regularization: the probability of leaving out a merge, in (0, 1]: BPE-dropout
+            ([Provilkov et al., 2020](https://arxiv.org/abs/1910.13267), who use 0.1). In each epoch
+            words are split anew, into more tokens. The batches are those of the usual split, so
+            they hold more than `batch_tokens`; a text that would exceed `max_length` keeps its
+            usual split. Needs a `Tokenizer` with `model_type="bpe"`. Defaults to `None`.
+        word_dropout: the probability, in [0, 1), that encoder and decoder read the unknown token in
+            place of a token, other than START and END. The labels stay. The tokenizers must have an
+            `unk_token_id`. Defaults to `0.0`.
         config: `TransformerConfig` of the model that trains on the batches. If given, vocabulary
             sizes, special tokens and `max_length` are checked first. Optional.
 
@@ -133,8 +144,9 @@ def make_dataset(
     Raises:
         TypeError: if a tokenizer lacks a member of `TokenizerLike`.
         ValueError: if both or neither of `batch_tokens` and `batch_sentences` are given; if all
-            pairs are dropped (the message gives the reasons); or if tokenizers or `max_length` do
-            not fit `config`.
+            pairs are dropped (the message gives the reasons); if tokenizers or `max_length` do not
+            fit `config`; or if a tokenizer cannot do what `subword_regularization` or
+            `word_dropout` needs.
     """
     stream = BatchStream(
         pairs,
@@ -146,6 +158,8 @@ def make_dataset(
         max_length_ratio=max_length_ratio,
         shuffle=shuffle,
         seed=seed,
+        subword_regularization=subword_regularization,
+        word_dropout=word_dropout,
         config=config,
     )
     stream.seek(first_epoch)
@@ -159,13 +173,8 @@ class _TokenRows:
         self.values, self.lengths = rows.flat_values.numpy(), rows.row_lengths().numpy()
         self.offsets = np.cumsum(self.lengths) - self.lengths
 
-    def padded(self, rows, pad_token_id):
-        """Returns padded token ids `(B, L)` of some rows, and their mask."""
-        lengths = self.lengths[rows]
-        columns = np.arange(lengths.max())
-        is_token = columns < lengths[:, None]
-        positions = self.offsets[rows][:, None] + columns
-        return np.where(is_token, self.values.take(positions, mode="clip"), pad_token_id), is_token
+    def __getitem__(self, row):
+        return self.values[self.offsets[row] :][: self.lengths[row]]
 
 
 class BatchStream:
@@ -194,6 +203,8 @@ class BatchStream:
         max_length_ratio: float | None = 9.0,
         shuffle: bool = True,
         seed: int = 0,
+        subword_regularization: float | None = None,
+        word_dropout: float = 0.0,
         config: Any = None,
     ) -> None:
         check_batch_size(batch_tokens, batch_sentences)
@@ -208,17 +219,13 @@ class BatchStream:
             max_length_ratio=max_length_ratio,
             shuffle=shuffle,
             seed=seed,
+            **_given(subword_regularization=subword_regularization, word_dropout=word_dropout),
         )
+        self._noise = Noise(self._tokenizers, subword_regularization, word_dropout, longest)
+        self._seed = seed
         self._sides = _tokenize(pairs, self._tokenizers)
         self._lengths = np.stack([side.lengths for side in self._sides], axis=1)
-        reasons = _reasons_to_drop(self._lengths, longest, max_length_ratio)
-        self._kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
-        self._dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
-        if not self._kept.size:
-            raise ValueError(
-                "`pairs` must hold a pair that is not dropped. "
-                f"Received: {len(self._lengths)} pairs (dropped: {_describe(self._dropped)})"
-            )
+        self._kept, self._dropped = _select(self._lengths, longest, max_length_ratio)
         self._plan = functools.partial(
             plan_batches,
             self._lengths[self._kept],
@@ -255,7 +262,7 @@ class BatchStream:
         return [self._kept[rows] for rows in self._plan(epoch=epoch)]
 
     def token_counts(self, epoch: int) -> np.ndarray:
-        """Returns token counts of the batches of an epoch.
+        """Returns token counts of the batches of an epoch, of the usual split of words.
 
         Returns:
             int array `(batches, 3)`: target tokens, tokens of both sides, and token slots of both
@@ -292,19 +299,29 @@ class BatchStream:
         dataset.stream = self  # read by `stream_of`
         return dataset
 
-    def arrays(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    def arrays(
+        self, rows: np.ndarray, epoch: int = 0
+    ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """Returns inputs, labels and weights of a batch.
 
         Args:
             rows: int array, the pair indices of the batch; see `batches`.
+            epoch: from 0, for what is random in each epoch.
         """
-        (source, target), (tokenizer, target_tokenizer) = self._sides, self._tokenizers
-        encoder_ids, _ = source.padded(rows, tokenizer.pad_token_id)
-        labels, is_label = target.padded(rows, target_tokenizer.pad_token_id)
+        tokenizer, target_tokenizer = self._tokenizers
+        rng = np.random.default_rng([self._seed, epoch, *rows])
+        source, target = (
+            self._noise.split(side, [tokens[row] for row in rows], rng)
+            for side, tokens in enumerate(self._sides)
+        )
+        encoder_ids, _ = _padded(source, tokenizer.pad_token_id)
+        labels, is_label = _padded(target, target_tokenizer.pad_token_id)
         # a b END -> START a b: the labels shifted right by one.
         start = np.full((len(rows), 1), target_tokenizer.start_token_id, np.int32)
         decoder_ids = np.concatenate([start, labels[:, :-1]], axis=1)
         decoder_ids[~is_label] = target_tokenizer.pad_token_id
+        for side, token_ids in enumerate((encoder_ids, decoder_ids)):
+            self._noise.drop_words(side, token_ids, rng)
         inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
         return inputs, labels, is_label.astype(np.float32)
 
@@ -312,7 +329,7 @@ class BatchStream:
         self.is_read = True
         batches = self.batches(self._epoch)[self._batch :]
         fills = [batches[0]] * self._batch if self._fills else []
-        yield from map(self.arrays, [*fills, *batches])
+        yield from (self.arrays(rows, self._epoch) for rows in [*fills, *batches])
 
     def _counts(self):
         last = self.report.batches_per_epoch - 1
@@ -366,6 +383,15 @@ def _tokenize(pairs, tokenizers):
     return [_TokenRows(tf.concat(side, axis=0)) for side in sides]
 
 
+def _padded(rows, pad_token_id):
+    """Returns padded token ids, int32 `(B, L)`, of rows of token ids, and their mask."""
+    lengths = np.array([len(row) for row in rows])
+    is_token = np.arange(lengths.max()) < lengths[:, None]
+    token_ids = np.full(is_token.shape, pad_token_id, np.int32)
+    token_ids[is_token] = np.concatenate(rows)
+    return token_ids, is_token
+
+
 def _longest_kept(max_length, batch_tokens, config):
     """Returns the maximum tokens of a side; raises if there are fewer learned positions."""
     if max_length is None:
@@ -374,6 +400,19 @@ def _longest_kept(max_length, batch_tokens, config):
     if config is not None:
         config.check_length(max_length)
     return min(max_length, batch_tokens or np.inf)
+
+
+def _select(lengths, max_length, max_length_ratio):
+    """Returns the pairs to keep, and the number of the others by reason; raises if all are."""
+    reasons = _reasons_to_drop(lengths, max_length, max_length_ratio)
+    kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
+    dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
+    if not kept.size:
+        raise ValueError(
+            "`pairs` must hold a pair that is not dropped. "
+            f"Received: {len(lengths)} pairs (dropped: {_describe(dropped)})"
+        )
+    return kept, dropped
 
 
 def _reasons_to_drop(lengths, max_length, max_length_ratio):
@@ -388,6 +427,11 @@ def _reasons_to_drop(lengths, max_length, max_length_ratio):
 
 def _describe(dropped):
     return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
+
+
+def _given(**values):
+    """The values that are neither `None` nor 0."""
+    return {name: value for name, value in values.items() if value}
 
 
 def _plain_values(**values):

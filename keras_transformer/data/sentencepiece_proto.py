@@ -20,6 +20,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, Any, str | None]]] = {
         "type": (3, "SentencePiece.Type", "NORMAL"),
     },
     "TrainerSpec": {
+        "model_type": (3, _FIELD.TYPE_INT32, "1"),  # an enum: 1 is unigram, 2 BPE
         "byte_fallback": (35, _FIELD.TYPE_BOOL, "false"),
         "unk_id": (40, _FIELD.TYPE_INT32, "0"),
         "bos_id": (41, _FIELD.TYPE_INT32, "1"),

@@ -6,7 +6,12 @@ from typing import Any, Self
 import keras
 
 from keras_transformer.layers.arguments import require_positive
-from keras_transformer.layers.dense_options import DenseOptions, clone_initializer, seed_of
+from keras_transformer.layers.dense_options import (
+    DenseOptions,
+    ScaledInitializer,
+    clone_initializer,
+    seed_of,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.parts import adapt, adaptations, parts_of
 from keras_transformer.layers.projection import Projection
@@ -75,10 +80,11 @@ class CompositeLayer(keras.layers.Layer):
         layer._saved_parts = parts
         return layer
 
-    def _dense(self, units, name, activation=None):
-        return Projection(
-            units, activation, **self.dense_options.of(name), dtype=self.dtype_policy, name=name
-        )
+    def _dense(self, units, name, activation=None, gain=1.0):
+        options = self.dense_options.of(name)
+        if gain != 1:
+            options["kernel_initializer"] = ScaledInitializer(options["kernel_initializer"], gain)
+        return Projection(units, activation, **options, dtype=self.dtype_policy, name=name)
 
     def _dropout(self, rate):
         return Dropout(rate, seed=self.seed, dtype=self.dtype_policy, name="dropout")

@@ -54,6 +54,27 @@ class DenseOptions:
         return {k: keras.saving.serialize_keras_object(v) for k, v in vars(self).items()}
 
 
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ScaledInitializer(keras.initializers.Initializer):
+    """Draws the values of another initialiser, times a factor.
+
+    Args:
+        initializer: name or instance of the other one.
+        gain: float, the factor.
+    """
+
+    def __init__(self, initializer: str | Callable, gain: float) -> None:
+        self.initializer = keras.initializers.get(initializer)
+        self.gain = gain
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        return self.initializer(shape, dtype=dtype) * self.gain
+
+    def get_config(self) -> dict[str, Any]:
+        initializer = keras.initializers.serialize(self.initializer)
+        return {"initializer": initializer, "gain": self.gain}
+
+
 def clone_initializer(initializer: Any, name: str) -> Any:
     """Returns an initialiser that draws other numbers; with a seed, they depend on `name`."""
     if not isinstance(initializer, keras.initializers.Initializer):

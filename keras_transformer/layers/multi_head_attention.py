@@ -37,6 +37,8 @@ class MultiHeadAttention(CompositeLayer):
         output_dim: width of the output, Keras's `output_shape`. Defaults to the width of the query.
         dropout: fraction of the attention scores dropped, in [0, 1). Defaults to `0.0`.
         use_bias: whether the four projections add a bias. Defaults to `True`.
+        gain: factor on the initial kernels of query, key and value. Defaults to `1.0`; fairseq's is
+            `2**-0.5`.
         **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
             `bias_regularizer`, `activity_regularizer`, `kernel_constraint` and `bias_constraint`
             of every projection and `seed` of dropout, with the meaning and the defaults of
@@ -104,6 +106,7 @@ class MultiHeadAttention(CompositeLayer):
         output_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
+        gain: float = 1.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(use_bias, **kwargs)
@@ -112,6 +115,7 @@ class MultiHeadAttention(CompositeLayer):
         self.value_dim = require_positive_if_given(value_dim=value_dim)
         self.output_dim = require_positive_if_given(output_dim=output_dim)
         self.dropout = dropout
+        self.gain = float(gain)
         self.dropout_layer = self._dropout(dropout)
 
     def build(
@@ -123,9 +127,9 @@ class MultiHeadAttention(CompositeLayer):
             self.key_dim = self._head_width(query_shape[-1])
         if self.value_dim is None:
             self.value_dim = self.key_dim
-        self.query_dense = self._dense(self.num_heads * self.key_dim, "query")
-        self.key_dense = self._dense(self.num_heads * self.key_dim, "key")
-        self.value_dense = self._dense(self.num_heads * self.value_dim, "value")
+        self.query_dense = self._dense(self.num_heads * self.key_dim, "query", gain=self.gain)
+        self.key_dense = self._dense(self.num_heads * self.key_dim, "key", gain=self.gain)
+        self.value_dense = self._dense(self.num_heads * self.value_dim, "value", gain=self.gain)
         self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape or value_shape)

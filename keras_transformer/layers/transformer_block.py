@@ -40,6 +40,7 @@ class TransformerBlock(CompositeLayer):
         normalize_first: bool = False,
         layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
+        attention_gain: float = 1.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(use_bias, **kwargs)
@@ -53,6 +54,7 @@ class TransformerBlock(CompositeLayer):
         self.activation = keras.activations.get(activation)
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.attention_gain = attention_gain
         self.self_attention = self._attention("self_attention")
         self.self_attention_residual = self._residual("self_attention_residual")
         self.feed_forward = self._part(
@@ -71,9 +73,14 @@ class TransformerBlock(CompositeLayer):
         self.feed_forward_residual.build(inputs_shape)
 
     def _attention(self, name):
-        sizes = {"key_dim": self.key_dim, "value_dim": self.value_dim}
         return self._part(
-            MultiHeadAttention, name, self.num_heads, **sizes, dropout=self.attention_dropout
+            MultiHeadAttention,
+            name,
+            self.num_heads,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+            dropout=self.attention_dropout,
+            gain=self.attention_gain,
         )
 
     def _residual(self, name):

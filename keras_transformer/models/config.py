@@ -38,6 +38,8 @@ class TransformerConfig(Settings):
             Defaults to `False`, the paper's post-norm.
         layer_norm_epsilon: added to the variance. Defaults to `1e-6`.
         use_bias: whether the projections inside the blocks add a bias. Defaults to `True`.
+        attention_gain: factor on the initial kernels of query, key and value. Defaults to `1.0`.
+            fairseq's is `2**-0.5`.
         positions: `"sinusoidal"` or `"learned"`. Defaults to `"sinusoidal"`.
         max_sequence_length: in tokens. Number of learned positions.
         tie_embeddings: `"all"` (both embeddings and the softmax share one matrix), `"decoder"`
@@ -79,6 +81,7 @@ class TransformerConfig(Settings):
     normalize_first: bool = False
     layer_norm_epsilon: float = 1e-6
     use_bias: bool = True
+    attention_gain: float = 1.0
     positions: str = "sinusoidal"
     max_sequence_length: int | None = None
     tie_embeddings: str = "all"
@@ -155,7 +158,8 @@ class TransformerConfig(Settings):
                 self._require(name, value is None or value >= 1, "at least 1")
             elif name.endswith("dropout"):
                 self._require(name, 0 <= value < 1, "at least 0 and less than 1")
-        self._require("layer_norm_epsilon", self.layer_norm_epsilon > 0, "positive")
+        for name in ("layer_norm_epsilon", "attention_gain"):
+            self._require(name, getattr(self, name) > 0, "positive")
         if self.positions not in ("sinusoidal", "learned"):
             self._reject("positions", '"sinusoidal" or "learned"')
         if self.tie_embeddings not in ("all", "decoder", "none"):

@@ -19,9 +19,9 @@ from .load import load_run as load_run
 from .lock import RunInUseError as RunInUseError
 from .recipe import DataSettings as DataSettings
 from .recipe import Recipe as Recipe
-from .recipe import TrainingSettings as TrainingSettings
 from .recipe import VocabularySettings as VocabularySettings
 from .recipe import packaged_recipes as packaged_recipes
 from .recipe import recipe_text as recipe_text
 from .trainer import Trainer as Trainer
+from .training_settings import TrainingSettings as TrainingSettings
 from .workers import start_workers as start_workers

@@ -3,13 +3,16 @@
 import itertools
 from typing import TypeAlias
 
+import keras
+
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
-from keras_transformer.training.schedules import WarmupSchedule, paper_optimizer
+from keras_transformer.training.optimizers import Adam
+from keras_transformer.training.schedules import WarmupSchedule
 
 Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]  # of source and target
 
@@ -76,6 +79,8 @@ def build_stream(recipe, data_folder, tokenizers, split):
         max_length_ratio=data.max_length_ratio if is_train else None,
         shuffle=is_train,
         seed=training.seed,
+        subword_regularization=training.subword_regularization if is_train else None,
+        word_dropout=training.word_dropout if is_train else 0.0,
         config=_config(recipe, tokenizers),
     )
 
@@ -83,24 +88,49 @@ def build_stream(recipe, data_folder, tokenizers, split):
 def build_model(recipe, tokenizers, strategy):
     """Returns the compiled model of a recipe, with random weights."""
     training, config = recipe.training, _config(recipe, tokenizers)
-    width, warmup_steps = config.hidden_dim, training.warmup_steps
-    schedule = WarmupSchedule(width, warmup_steps)
-    if training.learning_rate is not None:
-        schedule = WarmupSchedule.from_peak(width, training.learning_rate, warmup_steps)
-    arguments = {"global_clipnorm": training.clip_norm}
-    if training.ema_momentum is not None:
-        arguments |= {"use_ema": True, "ema_momentum": training.ema_momentum}
     with strategy.scope():
         model = Transformer(config, dtype=training.precision)
         model.compile(
-            optimizer=paper_optimizer(config, learning_rate=schedule, **arguments),
+            optimizer=_optimizer(training, config),
             loss=SmoothedCrossEntropy(training.label_smoothing, config.pad_token_id),
             weighted_metrics=[kind(config.pad_token_id) for kind in (TokenAccuracy, Perplexity)],
         )
         # Built here: if `fit` built it, loss scaling would give the variables other names.
         model.optimizer.build(model.trainable_variables)
     model.accumulation_steps = training.micro_batches(strategy.num_replicas_in_sync)
+    model.r_drop = training.r_drop
     return model
+
+
+def _optimizer(training, config):
+    optimizer = Adam(
+        _schedule(training, config.hidden_dim),
+        beta_1=training.beta_1,
+        beta_2=training.beta_2,
+        epsilon=training.adam_epsilon,
+        weight_decay=training.weight_decay or None,
+        global_clipnorm=training.clip_norm,
+        use_ema=training.ema_momentum is not None,
+        ema_momentum=training.ema_momentum or 0.99,
+    )
+    if training.weight_decay:
+        optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return optimizer
+
+
+def _schedule(training, width):
+    peak, warmup_steps = training.learning_rate, training.warmup_steps
+    if peak is None:
+        return WarmupSchedule(width, warmup_steps, minimum=training.min_learning_rate)
+    if training.schedule == "inverse_sqrt":
+        return WarmupSchedule.from_peak(width, peak, warmup_steps, training.min_learning_rate)
+    return keras.optimizers.schedules.CosineDecay(
+        peak / warmup_steps,
+        decay_steps=training.decay_updates - warmup_steps,
+        alpha=training.min_learning_rate / peak,
+        warmup_target=peak,
+        warmup_steps=warmup_steps,
+    )
 
 
 def _config(recipe, tokenizers):

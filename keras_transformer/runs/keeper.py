@@ -189,7 +189,7 @@ class RunKeeper(keras.callbacks.Callback):
         build_optimizer(model)
 
     def _example(self, epoch, batch):
-        return self._stream.arrays(self._stream.batches(epoch)[batch])
+        return self._stream.arrays(self._stream.batches(epoch)[batch], epoch)
 
     def _check_new(self):
         """Raises a `ValueError` if the folder holds results although there is no checkpoint."""

@@ -3,7 +3,6 @@
 Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 """
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -15,19 +14,11 @@ from keras_transformer import types
 from keras_transformer.data.corpus import CorpusError, read_parallel
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.models.config import TransformerConfig
+from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
 from keras_transformer.settings import Settings
 
 PRESETS = ("tiny", "base", "big")
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-DISTRIBUTIONS = ("auto", "single", "mirrored", "multi_worker")
-MONITORS = ("loss", "val_loss", "val_bleu", "val_chrf")
 _LANGUAGE = re.compile(r"\.([a-z]{2,3})$")  # the last suffix of a file
-MAY_BE_ZERO = ("seed", "keep_best")
-# Keys of `training` that may change on resume. Changing any other key requires a new run.
-RESUMABLE = (
-    "epochs patience distribution devices accumulation_steps micro_batch_tokens checkpoint_updates "
-    "keep_last keep_best"
-).split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,109 +136,6 @@ class VocabularySettings(Settings):
             is_valid = len(self.files) == (1 if self.joint else 2)
             is_valid = is_valid and all(isinstance(path, str) for path in self.files)
             self._require("files", is_valid, "one file, or two if not joint")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings(Settings):
-    """How the model is trained.
-
-    Args:
-        batch_tokens: int. Maximum token slots per update, for each side, over all devices. Defaults
-            to `4096`.
-        epochs: int. Maximum number of epochs. Defaults to `20`.
-        learning_rate: float. The rate at the end of the warm-up. Defaults to `null`: the paper's
-            formula from `hidden_dim` and `warmup_steps`.
-        warmup_steps: int, in updates. Defaults to `4000`.
-        label_smoothing: float in [0, 1). Defaults to `0.1`.
-        clip_norm: float. Maximum global norm of the gradient. Defaults to `null`: no clipping, as
-            in the paper.
-        monitor: logged metric that selects the best epoch: `loss`, `val_loss`, `val_bleu` or
-            `val_chrf`. Defaults to `val_loss`, or `loss` if the recipe has no validation split.
-        patience: int. Stop after this many epochs without an improvement of `monitor`. Defaults to
-            `null`: train all epochs.
-        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`. Defaults to `"float32"`.
-        seed: int. Seed of weights, dropout and data order. Defaults to `1`.
-        distribution: `"auto"`, `"single"`, `"mirrored"` or `"multi_worker"`, see `get_strategy`.
-            Defaults to `"auto"`.
-        devices: list of device names, see `get_strategy`. Defaults to `null`: all GPUs.
-        accumulation_steps: int. Micro-batches per device and update (gradient accumulation), to
-            save memory. Defaults to `1`.
-        micro_batch_tokens: int. Alternative to `accumulation_steps`: maximum token slots of a
-            device's micro-batch, rounded up to whole sentences. Defaults to `null`.
-        checkpoint_updates: int. Updates between checkpoints. Every epoch also writes one. Defaults
-            to `1000`.
-        keep_last: int. Number of recent checkpoints to keep: this many written after an epoch, and
-            this many written every `checkpoint_updates`. Defaults to `5`.
-        keep_best: int. Number of best epochs to keep in addition. Defaults to `1`.
-        average: int. Number of last epochs to average into the model at the end, see
-            `average_run`. Defaults to `null`: keep the model of the best epoch.
-        ema_momentum: float in (0, 1). Momentum of an exponential moving average (EMA) of the
-            weights. The EMA is validated, used to translate, and saved in place of the weights.
-            Defaults to `null`: no EMA.
-        init_from: path of a run whose weights and vocabulary this run starts with. Defaults to
-            `null`.
-        translation_sample: int. Number of validation sentences to translate, for `val_bleu` and
-            `val_chrf` in the logs. Defaults to `null`: no translation.
-        translation_epochs: int. Epochs between translations of the sample. Defaults to `1`.
-    """
-
-    batch_tokens: int = 4096
-    epochs: int = 20
-    learning_rate: float | None = None
-    warmup_steps: int = 4000
-    label_smoothing: float = 0.1
-    clip_norm: float | None = None
-    monitor: str | None = None
-    patience: int | None = None
-    precision: str = "float32"
-    seed: int = 1
-    distribution: str = "auto"
-    devices: list | None = None
-    accumulation_steps: int = 1
-    micro_batch_tokens: int | None = None
-    checkpoint_updates: int = 1000
-    keep_last: int = 5
-    keep_best: int = 1
-    average: int | None = None
-    ema_momentum: float | None = None
-    init_from: str | None = None
-    translation_sample: int | None = None
-    translation_epochs: int = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        for setting in fields(self):
-            name, value = setting.name, getattr(self, setting.name)
-            minimum = 0 if name in MAY_BE_ZERO else 1
-            if setting.type in (int, int | None) and value is not None:
-                self._require(name, value >= minimum, f"at least {minimum}")
-        for name in ("learning_rate", "clip_norm"):
-            value = getattr(self, name)
-            self._require(name, value is None or value > 0, "positive")
-        self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
-        self._require_choice("precision", PRECISIONS)
-        self._require_choice("distribution", DISTRIBUTIONS)
-        if self.monitor is not None:
-            self._require_choice("monitor", MONITORS)
-        if self.monitor in ("val_bleu", "val_chrf") and self.translation_sample is None:
-            self._reject("monitor", "loss or val_loss unless `translation_sample` is set")
-        if self.translation_epochs > self.epochs:
-            self._reject("translation_epochs", f"at most `epochs`, {self.epochs}")
-        if self.devices is not None:
-            is_valid = self.devices and all(isinstance(name, str) for name in self.devices)
-            self._require("devices", is_valid, 'a list of names such as "GPU:0"')
-        if self.ema_momentum is not None:
-            self._require("ema_momentum", 0 < self.ema_momentum < 1, "in (0, 1)")
-        if self.micro_batch_tokens is not None and self.accumulation_steps > 1:
-            self._reject("micro_batch_tokens", "null if `accumulation_steps` is set")
-        if self.average is not None and self.average > self.keep_last:
-            self._reject("average", f"at most `keep_last`, {self.keep_last}")
-
-    def micro_batches(self, replicas: int) -> int:
-        """Returns the number of micro-batches per update on each of `replicas` devices."""
-        if self.micro_batch_tokens is None:
-            return self.accumulation_steps
-        return math.ceil(self.batch_tokens / (replicas * self.micro_batch_tokens))
 
 
 @dataclass(frozen=True, kw_only=True)

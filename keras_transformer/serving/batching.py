@@ -37,7 +37,6 @@ class Row:
 @dataclasses.dataclass(eq=False)
 class _Waiting:
     row: Row
-    arrived: float
     answer: asyncio.Future
 
 
@@ -45,8 +44,9 @@ class Batcher:
     """Collects rows of concurrent callers, and runs them in batches, one batch at a time.
 
     The oldest row is always in the next batch, so no row waits forever; those of its group that are
-    nearest in length join it. An idle batcher waits `max_wait` for more rows. While a batch runs,
-    rows queue up for the next one, which then starts at once: batches grow with the load.
+    nearest in length join it. While a batch runs, rows queue up for the next one: batches grow with
+    the load. Before each batch that is not full, the batcher waits `max_wait` for more rows, also
+    if some have waited already: callers that just got their answers come again at once.
 
     A batch that fails is run again in halves, so only the rows at fault fail.
 
@@ -91,7 +91,7 @@ class Batcher:
         if len(self._queue) + len(rows) > self._max_queue:
             raise QueueFull
         loop = asyncio.get_running_loop()
-        waiting = [_Waiting(row, loop.time(), loop.create_future()) for row in rows]
+        waiting = [_Waiting(row, loop.create_future()) for row in rows]
         self._queue += waiting
         self._arrival.set()
         return await asyncio.gather(*(one.answer for one in waiting))
@@ -104,7 +104,7 @@ class Batcher:
     async def _next_batch(self):
         while not self._queue:
             await self._next_arrival(None)
-        deadline = self._queue[0].arrived + self._max_wait
+        deadline = asyncio.get_running_loop().time() + self._max_wait
         with contextlib.suppress(TimeoutError):
             while len(batch := self._oldest_and_nearest()) < self._max_batch:
                 await self._next_arrival(deadline)

@@ -106,8 +106,10 @@ class ServedModel:
 
 
 def use_threads(threads: int) -> None:
-    """Sets how many cores an operation of TensorFlow may use, before any operation has run."""
+    """Sets how many cores TensorFlow may use, before any operation has run."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
+    # One operation after the other is also faster for small models: no thread waits for another.
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
 def _loaded(folder):

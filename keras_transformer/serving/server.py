@@ -81,9 +81,13 @@ def _listen(host, port):
     """Returns a socket: it listens before the model is loaded, so that `/health/ready` answers."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise OSError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
+    # Connections inherit it. asyncio sets it on its own sockets only, and without it each answer,
+    # which is written in two parts, is 40 ms late.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _load(folder, threads, import_tensorflow):

@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
-from keras_transformer.training.metrics import Perplexity, TokenAccuracy
-from keras_transformer.training.token_step import TokenTraining
+from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenScores
+from keras_transformer.training.token_step import TokenTraining, repeat_rows
 from keras_transformer.training.token_weights import class_indices, token_weights
 
 LOGGER = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ class FusedTraining(TokenTraining):
         return self._fused_share(rows, num_tokens, training)
 
     def _fused_share(self, rows, num_tokens, training):
-        hidden = self(rows.x, training=training, return_hidden=True)
+        passes = 2 if training and self.r_drop else 1
+        hidden = self(repeat_rows(rows.x, passes), training=training, return_hidden=True)
         kernel = self.output_kernel
         loss, metrics = self._token_loss, self._metrics_of_tokens()
         counted = loss.weights(rows.y, rows.sample_weight) != 0
@@ -68,23 +69,29 @@ class FusedTraining(TokenTraining):
             sample_weight = rows.sample_weight if is_weighted else None
             counted |= token_weights(rows.y, metric.ignore_class, sample_weight) != 0
         counted &= rows.is_real[:, None]
-        # (B, T) -> (N,)
+        # (B, T) -> (N,); the passes of a token stay together.
         hidden, labels, sample_weight, counted = self._select_tokens(
-            (hidden, ops.cast(rows.y, "int32"), token_weights(rows.y, None, rows.sample_weight)),
+            (
+                _passes_last(hidden, passes),
+                ops.cast(rows.y, "int32"),
+                token_weights(rows.y, None, rows.sample_weight),
+            ),
             counted,
         )
         weights = loss.weights(labels, sample_weight)
         self._check_labels(labels, kernel.shape[0])
         indices, outside = class_indices(labels, kernel.shape[0])
         total, scores = linear_cross_entropy(
-            hidden,
+            ops.reshape(hidden, (-1, kernel.shape[1])),
             kernel,
-            indices,
-            weights,
+            ops.repeat(indices, passes),
+            ops.repeat(weights / passes, passes),
             loss.label_smoothing,
             with_gradient=training,
             with_predictions=any(isinstance(metric, TokenAccuracy) for metric, _ in metrics),
+            r_drop=self.r_drop if passes == 2 else 0.0,
         )
+        scores = TokenScores(*(each[::passes] for each in scores))
         scores = scores._replace(nll=scores.nll + ops.where(counted, outside, 0.0))
         self._build_metrics(rows.y, kernel.shape[0])
         for metric, is_weighted in metrics:
@@ -140,3 +147,12 @@ class FusedTraining(TokenTraining):
             for metric in keras.tree.flatten(metrics)
             if metric is not None
         ]
+
+
+def _passes_last(hidden, passes):
+    """`(passes * B, T, D)`, the passes of a row one after the other, -> `(B, T, passes * D)`."""
+    if passes == 1:
+        return hidden
+    _, length, width = ops.shape(hidden)
+    hidden = ops.reshape(hidden, (-1, passes, length, width))
+    return ops.reshape(ops.swapaxes(hidden, 1, 2), (-1, length, passes * width))

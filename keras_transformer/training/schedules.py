@@ -23,6 +23,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         hidden_dim: the model's width `D`.
         warmup_steps: number of updates until the peak of the rate. Defaults to `4000`.
         scale: factor on the paper's rate. Defaults to `1.0`.
+        minimum: the rate does not decay below this one. Defaults to `0.0`.
 
     Call arguments:
         step: int or int tensor: number of updates made so far, from 0, as Keras's optimizers count.
@@ -30,7 +31,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     Returns:
         float32 scalar, the learning rate of the next update.
 
-    Departures from the paper: none; `scale` is 1 there.
+    Departures from the paper: none; there, `scale` is 1 and `minimum` 0.
 
     Example:
 
@@ -42,7 +43,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3, equation (3).
     """
 
-    def __init__(self, hidden_dim: int, warmup_steps: int = 4000, scale: float = 1.0) -> None:
+    def __init__(
+        self, hidden_dim: int, warmup_steps: int = 4000, scale: float = 1.0, minimum: float = 0.0
+    ) -> None:
         super().__init__()
         for name, value in (("hidden_dim", hidden_dim), ("warmup_steps", warmup_steps)):
             if value < 1:
@@ -51,20 +54,25 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.hidden_dim = operator.index(hidden_dim)
         self.warmup_steps = operator.index(warmup_steps)
         self.scale = float(scale)
+        self.minimum = float(minimum)
 
     @classmethod
-    def from_peak(cls, hidden_dim: int, peak: float, warmup_steps: int) -> "WarmupSchedule":
+    def from_peak(
+        cls, hidden_dim: int, peak: float, warmup_steps: int, minimum: float = 0.0
+    ) -> "WarmupSchedule":
         """Returns the schedule with the rate `peak` at `warmup_steps`."""
-        return cls(hidden_dim, warmup_steps, scale=peak * (hidden_dim * warmup_steps) ** 0.5)
+        scale = peak * (hidden_dim * warmup_steps) ** 0.5
+        return cls(hidden_dim, warmup_steps, scale, minimum)
 
     def __call__(self, step: Tensor) -> Tensor:
         # Keras counts updates from 0, the paper from 1.
         step = ops.cast(step, "float32") + 1.0
-        rate = ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
-        return self.scale * self.hidden_dim**-0.5 * rate
+        factor = self.scale * self.hidden_dim**-0.5
+        decayed = ops.maximum(factor * step**-0.5, self.minimum)
+        return ops.minimum(factor * step * self.warmup_steps**-1.5, decayed)
 
     def get_config(self) -> dict[str, Any]:
-        names = ("hidden_dim", "warmup_steps", "scale")
+        names = ("hidden_dim", "warmup_steps", "scale", "minimum")
         return {name: getattr(self, name) for name in names}
 
 

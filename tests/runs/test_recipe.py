@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from keras_transformer.runs.recipe import DISTRIBUTIONS, Recipe, packaged_recipes
+from keras_transformer.runs.recipe import Recipe, packaged_recipes
+from keras_transformer.runs.training_settings import DISTRIBUTIONS
 
 DATA = {
     "train": {"number_names": "train", "size": 100},
@@ -16,7 +17,17 @@ OTHER = {
     "epochs": (30, True),
     "learning_rate": (1, False),  # an int for a float
     "warmup_steps": (10, False),
+    "schedule": ("cosine", False),
+    "decay_updates": (5000, False),
+    "min_learning_rate": (1e-5, False),
+    "beta_1": (0, False),
+    "beta_2": (0.999, False),
+    "adam_epsilon": (1e-8, False),
+    "weight_decay": (0.01, False),
     "label_smoothing": (0, False),
+    "r_drop": (5, False),
+    "subword_regularization": (0.1, False),
+    "word_dropout": (0.1, False),
     "clip_norm": (1, False),
     "monitor": ("loss", False),
     "patience": (3, True),
@@ -36,6 +47,8 @@ OTHER = {
     "translation_epochs": (2, False),
 }
 
+COSINE = {"schedule": "cosine", "decay_updates": 5000, "learning_rate": 0.001}
+
 
 def recipe(data=DATA, **sections):
     return Recipe.from_dict({"data": data, **sections})
@@ -44,7 +57,8 @@ def recipe(data=DATA, **sections):
 @pytest.mark.parametrize("name", OTHER)
 def test_recipe_continues_another_if_only_resumable_keys_differ(name):
     value, may_change = OTHER[name]
-    other = recipe(training={name: value})
+    needed = COSINE if name in ("schedule", "decay_updates") else {}
+    other = recipe(training={**needed, name: value})
     assert other.continues(recipe()) == recipe().continues(other) == may_change
     assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
 
@@ -74,6 +88,12 @@ def test_recipe_with_other_data_vocabulary_or_model_is_another_run():
         *[(name, 1.5) for name in ("epochs", "average", "checkpoint_updates")],
         *[("ema_momentum", value) for value in (1, 1.0, -0.1, float("nan"))],
         *[("label_smoothing", value) for value in (1, -0.1, float("nan"), "0.1")],
+        *[(name, value) for name in ("beta_1", "beta_2", "word_dropout") for value in (1, -0.1)],
+        *[(name, 0) for name in ("adam_epsilon", "subword_regularization", "decay_updates")],
+        *[(name, -1) for name in ("min_learning_rate", "weight_decay", "r_drop")],
+        ("subword_regularization", 1.1),
+        ("schedule", "linear"),
+        ("decay_updates", 5000),  # `schedule` is inverse_sqrt
         *[("monitor", value) for value in ("val_blue", "accuracy", 3)],
         *[("monitor", value) for value in ("val_bleu", "val_chrf")],  # no `translation_sample`
         *[("devices", value) for value in ("GPU:0", [], [0])],
@@ -98,6 +118,13 @@ def test_wrong_field_of_training_is_named_in_one_line(field, wrong):
         ({"vocabulary": {"files": []}}, "`files` must be one file"),
         ({"vocabulary": {"files": [3]}}, "`files` must be one file"),
         ({"vocabulary": {"files": ["a", "b"]}}, "`files` must be one file"),
+        ({"training": COSINE | {"decay_updates": 4000}}, "`decay_updates` must be greater than"),
+        ({"training": COSINE | {"learning_rate": None}}, "`learning_rate` must be given"),
+        ({"training": {"schedule": "cosine"}}, "`decay_updates` must be greater than"),
+        (
+            {"training": {"learning_rate": 0.001, "min_learning_rate": 0.01}},
+            "`min_learning_rate` must be at most `learning_rate`, 0.001",
+        ),
         ({"training": {"micro_batch_tokens": 9, "accumulation_steps": 2}}, "`micro_batch_tokens`"),
         ({"data": {"train": DATA["train"]}, "training": {"monitor": "val_loss"}}, "`validation`"),
         ({"data": {"train": DATA["train"]}, "training": {"translation_sample": 9}}, "`validation`"),

@@ -92,6 +92,26 @@ def test_rows_queue_up_while_the_model_runs_and_form_the_next_batch():
     assert [values for _, values in model.batches] == [[0], [1, 2, 3]]
 
 
+def test_callers_that_come_again_at_once_share_a_batch_with_those_that_waited():
+    model = Model()
+    model.may_run.clear()
+
+    async def scenario(batcher):
+        async def twice(value):
+            await batcher.submit(rows_of([value]))
+            await batcher.submit(rows_of([value + 10]))
+
+        first = asyncio.create_task(twice(0))
+        await asyncio.sleep(0.05)  # it runs alone
+        others = [asyncio.create_task(twice(value)) for value in (1, 2, 3)]
+        await asyncio.sleep(0.1)
+        model.may_run.set()
+        await asyncio.gather(first, *others)
+
+    run(scenario, model, max_wait=0.05)
+    assert [sorted(values) for _, values in model.batches[:2]] == [[0], [1, 2, 3, 10]]
+
+
 def test_oldest_row_runs_with_those_nearest_in_length():
     model = Model()
     lengths = [100, 900, 130, 90, 450, 20, 110]

@@ -109,6 +109,19 @@ def test_server_starts_answers_and_on_sigterm_answers_open_requests(start):
     assert [one["rows"] for one in server.log if one["method"] == "POST"] == [1] * 12
 
 
+def test_answers_are_not_held_back_by_the_network(start):
+    """The parts of an answer are sent at once, not 40 ms later, when the client confirms one."""
+    connection = http.client.HTTPConnection("127.0.0.1", start().port, timeout=60)
+    seconds = []
+    for _ in range(20):
+        began = time.perf_counter()
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+        seconds.append(time.perf_counter() - began)
+    connection.close()
+    assert sorted(seconds)[10] < 0.03
+
+
 def test_clients_that_retry_get_all_answers_across_a_kill(start):
     server = start().wait_until_ready()
     lines = [f"line {number}" for number in range(200)]

@@ -5,6 +5,7 @@ import contextlib
 import keras
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 import keras_transformer as kt
 from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy, Transformer
@@ -41,6 +42,29 @@ class RegularizedEncoder(kt.models.TransformerEncoder):
 
 class RegularizedTransformer(Transformer):
     encoder_class = RegularizedEncoder
+
+
+@keras.saving.register_keras_serializable()
+class TwoFacedEncoder(kt.models.TransformerEncoder):
+    """Trains every second row otherwise: as dropout does, but not at random."""
+
+    def call(self, token_ids, padding_mask=None, return_attention_scores=False, training=None):
+        outputs = super().call(token_ids, padding_mask, return_attention_scores, training)
+        if not training:
+            return outputs
+        is_second = keras.ops.arange(keras.ops.shape(outputs)[0]) % 2
+        return outputs * (1.0 - 0.5 * keras.ops.cast(is_second, "float32")[:, None, None])
+
+
+class TwoFacedTransformer(Transformer):
+    encoder_class = TwoFacedEncoder
+
+
+R_DROP = 3.0
+
+
+def use_r_drop(model):
+    model.r_drop = R_DROP
 
 
 def on_replicas(number):
@@ -114,6 +138,21 @@ CASES = [
     case(slow_on_jax, id="LoRA", prepare=add_lora),
     case(id="add_loss", kind=RegularizedTransformer, micro_batches=3),
     case(
+        id="R-Drop",
+        kind=TwoFacedTransformer,
+        prepare=use_r_drop,
+        micro_batches=2,
+        weighted_metrics=both_metrics(),
+    ),
+    case(
+        tensorflow_only,
+        id="R-Drop on replicas",
+        kind=TwoFacedTransformer,
+        prepare=use_r_drop,
+        replicas=2,
+        metrics=both_metrics(ignore_class=0),
+    ),
+    case(
         tensorflow_only,
         id="replicas and micro-batches",
         replicas=2,
@@ -142,6 +181,51 @@ def test_updates_and_metrics_are_those_of_the_logits(arguments, monkeypatch, cap
         assert_close(evaluated[name], value, 1e-5)
     for actual, expected in zip(weights, expected_weights, strict=True):
         assert_close(actual, expected, 1e-5)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_r_drop_is_its_definition(fused):
+    """Equation 4 of Liang et al., 2021, divided by 2, of the logits of two passes."""
+    model = randomize(TwoFacedTransformer(**FIELDS, dropout=0.0))
+    use_r_drop(model)
+    model.compile(
+        keras.optimizers.SGD(0.0), SmoothedCrossEntropy(0.1), weighted_metrics=[Perplexity()]
+    )
+    model.fused_loss = fused
+    rows = np.arange(len(SOURCE)).repeat(2)
+    logits = to_numpy(model([SOURCE[rows], TARGET[rows]], training=True))
+    p, q = (log_softmax(each.astype(float), axis=-1) for each in (logits[::2], logits[1::2]))
+    target = 0.9 * np.eye(V)[LABELS] + 0.1 / V
+    losses = -(target * (p + q)).sum(-1)
+    divergences = (np.exp(p) * (p - q)).sum(-1) + (np.exp(q) * (q - p)).sum(-1)
+    assert divergences.min() > 1e-3, "the passes must differ"
+    expected = ((losses + R_DROP / 2 * divergences) / 2 * WEIGHTS).sum() / WEIGHTS.sum()
+    nll = -np.take_along_axis(p, LABELS[..., None], -1)[..., 0]
+    logs = model.train_on_batch([SOURCE, TARGET], LABELS, WEIGHTS, return_dict=True)
+    assert_close(logs["loss"], expected, 1e-5)
+    assert_close(np.log(logs["perplexity"]), (nll * WEIGHTS).sum() / WEIGHTS.sum(), 1e-5)
+    logs = model.test_on_batch([SOURCE, TARGET], LABELS, WEIGHTS, return_dict=True)
+    single = log_softmax(to_numpy(model([SOURCE, TARGET])).astype(float), axis=-1)
+    assert_close(logs["loss"], (-(target * single).sum(-1) * WEIGHTS).sum() / WEIGHTS.sum(), 1e-5)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_r_drop_is_checked(value):
+    with pytest.raises(ValueError, match="`r_drop` must be at least 0"):
+        Transformer(**FIELDS).r_drop = value
+
+
+def test_r_drop_with_a_loss_of_ones_own_is_refused():
+    model = OwnLoss(**FIELDS)
+    use_r_drop(model)
+    model.compile("sgd", SmoothedCrossEntropy())
+    with pytest.raises(ValueError, match="compute_loss.*r_drop=3.0"):
+        model.train_on_batch([SOURCE, TARGET], LABELS)
+
+
+class OwnLoss(Transformer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
 
 
 class OwnCall(Transformer):

@@ -86,6 +86,33 @@ def test_values_and_gradients_are_those_of_the_definition(count, label_smoothing
 
 
 @pytest.mark.parametrize("with_predictions", [True, False])
+@pytest.mark.parametrize("pairs", [1, 350])
+def test_r_drop_adds_the_divergences_of_two_passes(pairs):
+    hidden, kernel, labels, weights = example(2 * pairs)
+    labels[1::2], weights[1::2] = labels[::2], weights[::2]  # the second pass
+    alpha = 3.0
+    total, losses, _, *gradients = reference(hidden, kernel, labels, weights, 0.1)
+
+    log_probs = log_softmax(hidden.astype(float) @ kernel.T.astype(float), axis=-1)
+    p, q = log_probs[::2], log_probs[1::2]
+    forward = (np.exp(p) * (p - q)).sum(-1)
+    backward = (np.exp(q) * (q - p)).sum(-1)
+    total += alpha / 2 * (weights[::2] * (forward + backward)).sum()
+    # Of log softmax: d log p_i / d z_j = [i = j] - p_j.
+    of_logits = np.empty_like(log_probs)
+    for number, (one, other) in enumerate(((p, q), (q, p))):
+        slope = np.exp(one) * (one - other + 1) - np.exp(other)
+        of_logits[number::2] = slope - np.exp(one) * slope.sum(-1, keepdims=True)
+    of_logits *= alpha / 2 * weights[:, None]
+    gradients = [gradients[0] + of_logits @ kernel, gradients[1] + of_logits.T @ hidden]
+
+    found, scores, found_gradients = computed(hidden, kernel, labels, weights, 0.1, r_drop=alpha)
+    assert_close(found, total, 1e-6)
+    assert_close(scores.losses, losses, 1e-6)
+    for actual, expected in zip(found_gradients, gradients, strict=True):
+        assert_close(actual, expected, 1e-6)
+
+
 def test_logits_far_apart_lose_nothing(with_predictions):
     # Probabilities of e^-300 are 0 in float32; their logarithms are not.
     arguments = (*example(300, scale=60.0), 0.1)

@@ -45,7 +45,8 @@ def test_updates_are_those_of_keras(arguments):
 def test_updates_are_those_of_keras_on_replicas():
     from tests.replicas import mirrored
 
-    ours, theirs = (updated(kind, mirrored()) for kind in (Adam, keras.optimizers.Adam))
+    kinds = Adam, keras.optimizers.Adam
+    ours, theirs = (updated(kind, mirrored(), weight_decay=0.1) for kind in kinds)
     for actual, expected in zip(ours, theirs, strict=True):
         assert_close(actual, expected, 1e-6)
 

@@ -30,8 +30,19 @@ def test_schedule_has_the_given_peak_at_the_end_of_the_warm_up():
     np.testing.assert_allclose(max(rates), 0.003, rtol=1e-6)
 
 
+def test_schedule_does_not_decay_below_its_minimum():
+    schedule = WarmupSchedule.from_peak(96, peak=0.003, warmup_steps=50, minimum=0.001)
+    usual = WarmupSchedule.from_peak(96, peak=0.003, warmup_steps=50)
+    for step in (0, 10, 49, 60, 400):
+        assert float(schedule(step)) == float(usual(step))
+    assert float(usual(1000)) < 0.001
+    np.testing.assert_allclose([float(schedule(step)) for step in (1000, 9999)], 0.001)
+
+
 def test_schedule_is_restored_from_its_config():
-    schedule = WarmupSchedule(np.int64(256), np.int32(10), scale=np.float32(2))
+    schedule = WarmupSchedule(
+        np.int64(256), np.int32(10), scale=np.float32(2), minimum=np.float32(0.5)
+    )
     assert json.loads(json.dumps(schedule.get_config())) == schedule.get_config()
     config = keras.optimizers.schedules.serialize(schedule)
     assert keras.optimizers.schedules.deserialize(config).get_config() == schedule.get_config()

@@ -1,0 +1,126 @@
+"""BPE-dropout: random splits of words into subwords, which differ in each epoch.
+
+SentencePiece samples splits too, but version 0.2.3 draws others in each process, whatever the seed:
+a resumed training would see other data.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data.sentencepiece_tokenizer import read_model
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer_like import SPACE_SYMBOL, TokenizerLike
+
+BPE = 2  # `model_type` in a SentencePiece model
+# A word with the space symbols before it. SentencePiece merges nothing across these borders.
+_WORDS = re.compile(f"{SPACE_SYMBOL}*[^{SPACE_SYMBOL}]+|{SPACE_SYMBOL}+")
+NO_MERGE = np.iinfo(np.int64).max
+
+
+class BpeDropout:
+    """Splits texts like the BPE model of a `Tokenizer`, but leaves merges out at random.
+
+    A word begins as characters. Each step merges the pair of neighbours that the model learned
+    first, until no pair is left; but in each step, each pair is left out with the probability
+    `rate`. With the rate 0 these are the tokens of the tokenizer, with the rate 1 characters.
+
+    Args:
+        tokenizer: `Tokenizer` with a BPE model.
+        rate: float from 0 to 1. The paper's is 0.1.
+
+    Raises:
+        ValueError: if the tokenizer is another one.
+
+    Reference:
+        [Provilkov et al., 2020](https://arxiv.org/abs/1910.13267), algorithm 1.
+    """
+
+    def __init__(self, tokenizer: TokenizerLike, rate: float) -> None:
+        proto = read_model(tokenizer.model_bytes)[1] if isinstance(tokenizer, Tokenizer) else None
+        if proto is None or proto.trainer_spec.model_type != BPE:
+            raise ValueError(
+                'BPE-dropout needs a `Tokenizer` that was trained with `model_type="bpe"`. '
+                f"Received: {tokenizer!r}"
+            )
+        self._rate = rate
+        self._ids = {p.piece: token_id for token_id, p in enumerate(proto.pieces)}
+        self._keys, self._orders, self._merged = _merges(proto, self._ids)
+
+    def split(self, texts: Iterable[str], rng: np.random.Generator) -> list[list[int]]:
+        """Returns the token ids of each text, without start and end tokens.
+
+        Args:
+            texts: normalised texts, see `Tokenizer.normalize`.
+            rng: draws the merges that are left out.
+        """
+        lines = [SPACE_SYMBOL + text.replace(" ", SPACE_SYMBOL) if text else "" for text in texts]
+        words = [_WORDS.findall(line) for line in lines]
+        symbols = [self._symbols_of(word) for word in itertools.chain.from_iterable(words)]
+        lengths = np.array([len(each) for each in symbols])
+        merged: list[Any] = [None] * len(symbols)
+        for length in np.unique(lengths):
+            (numbers,) = np.nonzero(lengths == length)
+            matrix = self._merge(np.array([symbols[number] for number in numbers]), rng)
+            for number, row in zip(numbers, matrix, strict=True):
+                merged[number] = row[row >= 0].tolist()
+        split = iter(merged)
+        return [[token_id for _ in each for token_id in next(split)] for each in words]
+
+    def _symbols_of(self, word):
+        """The ids of a word's characters; of an unknown character, those of its bytes."""
+        symbols = []
+        for character in word:
+            known = self._ids.get(character)
+            encoded = (self._ids[f"<0x{byte:02X}>"] for byte in character.encode())
+            symbols += encoded if known is None else [known]
+        return symbols
+
+    def _merge(self, symbols, rng):
+        """Merges the symbols of words of one length, int64 `(words, length)`; -1 fills the ends."""
+        active = np.arange(len(symbols))
+        column = np.arange(symbols.shape[1])
+        while active.size and len(column) > 1:
+            now = symbols[active]
+            orders = self._find(now[:, :-1], now[:, 1:])
+            orders[rng.random(orders.shape) < self._rate] = NO_MERGE
+            first = orders.argmin(axis=1)
+            order = orders.min(axis=1)
+            is_merged = order != NO_MERGE
+            active, now, first, order = (each[is_merged] for each in (active, now, first, order))
+            following = np.pad(now[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+            now = np.where(column > first[:, None], following, now)
+            now[np.arange(len(now)), first] = self._merged[order]
+            symbols[active] = now
+        return symbols
+
+    def _find(self, left, right):
+        """Returns when the model learned the merge of each pair; `NO_MERGE` for other pairs."""
+        keys = _key(left, right)
+        places = np.searchsorted(self._keys, keys)
+        return np.where(self._keys[places] == keys, self._orders[places], NO_MERGE)
+
+
+def _merges(proto, ids):
+    """Returns the sorted keys of all pairs, the order of each, and the merged ids by order."""
+    pieces = [p for p in proto.pieces if p.type == p.NORMAL and len(p.piece) > 1]
+    pieces.sort(key=lambda piece: -piece.score)
+    orders = {NO_MERGE: NO_MERGE}  # a last key, which is no pair
+    for order, piece in enumerate(p.piece for p in pieces):
+        for middle in range(1, len(piece)):
+            left, right = ids.get(piece[:middle]), ids.get(piece[middle:])
+            if left is not None and right is not None:
+                orders[_key(left, right)] = order
+    keys = sorted(orders)
+    return (
+        np.array(keys),
+        np.array([orders[k] for k in keys]),
+        np.array([ids[p.piece] for p in pieces]),
+    )
+
+
+def _key(left, right):
+    return left * 2**32 + right

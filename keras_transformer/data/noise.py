@@ -1,0 +1,74 @@
+"""What differs from epoch to epoch in the tokens of a batch: splits of words, dropped words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data.bpe_dropout import BpeDropout
+from keras_transformer.data.tokenizer_like import TokenizerLike
+
+
+class Noise:
+    """Random changes of training batches; the arguments are those of `make_dataset`.
+
+    Args:
+        tokenizers: those of source and target, "side" 0 and 1.
+        subword_regularization: float in (0, 1], or `None`.
+        word_dropout: float in [0, 1).
+        longest: maximum tokens of a row, END included.
+
+    Raises:
+        ValueError: if a number is out of range, or a tokenizer cannot do it.
+    """
+
+    def __init__(
+        self,
+        tokenizers: Sequence[TokenizerLike],
+        subword_regularization: float | None,
+        word_dropout: float,
+        longest: float,
+    ) -> None:
+        self._tokenizers, self._longest = tokenizers, longest
+        self._word_dropout = word_dropout
+        self._splits = None
+        if subword_regularization is not None:
+            if not 0 < subword_regularization <= 1:
+                raise ValueError(
+                    "`subword_regularization` must be more than 0 and at most 1. "
+                    f"Received: subword_regularization={subword_regularization}"
+                )
+            self._splits = [BpeDropout(each, subword_regularization) for each in tokenizers]
+        if not 0 <= word_dropout < 1:
+            raise ValueError(
+                "`word_dropout` must be at least 0 and less than 1. "
+                f"Received: word_dropout={word_dropout}"
+            )
+        if word_dropout and not all(hasattr(each, "unk_token_id") for each in tokenizers):
+            raise ValueError(
+                "`word_dropout` needs tokenizers with an `unk_token_id`. "
+                f"Received: {', '.join(map(repr, tokenizers))}"
+            )
+
+    def split(
+        self, side: int, rows: list[np.ndarray], rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Returns rows of token ids, which end with END, of the same texts, split anew."""
+        if self._splits is None:
+            return rows
+        tokenizer = self._tokenizers[side]
+        texts = tokenizer.detokenize([row.tolist() for row in rows]).numpy()
+        found = self._splits[side].split([text.decode() for text in texts], rng)
+        return [
+            np.append(new, old[-1]) if len(new) < self._longest else old
+            for new, old in zip(found, rows, strict=True)
+        ]
+
+    def drop_words(self, side: int, token_ids: np.ndarray, rng: np.random.Generator) -> None:
+        """Writes the unknown token over tokens `(B, L)`, but not over the special ones."""
+        if not self._word_dropout:
+            return
+        tokenizer: Any = self._tokenizers[side]
+        special = tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id
+        is_dropped = rng.random(token_ids.shape) < self._word_dropout
+        token_ids[is_dropped & ~np.isin(token_ids, special)] = tokenizer.unk_token_id

@@ -1,0 +1,87 @@
+"""What a recipe's training settings make of optimizer, model and batches."""
+
+import math
+
+import numpy as np
+import pytest
+
+from keras_transformer import Tokenizer, number_names
+from keras_transformer.runs.build import build_model, build_stream
+from keras_transformer.training.distribution import get_strategy
+from tests.runs.tiny_run import recipe
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory):
+    lines = [text for pair in number_names("train", 500) for text in pair]
+    path = tmp_path_factory.mktemp("build") / "tokenizer.model"
+    tokenizer = Tokenizer.train_on_lines(lines, 330, path)
+    return tokenizer, tokenizer
+
+
+def optimizer_of(tokenizers, **training):
+    return build_model(recipe(**training), tokenizers, get_strategy("single")).optimizer
+
+
+def test_cosine_schedule_rises_to_the_peak_and_falls_to_the_minimum(tokenizers):
+    optimizer = optimizer_of(
+        tokenizers,
+        **{"schedule": "cosine", "learning_rate": 0.01, "min_learning_rate": 0.001},
+        **{"warmup_steps": 10, "decay_updates": 110},
+    )
+    for update, expected in [
+        (0, 0.001),  # a tenth of the peak; the warm-up is linear
+        (5, 0.001 + 0.5 * 0.009),
+        (10, 0.01),
+        (35, 0.001 + 0.009 * (1 + math.cos(math.pi / 4)) / 2),
+        (60, 0.0055),
+        (110, 0.001),
+        (500, 0.001),
+    ]:
+        optimizer.iterations.assign(update)
+        np.testing.assert_allclose(float(optimizer.learning_rate), expected, rtol=1e-5)
+
+
+def test_floor_of_the_inverse_square_root(tokenizers):
+    optimizer = optimizer_of(tokenizers, min_learning_rate=0.019)
+    for update, expected in [(9, 0.02), (10, 0.02 * (10 / 11) ** 0.5), (500, 0.019)]:
+        optimizer.iterations.assign(update)
+        np.testing.assert_allclose(float(optimizer.learning_rate), expected, rtol=1e-5)
+
+
+def test_adam_has_the_settings_of_the_recipe_or_the_paper(tokenizers):
+    names = "beta_1", "beta_2", "epsilon", "weight_decay", "use_ema"
+    paper = optimizer_of(tokenizers)
+    assert [getattr(paper, name) for name in names] == [0.9, 0.98, 1e-9, None, False]
+    other = optimizer_of(tokenizers, beta_1=0.8, beta_2=0.999, adam_epsilon=1e-8, weight_decay=0.1)
+    assert [getattr(other, name) for name in names] == [0.8, 0.999, 1e-8, 0.1, False]
+
+
+def test_weight_decay_spares_biases_and_layer_norms(tokenizers):
+    model = build_model(recipe(weight_decay=0.5), tokenizers, get_strategy("single"))
+    before = {v.path: np.array(v) for v in model.trainable_variables}
+    for variable in model.trainable_variables:  # biases begin as zeros
+        variable.assign(variable + 1.0)
+    zeros = [np.zeros(v.shape, "float32") for v in model.trainable_variables]
+    model.optimizer.iterations.assign(9)  # the peak of the rate, 0.02
+    model.optimizer.apply(zeros, model.trainable_variables)
+    for variable in model.trainable_variables:
+        is_spared = variable.path.endswith(("bias", "gamma", "beta"))
+        factor = 1.0 if is_spared else 1 - 0.5 * 0.02
+        expected = (before[variable.path] + 1) * factor
+        np.testing.assert_allclose(np.array(variable), expected, rtol=1e-5, err_msg=variable.path)
+
+
+def test_r_drop_is_set_and_only_training_batches_have_noise(tokenizers):
+    noisy = recipe(r_drop=2.0, word_dropout=0.3, subword_regularization=0.3)
+    assert build_model(noisy, tokenizers, get_strategy("single")).r_drop == 2.0
+    for split, is_noisy in (("train", True), ("validation", False)):
+        noise, usual = (build_stream(each, ".", tokenizers, split) for each in (noisy, recipe()))
+        rows = noise.batches(0)[0]
+        same = [
+            np.array_equal(one, other)
+            for one, other in zip(noise.arrays(rows)[1], usual.arrays(rows)[1], strict=True)
+        ]
+        assert all(same) != is_noisy
