@@ -37,9 +37,7 @@ def serve(
     max_wait_ms: Annotated[
         float, typer.Option(help="How long a line waits for others to run with.", min=0)
     ] = 2.0,
-    threads: Annotated[
-        int, typer.Option(help="Cores that one operation of the model may use.", min=1)
-    ] = 1,
+    threads: Annotated[int, typer.Option(help="Cores that TensorFlow may use.", min=1)] = 1,
     max_queue: Annotated[
         int, typer.Option(help="Most lines that wait; further requests get status 503.", min=1)
     ] = 1_024,

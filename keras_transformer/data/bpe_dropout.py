@@ -47,6 +47,7 @@ class BpeDropout:
                 f"Received: {tokenizer!r}"
             )
         self._rate = rate
+        self._symbols: dict[str, list[int]] = {}  # by word
         self._ids = {p.piece: token_id for token_id, p in enumerate(proto.pieces)}
         self._keys, self._orders, self._merged = _merges(proto, self._ids)
 
@@ -72,12 +73,13 @@ class BpeDropout:
 
     def _symbols_of(self, word):
         """The ids of a word's characters; of an unknown character, those of its bytes."""
-        symbols = []
-        for character in word:
-            known = self._ids.get(character)
-            encoded = (self._ids[f"<0x{byte:02X}>"] for byte in character.encode())
-            symbols += encoded if known is None else [known]
-        return symbols
+        if word not in self._symbols:
+            self._symbols[word] = symbols = []
+            for character in word:
+                known = self._ids.get(character)
+                encoded = (self._ids[f"<0x{byte:02X}>"] for byte in character.encode())
+                symbols += encoded if known is None else [known]
+        return self._symbols[word]
 
     def _merge(self, symbols, rng):
         """Merges the symbols of words of one length, int64 `(words, length)`; -1 fills the ends."""
@@ -91,7 +93,7 @@ class BpeDropout:
             order = orders.min(axis=1)
             is_merged = order != NO_MERGE
             active, now, first, order = (each[is_merged] for each in (active, now, first, order))
-            following = np.pad(now[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+            following = np.concatenate([now[:, 1:], np.full((len(now), 1), -1)], axis=1)
             now = np.where(column > first[:, None], following, now)
             now[np.arange(len(now)), first] = self._merged[order]
             symbols[active] = now

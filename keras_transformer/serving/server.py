@@ -42,7 +42,7 @@ def serve(
         limits: `Limits`.
         max_batch: int, lines in a batch.
         max_wait: float, seconds that a line waits for others.
-        threads: int, cores that an operation of the model may use.
+        threads: int, cores that TensorFlow may use.
         cors_origins: list of strings: pages of these origins may call the server.
         import_tensorflow: function that imports TensorFlow without its messages.
 

@@ -220,7 +220,7 @@ def test_r_drop_with_a_loss_of_ones_own_is_refused():
     use_r_drop(model)
     model.compile("sgd", SmoothedCrossEntropy())
     with pytest.raises(ValueError, match="compute_loss.*r_drop=3.0"):
-        model.train_on_batch([SOURCE, TARGET], LABELS)
+        model.train_on_batch([SOURCE, TARGET], LABELS, WEIGHTS)
 
 
 class OwnLoss(Transformer):
