@@ -1,11 +1,13 @@
-"""BLEU and chrF (by sacreBLEU, with signature) and exact match of lists of strings.
+"""BLEU and chrF (by sacreBLEU, with signature), exact match, and the paired bootstrap.
 
 Imports nothing of the package. Paper section 6.1 (table 2 reports BLEU).
 """
 
 import dataclasses
-import operator
 from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+References: TypeAlias = Iterable[str] | Iterable[Iterable[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,19 +19,48 @@ class Score:
         value: from 0 to 100.
         signature: sacreBLEU's signature: the settings that the score was computed with. Compare
             scores only if their signatures are equal.
+        length_ratio: tokens of the translations / tokens of the references nearest in length, for
+            BLEU; else `None`.
     """
 
     name: str
     value: float
     signature: str
+    length_ratio: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.name} {self.value:.2f} ({self.signature})"
+        ratio = "" if self.length_ratio is None else f", length ratio {self.length_ratio:.3f}"
+        return f"{self.name} {self.value:.2f} ({self.signature}){ratio}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two systems on the same lines.
+
+    Attributes:
+        score: float, BLEU of the system.
+        baseline: float, BLEU of the baseline.
+        p_value: float: how often chance alone makes a difference of this size. Usually a difference
+            is believed below 0.05.
+        signature: sacreBLEU's signature, with the number of samples.
+    """
+
+    score: float
+    baseline: float
+    p_value: float
+    signature: str
+
+    def __str__(self) -> str:
+        difference = self.score - self.baseline
+        return (
+            f"BLEU {self.score:.2f}, baseline {self.baseline:.2f}: {difference:+.2f}, "
+            f"p = {self.p_value:.3f} ({self.signature})"
+        )
 
 
 def bleu(
     hypotheses: Iterable[str],
-    references: Iterable[str],
+    references: References,
     tokenized: bool = False,
     lowercase: bool = False,
 ) -> Score:
@@ -37,7 +68,8 @@ def bleu(
 
     Args:
         hypotheses: the translations.
-        references: one reference for each translation, in the same order.
+        references: one reference for each translation, in the same order; for several references,
+            a list of such lists.
         tokenized: whether the text is already tokenized. `False`: plain text, which sacreBLEU
             tokenizes with `13a`; use it for scores that you publish. `True`: sacreBLEU splits the
             text at white space only.
@@ -49,19 +81,50 @@ def bleu(
     Reference:
         [Post, 2018](https://aclanthology.org/W18-6319), "A Call for Clarity in Reporting BLEU".
     """
-    from sacrebleu.metrics import BLEU
-
-    tokenize = "none" if tokenized else "13a"
-    # `force` only silences the warning that the text looks tokenized.
-    return _score(BLEU(tokenize=tokenize, lowercase=lowercase, force=True), hypotheses, references)
+    return _score(_bleu(tokenized, lowercase), hypotheses, references)
 
 
-def chrf(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
+def paired_bootstrap(
+    hypotheses: Iterable[str],
+    baseline: Iterable[str],
+    references: References,
+    tokenized: bool = False,
+    lowercase: bool = False,
+) -> Comparison:
+    """Compares the BLEU of two systems on 1,000 random samples of the lines.
+
+    Args:
+        hypotheses: the translations.
+        baseline: those of the other system, of the same lines.
+        references, tokenized, lowercase: as in `bleu`.
+
+    Raises:
+        ValueError: if the lists are empty or of unequal length.
+
+    Reference:
+        [Koehn, 2004](https://aclanthology.org/W04-3250), as in sacreBLEU.
+    """
+    from sacrebleu.significance import PairedTest
+
+    scores: Any
+    translations, streams = _checked_lists(hypotheses, references)
+    others, _ = _checked_lists(baseline, streams)
+    metric = _bleu(tokenized, lowercase)
+    systems = [("baseline", others), ("system", translations)]
+    signatures, scores = PairedTest(systems, {"BLEU": metric}, streams, test_type="bs")()
+    before, now = (each.score for each in scores["BLEU"])
+    # Of equal scores, sacreBLEU says that chance would hardly ever make the difference, 0.
+    p_value = 1.0 if now == before else scores["BLEU"][1].p_value
+    return Comparison(now, before, p_value, str(signatures["BLEU"]))
+
+
+def chrf(hypotheses: Iterable[str], references: References) -> Score:
     """Corpus chrF2: F-score of character 1- to 6-grams, without white space; recall has weight 2.
 
     Args:
         hypotheses: the translations.
-        references: one reference for each translation, in the same order.
+        references: one reference for each translation, in the same order; for several references,
+            a list of such lists.
 
     Raises:
         ValueError: if the lists are empty or of unequal length.
@@ -74,33 +137,47 @@ def chrf(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
     return _score(CHRF(), hypotheses, references)
 
 
-def exact_match(hypotheses: Iterable[str], references: Iterable[str]) -> float:
+def exact_match(hypotheses: Iterable[str], references: References) -> float:
     """Fraction of translations that equal their reference, character for character.
 
     Args:
         hypotheses: the translations.
-        references: one reference for each translation, in the same order.
+        references: one reference for each translation, in the same order; for several references,
+            a list of such lists.
 
     Raises:
         ValueError: if the lists are empty or of unequal length.
     """
-    translations, expected = _checked_lists(hypotheses, references)
-    return sum(map(operator.eq, translations, expected)) / len(expected)
+    translations, streams = _checked_lists(hypotheses, references)
+    matches = (text in expected for text, *expected in zip(translations, *streams, strict=True))
+    return sum(matches) / len(translations)
+
+
+def _bleu(tokenized, lowercase):
+    from sacrebleu.metrics import BLEU
+
+    # `force` only silences the warning that the text looks tokenized.
+    return BLEU(tokenize="none" if tokenized else "13a", lowercase=lowercase, force=True)
 
 
 def _checked_lists(hypotheses, references):
+    """Returns the translations, and a list of lists of references."""
     hypotheses, references = list(hypotheses), list(references)
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            "`hypotheses` and `references` must have equal length. "
-            f"Received: {len(hypotheses)} hypotheses, {len(references)} references"
-        )
+    has_several = references and not isinstance(references[0], str)
+    streams = [list(each) for each in references] if has_several else [references]
+    for stream in streams:
+        if len(hypotheses) != len(stream):
+            raise ValueError(
+                "`hypotheses` and `references` must have equal length. "
+                f"Received: {len(hypotheses)} hypotheses, {len(stream)} references"
+            )
     if not hypotheses:
         raise ValueError("`hypotheses` must hold at least one line. Received: hypotheses=[]")
-    return hypotheses, references
+    return hypotheses, streams
 
 
 def _score(metric, hypotheses, references):
-    hypotheses, references = _checked_lists(hypotheses, references)
-    result = metric.corpus_score(hypotheses, [references])
-    return Score(result.name, result.score, str(metric.get_signature()))
+    hypotheses, streams = _checked_lists(hypotheses, references)
+    result = metric.corpus_score(hypotheses, streams)
+    ratio = getattr(result, "ratio", None)  # BLEU's, of lengths
+    return Score(result.name, result.score, str(metric.get_signature()), ratio)

@@ -472,7 +472,14 @@ def test_evaluate_takes_other_files(folder, tmp_path):
     ran = cli("evaluate", "run", *words)
     assert "of 2 lines" in ran.stdout and "BLEU" not in ran.stdout
     (tmp_path / "a.de").write_text("eins zwei drei vier\nzwei\n")
-    assert "tok:none" in cli("evaluate", "run", *words).stdout
+    output = "--output", tmp_path / "out.de", "--reference", tmp_path / "a.de"
+    several = cli("evaluate", "run", *words, *output).stdout
+    assert "tok:none" in several and "nrefs:2" in several and "length ratio" in several
+    ran = cli("evaluate", "run", *words, "--baseline", tmp_path / "out.de")
+    assert ": +0.00, p = 1.000 (nrefs:1|bs:1000" in ran.stdout
+    ran = cli("evaluate", "run", *words, "--baseline", folder / "small.tsv")
+    assert ran.exit_code == 2
+    assert "`--baseline` must hold a translation for each of the 2 lines" in ran.stderr
     assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
 
 

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.evaluation import bleu, chrf, exact_match
+from keras_transformer.evaluation import bleu, chrf, exact_match, paired_bootstrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
@@ -89,13 +89,46 @@ def test_recall_has_weight_4_in_chrf():
     assert chrf(["a"], ["ab"]).value == pytest.approx(100 * 5 * 0.5 / 4.5)
 
 
+def test_length_ratio_is_of_the_words():
+    words = [sum(len(line.split()) for line in side) for side in (HYPOTHESES, REFERENCES)]
+    score = bleu(HYPOTHESES, REFERENCES, tokenized=True)
+    assert score.length_ratio == pytest.approx(words[0] / words[1])
+    assert str(score).endswith(f", length ratio {words[0] / words[1]:.3f}")
+    assert chrf(HYPOTHESES, REFERENCES).length_ratio is None
+
+
+def test_each_translation_may_have_several_references():
+    mixed = [*HYPOTHESES[:2], *REFERENCES[2:]]
+    streams = [REFERENCES, HYPOTHESES]
+    assert bleu(mixed, streams, tokenized=True).value == pytest.approx(100)
+    assert "nrefs:2" in chrf(mixed, streams).signature
+    assert exact_match(mixed, streams) == 1.0
+    assert exact_match(mixed, [REFERENCES]) == exact_match(mixed, REFERENCES) == 0.5
+
+
+def test_paired_bootstrap_tells_a_difference_from_chance():
+    references, worse = REFERENCES * 25, HYPOTHESES * 25
+    found = paired_bootstrap(references, worse, references, tokenized=True)
+    assert found.score == pytest.approx(100)
+    assert found.baseline == pytest.approx(bleu(worse, references, tokenized=True).value)
+    assert found.p_value < 0.01 and "bs:1000" in found.signature
+    assert paired_bootstrap(worse, worse, references).p_value == 1.0
+    # Each is better on one half of the lines.
+    halves = ["a b c d"] * 50, ["e"] * 50
+    by_chance = paired_bootstrap(
+        [*halves[0], *halves[1]], [*halves[1], *halves[0]], ["a b c d"] * 100
+    )
+    assert by_chance.score == by_chance.baseline and by_chance.p_value == 1.0
+
+
 def test_exact_match_is_the_fraction_of_equal_lines():
     assert exact_match(HYPOTHESES, [*HYPOTHESES[:3], "other"]) == 0.75
 
 
 @pytest.mark.parametrize("metric", [bleu, chrf, exact_match])
 def test_unequal_or_empty_lists_raise(metric):
-    with pytest.raises(ValueError, match="2 hypotheses, 1 references"):
-        metric(["a", "b"], ["a"])
+    for references in (["a"], [["a", "b"], ["a"]]):
+        with pytest.raises(ValueError, match="2 hypotheses, 1 references"):
+            metric(["a", "b"], references)
     with pytest.raises(ValueError, match="at least one line"):
         metric([], [])

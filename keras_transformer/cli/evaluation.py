@@ -1,5 +1,6 @@
 """Commands that evaluate a run: `evaluate` computes scores, `plot` draws figures."""
 
+import itertools
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +33,12 @@ def evaluate(
     source: Annotated[
         str | None, typer.Option(help="File of source lines. [default: the recipe's test split]")
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="File of references.")] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option(help="File of references; several times for several.")
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="File of other translations: paired bootstrap of BLEU.")
+    ] = None,
     tokenized: Annotated[
         bool, typer.Option("--tokenized", help="Text is tokenized: BLEU splits at white space.")
     ] = False,
@@ -48,7 +54,10 @@ def evaluate(
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
     model: options.Model = None,
 ) -> None:
-    """Translate a test set and score it: BLEU and chrF with their signatures, exact match."""
+    """Translate a test set and score it: BLEU and chrF with their signatures, exact match.
+
+    Nothing here computes COMET: its models would have to be downloaded. Use --output.
+    """
     with one_line_errors():
         from keras_transformer.runs.folder import RunFolder
 
@@ -58,16 +67,16 @@ def evaluate(
             folder.report()  # fails early if the report is damaged
         if output is not None:
             options.check_output(output)
-        pairs = list(test_pairs(run, data, source, reference))
-        if not pairs:
-            raise ValueError(f"`--source` must hold a line to translate. Received: {source}")
-        references = [target for _, target in pairs]
+        sources, references = test_set(run, data, source, reference)
+        others = baseline and read_baseline(baseline, len(sources))
         translator = load_translator(run, model, **options.search_settings(context))
-        with progress(len(pairs)) as on_progress:
-            translations = translator([line for line, _ in pairs], on_progress=on_progress)
+        with progress(len(sources)) as on_progress:
+            translations = translator(sources, on_progress=on_progress)
         scores, match = evaluation_scores(translations, references, tokenized)
-        print_samples(pairs[:samples], translations)
-        print(*scores, f"exact match {match:.4f} of {len(pairs):,} lines", sep="\n", flush=True)
+        print_samples(samples, sources, translations, references[0])
+        print(*scores, f"exact match {match:.4f} of {len(sources):,} lines", sep="\n", flush=True)
+        if others:
+            print_comparison(translations, others, references, tokenized)
         if output is not None:
             write_translations(output, translations)
         if is_recorded:
@@ -119,9 +128,28 @@ def plot(
             print(path)
 
 
-def print_samples(pairs, translations):
-    """Prints some pairs of a test set with the translations of their sources."""
-    for (source, reference), translation in zip(pairs, translations, strict=False):
+def read_baseline(path, lines):
+    """Returns the lines of a file; raises a `ValueError` unless it has this number of them."""
+    from keras_transformer.data.corpus import read_lines
+
+    others = list(read_lines(path))
+    if len(others) != lines:
+        raise ValueError(
+            f"`--baseline` must hold a translation for each of the {lines:,} lines. "
+            f"Received: {path}, with {len(others):,} lines"
+        )
+    return others
+
+
+def print_comparison(translations, others, references, tokenized):
+    from keras_transformer import evaluation
+
+    print(evaluation.paired_bootstrap(translations, others, references, tokenized))
+
+
+def print_samples(number, *columns):
+    """Prints the first of some sources, translations and references."""
+    for source, translation, reference in itertools.islice(zip(*columns, strict=True), number):
         print(f"source       {source}")
         print(f"translation  {translation}")
         print(f"reference    {reference}\n")
@@ -151,31 +179,51 @@ def record(folder, settings, scores, match):
 
 
 def evaluation_scores(translations, references, tokenized):
-    """Returns a list of scores (chrF, and BLEU if a reference has 4 words), and the exact match."""
+    """Returns a list of scores (chrF, and BLEU if a reference has 4 words), and the exact match.
+
+    Args:
+        translations: list of strings.
+        references: a list of lists of strings.
+        tokenized: whether BLEU splits at white space only.
+    """
     from keras_transformer import evaluation
 
     scores = [evaluation.chrf(translations, references)]
     # BLEU counts 4-grams: if no reference has one, it is 0 for any translation.
-    if any(len(line.split()) >= 4 for line in references):
+    if any(len(line.split()) >= 4 for line in itertools.chain.from_iterable(references)):
         scores.insert(0, evaluation.bleu(translations, references, tokenized=tokenized))
     return scores, evaluation.exact_match(translations, references)
 
 
-def test_pairs(run, data, source=None, reference=None, instead="`--source` and `--reference`"):
-    """Returns the sentence pairs to evaluate, from two files or the test split of the recipe.
+def test_set(run, data, source, references):
+    """Returns the lines to translate, and a list of lists of references.
+
+    They are from files, or from the test split of the recipe.
+    """
+    from keras_transformer.data.corpus import read_parallel
+
+    if (source is None) != (not references):
+        raise ValueError(
+            "`--source` and `--reference` must be given together. Received: --source "
+            f"{source}, --reference {' '.join(references or ['None'])}"
+        )
+    if source is None:
+        corpora = [list(test_pairs(run, data, instead="`--source` and `--reference`"))]
+    else:
+        corpora = [list(read_parallel(source, reference)) for reference in references]
+    sources = [line for line, _ in corpora[0]]
+    if not sources:
+        raise ValueError(f"`--source` must hold a line to translate. Received: {source}")
+    return sources, [[target for _, target in corpus] for corpus in corpora]
+
+
+def test_pairs(run, data, instead):
+    """Returns the sentence pairs of the test split of the recipe.
 
     `instead` names the options that replace a missing test split.
     """
-    from keras_transformer.data.corpus import read_parallel
     from keras_transformer.runs.folder import RunFolder
 
-    if (source is None) != (reference is None):
-        raise ValueError(
-            "`--source` and `--reference` must be given together. "
-            f"Received: --source {source}, --reference {reference}"
-        )
-    if source is not None:
-        return read_parallel(source, reference)
     settings = RunFolder.existing(run).recipe().data
     if settings.test is None:
         raise ValueError(f"The run's recipe has no test split; give {instead}.")
