@@ -55,7 +55,7 @@ def linear_cross_entropy(
     """
     constant = ops.stop_gradient(hidden)
     matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
-    chunks = _chunks(constant, labels, weights)
+    chunks = _chunks(constant, labels, weights, passes=2 if r_drop else 1)
     values, of_kernel = _scores_of_chunks(chunks, matrix, with_gradient, with_predictions, r_drop)
     log_sums, label_logits, predictions, divergences, *of_hidden = (
         ops.reshape(each, (-1, *each.shape[2:]))[: ops.shape(labels)[0]] for each in values
@@ -85,16 +85,16 @@ def _zero(tensor, gradient):
     return product - ops.stop_gradient(product)
 
 
-def _chunks(*tensors):
+def _chunks(*tensors, passes):
     """`(N, ...)` -> `(chunks, C, ...)`, padded with zeros; C is at most `CHUNK`.
 
-    Chunks of equal size leave few sizes, and oneDNN prepares its kernels for each. The size is
-    even, so that the two passes of a token stay together.
+    Chunks of equal size leave few sizes, and oneDNN prepares its kernels for each. The passes of a
+    token stay together.
     """
     count = ops.shape(tensors[0])[0]
     number = count // CHUNK + 1
     size = count // number + 1
-    size += size % 2
+    size += size % passes
 
     def split(tensor):
         zeros = ops.zeros((number * size - count, *tensor.shape[1:]), tensor.dtype)
