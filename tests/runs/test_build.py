@@ -1,5 +1,6 @@
 """What a recipe's training settings make of optimizer, model and batches."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from keras_transformer import Tokenizer, number_names
 from keras_transformer.runs.build import build_model, build_stream
+from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.training.distribution import get_strategy
 from tests.runs.tiny_run import recipe
 
@@ -53,7 +55,8 @@ def test_floor_of_the_inverse_square_root(tokenizers):
 
 def test_adam_has_the_settings_of_the_recipe_or_the_paper(tokenizers):
     names = "beta_1", "beta_2", "epsilon", "weight_decay", "use_ema"
-    paper = optimizer_of(tokenizers)
+    default = dataclasses.replace(recipe(), training=TrainingSettings())
+    paper = build_model(default, tokenizers, get_strategy("single")).optimizer
     assert [getattr(paper, name) for name in names] == [0.9, 0.98, 1e-9, None, False]
     other = optimizer_of(tokenizers, beta_1=0.8, beta_2=0.999, adam_epsilon=1e-8, weight_decay=0.1)
     assert [getattr(other, name) for name in names] == [0.8, 0.999, 1e-8, 0.1, False]
