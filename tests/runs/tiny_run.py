@@ -18,8 +18,6 @@ PAIRS = 500
 def recipe(dropout=0.1, validation=None, **training):
     """1+1 layers on number names: ten updates per epoch, a checkpoint after every update."""
     quick = {"batch_tokens": 1024, "epochs": 2, "learning_rate": 0.02, "warmup_steps": 10}
-    # With the paper's 1e-9, Adam makes whole steps of gradients that are nothing but rounding.
-    quick["adam_epsilon"] = 1e-6
     kept = {"checkpoint_updates": 1, "keep_last": 500}
     return Recipe.from_dict(
         {
