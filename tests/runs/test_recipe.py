@@ -75,6 +75,25 @@ def test_recipe_with_other_data_vocabulary_or_model_is_another_run():
     assert recipe().continues(recipe())
 
 
+# Sections 5.1 to 5.4 and 6.1, Table 3: (d_model, d_ff, h, dropout, checkpoints averaged).
+PAPER = {"wmt_base": (512, 2048, 8, 0.1, 5), "wmt_big": (1024, 4096, 16, 0.3, 20)}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_recipe_of_wmt_has_the_numbers_of_the_paper(name):
+    found = Recipe.load(name)
+    model, training = found.model_config(found.vocabulary.size), found.training
+    sizes = (model.hidden_dim, model.intermediate_dim, model.num_heads, model.dropout)
+    assert (*sizes, training.average) == PAPER[name]
+    assert model.num_encoder_layers == model.num_decoder_layers == 6
+    assert not model.normalize_first
+    assert (found.vocabulary.size, found.vocabulary.joint) == (37_000, True)
+    assert (training.batch_tokens, training.warmup_steps) == (25_000, 4_000)
+    assert training.learning_rate is None  # equation 3
+    assert (training.beta_1, training.beta_2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert training.label_smoothing == 0.1
+
+
 @pytest.mark.parametrize(
     "field, wrong",
     [
