@@ -36,6 +36,8 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
 
+PRINTED = re.compile(r"^<!-- printed -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
 every_page = pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.name)
 
 
@@ -338,6 +340,8 @@ def test_examples_run(page, tmp_path, trained):
         timeout=600,
     )
     assert run.returncode == 0, run.stderr
+    for block in PRINTED.findall(text):
+        assert block in run.stdout
     for folder, copy in copies.items():
         if folder.is_dir() and not copy.is_dir():
             shutil.copytree(folder, copy)
