@@ -1,5 +1,6 @@
 """Commands that check, train and average a run: `doctor`, `train` and `average`."""
 
+import functools
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,8 @@ def doctor(
 
         run = run or Path("runs") / Path(recipe).stem
         with check_progress(CHECKS) as on_start:
-            findings = run_checks(parsed, data, run, timeout, typer.echo, on_start)
+            print_line = functools.partial(print, flush=True)
+            findings = run_checks(parsed, data, run, timeout, print_line, on_start)
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 
