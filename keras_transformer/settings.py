@@ -109,8 +109,8 @@ def read_yaml(text: str) -> Any:
 
 def yaml_line(value: Any) -> str:
     """Returns a plain value as one line of YAML."""
-    style = {"default_flow_style": True, "sort_keys": False, "allow_unicode": True}
-    text = yaml.dump(value, Dumper=_Dumper, width=sys.maxsize, **style)
+    style: dict[str, Any] = {"default_flow_style": True, "width": sys.maxsize, "sort_keys": False}
+    text = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, **style)
     return text.removesuffix("...\n").strip()  # the end mark of a document that is one scalar
 
 
