@@ -61,6 +61,7 @@ def tables(text):
     found = {}
     for block in text.split("\n\n"):
         heading, *rows = block.splitlines()
+        keys = {}
         sections = found[heading.split("  ")[0].strip()] = {}
         for row in rows:
             key, *values = [cell.strip() for cell in row.strip().split("  ") if cell.strip()]
