@@ -78,9 +78,7 @@ class Settings:
             source: path of the file with the text, for error messages. Optional.
         """
         try:
-            return cls.from_dict(yaml.load(text, Loader=_Loader))
-        except yaml.YAMLError as error:
-            message = f"not valid YAML: {_problem_of(error)}"
+            return cls.from_dict(read_yaml(text))
         except ValueError as error:
             message = str(error)
         raise ValueError(message if source is None else f"{source}: {message}")
@@ -94,6 +92,26 @@ class Settings:
 
     def _reject(self, name, expected):
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={getattr(self, name)!r}")
+
+
+def read_yaml(text: str) -> Any:
+    """Returns the plain values of YAML text; see `Settings.from_yaml`.
+
+    Raises:
+        ValueError: if the text is not valid YAML.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        problem = _problem_of(error)
+    raise ValueError(f"not valid YAML: {problem}")
+
+
+def yaml_line(value: Any) -> str:
+    """Returns a plain value as one line of YAML."""
+    style: dict[str, Any] = {"default_flow_style": True, "width": sys.maxsize, "sort_keys": False}
+    text = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, **style)
+    return text.removesuffix("...\n").strip()  # the end mark of a document that is one scalar
 
 
 def _plain_number(value):

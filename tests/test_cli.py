@@ -196,14 +196,15 @@ def test_train_of_an_evaluated_run_writes_a_lost_file_again(folder, tmp_path, lo
 @pytest.mark.long
 def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     """By SIGTERM and by Ctrl-C, at any update, in real processes: the same bits at the end."""
-    training = {"batch_tokens": 512, "epochs": 3, "ema_momentum": 0.9}
+    training = {"batch_tokens": 512, "epochs": 2, "ema_momentum": 0.9}
+    changes = ["--set", "training.epochs=3"]
     kept = {"checkpoint_updates": 3, "keep_last": 4, "average": 2}
     recipe = RECIPE | {"training": RECIPE["training"] | training | kept}
     (folder / "long.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped run"
     words = ["train", "long.yaml", "--run"]
-    never_stopped = subprocess.Popen([*CLI, *words, whole], stderr=subprocess.PIPE)
-    words = [*words, str(stopped)]
+    never_stopped = subprocess.Popen([*CLI, *words, whole, *changes], stderr=subprocess.PIPE)
+    words = [*words, str(stopped), *changes]
     per_epoch = 56  # updates
     for epoch, number in enumerate((signal.SIGTERM, signal.SIGINT)):
         after = epoch * per_epoch + random.SystemRandom().randrange(10, per_epoch - 15)
@@ -227,6 +228,7 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     assert finished.returncode == 0, finished.stderr
     _, stderr = never_stopped.communicate(timeout=300)
     assert never_stopped.returncode == 0, stderr
+    assert yaml.safe_load((stopped / "config.yaml").read_text())["training"]["epochs"] == 3
     assert tiny_run.losses(stopped) == tiny_run.losses(whole)
     expected, resumed = tiny_run.checkpoints(whole), tiny_run.checkpoints(stopped)
     assert list(expected) == list(resumed) and max(expected) == 3 * per_epoch
@@ -290,8 +292,13 @@ def test_translate_gives_a_line_for_a_line(folder):
     assert len(lines) == 6 and lines[-1] == "", "five lines, each with its end"
     assert lines[1] == lines[2] == ""
     assert ran.stderr == b"", "nothing but the translation"
-    alone = cli("translate", "run", "--batch-sentences", 1, stdin=b"\ntwenty-one\n")
-    assert alone.stdout == "\n" + lines[0] + "\n", "also a batch without any text"
+    (folder / "two.en.gz").write_bytes(gzip.compress(b"\ntwenty-one"))
+    (folder / "two.de").write_text("before")
+    files = ("--input", "two.en.gz", "--output", "two.de")
+    filed = cli("translate", "run", "--batch-sentences", 1, *files)
+    assert filed.exit_code == 0 and filed.stdout == filed.stderr == ""
+    written = (folder / "two.de").read_bytes().decode()
+    assert written == "\n" + lines[0] + "\n", "also a batch without any text"
 
 
 def translator(**settings):
@@ -483,6 +490,22 @@ def test_evaluate_takes_other_files(folder, tmp_path):
     assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
 
 
+@pytest.mark.long
+def test_compare_translates_as_evaluate_does(folder, tmp_path):
+    """The same model twice: equal scores, and a difference that is chance."""
+    twin = shutil.copytree(folder / "run", tmp_path / "twin")
+    sources = [line.split("\t")[0] for line in (folder / "small.tsv").read_text().splitlines()]
+    (tmp_path / "a.en").write_text("".join(f"{line}\n" for line in sources), "utf-8")
+    (tmp_path / "a.de").write_text("eins zwei drei vier\n" * 20)
+    words = ("--source", tmp_path / "a.en", "--reference", tmp_path / "a.de", "--beam-size", 2)
+    ran = cli("compare", "run", twin, "--translate", *words)
+    assert ran.exit_code == 0, ran.stderr
+    bleu, chrf = cli("evaluate", "run", "--samples", 0, *words).stdout.splitlines()[:2]
+    assert ran.stdout.count(f"\n{bleu}\n{chrf}\n") == 2
+    assert f"{twin} against run, paired bootstrap:\nBLEU" in ran.stdout
+    assert ": +0.00, p = 1.000 (nrefs:1|bs:1000" in ran.stdout
+
+
 @pytest.mark.parametrize("blocked", ["output", "report"])
 def test_scores_are_printed_even_if_they_cannot_be_written(folder, tmp_path, blocked):
     run = shutil.copytree(folder / "run", tmp_path / "run")
@@ -641,6 +664,27 @@ MISTAKES = {
     "other recipe": (
         lambda f: ["train", broken(f, training={"warmup_steps": 7}), "--run", "run"],
         ["another recipe"],
+    ),
+    "a changed key that is unknown": (
+        lambda f: ["train", "recipe.yaml", "--set", "training.bach_tokens=5"],
+        ["recipe.yaml with training.bach_tokens=5", "'batch_tokens'"],
+    ),
+    "a changed key that needs a new run": (
+        lambda f: ["train", "recipe.yaml", "--run", "run", "--set", "training.warmup_steps=7"],
+        ["another recipe: training.warmup_steps is 50 there, 7 here.", "--no-resume"],
+    ),
+    "a changed key without a section": (
+        lambda f: ["doctor", "recipe.yaml", "--set", "epochs=5"],
+        ["SECTION.KEY=VALUE", "'epochs=5'"],
+    ),
+    "no file to translate": (
+        lambda f: ["translate", "run", "--input", "no.en"],
+        ["`--input`", "no.en"],
+    ),
+    "a folder to translate": (lambda f: ["translate", "run", "--input", "run"], ["'run'"]),
+    "no folder to translate into": (
+        lambda f: ["translate", "run", "--input", "train.en", "--output", "nodir/out"],
+        ["nodir", "--output"],
     ),
     "no run": (lambda f: ["translate", "no_run"], ["no_run", "no trained model"]),
     "no run to average": (lambda f: ["average", "no_run"], ["no_run"]),

@@ -18,7 +18,12 @@ import numpy as np
 import pytest
 
 from keras_transformer import plotting
-from keras_transformer.plotting import plot_attention, plot_history, plot_positional_encoding
+from keras_transformer.plotting import (
+    plot_attention,
+    plot_histories,
+    plot_history,
+    plot_positional_encoding,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -357,6 +362,47 @@ def test_history_file_that_is_missing_is_named(tmp_path):
         plot_history(tmp_path / "nowhere.csv")
 
 
+OTHER_HISTORY = {"epoch": [0, 1], "val_loss": [4.0, 3.0], "val_bleu": [1.0, 9.0]}
+
+
+def test_histories_have_a_panel_for_each_column_and_a_colour_for_each_training(tmp_path):
+    figure = plot_histories({"one": HISTORY, "$other_$": OTHER_HISTORY}, title="two runs")
+    draw(figure, tmp_path / "curves.png")
+    panels = {ax.get_ylabel(): curves(ax) for ax in figure.axes}
+    assert list(panels) == ["loss", "val_loss", "val_bleu", "learning_rate"]
+    histories = {"one": (HISTORY, [1, 2, 3, 4]), "$other_$": (OTHER_HISTORY, [1, 2])}
+    for column, lines in panels.items():
+        for name, (history, epochs) in histories.items():
+            points = zip(epochs, history[column], strict=True) if column in history else []
+            np.testing.assert_array_equal(
+                lines[name].get_xydata(), np.array(list(points)).reshape(-1, 2)
+            )
+    for name in histories:
+        assert len({lines[name].get_color() for lines in panels.values()}) == 1
+    assert panels["loss"]["one"].get_color() != panels["loss"]["$other_$"].get_color()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(histories)
+    assert figure.get_suptitle() == "two runs"
+
+
+def test_more_histories_than_colours_can_be_told_apart():
+    (ax,) = plot_histories({str(n): {"loss": [1.0]} for n in range(13)}).axes
+    assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines}) == 13
+
+
+@pytest.mark.parametrize(
+    "histories, received",
+    [
+        ({}, "[] with []"),
+        ({"a": {"loss": [1]}, "b": {"step": [1], "loss": [1]}}, "with ['epoch', 'step']"),
+        ({"a": {"seconds": [1]}}, "columns ['seconds']"),
+    ],
+)
+def test_histories_errors_name_what_was_received(histories, received):
+    with pytest.raises(ValueError, match=re.escape(received)):
+        plot_histories(histories)
+
+
 # The positional encoding
 
 
@@ -439,6 +485,7 @@ assert "matplotlib.pyplot" not in sys.modules
     [
         lambda: plot_attention(np.ones((1, 1, 1, 1)), ["a"], ["b"]),
         lambda: plot_history(HISTORY),
+        lambda: plot_histories({"one": HISTORY}),
         lambda: plot_positional_encoding(np.eye(4)),
         plotting.require_matplotlib,
     ],

@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from keras_transformer import __version__
-from keras_transformer.cli import data, decoding, evaluation, export, serving, training
+from keras_transformer.cli import (
+    comparison,
+    data,
+    decoding,
+    evaluation,
+    export,
+    serving,
+    training,
+)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
@@ -30,5 +38,5 @@ def program(
     """Sequence-to-sequence Transformers in Keras: train, translate, evaluate, export."""
 
 
-for group in (data, training, decoding, evaluation, export, serving):
+for group in (data, training, decoding, evaluation, comparison, export, serving):
     app.add_typer(group.commands)  # without a name: not `keras-transformer GROUP COMMAND`

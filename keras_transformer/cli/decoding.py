@@ -1,6 +1,5 @@
 """Commands that translate or score text: `translate` and `score`."""
 
-import io
 import math
 import sys
 from pathlib import Path
@@ -10,7 +9,8 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.errors import one_line_errors
-from keras_transformer.cli.translators import load_translator, long_line_reports, one_line, progress
+from keras_transformer.cli.progress import sentence_progress
+from keras_transformer.cli.translators import load_translator, long_line_reports, write_lines
 from keras_transformer.console import console
 
 MAX_PICTURES = 20
@@ -26,6 +26,12 @@ AttentionOption = Annotated[
     Path | None,
     typer.Option(help="Also draw the attention; several lines: out-1.png, out-2.png, ..."),
 ]
+InputOption = Annotated[
+    Path | None, typer.Option(help="File to translate, plain or .gz. [default: standard input]")
+]
+OutputOption = Annotated[
+    Path | None, typer.Option(help="File to write when all is done. [default: standard output]")
+]
 TokensOption = Annotated[
     bool, typer.Option("--tokens", help="Also print each token, a space and its log-probability.")
 ]
@@ -36,6 +42,7 @@ commands = typer.Typer()
 @commands.command(
     epilog=options.example(
         "keras-transformer translate runs/multi30k_en_de < english.txt",
+        "keras-transformer translate runs/mine --input english.txt.gz --output german.txt",
         "keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt",
         'echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png',
     )
@@ -43,6 +50,8 @@ commands = typer.Typer()
 def translate(
     context: typer.Context,
     run: options.RunArgument,
+    input: InputOption = None,
+    output: OutputOption = None,
     beam_size: options.BeamSize = 4,
     n_best: NBestOption = None,
     scores: ScoresOption = False,
@@ -60,18 +69,19 @@ def translate(
     batch_sentences: options.BatchSentences = 256,
     model: options.Model = None,
 ) -> None:
-    """Translate standard input to standard output, line by line."""
+    """Translate standard input to standard output, or a file to a file, line by line."""
     with one_line_errors():
         from keras_transformer import plotting
-        from keras_transformer.data.corpus import decode_lines
 
         if attention is not None:
             plotting.require_matplotlib()
-        lines = list(decode_lines(sys.stdin.buffer, "standard input"))
+        if output is not None:
+            options.check_output(output)
+        lines = lines_to_translate(input)
         pictures = [] if attention is None else picture_files(attention, len(lines))
         settings = options.search_settings(context)
         translator = load_translator(run, model, dtype=dtype, **settings)
-        with progress(len(lines)) as on_progress:
+        with sentence_progress(len(lines)) as on_progress:
             found = translator(
                 lines,
                 n_best=n_best or 1,
@@ -79,7 +89,7 @@ def translate(
                 batch_sentences=batch_sentences,
                 on_progress=on_progress,
             )
-        write_rows(hypothesis_rows(found, n_best is not None, scores))
+        write_lines(rows(hypothesis_rows(found, n_best is not None, scores)), output)
         for report in long_line_reports(found):
             console.print(report)
         if pictures:
@@ -118,14 +128,14 @@ def score(
         pairs = list(read_parallel(source, target))
         settings = options.search_settings(context)
         translator = load_translator(run, model, dtype=dtype, **settings)
-        with progress(len(pairs)) as on_progress:
+        with sentence_progress(len(pairs)) as on_progress:
             scored = translator.score(
                 [source_line for source_line, _ in pairs],
                 [target_line for _, target_line in pairs],
                 batch_sentences=batch_sentences,
                 on_progress=on_progress,
             )
-        write_rows(score_row(pair, tokens) for pair in scored)
+        write_lines(rows(score_row(pair, tokens) for pair in scored))
     count, total = sum(len(pair.tokens) for pair in scored), sum(pair.log_prob for pair in scored)
     mean = total / count if count else math.nan
     console.print(
@@ -134,13 +144,20 @@ def score(
     )
 
 
-def write_rows(rows):
-    """Writes each list of fields to standard output as one tab-separated line."""
-    out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
-    for fields in rows:
-        out.write("\t".join(one_line(field.replace("\t", " ")) for field in fields) + "\n")
-    out.flush()
-    out.detach()
+def lines_to_translate(path):
+    """Returns the lines of a file, or of standard input if the path is `None`."""
+    from keras_transformer.data.corpus import decode_lines, read_lines
+
+    if path is None:
+        return list(decode_lines(sys.stdin.buffer, "standard input"))
+    options.check_input(path)
+    return list(read_lines(path))
+
+
+def rows(table):
+    """Yields each iterable of fields as tab-separated text."""
+    for fields in table:
+        yield "\t".join(field.replace("\t", " ") for field in fields)
 
 
 def hypothesis_rows(found, with_number, with_score):

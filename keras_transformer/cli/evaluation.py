@@ -8,7 +8,8 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.errors import one_line_errors
-from keras_transformer.cli.translators import load_translator, long_line_reports, one_line, progress
+from keras_transformer.cli.progress import sentence_progress
+from keras_transformer.cli.translators import load_translator, long_line_reports, write_lines
 from keras_transformer.console import console
 
 # Search settings that are written to the report of a run.
@@ -68,9 +69,9 @@ def evaluate(
         if output is not None:
             options.check_output(output)
         sources, references = test_set(run, data, source, reference)
-        others = baseline and read_baseline(baseline, len(sources))
+        others = baseline and read_translations(baseline, len(sources), "--baseline")
         translator = load_translator(run, model, **options.search_settings(context))
-        with progress(len(sources)) as on_progress:
+        with sentence_progress(len(sources)) as on_progress:
             translations = translator(sources, on_progress=on_progress)
         scores, match = evaluation_scores(translations, references, tokenized)
         print_samples(samples, sources, translations, references[0])
@@ -78,7 +79,7 @@ def evaluate(
         if others:
             print_comparison(translations, others, references, tokenized)
         if output is not None:
-            write_translations(output, translations)
+            write_lines(translations, output)
         if is_recorded:
             record(folder, translator.settings, scores, match)
 
@@ -128,23 +129,30 @@ def plot(
             print(path)
 
 
-def read_baseline(path, lines):
-    """Returns the lines of a file; raises a `ValueError` unless it has this number of them."""
+def read_translations(path, lines, option):
+    """Returns the lines of a file; raises a `ValueError` unless it has this number of them.
+
+    `option` is named in the error.
+    """
     from keras_transformer.data.corpus import read_lines
 
     others = list(read_lines(path))
     if len(others) != lines:
         raise ValueError(
-            f"`--baseline` must hold a translation for each of the {lines:,} lines. "
+            f"`{option}` must hold a translation for each of the {lines:,} lines. "
             f"Received: {path}, with {len(others):,} lines"
         )
     return others
 
 
 def print_comparison(translations, others, references, tokenized):
+    """Prints the paired bootstrap of BLEU, with `others` as the baseline."""
     from keras_transformer import evaluation
 
-    print(evaluation.paired_bootstrap(translations, others, references, tokenized))
+    if has_bleu(references):
+        print(evaluation.paired_bootstrap(translations, others, references, tokenized))
+    else:
+        print("No reference has 4 words: BLEU is 0 for any translation and cannot be compared.")
 
 
 def print_samples(number, *columns):
@@ -153,17 +161,6 @@ def print_samples(number, *columns):
         print(f"source       {source}")
         print(f"translation  {translation}")
         print(f"reference    {reference}\n")
-
-
-def write_translations(path, lines):
-    """Writes lines to a file atomically, or to a device such as `/dev/null`."""
-    from keras_transformer.atomic_file import write_text
-
-    text = "".join(one_line(line) + "\n" for line in lines)
-    if path.exists() and not path.is_file():
-        path.write_text(text, "utf-8")
-    else:
-        write_text(path.resolve(), text)
 
 
 def record(folder, settings, scores, match):
@@ -189,10 +186,14 @@ def evaluation_scores(translations, references, tokenized):
     from keras_transformer import evaluation
 
     scores = [evaluation.chrf(translations, references)]
-    # BLEU counts 4-grams: if no reference has one, it is 0 for any translation.
-    if any(len(line.split()) >= 4 for line in itertools.chain.from_iterable(references)):
+    if has_bleu(references):
         scores.insert(0, evaluation.bleu(translations, references, tokenized=tokenized))
     return scores, evaluation.exact_match(translations, references)
+
+
+def has_bleu(references):
+    """Whether any reference has a 4-gram; if none has, BLEU is 0 for any translation."""
+    return any(len(line.split()) >= 4 for line in itertools.chain.from_iterable(references))
 
 
 def test_set(run, data, source, references):

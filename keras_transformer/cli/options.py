@@ -5,10 +5,33 @@ from typing import Annotated, Literal
 
 import typer
 
+from keras_transformer.cli import completion
+
 RecipeArgument = Annotated[
-    str, typer.Argument(help="A recipe file, or the name of a packaged one.", show_default=False)
+    str,
+    typer.Argument(
+        help="A recipe file, or the name of a packaged one.",
+        show_default=False,
+        autocompletion=completion.recipe_names,
+    ),
 ]
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a trained run.", show_default=False)]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change a key of the recipe, such as training.epochs=5; the value is YAML. Several "
+        "times for several keys.",
+    ),
+]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of a trained run.",
+        show_default=False,
+        autocompletion=completion.run_folders,
+    ),
+]
 Model = Annotated[
     Path | None, typer.Option(help="Another model file of the run. [default: its model.keras]")
 ]
@@ -75,6 +98,13 @@ SEARCH_SETTINGS = (
 def search_settings(context):
     """Returns the search settings among a command's options, for `load_translator`."""
     return {name: context.params[name] for name in SEARCH_SETTINGS if name in context.params}
+
+
+def check_input(path):
+    """Raises, before the work is done, if the path of `--input` cannot be read as a file."""
+    if not path.exists() or path.is_dir():
+        received = f"the folder {str(path)!r}" if path.is_dir() else str(path)
+        raise FileNotFoundError(f"`--input` must name an existing file. Received: {received}")
 
 
 def check_output(path):

@@ -1,17 +1,24 @@
 """Commands that check, train and average a run: `doctor`, `train` and `average`."""
 
+import functools
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from keras_transformer.cli import options
+from keras_transformer.cli import completion, options
 from keras_transformer.cli.errors import import_tensorflow, one_line_errors
 from keras_transformer.cli.options import check_output, example
+from keras_transformer.cli.progress import check_progress
 from keras_transformer.console import console
 
-RunOption = Annotated[Path | None, typer.Option(help="Folder of the run. [default: runs/RECIPE]")]
+RunOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the run. [default: runs/RECIPE]", autocompletion=completion.run_folders
+    ),
+]
 
 commands = typer.Typer()
 
@@ -21,6 +28,7 @@ def doctor(
     recipe: options.RecipeArgument,
     data: options.Data = Path("."),
     run: RunOption = None,
+    changes: options.Changes = None,
     timeout: Annotated[
         float, typer.Option(help="Time limit of the device check, in seconds.", min=1)
     ] = 60,
@@ -29,22 +37,30 @@ def doctor(
     with one_line_errors():
         from keras_transformer.runs.recipe import Recipe
 
-        parsed = Recipe.load(recipe)
+        parsed = Recipe.load(recipe, changes or ())
         parsed.check_lengths()
         import_tensorflow()
-        from keras_transformer.runs.doctor import run_checks
+        from keras_transformer.runs.doctor import CHECKS, run_checks
 
         run = run or Path("runs") / Path(recipe).stem
-        findings = run_checks(parsed, data, run, timeout, print_fn=typer.echo)
+        with check_progress(CHECKS) as on_start:
+            print_line = functools.partial(print, flush=True)
+            findings = run_checks(parsed, data, run, timeout, print_line, on_start)
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 
 
-@commands.command(epilog=example("keras-transformer train multi30k_en_de --data ~/multi30k"))
+@commands.command(
+    epilog=example(
+        "keras-transformer train multi30k_en_de --data ~/multi30k",
+        "keras-transformer train number_names --run runs/short --set training.epochs=2",
+    )
+)
 def train(
     recipe: options.RecipeArgument,
     data: options.Data = Path("."),
     run: RunOption = None,
+    changes: options.Changes = None,
     resume: Annotated[
         bool,
         typer.Option(help="Continue the run in the folder, or replace it when the data are ready."),
@@ -55,7 +71,7 @@ def train(
     with one_line_errors():
         from keras_transformer.runs.recipe import Recipe
 
-        parsed = Recipe.load(recipe)
+        parsed = Recipe.load(recipe, changes or ())
         parsed.check_lengths()
         import_tensorflow()
         from keras_transformer.runs.callbacks import NonFiniteLossError
@@ -70,6 +86,7 @@ def train(
             report = trainer.train()
         except TrainingInterrupted as interrupted:
             command = ["keras-transformer", "train", recipe, "--data", str(data), "--run", str(run)]
+            command += [word for change in changes or () for word in ("--set", change)]
             console.print(
                 f"{interrupted}\nThe same command resumes the run:\n{shlex.join(command)}"
             )

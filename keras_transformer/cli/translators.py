@@ -1,9 +1,8 @@
-"""Helpers of the commands that translate: translator of a run, progress bar, long lines."""
+"""What the commands that translate share: the translator of a run, its lines, long lines."""
 
-import contextlib
+import sys
 
 from keras_transformer.cli.errors import import_tensorflow
-from keras_transformer.console import console, is_interactive
 
 
 def load_translator(run, model=None, *, length_penalty="gnmt", dtype=None, **settings):
@@ -20,15 +19,24 @@ def load_translator(run, model=None, *, length_penalty="gnmt", dtype=None, **set
     return load_run(run, model, dtype=dtype, **settings)
 
 
-@contextlib.contextmanager
-def progress(total):
-    """Shows a progress bar on a terminal; yields the function that advances it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+def write_lines(lines, path=None):
+    """Writes each string as one line: to a file, atomically, or to standard output.
 
-    columns = (BarColumn(), MofNCompleteColumn(), "sentences", TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not is_interactive()) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.advance(task, done)
+    Args:
+        lines: iterable of strings.
+        path: path of a file or of a device, such as `/dev/null`. Defaults to `None`: standard
+            output.
+    """
+    from keras_transformer.atomic_file import write_text
+
+    text = "".join(one_line(line) + "\n" for line in lines)
+    if path is None:
+        sys.stdout.buffer.write(text.encode("utf-8"))
+        sys.stdout.flush()
+    elif path.exists() and not path.is_file():
+        path.write_text(text, "utf-8", newline="\n")
+    else:
+        write_text(path.resolve(), text)
 
 
 def one_line(text):

@@ -137,11 +137,11 @@ def _find_files(patterns, argument):
 
 
 def _lines_of(path):
-    with open(path, "rb") as file:
-        is_gzip = file.read(2) == GZIP_MAGIC
     try:
-        with (gzip.open if is_gzip else open)(path, "rb") as stream:
-            yield from decode_lines(stream, path)
+        # Opened once: a pipe, such as `<(zcat file)` in a shell, cannot be read again.
+        with open(path, "rb") as file:
+            is_gzip = file.peek(2)[:2] == GZIP_MAGIC
+            yield from decode_lines(gzip.GzipFile(fileobj=file) if is_gzip else file, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CorpusError(f"{path}: the gzip data is damaged ({error}).") from None
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 
+CHECKS = ("devices", "data", "vocabulary", "memory", "learning", "disk")  # in this order
 MAX_DROPPED = 0.25  # fraction of the pairs
 MAX_BAD = 0.01  # fraction of tokens that are unknown, or of lines that do not round-trip
 SAMPLE_SIZE = 1000  # pairs
@@ -71,6 +73,7 @@ def run_checks(
     run_folder: types.Path | None = None,
     timeout: float = 60.0,
     print_fn: types.PrintFn = print,
+    on_start: Callable[[str], object] | None = None,
 ) -> list[Finding]:
     """Runs all checks for a recipe: devices, data, vocabulary, memory, learning and disk.
 
@@ -85,6 +88,7 @@ def run_checks(
             Nothing is written to the folder. Defaults to the working directory.
         timeout: time limit of the device check, in seconds.
         print_fn: called with each finding as a line of text.
+        on_start: called with the name of each check before it runs. Optional.
 
     Returns:
         the findings.
@@ -100,7 +104,9 @@ def run_checks(
     findings = []
     with tempfile.TemporaryDirectory() as scratch:
         checks = _Checks(recipe, data_folder, run_folder, scratch, timeout)
-        for name in ("devices", "data", "vocabulary", "memory", "learning", "disk"):
+        for name in CHECKS:
+            if on_start is not None:
+                on_start(name)
             started = time.perf_counter()
             try:
                 passed, detail = getattr(checks, name)()

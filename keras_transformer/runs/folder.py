@@ -233,6 +233,16 @@ class RunFolder:
         _write_json(self.report_file, report)
         return report
 
+    def history(self) -> list[dict[str, float]]:
+        """Returns a row for each epoch in `history.csv`, without missing values."""
+        if not self.history_file.is_file():
+            return []
+        try:
+            rows = csv.DictReader(io.StringIO(self.history_file.read_text("utf-8")))
+            return [{name: float(cell) for name, cell in row.items() if cell} for row in rows]
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.history_file} is damaged: {error}") from None
+
     def write_history(self, rows: list[dict[str, float]]) -> None:
         """Writes a row for each epoch to `history.csv`; missing values stay empty."""
         write_text(self.history_file, _csv(rows))

@@ -4,7 +4,7 @@ Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
@@ -15,9 +15,10 @@ from keras_transformer.data.corpus import CorpusError, read_parallel
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
-from keras_transformer.settings import Settings
+from keras_transformer.settings import Settings, read_yaml, yaml_line
 
 PRESETS = ("tiny", "base", "big")
+ABSENT = object()  # the value of a key that is not set
 _LANGUAGE = re.compile(r"\.([a-z]{2,3})$")  # the last suffix of a file
 
 
@@ -200,9 +201,29 @@ class Recipe(Settings):
         return super().from_dict(parsed)
 
     @classmethod
-    def load(cls, name: str) -> Self:
-        """Loads a recipe by file path or packaged name."""
-        return cls.from_yaml(recipe_text(name), name)
+    def load(cls, name: str, changes: Sequence[str] = ()) -> Self:
+        """Loads a recipe by file path or packaged name.
+
+        Args:
+            name: path of a file, or a packaged name.
+            changes: strings such as `"training.epochs=5"` or `"data.train.size=500"`. Each sets a
+                key to a value, written in YAML, before the recipe is checked. Later ones win.
+
+        Raises:
+            FileNotFoundError: if there is no such recipe.
+            ValueError: if the recipe, as changed, is not valid.
+        """
+        text = recipe_text(name)
+        try:
+            values = read_yaml(text)
+            # `from_dict` reports a text that is not a mapping.
+            for change in changes if isinstance(values, dict) else ():
+                _apply(change, values)
+            return cls.from_dict(values)
+        except ValueError as error:
+            message = str(error)
+        source = f"{name} with {', '.join(changes)}" if changes else name
+        raise ValueError(f"{source}: {message}")
 
     @property
     def monitor(self) -> str:
@@ -211,10 +232,21 @@ class Recipe(Settings):
 
     def continues(self, other: "Recipe") -> bool:
         """Returns whether a run of recipe `other` can resume with this recipe."""
-        mine, theirs = self.to_dict(), other.to_dict()
-        for name in RESUMABLE:
-            del mine["training"][name], theirs["training"][name]
-        return mine == theirs
+        return not self.conflicts(other)
+
+    def conflicts(self, other: "Recipe") -> list[str]:
+        """Returns the differences because of which a run of `other` cannot resume with this recipe.
+
+        Returns:
+            a list of strings such as `"training.seed is 1 there, 2 here"`, "there" in `other`.
+        """
+        sections = differing(align(self.to_dict(), other.to_dict()))
+        return [
+            f"{section}.{key} is {shown(theirs)} there, {shown(mine)} here"
+            for section, keys in sections.items()
+            for key, (mine, theirs) in keys.items()
+            if section != "training" or key not in RESUMABLE
+        ]
 
     def model_config(
         self, vocabulary_size: int, source_vocabulary_size: int | None = None
@@ -242,6 +274,55 @@ class Recipe(Settings):
         if not self.vocabulary.joint:
             sizes["source_vocabulary_size"] = source_vocabulary_size or vocabulary_size
         return TransformerConfig.from_dict(sizes)
+
+
+def align(*mappings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """Aligns mappings of section to key to value.
+
+    Returns:
+        section to key to the list of values, one of each mapping; `ABSENT` where it has none.
+    """
+    aligned: dict[str, dict[str, list[Any]]] = {}
+    for section in dict.fromkeys(name for each in mappings for name in each):
+        parts = [each.get(section, {}) for each in mappings]
+        names = dict.fromkeys(name for part in parts for name in part)
+        aligned[section] = {name: [part.get(name, ABSENT) for part in parts] for name in names}
+    return aligned
+
+
+def differing(aligned: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, list[Any]]]:
+    """Returns the part of what `align` returned whose values are not all equal."""
+    unequal = {
+        section: {n: v for n, v in keys.items() if any(value != v[0] for value in v)}
+        for section, keys in aligned.items()
+    }
+    return {section: keys for section, keys in unequal.items() if keys}
+
+
+def shown(value: Any) -> str:
+    """Returns a value of a recipe as one line of YAML."""
+    return "not set" if value is ABSENT else yaml_line(value)
+
+
+def _apply(change, values):
+    """Sets a key in the mapping of a recipe; `change`: such as `"training.epochs=5"`."""
+    path, equals, text = change.partition("=")
+    *sections, key = path.strip().split(".")
+    if not (equals and sections and all((*sections, key))):
+        raise ValueError(
+            "A changed key must be SECTION.KEY=VALUE, such as training.epochs=5. "
+            f"Received: {change!r}"
+        )
+    for number, section in enumerate(sections, start=1):
+        inner = values.get(section, {})
+        if not isinstance(inner, dict):
+            raise ValueError(
+                f"`{'.'.join(sections[:number])}` must be a mapping of keys to values. "
+                f"Received: {yaml_line(inner)}"
+            )
+        values[section] = dict(inner)  # a copy: an alias in YAML is the same object
+        values = values[section]
+    values[key] = read_yaml(text)
 
 
 def packaged_recipes() -> list[str]:

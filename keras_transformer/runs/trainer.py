@@ -188,10 +188,11 @@ class Trainer:
     def _check_folder(self):
         self.run.check()
         path = str(self.run.path)
-        if self._resumes and not self.recipe.continues(self.run.recipe()):
+        if self._resumes and (conflicts := self.recipe.conflicts(self.run.recipe())):
+            more = f" and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""
             raise ValueError(
-                f"{path!r} holds a run of another recipe. Choose another `--run`, or replace it "
-                "with `--no-resume`."
+                f"{path!r} holds a run of another recipe: {', '.join(conflicts[:3])}{more}. Choose "
+                "another `--run`, or replace it with `--no-resume`."
             )
         if self.resume and not self._resumes and self.run.trained:
             raise ValueError(

@@ -1,6 +1,8 @@
 """Lines and pairs are read as they were written; errors name the file and the line."""
 
 import gzip
+import os
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -48,6 +50,17 @@ def test_gzip_is_detected_by_content_not_by_name(tmp_path):
     plain = write(tmp_path / "plain.gz", "a\n")
     zipped = write(tmp_path / "zipped.txt", gzip.compress(b"b\n"))
     assert list(read_lines([plain, zipped])) == ["a", "b"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_pipe_is_read_whole(tmp_path, pack):
+    """It can be opened only once: what a first look takes is lost."""
+    data, path = "ä\n".encode() * 20_000, tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=[pack(data)])
+    writer.start()
+    assert list(read_lines(path)) == ["ä"] * 20_000
+    writer.join()
 
 
 def test_glob_reads_its_files_in_sorted_order(tmp_path):

@@ -88,8 +88,11 @@ def untrained(without_memory, without_learning):
 
 
 def verdicts(recipe, folder, **options):
-    findings = doctor.run_checks(recipe, folder, print_fn=lambda line: None, **options)
+    events = []
+    said = {"print_fn": lambda line: events.append(line.split()[1]), "on_start": events.append}
+    findings = doctor.run_checks(recipe, folder, **said, **options)
     assert [finding.name for finding in findings] == CHECKS
+    assert events == [name for name in CHECKS for _ in range(2)], "told before and after a check"
     return {finding.name: finding.passed for finding in findings}, {
         finding.name: finding.detail for finding in findings
     }

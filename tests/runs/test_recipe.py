@@ -1,8 +1,10 @@
 """Recipes: errors name the field, and which keys may change on resume."""
 
 import dataclasses
+import json
 
 import pytest
+import yaml
 
 from keras_transformer.runs.recipe import Recipe, packaged_recipes
 from keras_transformer.runs.training_settings import DISTRIBUTIONS
@@ -152,6 +154,70 @@ def test_wrong_field_of_training_is_named_in_one_line(field, wrong):
 def test_fields_that_do_not_go_together_are_named(sections, named):
     with pytest.raises(ValueError, match=named):
         recipe(**sections)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"data": DATA, "model": {"preset": "tiny"}}))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_changed_key_is_as_if_it_stood_in_the_file(file, name):
+    settings = (COSINE if name in ("schedule", "decay_updates") else {}) | {name: OTHER[name][0]}
+    changes = [f"training.{key}={json.dumps(value)}" for key, value in settings.items()]
+    assert Recipe.load(file, changes) == recipe(model={"preset": "tiny"}, training=settings)
+
+
+def test_values_of_changes_are_yaml_and_later_ones_win(file):
+    changes = ["data.train.size=7", "data.test=[a=b.en, 'c: d.de']", "training.clip_norm=1e-3"]
+    changes += ["training.epochs=3", " training.epochs =4", "training.patience="]
+    loaded = Recipe.load(file, changes)
+    assert loaded.data.train == {"number_names": "train", "size": 7}
+    assert loaded.data.test == ["a=b.en", "c: d.de"]
+    training = loaded.training
+    assert (training.clip_norm, training.epochs, training.patience) == (0.001, 4, None)
+
+
+def test_change_does_not_reach_an_alias_of_the_same_mapping(tmp_path):
+    path = tmp_path / "alias.yaml"
+    split = "{number_names: train, size: 9}"
+    path.write_text(f"data: {{train: &pairs {split}, validation: *pairs}}")
+    loaded = Recipe.load(str(path), ["data.train.size=5"])
+    assert (loaded.data.train["size"], loaded.data.validation["size"]) == (5, 9)
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ("training.epoch=3", "Unknown key of TrainingSettings: 'epoch'. Did you mean 'epochs'?"),
+        ("model.num_head=3", "Unknown key of TransformerConfig: 'num_head'. Did you mean"),
+        ("trainin.epochs=3", "Unknown key of Recipe: 'trainin'. Did you mean 'training'?"),
+        ("training.epochs=three", "`epochs` must be of type int. Received: epochs='three'"),
+        ("training.devices=[a", "not valid YAML: line 1"),
+        ("training.epochs.more=3", "`epochs` must be of type int"),
+        ("model.preset.x=3", "`model.preset` must be a mapping of keys to values. Received: tiny"),
+        ("epochs=3", "must be SECTION.KEY=VALUE"),
+        ("training.epochs", "must be SECTION.KEY=VALUE"),
+        ("training.=3", "must be SECTION.KEY=VALUE"),
+    ],
+)
+def test_wrong_change_is_named_in_one_line(file, change, named):
+    with pytest.raises(ValueError) as caught:
+        Recipe.load(file, [change])
+    message = str(caught.value)
+    assert message.startswith(f"{file} with {change}: ") and named in message
+    assert "\n" not in message
+
+
+def test_keys_that_forbid_a_resume_are_named_with_both_values():
+    one = recipe(training={"epochs": 3, "seed": 7}, model={"preset": "tiny"})
+    assert one.conflicts(recipe(model={"dropout": 0.2})) == [
+        "model.preset is not set there, tiny here",
+        "model.dropout is 0.2 there, not set here",
+        "training.seed is 1 there, 7 here",
+    ]
 
 
 @pytest.mark.parametrize(

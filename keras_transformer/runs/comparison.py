@@ -1,0 +1,121 @@
+"""What is compared of runs: their settings, their figures and their scores.
+
+Pure Python, so that a comparison needs no TensorFlow.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from keras_transformer import types
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.recipe import Recipe, align, differing
+
+# Figures of `report.json`; only a finished run has them.
+REPORTED = ("updates", "parameters", "tokens_per_second", "seconds")
+# Columns of `history.csv` that tell how good a model is.
+QUALITIES = ("loss", "accuracy", "perplexity", "bleu", "chrf")
+HIGHER_IS_BETTER = ("val_bleu", "val_chrf")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What the files of a run say, without its model.
+
+    Args:
+        name: path of the folder, as given.
+        settings: section to key to value, see `effective_settings`; `None` if the run has no
+            recipe.
+        monitor: column that selects the best epoch.
+        history: a row for each epoch.
+        report: content of `report.json`.
+    """
+
+    name: str
+    settings: dict[str, dict[str, Any]] | None
+    monitor: str
+    history: list[dict[str, float]]
+    report: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: types.Path) -> Self:
+        """Reads a run's folder. The run may be unfinished, or have no recipe.
+
+        Raises:
+            FileNotFoundError: if the folder holds neither a recipe nor a history.
+        """
+        run = RunFolder(path)
+        if not (run.recipe_file.is_file() or run.history_file.is_file()):
+            raise FileNotFoundError(
+                f"There is no run in {str(path)!r}: it must hold {run.recipe_file.name} or "
+                f"{run.history_file.name}."
+            )
+        history, report = run.history(), run.report()
+        recipe = run.recipe() if run.recipe_file.is_file() else None
+        if recipe is None:
+            is_validated = any("val_loss" in row for row in history)
+            monitor, settings = "val_loss" if is_validated else "loss", None
+        else:
+            monitor, settings = recipe.monitor, effective_settings(recipe)
+        return cls(str(path), settings, monitor, history, report)
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The first row of the history with the best value of `monitor`; `{}` without any."""
+        rows = [row for row in self.history if math.isfinite(row.get(self.monitor, math.nan))]
+        choose = max if self.monitor in HIGHER_IS_BETTER else min
+        return choose(rows, key=lambda row: row[self.monitor], default={})
+
+    @property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """Name to value and signature of the scores that `evaluate` wrote."""
+        return {
+            name: score
+            for name, score in self.report.items()
+            if isinstance(score, dict) and {"value", "signature"} <= score.keys()
+        }
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Returns section to name to value; what is not known is missing."""
+        values = {name: score["value"] for name, score in self.scores.items()}
+        if "exact_match" in self.report:
+            values["exact_match"] = self.report["exact_match"]
+        reported = {name: round(self.report[name]) for name in REPORTED if name in self.report}
+        return {
+            "run": {"finished": "updates" in self.report, "epochs": len(self.history)} | reported,
+            "best epoch": _row_figures(self.best),
+            "last epoch": _row_figures(self.history[-1] if self.history else {}),
+            "scores": values,
+        }
+
+
+def differing_settings(records: Iterable[RunRecord]) -> dict[str, dict[str, list[Any]]]:
+    """Returns section to key to values of the settings that differ, among runs with a recipe.
+
+    If all of them have scores, the section `search` holds the settings of these scores' search.
+    """
+    known = [record for record in records if record.settings is not None]
+    settings: list[dict[str, Any]] = [record.settings or {} for record in known]
+    if all("search" in record.report for record in known):
+        searches = [{"search": record.report["search"]} for record in known]
+        settings = [each | search for each, search in zip(settings, searches, strict=True)]
+    return differing(align(*settings))
+
+
+def effective_settings(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """Returns the settings of a recipe: section to key to value.
+
+    In `model`, the preset is replaced by the fields that it sets, so that two recipes that mean the
+    same model have the same settings.
+    """
+    model = recipe.model_config(recipe.vocabulary.size).to_dict()
+    sizes = ("vocabulary_size", "source_vocabulary_size")  # `size` of `vocabulary`
+    fields = {name: value for name, value in model.items() if name not in sizes}
+    return recipe.to_dict() | {"model": fields}
+
+
+def _row_figures(row):
+    """Returns the epoch, from 1, and the qualities of a row of the history."""
+    epoch = {"epoch": int(row["epoch"]) + 1} if "epoch" in row else {}
+    return epoch | {name: value for name, value in row.items() if name.endswith(QUALITIES)}
