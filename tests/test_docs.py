@@ -17,6 +17,9 @@ import textwrap
 
 import pytest
 import yaml
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
 
 import keras_transformer
 
@@ -45,8 +48,8 @@ every_page = pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.nam
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The built pages: path within the site -> HTML."""
+def built(tmp_path_factory):
+    """The folder of the built site."""
     pytest.importorskip("mkdocs", reason="needs the extra `docs`")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
@@ -61,9 +64,15 @@ def site(tmp_path_factory):
     assert "WARNING" not in built.stderr, built.stderr
     # The index as a script: a page that is opened from the disk can load no JSON.
     assert (folder / "search" / "search_index.js").is_file()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(built):
+    """The built pages: path within the site -> HTML."""
     return {
-        path.relative_to(folder).as_posix(): path.read_text("utf-8")
-        for path in folder.rglob("*")
+        path.relative_to(built).as_posix(): path.read_text("utf-8")
+        for path in built.rglob("*")
         if path.suffix in (".html", ".css")
     }
 
@@ -154,6 +163,26 @@ def test_site_loads_nothing_from_elsewhere(site):
     loaded = re.compile(tags + r"|url\([\"']?(?:https?:)?//")
     for name, text in site.items():
         assert not loaded.search(text), name
+
+
+@pytest.mark.skipif(not shutil.which("chromedriver"), reason="Chromium is not installed")
+def test_search_works_in_pages_that_are_opened_from_the_disk(built):
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome")
+    for flag in ("--headless", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,900"):
+        options.add_argument(flag)
+    browser = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
+    try:
+        browser.get((built / "api" / "data.html").as_uri())
+        browser.find_element("css selector", "input.md-search__input").click()
+        browser.find_element("css selector", "input.md-search__input").send_keys("Kubernetes")
+        found = ".md-search-result__link"
+        WebDriverWait(browser, 60).until(lambda page: page.find_elements("css selector", found))
+        links = browser.find_elements("css selector", found)
+        addresses = [link.get_attribute("href").partition("?")[0] for link in links]
+    finally:
+        browser.quit()
+    assert (built / "devices.html").as_uri() in addresses
 
 
 # === The sources of the pages ===
