@@ -16,7 +16,7 @@ ROOT = DOCS.parent
 PAGES = PurePosixPath("docs/pages")
 # Files outside docs/pages that are pages of the site.
 INCLUDED = {
-    "README.md": "readme.md",
+    "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
