@@ -1,14 +1,17 @@
-"""MkDocs hooks: adds the readme and the command line as pages, and rewrites links to sources.
+"""MkDocs hooks: adds readme, notebooks and command line as pages, and rewrites links to sources.
 
 Pages link to files of the repository by relative path, which works when the repository is browsed.
 In the site such a link leads to the page about that file, or becomes plain text.
 """
 
+import base64
+import json
 import os
 import re
 from pathlib import Path, PurePosixPath
 
 import typer.cli
+from markdown.extensions.toc import slugify
 from mkdocs.structure.files import File
 
 DOCS = Path(__file__).parent
@@ -20,6 +23,9 @@ INCLUDED = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+INCLUDED |= {f"notebooks/{path.name}": f"notebooks/{path.stem}.md" for path in NOTEBOOKS}
+ANSI_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
 
 
@@ -27,8 +33,33 @@ def on_files(files, config):
     """Adds the files of `INCLUDED` as pages."""
     for name, page in INCLUDED.items():
         text = (ROOT / name).read_text("utf-8")
+        if name.endswith(".ipynb"):
+            text, pictures = notebook_page(json.loads(text), Path(name).stem)
+            for path, png in pictures.items():
+                files.append(File.generated(config, f"notebooks/{path}", content=png))
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def notebook_page(notebook, stem):
+    """Returns a notebook with its outputs as Markdown, and its pictures: path -> PNG."""
+    parts, pictures = [], {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            # Jupyter's anchors keep capitals and punctuation.
+            parts.append(re.sub(r"\(#(.+?)\)", lambda m: f"(#{slugify(m[1], '-')})", source))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for number, output in enumerate(cell["outputs"]):
+            data = output.get("data", {})
+            if "image/png" in data:
+                path = f"{stem}/{cell['id']}-{number}.png"
+                pictures[path] = base64.b64decode("".join(data["image/png"]))
+                parts.append(f"![Picture that the code above draws]({path})")
+            elif text := "".join(output.get("text") or data.get("text/plain", "")):
+                parts.append(f"```text\n{ANSI_COLOUR.sub('', text).rstrip()}\n```")
+    return "\n\n".join(parts) + "\n", pictures
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -82,6 +113,8 @@ def page_of(path):
         return INCLUDED[str(path)]
     if path == PAGES:
         return "index.md"
+    if path.parts[0] == "notebooks" and path.suffix == ".png":
+        return str(path)  # of `notebook_page`
     if path.is_relative_to(PAGES):
         return str(path.relative_to(PAGES))
     if path.parts[0] != "keras_transformer" or len(path.parts) < 2:

@@ -333,7 +333,9 @@ def check_command(line):
     from keras_transformer.cli import app
 
     name, *words = shlex.split(re.split(r"[|<>`]| #", line)[0])
-    command = typer.main.get_command(app).commands[name]
+    command = typer.main.get_command(app)
+    if not name.startswith("-"):
+        command = command.commands[name]
     options = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if re.match("--[a-z]", word)} <= options | {"--help"}, line
 

@@ -1,16 +1,17 @@
-"""Notebooks are committed without outputs, run in a fresh kernel, and show what they say."""
+"""Notebooks run in a fresh kernel, show what they say, and are stored with what they show."""
 
 import base64
 import copy
 import io
 import itertools
-import os
 import pathlib
 import re
 
 import nbformat
 import numpy as np
 import pytest
+
+from scripts.store_notebooks import code_cells, execute, pattern_of, tidy
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 LINK = re.compile(r"\]\(([^()\s]+)\)")
@@ -21,30 +22,31 @@ def read(path):
     return nbformat.read(path, as_version=4)
 
 
-def cells_of(notebook, cell_type):
-    return [cell for cell in notebook.cells if cell.cell_type == cell_type]
-
-
 @every_notebook
-def test_notebook_is_stored_without_outputs(path):
+def test_stored_notebook_is_whole_tidy_and_small(path):
     notebook = read(path)
     nbformat.validate(notebook)
-    for cell in cells_of(notebook, "code"):
-        assert cell.outputs == [] and cell.execution_count is None, cell.id
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert tidy(copy.deepcopy(notebook)) == notebook, "run scripts/store_notebooks.py"
+    assert not any(output.output_type == "error" for cell in cells for output in cell.outputs)
+    assert path.stat().st_size < 300_000
     # Ids that say what a cell is for, and stay what they are when it is edited.
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", cell.id) for cell in notebook.cells)
+    first, install = code_cells(read(NOTEBOOKS[0]))[0], cells[0]
+    assert install.id == "install" and install.source == first.source and not install.outputs
 
 
 @every_notebook
 def test_links_of_notebook_lead_somewhere(path):
-    texts = [cell.source for cell in cells_of(read(path), "markdown")]
+    texts = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
     headings = re.findall(r"^#+ (.+)$", "\n".join(texts), flags=re.MULTILINE)
     anchors = {"#" + heading.replace(" ", "-") for heading in headings}
     for target in itertools.chain.from_iterable(map(LINK.findall, texts)):
         if target.startswith("#"):
             assert target in anchors
         elif not target.startswith("https://"):
-            assert (path.parent / target).is_file(), target
+            assert (path.parent / target.partition("#")[0]).is_file(), target
 
 
 @pytest.mark.long
@@ -54,23 +56,13 @@ def test_notebook_shows_what_it_says(path, tmp_path):
     here, temporary = tmp_path / "here", tmp_path / "temporary"
     here.mkdir()
     temporary.mkdir()
-    cells = execute(read(path), here, {"TMPDIR": str(temporary), "MPLBACKEND": ""})
+    stored = read(path)
+    executed = tidy(execute(copy.deepcopy(stored), here, TMPDIR=str(temporary), MPLBACKEND=""))
     assert not list(here.iterdir()), "files are written beside the notebook"
-    CHECKS[path.stem](cells)
-
-
-def execute(notebook, folder, environment):
-    """Runs all cells in a fresh kernel and returns them by id; a cell that fails raises."""
-    from nbclient import NotebookClient
-
-    client = NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-    )
-    client.execute(env=os.environ | environment)
-    return {cell.id: cell for cell in cells_of(notebook, "code")}
+    for before, after in zip(code_cells(stored), code_cells(executed), strict=True):
+        assert pattern_of(before) == pattern_of(after), before.id
+    for notebook in (stored, executed):
+        CHECKS[path.stem]({cell.id: cell for cell in code_cells(notebook)})
 
 
 def text_of(cell):
@@ -85,16 +77,30 @@ def pictures_of(cell):
     return [imread(io.BytesIO(base64.b64decode(png))) for png in pngs if png is not None]
 
 
+def require_pictures(cells, *names):
+    """Each of these cells, and no other, draws one picture that is not blank."""
+    assert {name for name, cell in cells.items() if pictures_of(cell)} == set(names)
+    for name in names:
+        (picture,) = pictures_of(cells[name])
+        assert np.unique(picture).size > 2, name
+
+
+def numbers_of(cell):
+    """The first number after the colon of each line, by the text before it."""
+    number = r"(\d[\d.]*(?:e[-+]?\d+)?)(%?)"
+    lines = re.findall(rf"^\s*(.+?):.*?{number}", text_of(cell), re.MULTILINE)
+    return {name: float(digits) / (100 if percent else 1) for name, digits, percent in lines}
+
+
 def check_translate_numbers(cells):
-    for name in (
+    require_pictures(
+        cells,
         "three-kinds-picture",
         "mask-pictures",
         "positions-picture",
         "learning-curve",
         "attention-picture",
-    ):
-        (picture,) = pictures_of(cells[name])
-        assert np.unique(picture).size > 2, name
+    )
 
     # The decoder's outputs before the token that was changed, and from there on.
     changes = re.search(r"position: \[(.*)\]", text_of(cells["shape-decoder"]))[1].split()
@@ -109,14 +115,55 @@ def check_translate_numbers(cells):
     assert served[-1] == "The same as here: True"
 
 
-def check_keep_a_run(cells):
+def check_your_own_text(cells):
+    require_pictures(cells, "curves")
     assert "'1965-03-07', '2015-07-28'" in text_of(cells["translate"])
+    assert numbers_of(cells["evaluate"])["exact match"] >= 0.8
+
+
+def check_one_layer(cells):
+    require_pictures(cells, "series-picture", "text-attention", "image-picture")
+    errors = numbers_of(cells["series-picture"])
+    assert errors["two EncoderBlocks"] < 0.8 * errors["extend the last line"]
+    assert "before position 40: 0.0\n" in text_of(cells["series-causal"])
+    assert "changes: True" in text_of(cells["series-causal"])
+    right = numbers_of(cells["text-model"])
+    assert right["mean of embeddings"] < 0.7 and right["with two EncoderBlocks"] > 0.8
+    first, second = re.findall(r"\d\.\d+", text_of(cells["text-attention"]))
+    assert first == second
+    assert int(re.match(r"\d+", text_of(cells["image-model"]))[0]) > 70
+    backends = text_of(cells["backends"])
+    assert all(name in backends for name in ("tensorflow", "jax", "torch"))
+    assert "False" not in backends
+
+
+def check_several_devices(cells):
+    require_pictures(cells, "differences")
+    differences = numbers_of(cells["differences"])
+    keras_on_two = differences.pop("Keras's fit, two devices")
+    assert len(differences) == 3 and max(differences.values()) < 1e-5
+    assert keras_on_two > 1e-3
+
+
+def check_serve_and_look_inside(cells):
+    require_pictures(cells, "heads", "rollout-picture", "tree-picture")
+    assert int(re.match(r"\d+", text_of(cells["train"]))[0]) > 70
+    assert "was imported: False" in text_of(cells["second-process"])
+    assert text_of(cells["second-process"]).endswith("The same as here: True\n")
+    scores = [
+        float(score) for score in re.findall(r"^ *(-\d\.\d{3})  ", text_of(cells["n-best"]), re.M)
+    ]
+    assert len(scores) == 4 and scores == sorted(scores, reverse=True)
+    assert "score = sum / penalty: True" in text_of(cells["n-best"])
 
 
 # What a notebook must show, by its name; one that is not here fails.
 CHECKS = {
     "01_translate_numbers": check_translate_numbers,
-    "02_keep_a_run": check_keep_a_run,
+    "02_your_own_text": check_your_own_text,
+    "04_one_layer": check_one_layer,
+    "05_several_devices": check_several_devices,
+    "06_serve_and_look_inside": check_serve_and_look_inside,
 }
 
 SIGNAL = """
@@ -137,17 +184,16 @@ def test_kept_notebook_that_is_interrupted_and_killed_shows_the_same(tmp_path):
     """Ctrl-C, the cell again as its error says, SIGKILL of the kernel, then to its end."""
     from nbclient.exceptions import DeadKernelError
 
-    (notebook,) = (read(path) for path in NOTEBOOKS if path.stem == "02_keep_a_run")
-    code = "".join(cell.source + "\n" for cell in cells_of(notebook, "code"))
-    assert len([line for line in code.splitlines() if line.strip()]) <= 25
+    (notebook,) = (read(path) for path in NOTEBOOKS if path.stem == "02_your_own_text")
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     at = next(n for n, cell in enumerate(notebook.cells) if cell.id == "fit")
-    assert "epochs=10" in notebook.cells[at].source, "as long as the other test, and no more"
-    notebook.cells[at].source = notebook.cells[at].source.replace("epochs=10", "epochs=3")
+    assert "epochs=14" in notebook.cells[at].source, "as long as the other test, and no more"
+    notebook.cells[at].source = notebook.cells[at].source.replace("epochs=14", "epochs=3")
 
     def shown(folder):
-        cells = execute(copy.deepcopy(notebook), tmp_path, {"TMPDIR": str(tmp_path / folder)})
+        executed = execute(copy.deepcopy(notebook), tmp_path, TMPDIR=str(tmp_path / folder))
+        cells = {cell.id: cell for cell in code_cells(executed)}
         return cells["fit"], text_of(cells["history"]) + text_of(cells["translate"])
 
     pressed, again = copy.deepcopy(notebook), copy.deepcopy(notebook.cells[at])
@@ -159,7 +205,7 @@ def test_kept_notebook_that_is_interrupted_and_killed_shows_the_same(tmp_path):
     )
     pressed.cells[at : at + 1] = [stop, pressed.cells[at], kill, again]
     with pytest.raises(DeadKernelError):
-        execute(pressed, tmp_path, {"TMPDIR": str(tmp_path / "killed")})
+        execute(pressed, tmp_path, TMPDIR=str(tmp_path / "killed"))
     (interrupted,) = (cell for cell in pressed.cells if cell.id == "fit")
     (error,) = (output for output in interrupted.outputs if output.output_type == "error")
     assert error.ename == "TrainingInterrupted" and len(error.traceback) == 1
