@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from keras_transformer.cli import app, completion
+from keras_transformer.runs.recipe import packaged_recipes
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +40,10 @@ def test_runs_are_folders_with_a_recipe(text, folders):
 @pytest.mark.parametrize(
     "text, names",
     [
-        ("", ["multi30k_en_de", "number_names", "mine.yaml"]),
+        ("", [*packaged_recipes(), "mine.yaml"]),
         ("m", ["multi30k_en_de", "mine.yaml"]),
         ("n", ["number_names"]),
+        ("w", ["wmt_base", "wmt_big"]),
         ("x", []),
     ],
 )
