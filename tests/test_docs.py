@@ -332,10 +332,9 @@ def check_command(line):
 
     from keras_transformer.cli import app
 
-    name, *words = shlex.split(re.split(r"[|<>`]| #", line)[0])
-    command = typer.main.get_command(app)
-    if not name.startswith("-"):
-        command = command.commands[name]
+    words = shlex.split(re.split(r"[|<>`]| #", line)[0])
+    program = typer.main.get_command(app)
+    command = program if words[0].startswith("--") else program.commands[words.pop(0)]
     options = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if re.match("--[a-z]", word)} <= options | {"--help"}, line
 
