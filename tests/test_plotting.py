@@ -102,6 +102,13 @@ def test_attention_tokens_are_on_the_outer_axes_only():
         assert left < right and bottom < top
 
 
+def test_attention_axes_have_the_names_given():
+    figure = plot_attention(make_scores(1, 2), TARGET, SOURCE, None, "translation", "a$source$")
+    assert (figure.get_supylabel(), figure.get_supxlabel()) == ("translation", "a$source$")
+    figure = plot_attention(make_scores(1, 2), TARGET, SOURCE)
+    assert (figure.get_supylabel(), figure.get_supxlabel()) == ("query tokens", "key tokens")
+
+
 def test_attention_colours_darken_monotonically_in_greyscale():
     image = plot_attention(make_scores(1, 1), TARGET, SOURCE).axes[0].images[0]
     luminance = image.get_cmap()(np.linspace(0, 1, 101))[:, :3] @ [0.2126, 0.7152, 0.0722]
