@@ -81,10 +81,6 @@ def test_an_open_run_is_used_and_stays_open(calls):
     assert calls == [("logs", 0, ["loss"])]
 
 
-def test_trackers_may_change_on_resume():
-    assert tiny_run.recipe(trackers=["wandb"]).continues(tiny_run.recipe())
-
-
 def test_a_missing_package_is_an_error_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     recipe = tiny_run.recipe(trackers=["wandb", "mlflow"])
