@@ -54,6 +54,8 @@ def plot_attention(
     query_tokens: Sequence[str | bytes],
     key_tokens: Sequence[str | bytes],
     title: str | None = None,
+    query_label: str = "query tokens",
+    key_label: str = "key tokens",
 ) -> "Figure":
     """Draws the attention scores of one sentence: a row of heat-maps per layer, a column per head.
 
@@ -67,6 +69,9 @@ def plot_attention(
         query_tokens: T strings, top to bottom (encoder-decoder attention: the target tokens).
         key_tokens: S strings, left to right (encoder-decoder attention: the source tokens).
         title: string above the grid.
+        query_label: name of the vertical axes, such as `"translation"`. Defaults to
+            `"query tokens"`.
+        key_label: name of the horizontal axes, such as `"source"`. Defaults to `"key tokens"`.
 
     Returns:
         `matplotlib.figure.Figure`. Its L * N axes are the heat-maps, layer by layer.
@@ -105,8 +110,9 @@ def plot_attention(
             range(len(key_labels)), key_labels, fontsize=font_size, rotation=rotation, **font
         )
     _draw_colour_bar(axes[0, -1], image, panel_width, "attention score")
-    figure.supxlabel("key tokens", fontsize=9)
-    figure.supylabel("query tokens", fontsize=9)
+    (query_label, key_label), font = _drawable_text([query_label, key_label])
+    figure.supxlabel(key_label, fontsize=9, **font)
+    figure.supylabel(query_label, fontsize=9, **font)
     return figure
 
 

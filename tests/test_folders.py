@@ -11,7 +11,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 FOLDERS = {
     "layers": "",
     "data": "atomic_file",
-    "training": "layers atomic_file evaluation",
+    "training": "layers atomic_file evaluation plotting",
     "models": "layers training settings",
     "decoding": "layers data settings",
     "export": "data decoding atomic_file",

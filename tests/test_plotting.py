@@ -107,6 +107,13 @@ def test_attention_tokens_are_on_the_outer_axes_only():
         assert left < right and bottom < top
 
 
+def test_attention_axes_have_the_names_given():
+    figure = plot_attention(make_scores(1, 2), TARGET, SOURCE, None, "translation", "a$source$")
+    assert (figure.get_supylabel(), figure.get_supxlabel()) == ("translation", "a$source$")
+    figure = plot_attention(make_scores(1, 2), TARGET, SOURCE)
+    assert (figure.get_supylabel(), figure.get_supxlabel()) == ("query tokens", "key tokens")
+
+
 def test_attention_colours_darken_monotonically_in_greyscale():
     image = plot_attention(make_scores(1, 1), TARGET, SOURCE).axes[0].images[0]
     luminance = image.get_cmap()(np.linspace(0, 1, 101))[:, :3] @ [0.2126, 0.7152, 0.0722]
@@ -497,7 +504,8 @@ def test_missing_matplotlib_is_an_error_with_the_install_command(monkeypatch, ca
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
-    requirement = settings["options.extras_require"]["viz"].strip()
+    lines = settings["options.extras_require"]["viz"].split()
+    (requirement,) = (line for line in lines if line.startswith("matplotlib"))
     with pytest.raises(ImportError, match=re.escape(f"pip install '{requirement}'")):
         call()
 

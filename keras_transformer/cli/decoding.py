@@ -201,5 +201,6 @@ def draw_attentions(found, lines, paths):
     for (best, *_), line, path in zip(found, lines, paths, strict=True):
         if best.tokens:
             scores, tokens = best.attention.encoder_decoder, (best.tokens, best.source_tokens)
-            plotting.plot_attention(scores, *tokens, title=line).savefig(path, dpi=120)
+            figure = plotting.plot_attention(scores, *tokens, line, "translation", "source")
+            figure.savefig(path, dpi=120)
             console.print(str(path))

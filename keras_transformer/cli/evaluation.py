@@ -112,13 +112,23 @@ def plot(
             raise ValueError(f"`--text` must have a translation to draw. Received: {text!r}")
         scores, source, target = best.attention, best.source_tokens, best.tokens
         inputs = scores.decoder_tokens  # of the decoder: the target shifted right
+        named = {
+            "source": (source, "source"),
+            "translation": (target, "translation"),
+            "inputs": (inputs, "decoder inputs"),
+        }
+
+        def draw(scores, query, key):
+            (rows, row_label), (columns, column_label) = named[query], named[key]
+            return plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
+
         embedding = translator.model.encoder.embedding
         positions = list(range(min(64, embedding.max_sequence_length or 64)))
         encoding = embedding.encode_positions(positions)
         figures = {
-            "attention": plotting.plot_attention(scores.encoder_decoder, target, source, text),
-            "attention_encoder": plotting.plot_attention(scores.encoder, source, source, text),
-            "attention_decoder": plotting.plot_attention(scores.decoder, target, inputs, text),
+            "attention": draw(scores.encoder_decoder, "translation", "source"),
+            "attention_encoder": draw(scores.encoder, "source", "source"),
+            "attention_decoder": draw(scores.decoder, "translation", "inputs"),
             "curves": plotting.plot_history(RunFolder(run).history_file),
             "positions": plotting.plot_positional_encoding(encoding),
         }

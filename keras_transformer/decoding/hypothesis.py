@@ -1,7 +1,8 @@
 """Hypotheses and their attention scores, made from a search's result and joined per line."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -64,6 +65,8 @@ class Hypothesis:
     ... )
     >>> round(hypothesis.log_prob, 3), round(hypothesis.perplexity, 3)
     (-0.4, 1.143)
+    >>> hypothesis.to_dict()["tokens"]
+    ['▁ein', '▁Haus', '</s>']
     """
 
     text: str
@@ -85,6 +88,54 @@ class Hypothesis:
         """`exp(-log_prob / T)`, or NaN without tokens."""
         return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else math.nan
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as plain Python values, a row for `pandas.DataFrame` or JSON.
+
+        Without `attention`. With the sum of `log_probs` as `log_prob`. What has no number is
+        `None`, because JSON has neither -inf nor NaN: the score of an impossible hypothesis and
+        the perplexity without tokens.
+
+        Returns:
+            dict of str to str, int, float, list or `None`.
+        """
+        names = [field.name for field in fields(self) if field.name != "attention"]
+        row = {name: getattr(self, name) for name in names}
+        row |= {name: list(value) for name, value in row.items() if isinstance(value, list)}
+        numbers = {n: getattr(self, n) for n in ("score", "log_prob", "perplexity")}
+        return row | {n: v if math.isfinite(v) else None for n, v in numbers.items()}
+
+    def to_bertviz(self) -> dict[str, Any]:
+        """Returns the attention scores as the keyword arguments of bertviz.
+
+        `bertviz.model_view` and `bertviz.head_view` take these names and shapes. They need PyTorch
+        tensors: convert the arrays with `torch.from_numpy`. The decoder's positions are labelled
+        by its inputs, as bertviz expects: row t holds the scores of the step that reads
+        `decoder_tokens[t]` and predicts `tokens[t]`.
+
+        Returns:
+            dict: `encoder_attention`, `decoder_attention` and `cross_attention`, lists of one
+            float32 array per block, `(1, N, S, S)`, `(1, N, T, T)` and `(1, N, T, S)`; and
+            `encoder_tokens` and `decoder_tokens`, lists of S and T strings.
+
+        Raises:
+            ValueError: if there is no attention.
+        """
+        attention = self._require_attention("The layout of bertviz")
+        return {
+            "encoder_attention": list(attention.encoder[:, None]),
+            "decoder_attention": list(attention.decoder[:, None]),
+            "cross_attention": list(attention.encoder_decoder[:, None]),
+            "encoder_tokens": list(self.source_tokens),
+            "decoder_tokens": list(attention.decoder_tokens),
+        }
+
+    def _require_attention(self, what):
+        if self.attention is None:
+            raise ValueError(
+                f"{what} needs the attention: call the translator with return_attention=True."
+            )
+        return self.attention
+
     def alignment(self, layer: int | None = None, head: int | None = None) -> list[int]:
         """Returns the source token with the highest attention score, for each target token.
 
@@ -99,11 +150,7 @@ class Hypothesis:
         Raises:
             ValueError: if there is no attention.
         """
-        if self.attention is None:
-            raise ValueError(
-                "An alignment needs the attention: call the translator with return_attention=True."
-            )
-        scores = self.attention.encoder_decoder
+        scores = self._require_attention("An alignment").encoder_decoder
         scores = scores if layer is None else scores[layer][None]
         scores = scores if head is None else scores[:, head][:, None]
         return scores.mean(axis=(0, 1)).argmax(axis=-1).tolist()

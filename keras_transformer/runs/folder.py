@@ -244,8 +244,14 @@ class RunFolder:
             raise ValueError(f"{self.history_file} is damaged: {error}") from None
 
     def write_history(self, rows: list[dict[str, float]]) -> None:
-        """Writes a row for each epoch to `history.csv`; missing values stay empty."""
-        write_text(self.history_file, _csv(rows))
+        """Writes a row for each epoch to `history.csv`; missing values stay empty.
+
+        Without rows, the file is deleted: `pandas.read_csv` fails for a file without columns.
+        """
+        if rows:
+            write_text(self.history_file, _csv(rows))
+        else:
+            self.history_file.unlink(missing_ok=True)
 
     def start_report(self, **entries: Any) -> dict[str, Any]:
         """Writes and returns a new report. The old one is moved to its list `earlier`."""

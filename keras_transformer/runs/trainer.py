@@ -23,6 +23,7 @@ from keras_transformer.runs.load import take_weights
 from keras_transformer.runs.model_file import ModelFile
 from keras_transformer.runs.progress import TrainingProgress
 from keras_transformer.runs.recipe import Recipe
+from keras_transformer.runs.trackers import require_trackers, tracker_callbacks
 from keras_transformer.training import distribution
 from keras_transformer.training.callbacks import (
     AveragedWeights,
@@ -62,6 +63,7 @@ class Trainer:
         resume: bool = True,
     ) -> None:
         recipe.check_lengths()
+        require_trackers(recipe.training.trackers)
         self.recipe = recipe
         self.data_folder = pathlib.Path(data_folder)
         self.run = RunFolder(run_folder)
@@ -257,7 +259,10 @@ class Trainer:
             translator = Translator(
                 model, *tokenizers, compiled=False, beam_size=1, max_source_tokens=longest
             )
-            callbacks += [TranslationEvaluator(translator, sample, epochs, print_fn=self.print_fn)]
+            evaluator = TranslationEvaluator(
+                translator, sample, epochs, print_fn=self.print_fn, log_dir=self.run.logs
+            )
+            callbacks += [evaluator]
         if self.is_chief:
             best = (keeper.best() or {}).get(monitor)
             callbacks += [
@@ -269,14 +274,20 @@ class Trainer:
 
     def _fit(self, model, stream, validation, keeper, progress, callbacks):
         try:
-            model.fit(
-                stream.dataset(counts_epochs=False),  # the keeper sets them
-                epochs=self.recipe.training.epochs,
-                validation_data=validation,
-                callbacks=callbacks,
-                verbose=0,
-                shuffle=False,  # the stream shuffles
-            )
+            with contextlib.ExitStack() as stack:
+                if self.is_chief:
+                    name = self.run.path.resolve().name
+                    trackers = stack.enter_context(tracker_callbacks(self.recipe, name))
+                    at = callbacks.index(keeper)  # the keeper may stop the run
+                    callbacks = [*callbacks[:at], *trackers, *callbacks[at:]]
+                model.fit(
+                    stream.dataset(counts_epochs=False),  # the keeper sets them
+                    epochs=self.recipe.training.epochs,
+                    validation_data=validation,
+                    callbacks=callbacks,
+                    verbose=0,
+                    shuffle=False,  # the stream shuffles
+                )
         finally:
             progress.close()
             keeper.release()

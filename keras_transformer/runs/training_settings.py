@@ -11,12 +11,13 @@ from keras_transformer.settings import Settings
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("auto", "single", "mirrored", "multi_worker")
 MONITORS = ("loss", "val_loss", "val_bleu", "val_chrf")
+TRACKERS = ("mlflow", "wandb")
 SCHEDULES = ("inverse_sqrt", "cosine")
 MAY_BE_ZERO = ("seed", "keep_best")
 # Keys of `training` that may change on resume. Changing any other key requires a new run.
 RESUMABLE = (
     "epochs patience distribution devices accumulation_steps micro_batch_tokens checkpoint_updates "
-    "keep_last keep_best"
+    "keep_last keep_best trackers"
 ).split()
 
 
@@ -79,6 +80,8 @@ class TrainingSettings(Settings):
         translation_sample: int. Number of validation sentences to translate, for `val_bleu` and
             `val_chrf` in the logs. Defaults to `null`: no translation.
         translation_epochs: int. Epochs between translations of the sample. Defaults to `1`.
+        trackers: list of services that the logs of each epoch are also sent to: `mlflow`, `wandb`.
+            Their packages must be installed. Defaults to `null`: none.
     """
 
     batch_tokens: int = 4096
@@ -113,6 +116,7 @@ class TrainingSettings(Settings):
     init_from: str | None = None
     translation_sample: int | None = None
     translation_epochs: int = 1
+    trackers: list | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -142,6 +146,9 @@ class TrainingSettings(Settings):
         if self.devices is not None:
             is_valid = self.devices and all(isinstance(name, str) for name in self.devices)
             self._require("devices", is_valid, 'a list of names such as "GPU:0"')
+        if self.trackers is not None:
+            is_valid = set(map(str, self.trackers)) <= set(TRACKERS)
+            self._require("trackers", is_valid, f"a list of {' and '.join(TRACKERS)}")
         if self.ema_momentum is not None:
             self._require("ema_momentum", 0 < self.ema_momentum < 1, "in (0, 1)")
         if self.micro_batch_tokens is not None and self.accumulation_steps > 1:

@@ -1,7 +1,9 @@
 """The translator: one translation per line, independent of the other lines."""
 
 import functools
+import json
 import math
+from dataclasses import replace
 from unittest import mock
 
 import keras_hub
@@ -423,3 +425,36 @@ def test_learned_positions_bound_source_and_target(tmp_path):
     with pytest.warns(UserWarning, match="line 1 in"):
         translations = translator([too_long, "one"])
     assert translations[1] == translator("one")
+
+
+def test_attention_in_the_layout_of_bertviz_is_that_of_the_model(translator):
+    (best,) = translator("seven hundred and one", return_attention=True)
+    made = best.to_bertviz()
+    source, decoder = made["encoder_tokens"], made["decoder_tokens"]
+    assert source == best.source_tokens and decoder == best.attention.decoder_tokens
+    _, expected = by_hand(translator, "seven hundred and one", best.tokens)
+    sides = {
+        "encoder": ("encoder", source, source),
+        "decoder": ("decoder", decoder, decoder),
+        "cross": ("encoder_decoder", decoder, source),
+    }
+    for name, (block_name, queries, keys) in sides.items():
+        for array, block in zip(made[f"{name}_attention"], expected[block_name], strict=True):
+            assert array.shape == (1, 2, len(queries), len(keys)) and array.dtype == np.float32
+            np.testing.assert_allclose(array, block, atol=1e-5)
+            np.testing.assert_allclose(array.sum(axis=-1), 1.0, atol=1e-5)
+    with pytest.raises(ValueError, match="return_attention=True"):
+        replace(best, attention=None).to_bertviz()
+
+
+def test_hypothesis_as_a_dict_survives_json(translator):
+    (best, *_) = translator("seven hundred and one", n_best=2, return_attention=True)
+    row = best.to_dict()
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert set(row) >= {"text", "score", "tokens", "log_probs", "log_prob", "perplexity"}
+    assert row["score"] == best.score and row["log_prob"] == best.log_prob
+    row["tokens"].clear()
+    assert best.tokens
+    impossible = replace(best, score=-math.inf, tokens=[], log_probs=[]).to_dict()
+    assert (impossible["score"], impossible["perplexity"]) == (None, None)
+    json.dumps(impossible, allow_nan=False)

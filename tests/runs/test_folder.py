@@ -229,3 +229,16 @@ def test_new_report_keeps_the_old_one(tmp_path):
     run.start_report(updates=30)
     earlier = [{"exact_match": 0.5}, {"updates": 20, "exact_match": 0.75}]
     assert run.report() == {"updates": 30, "earlier": earlier}
+
+
+# History.
+
+
+def test_history_has_a_row_per_epoch_and_no_file_without_rows(tmp_path):
+    """Before the end of the first epoch, and after a resume there, there is nothing to write."""
+    run = RunFolder(tmp_path)
+    run.write_history([{"epoch": 0, "loss": 2.5}, {"epoch": 1, "loss": 2.0, "val_bleu": 3.0}])
+    assert run.history_file.read_text() == "epoch,loss,val_bleu\n0,2.5,\n1,2.0,3.0\n"
+    run.write_history([])
+    assert not run.history_file.exists()
+    run.write_history([])

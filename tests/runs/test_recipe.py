@@ -47,6 +47,7 @@ OTHER = {
     "init_from": ("runs/other", False),
     "translation_sample": (10, False),
     "translation_epochs": (2, False),
+    "trackers": (["wandb"], True),
 }
 
 COSINE = {"schedule": "cosine", "decay_updates": 5000, "learning_rate": 0.001}
