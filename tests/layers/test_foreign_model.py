@@ -110,11 +110,10 @@ def test_implicit_masks_mean_the_same_as_in_keras(name):
     assert not np.allclose(to_numpy(average(ours(*unmasked))), actual, atol=1e-3)
 
 
-def readme_classifier():
-    readme = (ROOT / "README.md").read_text("utf-8")
-    section = readme.partition("## One layer in your own model")[2]
+def classifier_of_the_docs():
+    page = (ROOT / "docs" / "pages" / "layers.md").read_text("utf-8")
     names = {}
-    exec(textwrap.dedent(re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]), names)
+    exec(textwrap.dedent(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]), names)
     return names["classifier"]
 
 
@@ -130,7 +129,7 @@ def sequential_classifier():
 
 
 @pytest.mark.slow_on_jax
-@pytest.mark.parametrize("make", [readme_classifier, sequential_classifier])
+@pytest.mark.parametrize("make", [classifier_of_the_docs, sequential_classifier])
 def test_padding_changes_no_logits_of_a_classifier(make):
     ids = padded_ids([4, 2, 3], V).astype("int64")
     model = make()
