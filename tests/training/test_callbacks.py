@@ -67,6 +67,7 @@ def tensorboard(folder):
 
 @pytest.mark.tensorflow_only
 def test_tensorboard_gets_the_samples_as_a_table_and_the_attention(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra `viz`")
     pairs = [("a b c d", "a b c d"), ("e | *f*", "<E>")]
     evaluator = TranslationEvaluator(
         WithAttention(), pairs, samples=2, print_fn=str, log_dir=tmp_path
