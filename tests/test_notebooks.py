@@ -121,6 +121,16 @@ def check_your_own_text(cells):
     assert numbers_of(cells["evaluate"])["exact match"] >= 0.8
 
 
+def check_why_attention(cells):
+    require_pictures(cells, "gradients", "waiting", "learning", "scores")
+    gradients = numbers_of(cells["gradients"])
+    assert gradients["convolutional"] == 0 < gradients["recurrent"] < gradients["self-attention"]
+    learned, scores = numbers_of(cells["learning"]), numbers_of(cells["scores"])
+    assert learned["self-attention"] > 0.9 > 0.5 > learned["recurrent"]
+    assert learned["convolutional"] < 0.3
+    assert scores["scaled"] > 0.9 < scores["additive"] and scores["unscaled"] < 0.6
+
+
 def check_one_layer(cells):
     require_pictures(cells, "series-picture", "text-attention", "image-picture")
     errors = numbers_of(cells["series-picture"])
@@ -161,6 +171,7 @@ def check_serve_and_look_inside(cells):
 CHECKS = {
     "01_translate_numbers": check_translate_numbers,
     "02_your_own_text": check_your_own_text,
+    "03_why_attention": check_why_attention,
     "04_one_layer": check_one_layer,
     "05_several_devices": check_several_devices,
     "06_serve_and_look_inside": check_serve_and_look_inside,

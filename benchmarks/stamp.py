@@ -1,0 +1,26 @@
+"""When, with which commit and on what a figure was measured."""
+
+import datetime
+import os
+import pathlib
+import subprocess
+
+
+def stamp():
+    """Returns date, commit, cores of this process and processor, as a dict of JSON."""
+    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    folder = pathlib.Path(__file__).parent
+    commit = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.strip()
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit,
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": _processor(),
+    }
+
+
+def _processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown"
