@@ -23,6 +23,7 @@ from .models import TransformerConfig as TransformerConfig
 from .models import load_model as load_model
 from .runs import RunKeeper as RunKeeper
 from .runs import TrainingLogger as TrainingLogger
+from .runs import import_marian as import_marian
 from .runs import load_run as load_run
 from .training import Adam as Adam
 from .training import Perplexity as Perplexity

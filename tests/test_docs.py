@@ -339,6 +339,27 @@ def check_command(line):
     assert {word for word in words if re.match("--[a-z]", word)} <= options | {"--help"}, line
 
 
+@every_page
+def test_benchmarks_are_named_with_options_that_they_take(page):
+    text = page.read_text("utf-8").replace("\n", " ")
+    for name, arguments in re.findall(r"python (benchmarks/\w+\.py)([^`]*)`", text):
+        source = (ROOT / name).read_text("utf-8")
+        option = r'add_argument\(\s*"(--[\w-]+)"'
+        given = set(re.findall(r"--[\w-]+", arguments))
+        assert given <= set(re.findall(option, source)), name
+        if arguments:
+            assert set(re.findall(option + r"[^()]*required=True", source)) <= given, name
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only
+@pytest.mark.parametrize("name", ["ladder", "multi30k"])
+def test_page_of_results_holds_the_tables_of_the_kept_figures(name):
+    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--table"]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert table in (ROOT / "docs" / "pages" / "results.md").read_text("utf-8")
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder of runs that examples have trained, by their recipes: pages share `numbers.yaml`."""

@@ -15,6 +15,7 @@ from keras_transformer.cli import (
     decoding,
     evaluation,
     export,
+    importing,
     serving,
     training,
 )
@@ -38,5 +39,6 @@ def program(
     """Sequence-to-sequence Transformers in Keras: train, translate, evaluate, export."""
 
 
-for group in (data, training, decoding, evaluation, comparison, export, serving):
+GROUPS = (data, training, importing, decoding, evaluation, comparison, export, serving)
+for group in GROUPS:
     app.add_typer(group.commands)  # without a name: not `keras-transformer GROUP COMMAND`

@@ -32,6 +32,10 @@ InputOption = Annotated[
 OutputOption = Annotated[
     Path | None, typer.Option(help="File to write when all is done. [default: standard output]")
 ]
+TargetLanguage = Annotated[
+    str | None,
+    typer.Option(help="Code of the target language, of an imported model that has several."),
+]
 TokensOption = Annotated[
     bool, typer.Option("--tokens", help="Also print each token, a space and its log-probability.")
 ]
@@ -67,6 +71,7 @@ def translate(
     on_too_long: options.OnTooLong = "split",
     dtype: options.Dtype = None,
     batch_sentences: options.BatchSentences = 256,
+    target_language: TargetLanguage = None,
     model: options.Model = None,
 ) -> None:
     """Translate standard input to standard output, or a file to a file, line by line."""
@@ -86,6 +91,7 @@ def translate(
                 lines,
                 n_best=n_best or 1,
                 return_attention=bool(pictures),
+                target_language=target_language,
                 batch_sentences=batch_sentences,
                 on_progress=on_progress,
             )

@@ -129,9 +129,10 @@ def plot(
             "attention": draw(scores.encoder_decoder, "translation", "source"),
             "attention_encoder": draw(scores.encoder, "source", "source"),
             "attention_decoder": draw(scores.decoder, "translation", "inputs"),
-            "curves": plotting.plot_history(RunFolder(run).history_file),
             "positions": plotting.plot_positional_encoding(encoding),
         }
+        if RunFolder(run).history():  # an imported run has none
+            figures["curves"] = plotting.plot_history(RunFolder(run).history_file)
         for name, figure in figures.items():
             path = run / f"{name}.png"
             figure.savefig(path, dpi=120)

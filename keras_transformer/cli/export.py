@@ -114,10 +114,12 @@ def model_card(run, source_language, target_language):
 
     folder = RunFolder(run)
     source, target = folder.recipe().data.languages()
+    origin = folder.origin()
     bleu = folder.report().get("BLEU")
     return {
         "name": folder.path.resolve().name,
         "source_language": source_language or source,
         "target_language": target_language or target,
         "bleu": bleu and {"score": bleu["value"], "signature": bleu["signature"]},
+        **({} if origin is None else {"origin": origin, "license": origin["license"]}),
     }

@@ -2,6 +2,7 @@ from .corpus import CorpusError as CorpusError
 from .corpus import read_lines as read_lines
 from .corpus import read_parallel as read_parallel
 from .keras_hub_tokenizer import KerasHubTokenizer as KerasHubTokenizer
+from .marian_tokenizer import MarianTokenizer as MarianTokenizer
 from .number_corpus import number_names as number_names
 from .pipeline import BatchStream as BatchStream
 from .pipeline import make_dataset as make_dataset

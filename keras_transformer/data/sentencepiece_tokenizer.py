@@ -63,6 +63,8 @@ class SentencePieceTokenizer(tf.Module):
         [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
     """
 
+    _start_is_pad = False
+
     def __init__(
         self,
         model: Path | bytes,
@@ -75,7 +77,7 @@ class SentencePieceTokenizer(tf.Module):
         vocabulary_size: int | None = None,
     ) -> None:
         super().__init__(name="tokenizer")
-        tensorflow_text = import_tensorflow_text()
+        import_tensorflow_text()
         self.model_bytes, proto = read_model(model)
         pieces = [p.piece for p in proto.pieces]
         ids = ids_of(pieces if vocabulary is None else vocabulary)
@@ -90,9 +92,12 @@ class SentencePieceTokenizer(tf.Module):
             ("unk_token_id", unk_token_id, names.unk_piece),
         ):
             given = ids.get(piece) if given is None else given
-            special[name] = _special_id(name, given, piece, special, text_ids)
+            is_pad = self._start_is_pad and name == "start_token_id"
+            others = {} if is_pad else special
+            special[name] = _special_id(name, given, piece, others, text_ids)
             setattr(self, name, special[name])
-            ids.setdefault(piece, special[name])
+            if not is_pad:
+                ids.setdefault(piece, special[name])
         self.vocabulary_size = 1 + max(*ids.values(), *special.values())
         if vocabulary_size is not None:
             if vocabulary_size < self.vocabulary_size:
@@ -105,8 +110,7 @@ class SentencePieceTokenizer(tf.Module):
         of_pieces = [unk if p.type == p.UNKNOWN else ids.get(p.piece, unk) for p in proto.pieces]
         self._ids = tf.constant(of_pieces)
         self._pieces = tf.constant(texts_of(ids, self.vocabulary_size))
-        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(model=self.model_bytes)
-        self._sentencepiece._model_resource = _NamedModelResource(self.model_bytes)
+        self._sentencepiece = self._processor()
 
     def tokenize(
         self, text: tf.Tensor | Sequence[str] | str, add_start: bool = False, add_end: bool = False
@@ -127,7 +131,7 @@ class SentencePieceTokenizer(tf.Module):
             raise ValueError(
                 f"`text` must be a string or a list of strings. Received: shape {text.shape}"
             )
-        token_ids = tf.gather(self._ids, self._sentencepiece.tokenize(self._prepare(text)))
+        token_ids = self._ids_of_text(self._prepare(text))
         column = tf.concat([tf.shape(text), [1]], axis=0)  # (B, 1), or (1,) for one string
         parts = [tf.fill(column, self.start_token_id)] if add_start else []
         parts += [token_ids]
@@ -145,7 +149,7 @@ class SentencePieceTokenizer(tf.Module):
             string tensor `(B,)`; for one text, a string scalar. Incomplete UTF-8 sequences (a
             translation can end inside a character) become U+FFFD.
         """
-        pieces = tf.gather(self._pieces, text_ids_of(token_ids, self))
+        pieces = tf.gather(self._pieces, self._text_ids(token_ids))
         text = self._sentencepiece.detokenize(pieces)
         if self._has_other_pieces:  # SentencePiece leaves the space symbol of unknown pieces
             text = tf.strings.strip(tf.strings.regex_replace(text, SPACE_SYMBOL, " "))
@@ -163,6 +167,21 @@ class SentencePieceTokenizer(tf.Module):
             string tensor or `RaggedTensor` of the same shape.
         """
         return tf.gather(self._pieces, ints_of(token_ids))
+
+    def _processor(self, out_type=tf.int32):
+        """Returns a SentencePiece processor of the model, to ids or to strings."""
+        tensorflow_text = import_tensorflow_text()
+        made = tensorflow_text.SentencepieceTokenizer(model=self.model_bytes, out_type=out_type)
+        made._model_resource = _NamedModelResource(self.model_bytes)
+        return made
+
+    def _ids_of_text(self, text):
+        """Returns the ids of prepared text, without start and end tokens."""
+        return tf.gather(self._ids, self._sentencepiece.tokenize(text))
+
+    def _text_ids(self, token_ids):
+        """Returns the ids that `detokenize` turns into text."""
+        return text_ids_of(token_ids, self)
 
     def _prepare(self, text):
         """Changes text before SentencePiece reads it."""

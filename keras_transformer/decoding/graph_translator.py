@@ -13,6 +13,7 @@ from keras_transformer.decoding.lines import token_ids_of
 from keras_transformer.decoding.long_lines import (
     LineCutter,
     Pieces,
+    cut_behind_tags,
     join_translations,
     of_first_pieces,
 )
@@ -119,8 +120,12 @@ class GraphTranslator:
         """
         token_ids = token_ids_of(self.source_tokenizer, text)
         kept = token_ids[:, :longest_line]
-        pieces = self._cutter.cut(kept, most, on_too_long)
-        dropped = pieces.dropped + token_ids.row_lengths() - kept.row_lengths()
+        dropped = token_ids.row_lengths() - kept.row_lengths()
+        if getattr(self.source_tokenizer, "languages", None):
+            pieces = cut_behind_tags(self._cutter, kept, most, on_too_long, self.source_tokenizer)
+        else:
+            pieces = self._cutter.cut(kept, most, on_too_long)
+        dropped += pieces.dropped
         return pieces._replace(token_ids=self.with_end(pieces.token_ids), dropped=dropped)
 
     def with_end(self, token_ids: tf.RaggedTensor) -> tf.RaggedTensor:

@@ -6,7 +6,7 @@ lines, P pieces.
 
 import re
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -52,7 +52,13 @@ class LineCutter:
         patterns = _WORD_BEGIN, _SENTENCE_END, _IDEOGRAPHIC_SENTENCE_END, _INSIDE_CHARACTER
         self._table = np.array([[bool(p.search(token)) for token in tokens] for p in patterns])
 
-    def cut(self, token_ids: tf.RaggedTensor, most: int, on_too_long: str) -> Pieces:
+    def cut(
+        self,
+        token_ids: tf.RaggedTensor,
+        most: int | tf.Tensor,
+        on_too_long: str,
+        reserved: int | tf.Tensor = 0,
+    ) -> Pieces:
         """Cuts lines into pieces of at most `most` tokens.
 
         Args:
@@ -61,33 +67,36 @@ class LineCutter:
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
                 all but the first piece, which ends with a word; `"error"`: raises an
                 `InvalidArgumentError`.
+            reserved: int, or int64 tensor `(B,)`: tokens of each piece of a line that stay free.
+                Defaults to `0`.
 
         Returns:
             `Pieces`.
         """
         lines, dropped = tf.range(token_ids.nrows()), tf.zeros_like(token_ids.row_lengths())
-        fits = tf.reduce_all(token_ids.row_lengths() <= most)
+        room = tf.maximum(tf.cast(most, tf.int64) - reserved, 1) + dropped
+        fits = tf.reduce_all(token_ids.row_lengths() <= room)
         if tf.executing_eagerly() and fits:
             return Pieces(token_ids, lines, dropped)
         if on_too_long == "split":
-            return self._split(token_ids, most)
+            return self._split(token_ids, room)
         if on_too_long == "truncate":
             starts, ends = token_ids.row_starts(), token_ids.row_limits()
-            cuts = _cuts(starts, ends, most, self._places(token_ids.flat_values)[:2])
+            cuts = _cuts(starts, ends, room, self._places(token_ids.flat_values)[:2])
             kept = tf.gather(token_ids.flat_values, tf.ragged.range(starts, cuts))
             return Pieces(kept, lines, ends - cuts)
         message = f"A line is longer than {most + 1} tokens, `max_source_tokens`"
         with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
             return Pieces(tf.identity(token_ids), lines, dropped)
 
-    def _split(self, token_ids, most):
+    def _split(self, token_ids, room):
         """Cuts the next piece off all lines together, until no line has tokens left."""
         values, limits = token_ids.flat_values, token_ids.row_limits()
         places = self._places(values)
 
         def cut(starts, lines, all_starts, all_lines):
             ends = tf.gather(limits, lines)
-            cuts = _cuts(starts, ends, most, places)
+            cuts = _cuts(starts, ends, tf.gather(room, lines), places)
             starts, lines = tf.boolean_mask(cuts, cuts < ends), tf.boolean_mask(lines, cuts < ends)
             all_starts = tf.concat([all_starts, starts], axis=0)
             return starts, lines, all_starts, tf.concat([all_lines, lines], axis=0)
@@ -115,6 +124,45 @@ class LineCutter:
             tf.concat([[-1], tf.where(is_place)[:, 0]], axis=0)
             for is_place in (~is_inside, begins_word, begins_sentence)
         ]
+
+
+def cut_behind_tags(
+    cutter: LineCutter,
+    token_ids: tf.RaggedTensor,
+    most: int | tf.Tensor,
+    on_too_long: str,
+    tokenizer: Any,
+) -> Pieces:
+    """As `LineCutter.cut`; if a line begins with the tag of a language, each of its pieces does.
+
+    Args:
+        cutter, token_ids, most, on_too_long: as in `LineCutter.cut`.
+        tokenizer: has `is_tag`, see `MarianTokenizer`.
+    """
+    first = token_ids[:, :1]
+    is_tag = first.with_flat_values(tokenizer.is_tag(first.flat_values))
+    tags = tf.ragged.boolean_mask(first, is_tag)
+    starts = token_ids.row_starts() + tags.row_lengths()
+    rest = tf.gather(token_ids.flat_values, tf.ragged.range(starts, token_ids.row_limits()))
+    pieces = cutter.cut(rest, most, on_too_long, reserved=tags.row_lengths())
+    tags = tf.gather(tags, pieces.lines)
+    # A line of a tag alone has no text to translate.
+    lengths = tf.where(pieces.token_ids.row_lengths() > 0, tags.row_lengths(), 0)
+    kept = tf.ragged.range(tags.row_starts(), tags.row_starts() + lengths)
+    tags = tf.gather(tags.flat_values, kept)
+    return pieces._replace(token_ids=tf.concat([tags, pieces.token_ids], axis=1))
+
+
+def add_tags(text: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
+    """Returns lines with the tags of their target languages in front.
+
+    Args:
+        text: string tensor `(B,)`. Lines without text get no tag.
+        languages: string tensor `(B,)` or `(1,)`, codes such as `"fra"`; empty: no tag.
+    """
+    is_plain = (languages == "") | (tf.strings.strip(text) == "")
+    tags = tf.strings.join([">>", languages, "<< "])
+    return tf.where(is_plain, text, tf.strings.join([tf.broadcast_to(tags, tf.shape(text)), text]))
 
 
 def _cuts(starts, ends, most, places):

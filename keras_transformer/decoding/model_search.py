@@ -151,6 +151,7 @@ def _search_of(decode_step, config, settings, alpha, n_best, **options):
         n_best=n_best,
         stopping=settings.stopping,
         sampler=settings.sampler,
+        forbidden_token_id=getattr(config, "forbidden_token_id", None),
         **options,
     )
 

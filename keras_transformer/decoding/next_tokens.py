@@ -51,7 +51,7 @@ def top_k(values, k):
     return values, tf.minimum(indices, size - 1)  # NaN has no order: padding could be among them
 
 
-def best_next_tokens(logits, k, constraints, compiled=False):
+def best_next_tokens(logits, k, constraints, compiled=False, forbidden=None):
     """Returns the most probable next tokens of each hypothesis.
 
     Args:
@@ -59,25 +59,34 @@ def best_next_tokens(logits, k, constraints, compiled=False):
         k: int.
         constraints: `Constraints` or `None`.
         compiled: bool. Whether XLA compiles it. Defaults to `False`.
+        forbidden: int. A token that is never chosen. Optional.
 
     Returns:
         float32 log-probs and int32 token ids, both `(B, W, k)`, the best first; and bool `(B, W)`,
         whether the model's log-probs are numbers: `False` if logits are NaN, infinite or all -inf.
     """
     if constraints is None:
-        return _best_of_all(logits, k, compiled)
+        return _best_of_all(logits, k, compiled, forbidden)
 
     def best_allowed():
-        log_probs, is_valid = next_log_probs(logits, constraints)
+        log_probs, is_valid = next_log_probs(logits, constraints, forbidden)
         return *top_k(log_probs, k), is_valid
 
     if constraints.has_processors:
         return best_allowed()
     # Behind the prefix, all tokens are allowed again.
-    return tf.cond(constraints.is_in_prefix, best_allowed, lambda: _best_of_all(logits, k))
+    return tf.cond(
+        constraints.is_in_prefix, best_allowed, lambda: _best_of_all(logits, k, False, forbidden)
+    )
 
 
-def _best_of_all(logits, k, compiled=False):
+def _best_of_all(logits, k, compiled, forbidden):
+    if forbidden is not None:  # one token more, so that the logits need no mask
+        more = min(k + 1, logits.shape[-1])
+        log_probs, token_ids, is_valid = _best_of_all(logits, more, compiled, None)
+        log_probs = tf.where(token_ids == forbidden, IMPOSSIBLE, log_probs)
+        log_probs, order = tf.math.top_k(log_probs, k)
+        return log_probs, tf.gather(token_ids, order, batch_dims=2), is_valid
     # Log-probs are logits minus a constant, so only the best one is normalised.
     logits = tf.cast(logits, tf.float32)
     values, token_ids = top_k(logits, k)
@@ -94,7 +103,7 @@ def _best_of_all(logits, k, compiled=False):
     return log_probs, token_ids, tf.math.is_finite(highest[:, :, 0])
 
 
-def next_log_probs(logits, constraints=None):
+def next_log_probs(logits, constraints=None, forbidden=None):
     """Returns float32 log-probs `(B, W, V)` after the constraints; not renormalised.
 
     Args: as `best_next_tokens`.
@@ -104,7 +113,11 @@ def next_log_probs(logits, constraints=None):
     """
     log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
     is_valid = tf.math.is_finite(tf.reduce_max(log_probs, axis=-1))
-    return log_probs if constraints is None else constraints.apply(log_probs), is_valid
+    if constraints is not None:
+        log_probs = constraints.apply(log_probs)
+    if forbidden is not None:
+        log_probs = tf.where(tf.range(log_probs.shape[-1]) == forbidden, IMPOSSIBLE, log_probs)
+    return log_probs, is_valid
 
 
 class Constraints(NamedTuple):

@@ -36,6 +36,31 @@ def min_length(length: int, end_token_id: int) -> Processor:
     return process
 
 
+def force_end(max_length: int, end_token_id: int) -> Processor:
+    """Forces the end token as token number `max_length`, with log-prob 0, as Marian's models have.
+
+    Without it, a translation that reaches its maximum length has no end token.
+
+    Args:
+        max_length: int, the end token included: the `max_length` of the search.
+        end_token_id: int.
+
+    Returns:
+        processor.
+
+    >>> force = force_end(2, end_token_id=2)
+    >>> force(tf.fill([1, 1, 4], -1.0), tf.zeros([1, 1, 1], tf.int32), 1).numpy()
+    array([[[-inf, -inf,   0., -inf]]], dtype=float32)
+    """
+
+    def process(log_probs, token_ids, index):
+        is_end = tf.range(tf.shape(log_probs)[-1]) == end_token_id
+        forced = tf.where(is_end, 0.0, IMPOSSIBLE)
+        return tf.where(index + 1 >= max_length, forced + tf.zeros_like(log_probs), log_probs)
+
+    return process
+
+
 def suppress_tokens(token_ids: Iterable[int]) -> Processor:
     """Forbids tokens everywhere.
 

@@ -184,6 +184,8 @@ class Search:
         fixed_length: int. The tensors have room for this number of tokens from the start, so that
             their shapes do not change, as XLA needs. The cache must be such a one, and every
             sentence's maximum length at most this. Defaults to `None`: they grow.
+        forbidden_token_id: int. A token that is never chosen; the others are not renormalised.
+            Optional.
     """
 
     step_fn: StepFunction
@@ -197,6 +199,7 @@ class Search:
     wanted: tf.Tensor | None = None
     strict: bool = True
     fixed_length: int | None = None
+    forbidden_token_id: int | None = None
 
     def run(self, cache, max_lengths, start_token_id, target_prefix, compaction):
         """Returns the `SearchResult`. The arguments are those of `greedy_search`."""

@@ -90,6 +90,8 @@ class Translator:
             Defaults to `False`.
         target_prefix: list of strings, one per line, or one string for all lines: the forced
             beginning of the translation. Optional.
+        target_language: code of the language to translate to, of a model that has several, such as
+            `"fra"`: that of all lines. See `MarianTokenizer.languages`. Optional.
         batch_sentences: int. Maximum number of sentences that are decoded together. Batches of long
             sentences hold fewer. Defaults to `256`.
         on_progress: callable, called after each batch with the number of lines that it finished.
@@ -169,12 +171,15 @@ class Translator:
         n_best: int | None = None,
         return_attention: bool = False,
         target_prefix: str | Iterable[str] | None = None,
+        target_language: str | None = None,
         batch_sentences: int = BATCH_SENTENCES,
         on_progress: Callable[[int], Any] | None = None,
         **settings: Any,
     ) -> Any:
         is_one = isinstance(lines, str)
         lines = [lines] if isinstance(lines, str) else list(lines)
+        if target_language is not None:
+            lines = self._tagged(lines, target_language)
         if n_best is not None:
             require_positive(n_best=n_best)
         search_settings = self._bounded(replace(self.settings, **settings))
@@ -285,6 +290,16 @@ class Translator:
         target_ids = self._whole(targets, "targets", self.target_tokenizer)
         pad = self.model.config.pad_token_id
         return map_rows(self._score, [source_ids, target_ids], pad, batch_sentences, on_progress)
+
+    def _tagged(self, lines: list[str], target_language: str) -> list[str]:
+        """Returns lines that begin with the tag of a language."""
+        languages = getattr(self.source_tokenizer, "languages", [])
+        if target_language not in languages:
+            raise ValueError(
+                "`target_language` must be a language that the model has a tag for: "
+                f"{', '.join(languages) or 'it has none'}. Received: {target_language!r}"
+            )
+        return [f">>{target_language}<< {line}" if line.strip() else line for line in lines]
 
     def _bounded(self, settings):
         """Returns settings with `max_source_tokens` set, and checked against learned positions."""

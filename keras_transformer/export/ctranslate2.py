@@ -78,7 +78,8 @@ def export_ctranslate2(
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
-    _suppress(spec.decoder.projection, list(suppressed_tokens), config.vocabulary_size)
+    forbidden = {*suppressed_tokens, config.forbidden_token_id} - {None}
+    _suppress(spec.decoder.projection, sorted(forbidden), config.vocabulary_size)
     spec.config.add_source_eos = True
     if source[config.end_token_id] != spec.config.eos_token:
         raise ValueError(
@@ -119,6 +120,8 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
     spec.encoder.embeddings[0].weight = _array(model.encoder.embedding.embeddings)
     spec.decoder.embeddings.weight = _array(model.decoder.embedding.embeddings)
     spec.decoder.projection.weight = _array(model.output_kernel)
+    if model.output_bias is not None:
+        spec.decoder.projection.bias = _array(model.output_bias)
     num_positions = config.max_sequence_length if config.positions == "learned" else max_tokens
     for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
         positions = ours.embedding.encode_positions(np.arange(num_positions))
@@ -139,7 +142,8 @@ def set_special_tokens(spec: Any, config: Any, target: list[str]) -> None:
 
 def _suppress(projection, token_ids, size):
     if token_ids:
-        projection.bias = np.zeros(size, "float32")
+        if not isinstance(projection.bias, np.ndarray):
+            projection.bias = np.zeros(size, "float32")
         projection.bias[token_ids] = SUPPRESSED
 
 
@@ -167,6 +171,8 @@ def _require_expressible(model):
         )
     elif not model.has_output_kernel:
         problem = "the model must not be quantized, and its class must not override `call`"
+    elif model.custom_layers:
+        problem = f"it has layers of its own. Received: {', '.join(model.custom_layers)}"
     if problem:
         raise ValueError(f"CTranslate2 cannot express this model: {problem}.")
 

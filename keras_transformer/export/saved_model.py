@@ -41,6 +41,8 @@ def export_saved_model(
       the largest `n_best`; `scores`, float32 `(B, N)`; `lengths`, int32 `(B, N)`, in tokens; and
       `truncated`. Missing translations are empty, with the score -inf. The options have the
       defaults of the translator, and its beam, in `SignatureDef.defaults`, for TensorFlow Serving.
+      A model of several target languages also has the option `target_language`, string, such as
+      `fra`; see `MarianTokenizer`.
     - `score`: `source` and `target`, string `(B,)`; returns `log_prob`, float32 `(B,)`, the
       log-probability of each target with its end token; `tokens`, int32 `(B,)`, their number; and
       `perplexity`, float32 `(B,)`. They are NaN for lines of more tokens than 2,048 or the learned

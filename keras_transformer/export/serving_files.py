@@ -68,7 +68,8 @@ def write_serving_files(
     (folder / "assets.extra").mkdir()
     with tf.io.TFRecordWriter(str(folder / "assets.extra" / "tf_serving_warmup_requests")) as file:
         options = Options.default(translator.settings, most_hypotheses(translator.settings))
-        for name, inputs in _warm_up_requests(words, options):
+        languages = getattr(translator.source_tokenizer, "languages", [])
+        for name, inputs in _warm_up_requests(words, options, languages):
             file.write(_prediction_log(card["name"], name, inputs))
 
 
@@ -85,6 +86,7 @@ def _model_card(translator, signatures):
             "source": translator.source_tokenizer.vocabulary_size,
             "target": translator.target_tokenizer.vocabulary_size,
         },
+        "target_languages": getattr(translator.source_tokenizer, "languages", []),
         "search": search,
         "signatures": {name: _described(f) for name, f in signatures.functions.items()},
         "versions": {"keras_transformer": __version__}
@@ -110,9 +112,11 @@ def _words(tokenizer):
     return [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]
 
 
-def _warm_up_requests(words, options):
+def _warm_up_requests(words, options, languages):
     """Yields names of signatures and their inputs, for lines of several lengths."""
     options = dict(zip(("n_best", "alpha", "max_length", "target_prefix"), options, strict=True))
+    if languages:
+        options["target_language"] = tf.constant(languages[:1])
     for length in WARM_UP_WORDS:
         line = tf.constant([" ".join(itertools.islice(itertools.cycle(words), length))])
         yield "serving_default", {"text": line}

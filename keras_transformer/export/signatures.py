@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.graph_translator import GraphTranslator, Options
 from keras_transformer.decoding.lines import token_ids_of
+from keras_transformer.decoding.long_lines import add_tags
 from keras_transformer.decoding.model_search import most_hypotheses
 from keras_transformer.decoding.translator import Translator
 
@@ -77,6 +78,29 @@ def _translations(graph, settings, most):
             "truncated": found.truncated,
         }
 
+    def answer(text, target_language=None, **options):
+        text = _vector(text=text)
+        if target_language is not None:
+            languages = _rows_of(text, target_language=target_language)
+            text = add_tags(text, languages["target_language"])
+        options = _rows_of(text, **options)
+        found = search(text, *Options(**options))
+        longest = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, most)
+        return {
+            "translations": found.texts[:, :longest],
+            "scores": found.scores[:, :longest],
+            "lengths": found.lengths[:, :longest],
+            "truncated": found.truncated,
+        }
+
+    has_languages = bool(getattr(graph.source_tokenizer, "languages", None))
+    translate_n_best = _with_options(answer, defaults, has_languages)
+    return {"serve": serve, "translate_n_best": translate_n_best}
+
+
+def _with_options(answer, defaults, has_languages):
+    """`translate_n_best`, whose options have defaults; TensorFlow reads them in its arguments."""
+
     @tf.function(input_signature=[_column("text"), *_OPTIONS], autograph=False)
     def translate_n_best(
         text,
@@ -85,19 +109,25 @@ def _translations(graph, settings, most):
         max_length=defaults.max_length,
         target_prefix=defaults.target_prefix,
     ):
-        text = _vector(text=text)
         options = {"n_best": n_best, "alpha": alpha, "max_length": max_length}
-        options = _rows_of(text, target_prefix=target_prefix, **options)
-        found = search(text, *Options(**options))
-        longest = tf.clip_by_value(tf.reduce_max(n_best), 1, most)
-        return {
-            "translations": found.texts[:, :longest],
-            "scores": found.scores[:, :longest],
-            "lengths": found.lengths[:, :longest],
-            "truncated": found.truncated,
-        }
+        return answer(text, target_prefix=target_prefix, **options)
 
-    return {"serve": serve, "translate_n_best": translate_n_best}
+    specs = [_column("text"), *_OPTIONS, _column("target_language")]
+    no_language = tf.constant([""])
+
+    @tf.function(input_signature=specs, autograph=False)
+    def translate_to(
+        text,
+        n_best=defaults.n_best,
+        alpha=defaults.alpha,
+        max_length=defaults.max_length,
+        target_prefix=defaults.target_prefix,
+        target_language=no_language,
+    ):
+        options = {"n_best": n_best, "alpha": alpha, "max_length": max_length}
+        return answer(text, target_language, target_prefix=target_prefix, **options)
+
+    return translate_to if has_languages else translate_n_best
 
 
 def _scores(graph):

@@ -3,11 +3,12 @@
 Paper, section 3.1, right half of figure 1.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
 from keras_transformer.layers.arguments import require_mask
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.types import Cache, Shape, Tensor
 
@@ -39,6 +40,11 @@ class DecoderBlock(TransformerBlock):
             `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint` of
             every projection and `seed` of every dropout, which mean the same as in
             `MultiHeadAttention`; and `keras.layers.Layer` arguments such as `name` and `dtype`.
+
+    Attributes:
+        self_attention_class, encoder_attention_class: classes of the sub-layers,
+            `MultiHeadAttention`. Set them in a subclass, as in `EncoderBlock`. The sub-layers also
+            need `init_cache` and `make_cache`, respectively.
 
     Call arguments:
         inputs: float tensor `(B, T, D)`; with a `cache`, the new positions only.
@@ -79,9 +85,11 @@ class DecoderBlock(TransformerBlock):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1.
     """
 
+    encoder_attention_class: ClassVar[type[keras.layers.Layer]] = MultiHeadAttention
+
     def __init__(self, *, num_heads: int, intermediate_dim: int, **kwargs: Any) -> None:
         super().__init__(num_heads=num_heads, intermediate_dim=intermediate_dim, **kwargs)
-        self.encoder_attention = self._attention("encoder_attention")
+        self.encoder_attention = self._attention(self.encoder_attention_class, "encoder_attention")
         self.encoder_attention_residual = self._residual("encoder_attention_residual")
 
     def build(self, inputs_shape: Shape, encoder_output_shape: Shape) -> None:

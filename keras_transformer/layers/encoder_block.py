@@ -38,6 +38,14 @@ class EncoderBlock(TransformerBlock):
             every projection and `seed` of every dropout, which mean the same as in
             `MultiHeadAttention`; and `keras.layers.Layer` arguments such as `name` and `dtype`.
 
+    Attributes:
+        self_attention_class: class of the sub-layer, `MultiHeadAttention`. A subclass of the block
+            may set another one, which must accept the same arguments, also in calls:
+
+                @keras.saving.register_keras_serializable()
+                class MyBlock(EncoderBlock):
+                    self_attention_class = MyAttention  # has another `attend`, for example
+
     Call arguments:
         inputs: float tensor `(B, S, D)`.
         attention_mask: bool tensor `(B, S, S)` or `(B, 1, S)`, `True` = may attend. Pass a padding

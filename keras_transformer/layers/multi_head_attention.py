@@ -4,6 +4,7 @@ One layer does self-attention, encoder-decoder attention, and decoding steps wit
 values. Paper, section 3.2.2.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -161,7 +162,7 @@ class MultiHeadAttention(CompositeLayer):
         causal = self._causal_mask(query, value, attended, cache) if use_causal_mask else None
         mask = self._mask(attention_mask, causal, value_mask, key_mask)
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
-        outputs, scores = scaled_dot_product_attention(
+        outputs, scores = self.attend(
             self._split_heads(project(self.query_dense, query)),
             attended["key"],
             attended["value"],
@@ -172,6 +173,25 @@ class MultiHeadAttention(CompositeLayer):
         if cache is None:
             return (outputs, scores) if return_attention_scores else outputs
         return (outputs, scores, attended) if return_attention_scores else (outputs, attended)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        dropout: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Compares queries with keys, and averages the values. For another score, override it.
+
+        Args:
+            query, key, value, attention_mask, dropout: as in `scaled_dot_product_attention`, after
+                the projections.
+
+        Returns:
+            the same as `scaled_dot_product_attention`.
+        """
+        return scaled_dot_product_attention(query, key, value, attention_mask, dropout=dropout)
 
     def init_cache(self, batch_size: int | Tensor, length: int | None = None) -> Cache:
         """Returns an empty cache for self-attention.

@@ -4,7 +4,7 @@ Paper, section 3.1.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -25,6 +25,8 @@ class TransformerBlock(CompositeLayer):
 
     Args: see `EncoderBlock` and `DecoderBlock`.
     """
+
+    self_attention_class: ClassVar[type[keras.layers.Layer]] = MultiHeadAttention
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class TransformerBlock(CompositeLayer):
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.attention_gain = attention_gain
-        self.self_attention = self._attention("self_attention")
+        self.self_attention = self._attention(self.self_attention_class, "self_attention")
         self.self_attention_residual = self._residual("self_attention_residual")
         self.feed_forward = self._part(
             FeedForward,
@@ -72,9 +74,9 @@ class TransformerBlock(CompositeLayer):
         self.feed_forward.build(inputs_shape)
         self.feed_forward_residual.build(inputs_shape)
 
-    def _attention(self, name):
+    def _attention(self, attention_class, name):
         return self._part(
-            MultiHeadAttention,
+            attention_class,
             name,
             self.num_heads,
             key_dim=self.key_dim,

@@ -44,8 +44,10 @@ class TransformerConfig(Settings):
         max_sequence_length: in tokens. Number of learned positions.
         tie_embeddings: `"all"` (both embeddings and the softmax share one matrix), `"decoder"`
             (target embedding and softmax) or `"none"`. Defaults to `"all"`.
+        output_bias: whether the logits have a bias. Defaults to `False`, as in the paper.
         pad_token_id: defaults to `0`.
-        start_token_id: defaults to `1`.
+        start_token_id: defaults to `1`. It may be the id of padding, as in Marian's models; a
+            search then never generates that token.
         end_token_id: defaults to `2`.
         unk_token_id: defaults to `3`.
         num_layers: sets `num_encoder_layers` and `num_decoder_layers`, if they are not given. Not a
@@ -85,6 +87,7 @@ class TransformerConfig(Settings):
     positions: str = "sinusoidal"
     max_sequence_length: int | None = None
     tie_embeddings: str = "all"
+    output_bias: bool = False
     pad_token_id: int = 0
     start_token_id: int = 1
     end_token_id: int = 2
@@ -124,6 +127,11 @@ class TransformerConfig(Settings):
         self._check_each_field()
         self._fill_defaults()
         self._check_combinations()
+
+    @property
+    def forbidden_token_id(self) -> int | None:
+        """The token that no search generates: padding, if the decoder starts with it."""
+        return self.pad_token_id if self.pad_token_id == self.start_token_id else None
 
     def check_length(self, max_length: int) -> None:
         """Raises a `ValueError` if `max_length` tokens exceed the learned positions."""
@@ -167,9 +175,13 @@ class TransformerConfig(Settings):
 
     def _check_combinations(self):
         ids = {name: value for name, value in vars(self).items() if name.endswith("_token_id")}
-        if len(set(ids.values())) < len(ids):
+        differing = [value for name, value in ids.items() if name != "start_token_id"]
+        if len(set(differing)) < len(differing) or self.start_token_id in differing[1:]:
             received = ", ".join(f"{name}={value}" for name, value in ids.items())
-            raise ValueError(f"The special tokens must have different ids. Received: {received}")
+            raise ValueError(
+                "The special tokens must have different ids, but `start_token_id` may be "
+                f"`pad_token_id`. Received: {received}"
+            )
         if self.positions == "learned" and self.max_sequence_length is None:
             self._reject("max_sequence_length", "given for learned positions")
         if self.tie_embeddings == "all" and self.source_vocabulary_size != self.vocabulary_size:

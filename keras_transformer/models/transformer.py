@@ -17,6 +17,7 @@ from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.models.decoder import TransformerDecoder
 from keras_transformer.models.encoder import TransformerEncoder
+from keras_transformer.models.output_bias import OutputBias
 
 # Imported to register their classes with Keras: a saved compiled model refers to them.
 from keras_transformer.training import losses, metrics, schedules  # noqa: F401
@@ -120,7 +121,11 @@ class Transformer(TrainingStep, keras.Model):
         encoder_output = encoder(inputs["encoder_token_ids"], padding_mask=mask)
         hidden = decoder(inputs["decoder_token_ids"], encoder_output, encoder_padding_mask=mask)
         # Softmax and loss need float32; the layer also names the output.
-        logits_layer = keras.layers.Activation("linear", dtype="float32", name="logits")
+        logits_layer: keras.layers.Layer = keras.layers.Activation(
+            "linear", dtype="float32", name="logits"
+        )
+        if config.output_bias:
+            logits_layer = OutputBias(dtype="float32", name="logits")
         logits = logits_layer(_project(hidden, target_embedding, output_projection))
         super().__init__(inputs=inputs, outputs=logits, name=name, trainable=trainable)
 
@@ -164,7 +169,7 @@ class Transformer(TrainingStep, keras.Model):
 
     @property
     def has_output_kernel(self) -> bool:
-        """Whether the logits are a product with `output_kernel`.
+        """Whether the logits are a product with `output_kernel`, plus `output_bias` if any.
 
         Not if the model is quantized, or a subclass overrides `call`.
         """
@@ -173,7 +178,7 @@ class Transformer(TrainingStep, keras.Model):
 
     @property
     def output_kernel(self) -> Tensor | None:
-        """Float tensor `(V, D)`: `logits = hidden states @ output_kernel^T`.
+        """Float tensor `(V, D)`: `logits = hidden states @ output_kernel^T + output_bias`.
 
         `None` if the logits are computed in another way, see `has_output_kernel`.
         """
@@ -182,6 +187,18 @@ class Transformer(TrainingStep, keras.Model):
         if self.output_projection is None:
             return ops.convert_to_tensor(self._output_layer.embeddings)
         return ops.transpose(self._output_layer.kernel)
+
+    @property
+    def custom_layers(self) -> list[str]:
+        """Class names of the layers that are neither Keras's nor this package's."""
+        parts = set(map(type, parts_of(self, "").values()))
+        own = "keras", "keras_transformer"
+        return sorted(p.__name__ for p in parts if p.__module__.partition(".")[0] not in own)
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """Float32 tensor `(V,)`, added to the product; `None` without `config.output_bias`."""
+        return self.logits_layer.bias if self.config.output_bias else None
 
     @property
     def _output_layer(self):

@@ -214,7 +214,8 @@ class _Checks:
         _require(vocabulary=self.tokenizers, data=self.stream)
         training = self.recipe.training
         with tf.device("CPU:0"):
-            parameters = self.single_device_trainer.model(self.tokenizers).count_params()
+            model = self.single_device_trainer.model(self.tokenizers, self.stream)
+            parameters = model.count_params()
         copies = 3 if training.ema_momentum is None else 4  # weights, Adam's two moments, average
         updates = training.epochs * self.stream.report.batches_per_epoch
         number = min(training.keep_last + training.keep_best, training.epochs) + 1
@@ -242,7 +243,7 @@ class _Checks:
     def _train(self, indices, rate=None):
         """Trains a new model on the given batches with the run's settings; returns their losses."""
         keras.utils.set_random_seed(self.recipe.training.seed)
-        model = self.trainer.model(self.tokenizers)
+        model = self.trainer.model(self.tokenizers, self.stream)
         if rate is not None:
             with self.trainer.strategy.scope():
                 model.compile(optimizer=keras.optimizers.Adam(rate), loss=model.loss)

@@ -24,7 +24,10 @@ MADE_BY = "keras_transformer"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
 # Deletion order of `reset`: the recipe is deleted after the models, so an interrupted reset never
 # leaves checkpoints without a recipe.
-FILES = ("model.keras", "averaged.keras", "history.csv", "report.json", "config.yaml", *TOKENIZERS)
+FILES = (
+    *("model.keras", "averaged.keras", "history.csv", "report.json", "config.yaml"),
+    *("origin.json", "vocabulary.json", *TOKENIZERS),
+)
 # A checkpoint, a damaged one, or the temporary file of a killed process.
 CHECKPOINT_FILE = r"(\.partial\.|\.)?checkpoint-\d{8,}\.npz(\.corrupt|\.partial)?"
 LOG_FILE = r"events\.out\.tfevents\..+"
@@ -47,6 +50,7 @@ class RunFolder:
         self.averaged_file = self.path / "averaged.keras"
         self.history_file = self.path / "history.csv"
         self.report_file = self.path / "report.json"
+        self.origin_file = self.path / "origin.json"
         self.manifest_file = self.path / "run.json"
         self.lock_file = self.path / ".run.lock"
         self.staging = self.path / ".partial.run"
@@ -211,6 +215,11 @@ class RunFolder:
             return False
         has_tokenizer = any((self.path / name).is_file() for name in TOKENIZERS)
         return is_complete and (has_tokenizer or self.trained)
+
+    def origin(self) -> dict[str, Any] | None:
+        """Returns where an imported model is from, with its licence; `None` for others."""
+        file = self.origin_file
+        return json.loads(file.read_text("utf-8")) if file.is_file() else None
 
     # === Report ===
 

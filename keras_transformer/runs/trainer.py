@@ -122,9 +122,10 @@ class Trainer:
         """Returns the batches of a split of the recipe's data, see `build_stream`."""
         return build.build_stream(self.recipe, self.data_folder, tokenizers, split)
 
-    def model(self, tokenizers: build.Tokenizers) -> Transformer:
-        """Returns the compiled model, with random weights."""
-        return build.build_model(self.recipe, tokenizers, self.strategy)
+    def model(self, tokenizers: build.Tokenizers, stream: BatchStream) -> Transformer:
+        """Returns the compiled model, with random weights, for the batches of training."""
+        batches_per_epoch = stream.report.batches_per_epoch
+        return build.build_model(self.recipe, tokenizers, self.strategy, batches_per_epoch)
 
     def _train(self):
         started = time.perf_counter()
@@ -133,7 +134,7 @@ class Trainer:
         tokenizers = self.tokenizers()
         stream = self.stream(tokenizers)
         self.print_fn(str(stream.report))
-        model = self.model(tokenizers)
+        model = self.model(tokenizers, stream)
         self._print_size(model)
         validation_stream = validation = None
         if self.recipe.data.validation is not None:

@@ -62,7 +62,7 @@ class FusedTraining(TokenTraining):
     def _fused_share(self, rows, num_tokens, training):
         passes = 2 if training and self.r_drop else 1
         hidden = self(repeat_rows(rows.x, passes), training=training, return_hidden=True)
-        kernel = self.output_kernel
+        kernel, bias = self.output_kernel, getattr(self, "output_bias", None)
         loss, metrics = self._token_loss, self._metrics_of_tokens()
         counted = loss.weights(rows.y, rows.sample_weight) != 0
         for metric, is_weighted in metrics:
@@ -81,8 +81,12 @@ class FusedTraining(TokenTraining):
         weights = loss.weights(labels, sample_weight)
         self._check_labels(labels, kernel.shape[0])
         indices, outside = class_indices(labels, kernel.shape[0])
+        hidden = ops.reshape(hidden, (-1, kernel.shape[1]))
+        if bias is not None:  # as a column of the kernel: [h, 1] @ [K, b]^T = h @ K^T + b
+            hidden = ops.concatenate([hidden, ops.ones_like(hidden[:, :1])], axis=1)
+            kernel = ops.concatenate([kernel, ops.cast(bias, kernel.dtype)[:, None]], axis=1)
         total, scores = linear_cross_entropy(
-            ops.reshape(hidden, (-1, kernel.shape[1])),
+            hidden,
             kernel,
             ops.repeat(indices, passes),
             ops.repeat(weights / passes, passes),

@@ -13,9 +13,11 @@ from keras_transformer import (
     TransformerConfig,
     Translator,
     export_ctranslate2,
+    layers,
 )
 from keras_transformer.data import SentencePieceTokenizer, number_names
 from keras_transformer.decoding.processors import suppress_tokens
+from keras_transformer.models import TransformerDecoder
 from tests.builders import randomize
 from tests.decoding.test_translator import LINES, make_translator
 
@@ -178,12 +180,30 @@ class OwnCall(Transformer):
         return super().call(inputs, training, mask, return_hidden)
 
 
+class Unscaled(layers.MultiHeadAttention):
+    def attend(self, query, key, value, attention_mask=None, dropout=None):
+        return layers.scaled_dot_product_attention(query, key, value, attention_mask, scaled=False)
+
+
+class Block(layers.DecoderBlock):
+    encoder_attention_class = Unscaled
+
+
+class Decoder(TransformerDecoder):
+    block_class = Block
+
+
+class OwnAttention(Transformer):
+    decoder_class = Decoder
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"activation": "elu"}, "`activation` must be one of relu, gelu.*Received: 'elu'"),
         ({"key_dim": 8}, "key_dim=8, value_dim=16, 16 expected"),
         ({"kind": OwnCall}, "must not override `call`"),
+        ({"kind": OwnAttention}, "layers of its own. Received: Block, Decoder, Unscaled"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused_by_name(options, message, tmp_path):

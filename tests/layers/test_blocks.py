@@ -5,8 +5,10 @@ import keras_hub
 import numpy as np
 import pytest
 
+from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from tests.builders import (
     HUB_NAMES,
     assert_close,
@@ -254,3 +256,22 @@ def test_causal_encoder_also_applies_the_attention_mask():
     )
     for ours, explicit in zip(to_numpy(actual), to_numpy(expected), strict=True):
         np.testing.assert_array_equal(ours, explicit)
+
+
+def test_subclass_exchanges_the_attention():
+    class Unscaled(MultiHeadAttention):
+        def attend(self, query, key, value, attention_mask=None, dropout=None):
+            return scaled_dot_product_attention(
+                query, key, value, attention_mask, scaled=False, dropout=dropout
+            )
+
+    class Block(DecoderBlock):
+        self_attention_class = encoder_attention_class = Unscaled
+
+    block, expected = Block(**SIZES), decoder_block()
+    block(target, source)
+    block.set_weights(expected.get_weights())
+    for attention in (block.self_attention, block.encoder_attention):
+        for weight in attention.query_dense.weights:
+            weight.assign(weight * (D // N) ** -0.5)
+    assert_close(to_numpy(block(target, source)), to_numpy(expected(target, source)), 1e-6)

@@ -1,0 +1,133 @@
+"""`MarianTokenizer`: the tokenizer of one side of an OPUS-MT (Marian) model."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from keras_transformer.atomic_file import atomic_path, write_text
+from keras_transformer.data.sentencepiece_tokenizer import (
+    SentencePieceTokenizer,
+    ints_of,
+)
+from keras_transformer.types import Path
+
+VOCABULARY_FILE = "vocabulary.json"
+# The tag of a language at the beginning of a text, up to the first "<<"; and what follows.
+_TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
+
+
+class MarianTokenizer(SentencePieceTokenizer):
+    """The tokenizer of one side of an OPUS-MT model.
+
+    The pieces are those of a SentencePiece model; the ids are those of a vocabulary that both sides
+    share. Pieces that are not in it become the unknown token. A text may begin with the tag of a
+    language, `>>fra<<`, which becomes one token. Detokenizing leaves out unknown tokens, as
+    `transformers.MarianTokenizer` does with `skip_special_tokens=True`.
+
+    The decoder of these models starts with padding, so `start_token_id` is `pad_token_id`. The
+    texts `</s>`, `<unk>` and `<pad>` are ordinary text; `transformers.MarianTokenizer` makes
+    special tokens of them.
+
+    Args:
+        model: path of the SentencePiece model of this side, or its bytes.
+        vocabulary: `{piece: id}`, with `</s>`, `<unk>` and `<pad>`.
+
+    Attributes:
+        vocabulary_size, pad_token_id, start_token_id, end_token_id, unk_token_id, model_bytes: as
+            in `SentencePieceTokenizer`.
+
+    Memory: a hash table of the pieces, some 13 MB for 58,101 of them.
+
+    Raises:
+        ImportError, FileNotFoundError, ValueError: as `SentencePieceTokenizer`.
+
+    Example:
+
+    >>> lines = ["a cat", "a mat"]
+    >>> model = keras_transformer.Tokenizer.train_on_lines(lines, 265, "cats.model").model_bytes
+    >>> pieces = ["</s>", "<unk>", "\u2581", "a", ">>fra<<", "<pad>"]
+    >>> tokenizer = MarianTokenizer(model, {piece: i for i, piece in enumerate(pieces)})
+    >>> tokenizer.languages, tokenizer.tokenize([">>fra<< a"]).to_list()
+    (['fra'], [[4, 2, 3]])
+
+    Reference:
+        [Tiedemann and Thottingal, 2020](https://aclanthology.org/2020.eamt-1.61), OPUS-MT.
+    """
+
+    _start_is_pad = True
+
+    def __init__(self, model: Path | bytes, vocabulary: Mapping[str, int]) -> None:
+        missing = [piece for piece in ("</s>", "<unk>", "<pad>") if piece not in vocabulary]
+        if missing:
+            raise ValueError(f"`vocabulary` must have the pieces {', '.join(missing)}.")
+        super().__init__(
+            model,
+            pad_token_id=vocabulary["<pad>"],
+            start_token_id=vocabulary["<pad>"],
+            end_token_id=vocabulary["</s>"],
+            unk_token_id=vocabulary["<unk>"],
+            vocabulary=vocabulary,
+        )
+        # As text: a `tf.Module` would track each entry of a dict.
+        self._vocabulary = json.dumps(dict(vocabulary), ensure_ascii=False)
+        tags = sorted(p for p in vocabulary if p.startswith(">>") and p.endswith("<<"))
+        self._tags = tf.constant([vocabulary[tag] for tag in tags], tf.int32)
+        self._languages = "\n".join(tag[2:-2] for tag in tags)
+        # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
+        self._string_pieces = self._processor(tf.string)
+        keys, values = list(vocabulary), list(vocabulary.values())
+        self._table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(tf.constant(keys), tf.constant(values, tf.int32)),
+            default_value=self.unk_token_id,
+        )
+
+    @property
+    def languages(self) -> list[str]:
+        """The codes that have a tag in the vocabulary."""
+        return self._languages.split("\n") if self._languages else []
+
+    @classmethod
+    def load(cls, model: Path, vocabulary: Path | None = None) -> "MarianTokenizer":
+        """Returns the tokenizer of files that `save` wrote.
+
+        Args:
+            model: path of the SentencePiece model.
+            vocabulary: path of the vocabulary. Defaults to `vocabulary.json` in the same folder.
+        """
+        path = pathlib.Path(vocabulary or pathlib.Path(model).parent / VOCABULARY_FILE)
+        try:
+            pieces = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        return cls(model, pieces)
+
+    def save(self, path: Path) -> None:
+        """Writes the SentencePiece model to `path`, and `vocabulary.json` beside it."""
+        path = pathlib.Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path, unique=True) as partial:
+            partial.write_bytes(self.model_bytes)
+        write_text(path.parent / VOCABULARY_FILE, self._vocabulary)
+
+    def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
+        """Returns which token ids are tags of languages: a bool tensor of the same shape."""
+        return tf.reduce_any(tf.expand_dims(token_ids, -1) == self._tags, axis=-1)
+
+    def _ids_of_text(self, text):
+        is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
+        tag = tf.strings.regex_replace(text, _TAG_AND_TEXT, r"\1")
+        count = tf.cast(is_tagged, tf.int32)
+        pieces = self._string_pieces.tokenize(tf.strings.regex_replace(text, _TAG, ""))
+        if text.shape.rank == 0:
+            return self._table.lookup(tf.concat([tf.reshape(tag, [1])[:count], pieces], 0))
+        tags = tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(tag, is_tagged), tf.cast(count, tf.int64)
+        )
+        pieces = tf.concat([tags, pieces], axis=1)
+        return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
+
+    def _text_ids(self, token_ids):
+        text_ids = super()._text_ids(ints_of(token_ids))
+        return tf.ragged.boolean_mask(text_ids, text_ids != self.unk_token_id)

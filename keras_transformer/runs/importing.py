@@ -1,0 +1,233 @@
+"""Imports an OPUS-MT (Marian) model: as a `Translator`, and as a run folder like any other."""
+
+import contextlib
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer import types
+from keras_transformer.atomic_file import write_text
+from keras_transformer.data.marian_tokenizer import VOCABULARY_FILE, MarianTokenizer
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.marian import MarianModel, read_npz, weights_of
+from keras_transformer.runs.marian_hub import HUB_FILES, HUB_NAME, OPTIONAL_HUB_FILES, read_hub
+from keras_transformer.runs.recipe import Recipe
+from keras_transformer.training.model_state import save_model
+
+# What is taken out of a zip file, and its largest size: the largest models have some 1 GB.
+UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|README\.md|LICENSE"
+LARGEST = 8 * 2**30
+# Marian's own default; the positions have no end.
+LONGEST_SOURCE = 512
+FINE_TUNING = {"learning_rate": 1e-4, "warmup_steps": 200, "epochs": 5, "batch_tokens": 2048}
+
+
+def import_marian(folder: types.Path, run: types.Path | None = None, **settings: Any) -> Translator:
+    """Imports an OPUS-MT model, in either form that the University of Helsinki publishes.
+
+    These are Marian's files (`*.npz`, `decoder.yml`, `*vocab.yml`, `source.spm`, `target.spm`), as
+    a folder or its zip file, and the folder of the Hugging Face Hub (`config.json`,
+    `model.safetensors`, `vocab.json`, `source.spm`, `target.spm`). The weights are the same numbers
+    in another order; nothing is trained or rounded.
+
+    Args:
+        folder: path of the folder or zip file; or a name on the Hub, such as
+            `"Helsinki-NLP/opus-mt-en-de"`, if there is no such folder: `huggingface_hub` (extra
+            `opus`) then downloads the files.
+        run: path of a run folder to write, new or empty. `load_run` and all commands take it, and
+            `training.init_from` of a recipe. Optional.
+        **settings: as in `Translator`.
+
+    Returns:
+        `Translator`. Its `source_tokenizer.languages` lists the target languages of a model that
+        has several.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged or does not fit the others, or the model has a part that
+            this architecture does not, such as an RNN; the message names it.
+        ImportError: if `safetensors` or `huggingface_hub` is needed and missing.
+
+    Example: `import_marian("opus-mt-en-de")(["Hello, world!"])`.
+    """
+    run_folder = None if run is None else RunFolder(run)
+    if run_folder is not None:
+        _require_new(run_folder)
+    with _local(folder) as local:
+        read = read_marian(local)
+    if re.fullmatch(HUB_NAME, str(folder)) and not Path(folder).exists():
+        read.origin["name"] = str(folder)
+    model = build_marian(read)
+    tokenizers = [
+        MarianTokenizer(m, read.vocabulary) for m in (read.source_model, read.target_model)
+    ]
+    settings.setdefault("max_source_tokens", LONGEST_SOURCE)
+    translator = Translator(model, *tokenizers, **{"frozen": True, **settings})
+    if run_folder is not None:
+        _write_run(run_folder, read, model, tokenizers)
+    return translator
+
+
+def read_marian(folder: types.Path) -> MarianModel:
+    """Reads a folder of either form.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged, leads out of the folder, does not fit the others, or the
+            model has a part that this architecture does not.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"The folder of the model must exist. Received: {str(folder)!r}")
+    if (folder / "config.json").is_file():
+        return read_hub(folder)
+    if any(folder.glob("*.npz")):
+        return read_npz(folder)
+    raise FileNotFoundError(
+        f"{folder} must hold a model: `config.json` and `model.safetensors` of the Hub, or the "
+        "`*.npz` of Marian. Neither is there."
+    )
+
+
+def build_marian(read: MarianModel) -> Transformer:
+    """Returns a `Transformer` with the weights of a model that was read."""
+    model = Transformer(read.config)
+    weights = weights_of(read)
+    for variable in model.weights:
+        variable.assign(np.ascontiguousarray(weights.pop(variable.path)))
+    if weights:
+        raise RuntimeError(f"Weights without a place: {sorted(weights)}")
+    return model
+
+
+def _require_new(run):
+    run.check()
+    if run.trained or run.owned_files():
+        raise ValueError(
+            f"`run` must be a new or empty folder. Received: {str(run.path)!r}, which holds a run."
+        )
+
+
+def _write_run(run, read, model, tokenizers):
+    """Writes model, tokenizers, recipe and origin into a new folder; the model is the last."""
+    with run.locked():
+        _require_new(run)  # again, under the lock: another process may have written it
+        files = run.tokenizer_files(joint=False)
+        names = [*(file.name for file in files), VOCABULARY_FILE]
+        others = run.origin_file, run.recipe_file, run.model_file
+        run.add_owned_files(*names, *(file.name for file in others))
+        try:
+            for tokenizer, file in zip(tokenizers, files, strict=True):
+                tokenizer.save(file)
+            origin = json.dumps(read.origin, indent=2, ensure_ascii=False)
+            write_text(run.origin_file, origin + "\n")
+            write_text(run.recipe_file, recipe_of(read, run.path).to_yaml())
+            save_model(model, run.model_file)
+        except BaseException:
+            run.reset()  # nothing of half an import is left
+            raise
+
+
+def recipe_of(read: MarianModel, run: types.Path) -> Recipe:
+    """Returns a recipe that fine-tunes the model, once the user names the files."""
+    fields = read.config.to_dict()
+    for name in ("vocabulary_size", "source_vocabulary_size"):
+        del fields[name]
+    sides = ("source", "target")
+    names = [f"train.{read.origin[f'{side}_language'] or side}" for side in sides]
+    return Recipe.from_dict(
+        {
+            "data": {"train": names, "max_length": LONGEST_SOURCE},
+            "vocabulary": {"size": read.config.vocabulary_size, "joint": False},
+            "model": {name: value for name, value in fields.items() if value is not None},
+            "training": {"init_from": str(run), **FINE_TUNING},
+        }
+    )
+
+
+@contextlib.contextmanager
+def _local(folder: types.Path) -> Iterator[Path]:
+    """Yields a folder with the files: the given one, or a temporary one."""
+    path = Path(folder)
+    is_zip = path.is_file() and path.suffix == ".zip"
+    is_name = not path.exists() and re.fullmatch(HUB_NAME, str(folder))
+    if not (is_zip or is_name):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        copied = Path(temporary) / path.name.removesuffix(".zip")
+        copied.mkdir()
+        if is_zip:
+            _unpack(path, copied)
+        else:
+            _download(str(folder), copied)
+        yield copied
+
+
+def _unpack(path, folder):
+    """Writes the files of a model into a folder; the folders of the archive are left out."""
+    with contextlib.ExitStack() as stack:
+        with _damaged(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+        members = {m: Path(m.filename).name for m in archive.infolist() if not m.is_dir()}
+        wanted = {m: name for m, name in members.items() if re.fullmatch(UNPACKED, name)}
+        if len(set(wanted.values())) < len(wanted):
+            raise ValueError(f"{path} must hold one model, but has files of the same name.")
+        size = sum(member.file_size for member in wanted)
+        if size > LARGEST:
+            raise ValueError(f"{path} must unpack to at most {LARGEST} bytes. Received: {size}")
+        for member, name in wanted.items():
+            with open(folder / name, "wb") as target:
+                for block in _blocks(path, archive, member):
+                    target.write(block)
+
+
+def _blocks(path, archive, member):
+    with _damaged(path), archive.open(member) as source:
+        while block := source.read(2**20):
+            yield block
+
+
+@contextlib.contextmanager
+def _damaged(path):
+    try:
+        yield
+    except Exception as error:  # zipfile and zlib raise many types
+        raise ValueError(f"{path} is damaged: {error}. Download it again.") from None
+
+
+def _download(name, folder):
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError(
+            f"There is no folder {name!r}. To download a model of this name from the Hugging Face "
+            "Hub, install `huggingface_hub` (extra `opus`)."
+        ) from error
+    files = [*HUB_FILES, *OPTIONAL_HUB_FILES]
+    try:
+        huggingface_hub.snapshot_download(name, allow_patterns=files, local_dir=folder)
+    except Exception as error:  # those of its HTTP client too
+        raise ValueError(
+            f"There is no folder {name!r}, and the Hugging Face Hub gave no model of this name: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from None
+    if not (folder / "model.safetensors").is_file():
+        copy = name.rpartition("/")[2]
+        command = (
+            "from transformers import MarianMTModel as M, MarianTokenizer as T; "
+            f"[kind.from_pretrained({name!r}).save_pretrained({copy!r}) for kind in (M, T)]"
+        )
+        raise ValueError(
+            f"{name} has no `model.safetensors` on the Hub. If it has a pickle that you trust, "
+            "convert it where `transformers`, `sentencepiece` and `torch` are installed, and "
+            f'import the folder {copy!r}: python -c "{command}"'
+        )

@@ -1,0 +1,368 @@
+"""Marian's names of the parts of a Transformer, and Marian's own form of OPUS-MT models.
+
+Their arrays get the layout of this package here.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.data.sentencepiece_tokenizer import read_model
+from keras_transformer.models.config import TransformerConfig
+from keras_transformer.runs.imported_files import (
+    file_of,
+    has_file,
+    names_in,
+    one_file,
+    parse_yaml,
+    read_npz_file,
+    read_vocabulary,
+    read_yaml_file,
+)
+
+PAD, END, UNK = "<pad>", "</s>", "<unk>"
+# Their name of an activation -> Keras's. Marian's own "gelu" is an approximation that Keras lacks.
+ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu"}
+# Options that this architecture needs: {name: (value if it is missing, values that it can hold)}.
+MARIAN_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "type": (None, ["transformer"]),
+    "transformer-decoder-autoreg": ("self-attention", ["self-attention"]),
+    "transformer-preprocess": ("", [""]),
+    "transformer-postprocess": ("dan", ["dan"]),
+    "transformer-postprocess-emb": ("d", ["d", ""]),
+    "transformer-postprocess-top": ("", [""]),
+    "transformer-train-position-embeddings": (False, [False]),
+    "transformer-no-projection": (False, [False]),
+    "transformer-ffn-depth": (2, [2]),
+    "transformer-tied-layers": ([], [[], None]),
+    "transformer-decoder-dim-ffn": (0, [0]),
+    "transformer-decoder-ffn-depth": (0, [0, 2]),
+    "transformer-ffn-activation": ("swish", list(ACTIVATIONS)),
+    "transformer-no-bias": (False, [False]),
+    "lemma-dim-emb": (0, [0]),
+    "ulr": (False, [False]),
+    "right-left": (False, [False]),
+}
+# Names of one block's arrays: Marian's -> the Hub's.
+_ATTENTIONS = {"self": "self_attn", "context": "encoder_attn"}
+BLOCK = {
+    f"{theirs}_{kind}{part}": f"{hub}.{projection}.{name}"
+    for theirs, hub in _ATTENTIONS.items()
+    for part, projection in zip("qkvo", ("q_proj", "k_proj", "v_proj", "out_proj"), strict=True)
+    for kind, name in (("W", "weight"), ("b", "bias"))
+}
+BLOCK |= {
+    f"ffn_{kind}{part}": f"fc{part}.{name}"
+    for part in (1, 2)
+    for kind, name in (("W", "weight"), ("b", "bias"))
+}
+BLOCK |= {
+    f"{theirs}_ln_{ours}": f"{hub}_layer_norm.{name}"
+    for theirs, hub in (
+        *((f"{theirs}_Wo", hub) for theirs, hub in _ATTENTIONS.items()),
+        ("ffn_ffn", "final"),
+    )
+    for ours, name in (("scale", "weight"), ("bias", "bias"))
+}
+OUTPUT_BIAS, OUTPUT_KERNEL = "decoder_ff_logit_out_b", "decoder_ff_logit_out_W"
+
+
+class MarianModel(NamedTuple):
+    """A model as its files hold it.
+
+    Attributes:
+        config: `TransformerConfig`.
+        arrays: float32 arrays by Marian's names, kernels `(in, out)`, in Marian's order of the
+            hidden dimensions. The vocabulary includes padding, the last token.
+        vocabulary: `{piece: id}`.
+        source_model, target_model: SentencePiece models.
+        origin: name, form, licence and languages, as JSON.
+    """
+
+    config: TransformerConfig
+    arrays: dict[str, np.ndarray]
+    vocabulary: dict[str, int]
+    source_model: bytes
+    target_model: bytes
+    origin: dict[str, Any]
+
+
+def weights_of(model: MarianModel) -> dict[str, np.ndarray]:
+    """Returns the weights by their paths in a `Transformer`, in the order of our positions."""
+    config, arrays = model.config, model.arrays
+    width = config.hidden_dim
+    # Theirs are all sines, then all cosines, at our frequencies; ours alternate.
+    order = np.arange(width).reshape(2, -1).T.reshape(-1)
+    if config.tie_embeddings == "all":
+        weights = {"encoder/embedding/embeddings": arrays["Wemb"][:, order]}
+    else:
+        weights = {
+            f"{side}/{name}_embedding/embeddings": arrays[f"{side}_Wemb"][:, order]
+            for side, name in (("encoder", "source"), ("decoder", "target"))
+        }
+    if config.tie_embeddings == "none":
+        weights["output_projection/kernel"] = arrays[OUTPUT_KERNEL][order]
+    weights["logits/bias"] = arrays[OUTPUT_BIAS].reshape(-1)
+    for side, count in depths(config).items():
+        for index in range(count):
+            theirs, ours = f"{side}_l{index + 1}", f"{side}/block_{index}"
+            weights |= _block_weights(arrays, theirs, ours, order, has_context=side == "decoder")
+    return weights
+
+
+def _block_weights(arrays, theirs, ours, order, has_context):
+    """Weights of a block; `order` moves the axes that are hidden dimensions of the model."""
+    attentions = [("self", "self_attention")]
+    if has_context:
+        attentions.append(("context", "encoder_attention"))
+    weights = {}
+    for name, layer in attentions:
+        for part, dense in zip("qkv", ("query", "key", "value"), strict=True):
+            path = f"{ours}/{layer}/{dense}"
+            weights[f"{path}/kernel"] = arrays[f"{theirs}_{name}_W{part}"][order]
+            weights[f"{path}/bias"] = arrays[f"{theirs}_{name}_b{part}"].reshape(-1)
+        path = f"{ours}/{layer}/output"
+        weights[f"{path}/kernel"] = arrays[f"{theirs}_{name}_Wo"][:, order]
+        weights[f"{path}/bias"] = arrays[f"{theirs}_{name}_bo"].reshape(-1)[order]
+    path = f"{ours}/feed_forward"
+    weights[f"{path}/intermediate/kernel"] = arrays[f"{theirs}_ffn_W1"][order]
+    weights[f"{path}/intermediate/bias"] = arrays[f"{theirs}_ffn_b1"].reshape(-1)
+    weights[f"{path}/output/kernel"] = arrays[f"{theirs}_ffn_W2"][:, order]
+    weights[f"{path}/output/bias"] = arrays[f"{theirs}_ffn_b2"].reshape(-1)[order]
+    norms = [(f"{name}_Wo", layer) for name, layer in attentions] + [("ffn_ffn", "feed_forward")]
+    for name, layer in norms:
+        path = f"{ours}/{layer}_residual/layer_norm"
+        weights[f"{path}/gamma"] = arrays[f"{theirs}_{name}_ln_scale"].reshape(-1)[order]
+        weights[f"{path}/beta"] = arrays[f"{theirs}_{name}_ln_bias"].reshape(-1)[order]
+    return weights
+
+
+# === Marian's form ===
+
+
+def read_npz(folder):
+    decoder = {}
+    if has_file(folder, "decoder.yml"):
+        decoder = read_yaml_file(file_of(folder, "decoder.yml"))
+    named = {key: names_in(decoder, key, folder / "decoder.yml") for key in ("models", "vocabs")}
+    path = one_file(folder, "*.npz", named["models"])
+    stored = read_npz_file(path)
+    settings = _model_yaml(stored, path)
+    check_options(settings, MARIAN_OPTIONS, path)
+    if len(set(named["vocabs"])) > 1:
+        raise ValueError(f"{folder} has a vocabulary for each side; one shared one is needed.")
+    vocabulary_path = one_file(folder, "*vocab.yml", named["vocabs"])
+    vocabulary = read_vocabulary(vocabulary_path)
+    vocabulary.setdefault(PAD, 1 + max(vocabulary.values(), default=-1))
+    vocabulary = checked_vocabulary(vocabulary, vocabulary_path)
+    config = _npz_config(settings, vocabulary, path)
+    transposed = OUTPUT_KERNEL + "t"  # (V, D)
+    if transposed in stored:
+        stored[OUTPUT_KERNEL] = stored.pop(transposed).T
+    arrays = {name: np.asarray(array, "float32") for name, array in stored.items()}
+    # Marian starts the decoder with an embedding of zeros and has no padding. We give this
+    # embedding to padding, the start token, as `transformers` does.
+    if OUTPUT_BIAS in arrays:
+        bias = arrays[OUTPUT_BIAS].reshape(1, -1)
+        arrays[OUTPUT_BIAS] = np.pad(bias, [(0, 0), (0, 1)])
+    for name in {"Wemb", "encoder_Wemb", "decoder_Wemb"} & arrays.keys():
+        arrays[name] = np.pad(arrays[name], [(0, 1), (0, 0)])
+    if OUTPUT_KERNEL in arrays:
+        arrays[OUTPUT_KERNEL] = np.pad(arrays[OUTPUT_KERNEL], [(0, 0), (0, 1)])
+    check_arrays(arrays, config, path)
+    origin = origin_of(folder, folder.resolve().name, "marian", [None, None])
+    return MarianModel(
+        config, arrays, vocabulary, *sentencepiece_models(folder, vocabulary), origin
+    )
+
+
+def _npz_config(settings, vocabulary, path):
+    sizes = {
+        "hidden_dim": "dim-emb",
+        "intermediate_dim": "transformer-dim-ffn",
+        "num_heads": "transformer-heads",
+        "num_encoder_layers": "enc-depth",
+        "num_decoder_layers": "dec-depth",
+    }
+    tied_all = settings.get("tied-embeddings-all", False)
+    tied = settings.get("tied-embeddings", False) or tied_all
+    tied_source = settings.get("tied-embeddings-src", False) or tied_all
+    if tied_source and not tied:
+        raise ValueError(
+            f"{path}: embeddings that both sides share must also be the output's. Received: "
+            "tied-embeddings-src without tied-embeddings"
+        )
+    sizes_given = settings.get("dim-vocabs")
+    is_list = isinstance(sizes_given, list) and all(type(size) is int for size in sizes_given)
+    if not is_list or len(set(sizes_given)) != 1:
+        raise ValueError(
+            f"{path}: both sides must share one vocabulary, so `dim-vocabs` must be two equal "
+            f"numbers. Received: {sizes_given}"
+        )
+    return config_of(
+        path,
+        vocabulary,
+        sizes_given[0] + 1,  # and padding
+        {ours: settings.get(theirs) for ours, theirs in sizes.items()},
+        activation=ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
+        tie_embeddings="all" if tied_source else "decoder" if tied else "none",
+        dropout=0.1,
+    )
+
+
+def _model_yaml(stored, path):
+    text = stored.pop("special:model.yml", None)
+    settings = None if text is None else parse_yaml(text.tobytes().rstrip(b"\0"), path)
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} must hold `special:model.yml`, the options of its training.")
+    return settings
+
+
+# === Both forms ===
+
+
+def config_of(path, vocabulary, size, sizes, **fields):
+    if size != len(vocabulary):
+        raise ValueError(
+            f"{path} and the vocabulary must have the same number of tokens. Received: {size} in "
+            f"the model, {len(vocabulary)} in the vocabulary, padding included"
+        )
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{path} must say the model's `{name}`. Received: {value!r}")
+    if sizes["hidden_dim"] % 2:
+        raise ValueError(f"{path}: `hidden_dim` must be even. Received: {sizes['hidden_dim']}")
+    return TransformerConfig(
+        vocabulary_size=size,
+        layer_norm_epsilon=1e-5,
+        output_bias=True,
+        pad_token_id=vocabulary[PAD],
+        start_token_id=vocabulary[PAD],
+        end_token_id=vocabulary[END],
+        unk_token_id=vocabulary[UNK],
+        **sizes,
+        **fields,
+    )
+
+
+def depths(config):
+    return {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
+
+
+def is_kernel(name):
+    """Whether it is a kernel `(in, out)`; the Hub stores `(out, in)`."""
+    return name == OUTPUT_KERNEL or re.fullmatch(r".+_l\d+_(self|context|ffn)_W\w", name)
+
+
+def check_options(settings, options, path):
+    for name, (default, allowed) in options.items():
+        value = settings.get(name, default)
+        if value not in allowed:
+            choices = " or ".join(repr(choice) for choice in allowed if choice is not None)
+            raise ValueError(
+                f"{path}: `{name}` must be {choices}, because this package has no such "
+                f"architecture. Received: {value!r}"
+            )
+
+
+def check_arrays(arrays, config, path, names=None):
+    """Raises unless there are all arrays of the model, no others, and all have their shapes."""
+    expected = _shapes(config)
+    shown = dict.fromkeys(expected) if names is None else names
+    missing = [shown.get(name) or name for name in expected if name not in arrays]
+    foreign = [name for name in arrays if name not in expected]
+    if missing or foreign:
+        kind, listed = ("lacks", missing) if missing else ("has unknown", foreign)
+        more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+        raise ValueError(
+            f"{path} {kind} arrays of the architecture: {', '.join(sorted(listed)[:3])}{more}."
+        )
+    for name, shape in expected.items():
+        if arrays[name].size != np.prod(shape) or arrays[name].shape[-1] != shape[-1]:
+            raise ValueError(
+                f"{path}: {shown.get(name) or name} must have the shape {shape}. Received: "
+                f"{arrays[name].shape}"
+            )
+        if not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{path}: {shown.get(name) or name} must hold finite numbers.")
+
+
+def _shapes(config):
+    width, inner, size = config.hidden_dim, config.intermediate_dim, config.vocabulary_size
+    shapes = {OUTPUT_BIAS: (1, size)}
+    if config.tie_embeddings == "all":
+        shapes["Wemb"] = (size, width)
+    else:
+        shapes |= {"encoder_Wemb": (size, width), "decoder_Wemb": (size, width)}
+    if config.tie_embeddings == "none":
+        shapes[OUTPUT_KERNEL] = (width, size)
+    of_block = {"ffn_W1": (width, inner), "ffn_b1": (1, inner), "ffn_W2": (inner, width)}
+    for side, count in depths(config).items():
+        for index in range(count):
+            for name in BLOCK:
+                if side == "decoder" or not name.startswith("context"):
+                    default = (width, width) if re.search("_W.$", name) else (1, width)
+                    shapes[f"{side}_l{index + 1}_{name}"] = of_block.get(name, default)
+    return shapes
+
+
+def checked_vocabulary(vocabulary, path):
+    is_mapping = isinstance(vocabulary, dict) and all(
+        type(number) is int for number in vocabulary.values()
+    )
+    if not is_mapping or sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise ValueError(f"{path} must map each piece to its id, and the ids must be 0, 1, 2, ...")
+    missing = [piece for piece in (END, UNK, PAD) if piece not in vocabulary]
+    if missing:
+        raise ValueError(f"{path} must have the pieces {', '.join(missing)}.")
+    return vocabulary
+
+
+def sentencepiece_models(folder, vocabulary):
+    """Returns the models of both sides; raises unless most pieces are in the vocabulary."""
+    if has_file(folder, "source.bpe") and not has_file(folder, "source.spm"):
+        raise ValueError(
+            f"{folder} has `source.bpe`, an older kind of vocabulary that needs a tokenizer of its "
+            "own. Only models with `source.spm` and `target.spm` can be imported."
+        )
+    models = []
+    for name in ("source.spm", "target.spm"):
+        content, proto = read_model(file_of(folder, name))
+        pieces = {piece.piece for piece in proto.pieces if piece.type == piece.NORMAL}
+        known = len(pieces & vocabulary.keys())
+        if 2 * known < len(pieces):
+            raise ValueError(
+                f"{folder / name} must be of the same model as the vocabulary, which has only "
+                f"{known} of its {len(pieces)} pieces."
+            )
+        models.append(content)
+    return models
+
+
+def origin_of(folder, name, form, languages):
+    """Where the model is from, for `model_card.json`."""
+    found = re.search(r"opus-mt(?:-[a-z]+)*-([a-z]{2,3})-([a-z]{2,3})$", name)
+    codes = [code if re.fullmatch("[a-z]{2,3}", str(code)) else None for code in languages]
+    if found and None in codes:
+        codes = [code or guess for code, guess in zip(codes, found.groups(), strict=True)]
+    return {
+        "name": name,
+        "form": form,
+        "license": _license_of(folder),
+        "attribution": "OPUS-MT, Language Technology at the University of Helsinki (Tiedemann and "
+        "Thottingal, 2020), https://github.com/Helsinki-NLP/Opus-MT",
+        "source_language": codes[0],
+        "target_language": codes[1],
+    }
+
+
+def _license_of(folder):
+    """The licence that the folder states, in the head of its README or as the text of CC-BY 4.0."""
+    readme, text = (
+        file_of(folder, name).read_text("utf-8", "replace") if has_file(folder, name) else ""
+        for name in ("README.md", "LICENSE")
+    )
+    if stated := re.search(r"^license: *(\S+) *$", readme, re.MULTILINE):
+        return stated[1]
+    return "cc-by-4.0" if "Attribution 4.0 International" in text else "not stated"

@@ -1,0 +1,61 @@
+"""A model that starts with padding never generates it; the processor for it is the reference."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.decoding.compiled import compile_search
+from keras_transformer.decoding.model_search import search_model
+from keras_transformer.decoding.processors import suppress_tokens
+from keras_transformer.decoding.search_settings import SearchSettings
+from tests.builders import new_transformer, padded_ids
+
+pytestmark = pytest.mark.tensorflow_only
+SPECIAL = {"pad_token_id": 9, "end_token_id": 0, "unk_token_id": 1}
+
+
+@pytest.fixture(scope="module")
+def models():
+    """The same weights, starting with padding, and with another token whose weights are equal."""
+    starting = new_transformer(60, start_token_id=9, output_bias=True, **SPECIAL)
+    bias = np.zeros(60, "float32")
+    bias[9] = 3.0  # padding is often the most probable token
+    starting.logits_layer.bias.assign(bias)
+    other = new_transformer(60, start_token_id=8, output_bias=True, **SPECIAL)
+    other.set_weights(starting.get_weights())
+    embeddings = starting.encoder.embedding.embeddings.numpy()
+    embeddings[8] = embeddings[9]
+    for model in (starting, other):
+        model.encoder.embedding.embeddings.assign(embeddings)
+    return starting, other
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("prefix", [None, [[5, 6]]])
+def test_forbidden_token_is_as_suppressed(models, beam_size, prefix):
+    starting, other = models
+    source = tf.constant(np.where(padded_ids([7], 60) == 9, 10, padded_ids([7], 60)))
+    rules = {"beam_size": beam_size, "max_length": 8}
+    prefix = None if prefix is None else tf.constant(prefix)
+    found = search_model(starting, source, SearchSettings(**rules), target_prefix=prefix)
+    settings = SearchSettings(**rules, processors=[suppress_tokens([9])])
+    expected = search_model(other, source, settings, target_prefix=prefix)
+    assert 9 not in found.token_ids.numpy()[:, :, : int(found.lengths.numpy().max())]
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_compiled_search_has_the_same_forbidden_token(models):
+    starting, _ = models
+    source = tf.constant(padded_ids([7], 60))
+    settings = SearchSettings(beam_size=3, max_length=8)
+    expected = search_model(starting, source, settings)
+    compiled = compile_search(starting, settings.graph_settings, 1, 1, 8, 16)
+    values = tuple(tf.constant(v, d) for v, d in zip(settings.runtime_values, DTYPES, strict=True))
+    found = compiled(values, source)
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+DTYPES = tf.float32, tf.float64, tf.int32, tf.int32

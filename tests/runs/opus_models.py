@@ -1,0 +1,166 @@
+"""Small random OPUS-MT models, made by `transformers`, and the same model in Marian's own form."""
+
+import functools
+import importlib.util
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from keras_transformer.data.number_corpus import number_names
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="`transformers` computes these models with PyTorch, which .ci/run installs",
+)
+TAGS = (">>deu<<", ">>fra<<")
+# Names of Marian's arrays by those of `transformers`, as Marian's sources and the original
+# conversion of OPUS-MT models have them.
+PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
+ATTENTIONS = {"self_attn": "self", "encoder_attn": "context"}
+
+
+@functools.cache
+def sentencepiece_models():
+    """SentencePiece models of source and target, trained on number names."""
+    pairs = list(number_names("train", 2000, 0))
+
+    def train(lines):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=80,
+            character_coverage=1.0,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+        return model.getvalue()
+
+    return tuple(train([pair[side] for pair in pairs]) for side in (0, 1))
+
+
+@functools.cache
+def vocabulary():
+    """`{piece: id}`: the end and unknown tokens first, padding last, as OPUS-MT has them."""
+    pieces = ["</s>", "<unk>"]
+    for model in sentencepiece_models():
+        one = sentencepiece.SentencePieceProcessor(model_proto=model)
+        ids = range(one.get_piece_size())
+        pieces += [one.id_to_piece(i) for i in ids if not (one.is_control(i) or one.is_unknown(i))]
+    pieces = [*dict.fromkeys(pieces), *TAGS, "<pad>"]
+    return {piece: token_id for token_id, piece in enumerate(pieces)}
+
+
+def make_marian(seed=0, is_random=True, **changes):
+    """Returns a `MarianMTModel`, with random biases and norms too unless `is_random` is false."""
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    size = len(vocabulary())
+    fields = {
+        **{"vocab_size": size, "decoder_vocab_size": size, "d_model": 32, "scale_embedding": True},
+        **{"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48},
+        **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "dropout": 0.1},
+        **{"activation_function": "swish", "max_position_embeddings": 64, "max_length": 64},
+        **{"pad_token_id": size - 1, "decoder_start_token_id": size - 1, "eos_token_id": 0},
+        **{"forced_eos_token_id": 0, "share_encoder_decoder_embeddings": True},
+        **{"tie_word_embeddings": True},
+    }
+    generator = torch.Generator().manual_seed(seed)
+    model = MarianMTModel(MarianConfig(**fields | changes)).eval()
+    if not is_random:
+        return model
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "embed_positions" in name:
+                continue
+            noise = torch.randn(weight.shape, generator=generator)
+            if weight.ndim == 2:
+                scale = weight.shape[-1] ** -0.5
+                weight.copy_(noise * scale * (1.0 if "embed" in name or "shared" in name else 1.5))
+                if weight.shape[0] == size:
+                    weight[-1] = 0.0  # the embedding of padding, as in the models of OPUS-MT
+            else:
+                weight.copy_(noise * 0.1 + float("norm.weight" in name))
+        bias = torch.randn(model.final_logits_bias.shape, generator=generator)
+        bias[:, 0], bias[:, -1] = 2.5, 0.0  # sentences end
+        model.final_logits_bias.copy_(bias)
+    return model
+
+
+def write_hub(model, folder):
+    """Writes the model and its tokenizer as the Hub has them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    write_sentencepiece(folder)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary()), "utf-8")
+    return folder
+
+
+def write_sentencepiece(folder):
+    for side, content in zip(("source", "target"), sentencepiece_models(), strict=True):
+        (folder / f"{side}.spm").write_bytes(content)
+
+
+def write_npz(model, folder, **changes):
+    """Writes the model as Marian does: without padding, kernels `(in, out)`, biases `(1, n)`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config, state = model.config, {n: a.numpy() for n, a in model.state_dict().items()}
+    arrays = {"decoder_ff_logit_out_b": state["final_logits_bias"][:, :-1]}
+    if config.share_encoder_decoder_embeddings:
+        arrays["Wemb"] = state["model.shared.weight"][:-1]
+    else:
+        for side in ("encoder", "decoder"):
+            arrays[f"{side}_Wemb"] = state[f"model.{side}.embed_tokens.weight"][:-1]
+        if not config.tie_word_embeddings:
+            arrays["decoder_ff_logit_out_W"] = state["lm_head.weight"][:-1].T
+    for name, array in state.items():
+        if found := re.fullmatch(r"model\.(\w+)\.layers\.(\d+)\.(.+)\.(weight|bias)", name):
+            side, index, part, kind = found.groups()
+            theirs = f"{side}_l{int(index) + 1}_{marian_name(part, kind)}"
+            arrays[theirs] = array.T if array.ndim == 2 else array[None]
+    options = {
+        **{
+            "type": "transformer",
+            "dim-emb": config.d_model,
+            "dim-vocabs": [config.vocab_size - 1] * 2,
+        },
+        **{"enc-depth": config.encoder_layers, "dec-depth": config.decoder_layers},
+        **{"transformer-heads": config.encoder_attention_heads},
+        **{"transformer-dim-ffn": config.encoder_ffn_dim},
+        **{"transformer-ffn-activation": config.activation_function},
+        **{"transformer-preprocess": "", "transformer-postprocess": "dan"},
+        **{"transformer-postprocess-emb": "d", "transformer-decoder-autoreg": "self-attention"},
+        **{"transformer-no-projection": False, "transformer-guided-alignment-layer": "last"},
+        "tied-embeddings-all": config.share_encoder_decoder_embeddings,
+        "tied-embeddings": config.tie_word_embeddings,
+    }
+    text = json.dumps(options | changes).encode() + b"\0"  # JSON is YAML
+    arrays["special:model.yml"] = np.frombuffer(text, np.int8)
+    np.savez(folder / "opus.model1.npz", **arrays)
+    pieces = [piece for piece in vocabulary() if piece != "<pad>"]
+    lines = [
+        f"{json.dumps(piece, ensure_ascii=False)}: {number}\n"
+        for number, piece in enumerate(pieces)
+    ]
+    (folder / "opus.vocab.yml").write_text("".join(lines), "utf-8")
+    names = "models:\n  - opus.model1.npz\nvocabs:\n  - opus.vocab.yml\n  - opus.vocab.yml\n"
+    (folder / "decoder.yml").write_text(names + "beam-size: 6\n", "utf-8")
+    write_sentencepiece(folder)
+    return folder
+
+
+def marian_name(part, kind):
+    """Marian's name of an array of a block, by that of `transformers`."""
+    if part in ("fc1", "fc2"):
+        return f"ffn_{'W' if kind == 'weight' else 'b'}{part[-1]}"
+    if part.endswith("layer_norm"):
+        layer = part.removesuffix("_layer_norm")
+        prefix = "ffn_ffn" if layer == "final" else f"{ATTENTIONS[layer]}_Wo"
+        return f"{prefix}_ln_{'scale' if kind == 'weight' else 'bias'}"
+    attention, projection = part.split(".")
+    return f"{ATTENTIONS[attention]}_{'W' if kind == 'weight' else 'b'}{PROJECTIONS[projection]}"
