@@ -1,10 +1,12 @@
 """Builds the tokenizers, batches and compiled model of a run."""
 
 import itertools
+import shutil
 from typing import TypeAlias
 
 import keras
 
+from keras_transformer.data.marian_tokenizer import VOCABULARY_FILE, MarianTokenizer
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.transformer import Transformer
@@ -14,7 +16,8 @@ from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.schedules import WarmupSchedule
 
-Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]  # of source and target
+# Of source and target.
+Tokenizers: TypeAlias = tuple[Tokenizer | MarianTokenizer, Tokenizer | MarianTokenizer]
 
 
 def make_tokenizers(recipe, data_folder, files):
@@ -29,14 +32,17 @@ def make_tokenizers(recipe, data_folder, files):
     settings = recipe.vocabulary
     init_from = recipe.training.init_from
     if init_from is not None:
-        given = RunFolder.existing(init_from).tokenizer_files(settings.joint)
+        run = RunFolder.existing(init_from)
+        tokenizers = [_load_tokenizer(name) for name in run.tokenizer_files(settings.joint)]
+        if run.origin_file.is_file():  # its licence goes where the weights go
+            shutil.copyfile(run.origin_file, files[0].parent / run.origin_file.name)
     elif settings.files is not None:
-        given = [data_folder / name for name in settings.files]
+        tokenizers = [Tokenizer(data_folder / name) for name in settings.files]
     else:
         _train_tokenizers(recipe, data_folder, files)
         return
-    for name, file in zip(given, files, strict=True):
-        Tokenizer(name).save(file)
+    for tokenizer, file in zip(tokenizers, files, strict=True):
+        tokenizer.save(file)
 
 
 def _train_tokenizers(recipe, data_folder, files):
@@ -59,8 +65,14 @@ def _train_tokenizers(recipe, data_folder, files):
 
 def load_tokenizers(files):
     """Returns source and target tokenizer. With one joint file, both are the same object."""
-    tokenizers = [Tokenizer(file) for file in files]
+    tokenizers = [_load_tokenizer(file) for file in files]
     return tokenizers[0], tokenizers[-1]
+
+
+def _load_tokenizer(file):
+    """The tokenizer of a file; beside a vocabulary, it is that of an imported model."""
+    is_imported = (file.parent / VOCABULARY_FILE).is_file()
+    return MarianTokenizer.load(file) if is_imported else Tokenizer(file)
 
 
 def build_stream(recipe, data_folder, tokenizers, split):
@@ -85,13 +97,13 @@ def build_stream(recipe, data_folder, tokenizers, split):
     )
 
 
-def build_model(recipe, tokenizers, strategy):
+def build_model(recipe, tokenizers, strategy, batches_per_epoch):
     """Returns the compiled model of a recipe, with random weights."""
     training, config = recipe.training, _config(recipe, tokenizers)
     with strategy.scope():
         model = Transformer(config, dtype=training.precision)
         model.compile(
-            optimizer=_optimizer(training, config),
+            optimizer=_optimizer(training, config, batches_per_epoch),
             loss=SmoothedCrossEntropy(training.label_smoothing, config.pad_token_id),
             weighted_metrics=[kind(config.pad_token_id) for kind in (TokenAccuracy, Perplexity)],
         )
@@ -102,9 +114,9 @@ def build_model(recipe, tokenizers, strategy):
     return model
 
 
-def _optimizer(training, config):
+def _optimizer(training, config, batches_per_epoch):
     optimizer = Adam(
-        _schedule(training, config.hidden_dim),
+        _schedule(training, config.hidden_dim, batches_per_epoch),
         beta_1=training.beta_1,
         beta_2=training.beta_2,
         epsilon=training.adam_epsilon,
@@ -118,15 +130,21 @@ def _optimizer(training, config):
     return optimizer
 
 
-def _schedule(training, width):
+def _schedule(training, width, batches_per_epoch):
     peak, warmup_steps = training.learning_rate, training.warmup_steps
     if peak is None:
         return WarmupSchedule(width, warmup_steps, minimum=training.min_learning_rate)
     if training.schedule == "inverse_sqrt":
         return WarmupSchedule.from_peak(width, peak, warmup_steps, training.min_learning_rate)
+    decay_updates = training.decay_epochs * batches_per_epoch
+    if decay_updates <= warmup_steps:
+        raise ValueError(
+            f"`warmup_steps` must be less than the updates of `decay_epochs`, {decay_updates}. "
+            f"Received: warmup_steps={warmup_steps}, decay_epochs={training.decay_epochs}"
+        )
     return keras.optimizers.schedules.CosineDecay(
         peak / warmup_steps,
-        decay_steps=training.decay_updates - warmup_steps,
+        decay_steps=decay_updates - warmup_steps,
         alpha=training.min_learning_rate / peak,
         warmup_target=peak,
         warmup_steps=warmup_steps,

@@ -33,10 +33,10 @@ class TrainingSettings(Settings):
             formula from `hidden_dim` and `warmup_steps`.
         warmup_steps: int, in updates. Defaults to `4000`.
         schedule: how the rate decays after the warm-up: `"inverse_sqrt"`, with the inverse square
-            root of the update; or `"cosine"`, half a cosine that ends at `decay_updates`. Defaults
-            to `"inverse_sqrt"`.
-        decay_updates: int, greater than `warmup_steps`. The update at which a cosine ends. Given
-            for `"cosine"` only.
+            root of the update; or `"cosine"`, half a cosine over `decay_epochs`. Defaults to
+            `"inverse_sqrt"`.
+        decay_epochs: int. The epochs after which a cosine has ended, at `min_learning_rate`; they
+            must have more updates than `warmup_steps`. Given for `"cosine"` only.
         min_learning_rate: float. The rate does not decay below this one. Defaults to `0.0`.
         beta_1: float in [0, 1). Decay of Adam's mean gradient. Defaults to `0.9`.
         beta_2: float in [0, 1). Decay of Adam's mean squared gradient. Defaults to `0.98`.
@@ -89,7 +89,7 @@ class TrainingSettings(Settings):
     learning_rate: float | None = None
     warmup_steps: int = 4000
     schedule: str = "inverse_sqrt"
-    decay_updates: int | None = None
+    decay_epochs: int | None = None
     min_learning_rate: float = 0.0
     beta_1: float = 0.9
     beta_2: float = 0.98
@@ -159,11 +159,12 @@ class TrainingSettings(Settings):
     def _check_schedule(self):
         self._require_choice("schedule", SCHEDULES)
         is_cosine = self.schedule == "cosine"
-        expected = f"greater than `warmup_steps`, {self.warmup_steps}, with `schedule: cosine`"
-        has_end = is_cosine and (self.decay_updates or 0) > self.warmup_steps
-        self._require("decay_updates", has_end or not is_cosine, expected)
-        if self.decay_updates is not None and not is_cosine:
-            self._reject("decay_updates", "null unless `schedule` is cosine")
+        if is_cosine != (self.decay_epochs is not None):
+            expected = "given with" if is_cosine else "null without"
+            self._reject("decay_epochs", f"{expected} `schedule: cosine`")
+        if is_cosine and not self.min_learning_rate:
+            expected = f"at most `decay_epochs`, {self.decay_epochs}: then the rate is 0"
+            self._require("epochs", self.epochs <= self.decay_epochs, expected)
         peak = self.learning_rate
         is_below = peak is None or self.min_learning_rate <= peak
         self._require("min_learning_rate", is_below, f"at most `learning_rate`, {peak}")

@@ -23,15 +23,19 @@ def tokenizers(tmp_path_factory):
     return tokenizer, tokenizer
 
 
+def model_of(settings, tokenizers):
+    return build_model(settings, tokenizers, get_strategy("single"), batches_per_epoch=11)
+
+
 def optimizer_of(tokenizers, **training):
-    return build_model(recipe(**training), tokenizers, get_strategy("single")).optimizer
+    return model_of(recipe(**training), tokenizers).optimizer
 
 
 def test_cosine_schedule_rises_to_the_peak_and_falls_to_the_minimum(tokenizers):
     optimizer = optimizer_of(
         tokenizers,
         **{"schedule": "cosine", "learning_rate": 0.01, "min_learning_rate": 0.001},
-        **{"warmup_steps": 10, "decay_updates": 110},
+        **{"warmup_steps": 10, "decay_epochs": 10},
     )
     for update, expected in [
         (0, 0.001),  # a tenth of the peak; the warm-up is linear
@@ -46,6 +50,12 @@ def test_cosine_schedule_rises_to_the_peak_and_falls_to_the_minimum(tokenizers):
         np.testing.assert_allclose(float(optimizer.learning_rate), expected, rtol=1e-5)
 
 
+def test_cosine_that_ends_before_its_warm_up_is_refused(tokenizers):
+    cosine = {"schedule": "cosine", "learning_rate": 0.01, "decay_epochs": 2}
+    with pytest.raises(ValueError, match="`warmup_steps` must be less than .* `decay_epochs`, 22"):
+        optimizer_of(tokenizers, warmup_steps=22, **cosine)
+
+
 def test_floor_of_the_inverse_square_root(tokenizers):
     optimizer = optimizer_of(tokenizers, min_learning_rate=0.019)
     for update, expected in [(9, 0.02), (10, 0.02 * (10 / 11) ** 0.5), (500, 0.019)]:
@@ -56,14 +66,14 @@ def test_floor_of_the_inverse_square_root(tokenizers):
 def test_adam_has_the_settings_of_the_recipe_or_the_paper(tokenizers):
     names = "beta_1", "beta_2", "epsilon", "weight_decay", "use_ema"
     default = dataclasses.replace(recipe(), training=TrainingSettings())
-    paper = build_model(default, tokenizers, get_strategy("single")).optimizer
+    paper = model_of(default, tokenizers).optimizer
     assert [getattr(paper, name) for name in names] == [0.9, 0.98, 1e-9, None, False]
     other = optimizer_of(tokenizers, beta_1=0.8, beta_2=0.999, adam_epsilon=1e-8, weight_decay=0.1)
     assert [getattr(other, name) for name in names] == [0.8, 0.999, 1e-8, 0.1, False]
 
 
 def test_weight_decay_spares_biases_and_layer_norms(tokenizers):
-    model = build_model(recipe(weight_decay=0.5), tokenizers, get_strategy("single"))
+    model = model_of(recipe(weight_decay=0.5), tokenizers)
     before = {v.path: np.array(v) for v in model.trainable_variables}
     for variable in model.trainable_variables:  # biases begin as zeros
         variable.assign(variable + 1.0)
@@ -79,7 +89,7 @@ def test_weight_decay_spares_biases_and_layer_norms(tokenizers):
 
 def test_r_drop_is_set_and_only_training_batches_have_noise(tokenizers):
     noisy = recipe(r_drop=2.0, word_dropout=0.3, subword_regularization=0.3)
-    assert build_model(noisy, tokenizers, get_strategy("single")).r_drop == 2.0
+    assert model_of(noisy, tokenizers).r_drop == 2.0
     for split, is_noisy in (("train", True), ("validation", False)):
         noise, usual = (build_stream(each, ".", tokenizers, split) for each in (noisy, recipe()))
         rows = noise.batches(0)[0]

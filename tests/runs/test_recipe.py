@@ -20,7 +20,7 @@ OTHER = {
     "learning_rate": (1, False),  # an int for a float
     "warmup_steps": (10, False),
     "schedule": ("cosine", False),
-    "decay_updates": (5000, False),
+    "decay_epochs": (30, False),
     "min_learning_rate": (1e-5, False),
     "beta_1": (0, False),
     "beta_2": (0.999, False),
@@ -50,7 +50,7 @@ OTHER = {
     "trackers": (["wandb"], True),
 }
 
-COSINE = {"schedule": "cosine", "decay_updates": 5000, "learning_rate": 0.001}
+COSINE = {"schedule": "cosine", "decay_epochs": 20, "learning_rate": 0.001}
 
 
 def recipe(data=DATA, **sections):
@@ -60,7 +60,7 @@ def recipe(data=DATA, **sections):
 @pytest.mark.parametrize("name", OTHER)
 def test_recipe_continues_another_if_only_resumable_keys_differ(name):
     value, may_change = OTHER[name]
-    needed = COSINE if name in ("schedule", "decay_updates") else {}
+    needed = COSINE if name in ("schedule", "decay_epochs") else {}
     other = recipe(training={**needed, name: value})
     assert other.continues(recipe()) == recipe().continues(other) == may_change
     assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
@@ -111,11 +111,11 @@ def test_recipe_of_wmt_has_the_numbers_of_the_paper(name):
         *[("ema_momentum", value) for value in (1, 1.0, -0.1, float("nan"))],
         *[("label_smoothing", value) for value in (1, -0.1, float("nan"), "0.1")],
         *[(name, value) for name in ("beta_1", "beta_2", "word_dropout") for value in (1, -0.1)],
-        *[(name, 0) for name in ("adam_epsilon", "subword_regularization", "decay_updates")],
+        *[(name, 0) for name in ("adam_epsilon", "subword_regularization", "decay_epochs")],
         *[(name, -1) for name in ("min_learning_rate", "weight_decay", "r_drop")],
         ("subword_regularization", 1.1),
         ("schedule", "linear"),
-        ("decay_updates", 5000),  # `schedule` is inverse_sqrt
+        ("decay_epochs", 5),  # `schedule` is inverse_sqrt
         *[("monitor", value) for value in ("val_blue", "accuracy", 3)],
         *[("monitor", value) for value in ("val_bleu", "val_chrf")],  # no `translation_sample`
         *[("devices", value) for value in ("GPU:0", [], [0])],
@@ -140,9 +140,9 @@ def test_wrong_field_of_training_is_named_in_one_line(field, wrong):
         ({"vocabulary": {"files": []}}, "`files` must be one file"),
         ({"vocabulary": {"files": [3]}}, "`files` must be one file"),
         ({"vocabulary": {"files": ["a", "b"]}}, "`files` must be one file"),
-        ({"training": COSINE | {"decay_updates": 4000}}, "`decay_updates` must be greater than"),
         ({"training": COSINE | {"learning_rate": None}}, "`learning_rate` must be given"),
-        ({"training": {"schedule": "cosine"}}, "`decay_updates` must be greater than"),
+        ({"training": {"schedule": "cosine"}}, "`decay_epochs` must be given with"),
+        ({"training": COSINE | {"epochs": 21}}, "`epochs` must be at most `decay_epochs`, 20"),
         (
             {"training": {"learning_rate": 0.001, "min_learning_rate": 0.01}},
             "`min_learning_rate` must be at most `learning_rate`, 0.001",
@@ -166,7 +166,7 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("name", OTHER)
 def test_changed_key_is_as_if_it_stood_in_the_file(file, name):
-    settings = (COSINE if name in ("schedule", "decay_updates") else {}) | {name: OTHER[name][0]}
+    settings = (COSINE if name in ("schedule", "decay_epochs") else {}) | {name: OTHER[name][0]}
     changes = [f"training.{key}={json.dumps(value)}" for key, value in settings.items()]
     assert Recipe.load(file, changes) == recipe(model={"preset": "tiny"}, training=settings)
 

@@ -1,0 +1,118 @@
+"""Trains the packaged recipe `multi30k_en_de` with several seeds, and scores each model.
+
+    python benchmarks/multi30k.py --data MULTI30K --runs quality
+    python benchmarks/multi30k.py --data MULTI30K --runs quality --only raw-1
+    python benchmarks/multi30k.py --table
+
+One model a seed, one run after the other, on all cores. The recipe is fixed before: nothing here
+is chosen by the scores of the test split, which are computed once, at the end of each run. `raw-1`
+is the same recipe on text that is not tokenized. The command may be interrupted: given again, it
+goes on at the exact batch. The figures of each run are written to `benchmarks/results/multi30k`.
+"""
+
+import argparse
+import gzip
+import os
+import pathlib
+import statistics
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from scored_runs import (
+    AVERAGED,
+    SEARCHES,
+    read_results,
+    row,
+    score_run,
+    train_run,
+    write_result,
+)
+
+from keras_transformer import evaluation
+from keras_transformer.runs import Recipe
+
+RUNS = {
+    **{f"seed-{seed}": [f"training.seed={seed}"] for seed in (1, 2, 3)},
+    "raw-1": [
+        "data.train=[train.en.gz, train.de.gz]",
+        "data.validation=[val.en.gz, val.de.gz]",
+        "data.test=[test_2016_flickr.en.gz, test_2016_flickr.de.gz]",
+    ],
+}
+# The model and search that count: those of the published figure.
+CHOSEN = f"beam 5 of last {AVERAGED}"
+PUBLISHED = 41.02  # Wu et al., 2021
+# BLEU of two published outputs, which a correct BLEU must print.
+CALIBRATION = {"system_a.de.gz": 38.594, "system_b.de.gz": 39.480}
+
+
+def measure(name, data, runs):
+    """Trains and scores one run."""
+    keeps = f"training.keep_last={AVERAGED}"
+    recipe = Recipe.load("multi30k_en_de", [*RUNS[name], keeps])
+    is_tokenized = name != "raw-1"
+    found = train_run(recipe, data, runs / name)
+    splits = "validation", "test"
+    scores = score_run(recipe, data, runs / name, splits, tokenized=is_tokenized)
+    write_result("multi30k", name, found | scores)
+
+
+def check_calibration(data, outputs):
+    """Raises an error unless BLEU scores the published outputs as published."""
+    with gzip.open(data / "test_2016_flickr.lc.norm.tok.de.gz", "rt", encoding="utf-8") as file:
+        references = file.read().splitlines()
+    for name, expected in CALIBRATION.items():
+        with gzip.open(outputs / name, "rt", encoding="utf-8") as file:
+            score = evaluation.bleu(file.read().splitlines(), references, tokenized=True)
+        print(f"{name}: {score.value:.3f}, published output: {expected:.3f}")
+        if round(score.value, 3) != expected:
+            raise SystemExit(f"BLEU of {name} must be {expected}. Received: {score}")
+
+
+def table():
+    """Returns the measured runs as lines of Markdown."""
+    found = read_results("multi30k", RUNS)
+    if not found:
+        return ["No seed is measured yet."]
+    columns = [f"{search} of last {last}" for last in (1, AVERAGED) for search in SEARCHES]
+    lines = [
+        f"| run | split | {' | '.join(columns)} | minutes | measured |",
+        f"|---|---|{'---:|' * len(columns)}---:|---|",
+    ]
+    for name, run in found.items():
+        for split in ("validation", "test"):
+            scores = [f"{run[split][column]:.2f}" for column in columns]
+            when = f"{run['date']}, {run['commit']}, {run['cores']} cores"
+            cells = (name, split, *scores, run["minutes"], when)
+            lines.append(row(cells))
+    seeds = [run["test"][CHOSEN] for name, run in found.items() if name != "raw-1"]
+    if seeds:
+        median = statistics.median(seeds)
+        lines += ["", f"Median of {len(seeds)}: {median:.2f} (published: {PUBLISHED})."]
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=pathlib.Path, help="folder of Multi30k")
+    parser.add_argument("--runs", type=pathlib.Path, help="folder for the runs")
+    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), metavar="RUN")
+    parser.add_argument("--calibration", type=pathlib.Path, help="folder of published outputs")
+    parser.add_argument("--table", action="store_true", help="print what was measured")
+    arguments = parser.parse_args()
+    if not arguments.table:
+        if arguments.data is None or (arguments.runs or arguments.calibration) is None:
+            parser.error("--data and --runs are required, unless --table is given")
+        if arguments.calibration:
+            check_calibration(arguments.data, arguments.calibration)
+        if arguments.runs:
+            arguments.runs.mkdir(parents=True, exist_ok=True)
+            for name in arguments.only:
+                if not read_results("multi30k", [name]):
+                    measure(name, arguments.data, arguments.runs)
+    print(*table(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Trains runs, scores them by BLEU, keeps the figures: for `ladder.py` and `multi30k.py`."""
+
+import csv
+import json
+import pathlib
+import statistics
+
+from stamp import stamp
+
+import keras_transformer as kt
+from keras_transformer.atomic_file import write_text
+from keras_transformer.runs import RunFolder, Trainer, average_run
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+AVERAGED = 10
+SEARCHES = {
+    "greedy": {"beam_size": 1},
+    # The paper's, and that of the published 41.02: log-probs / length.
+    "beam 4": {"beam_size": 4},
+    "beam 5": {
+        **{"beam_size": 5, "length_penalty": "mean", "alpha": 1.0},
+        **{"stopping": "first_beams"},
+    },
+}
+
+
+def train_run(recipe, data, run):
+    """Trains a run to its end; an interrupted one goes on, and a finished one is left alone.
+
+    Args:
+        recipe: `Recipe`.
+        data: folder of the data.
+        run: path of the run's folder.
+
+    Returns:
+        dict of how it went: the loss of each epoch, the time, and when and where it was measured.
+    """
+    trainer = Trainer(recipe, data, run)
+    if not trainer.finished:
+        trainer.train()
+    folder = RunFolder(run)
+    with open(folder.history_file, newline="") as file:
+        history = list(csv.DictReader(file))
+    speed = statistics.median(float(epoch["tokens_per_second"]) for epoch in history)
+    curve = [round(float(epoch["val_loss"]), 4) for epoch in history]
+    tokens = trainer.stream(trainer.tokenizers()).report.target_tokens * len(history)
+    report = folder.report()
+    return stamp() | {
+        "epochs": len(history),
+        "updates": report["updates"],
+        "parameters": report["parameters"],
+        "target_tokens": tokens,
+        "tokens_per_second": round(speed),
+        "minutes": round(tokens / speed / 60),
+        "validation_loss": min(curve),
+        "validation_loss_of_epochs": curve,
+    }
+
+
+def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=True):
+    """Scores the last checkpoint and the average of the last `AVERAGED`.
+
+    Args:
+        recipe, data, run: as in `train_run`, of a finished run.
+        splits: `"validation"`, `"test"` or both.
+        searches: names in `SEARCHES`.
+        tokenized: whether the text is tokenized; else BLEU tokenizes it by `13a`.
+
+    Returns:
+        dict: split -> `"beam 5 of last 10"` and the like -> BLEU, and `"signature"`.
+    """
+    pairs = {split: zip(*recipe.data.pairs(split, data), strict=True) for split in splits}
+    texts = {split: [list(side) for side in sides] for split, sides in pairs.items()}
+    scores = {split: {} for split in splits}
+    for last in (1, AVERAGED):
+        model = pathlib.Path(run) / f"last{last}.keras"
+        average_run(run, model, last=last)
+        for name in searches:
+            translate = kt.load_run(run, model=model, **SEARCHES[name])
+            for split, (sources, references) in texts.items():
+                bleu = kt.evaluation.bleu(translate(sources), references, tokenized=tokenized)
+                scores[split][f"{name} of last {last}"] = round(bleu.value, 2)
+                scores[split]["signature"] = bleu.signature
+    return scores
+
+
+def write_result(part, name, result):
+    """Keeps the figures of a run, a dict of JSON."""
+    path = RESULTS / part / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps({"run": name} | result, indent=2) + "\n")
+
+
+def read_results(part, names):
+    """Returns the figures that are kept, by name and in the order of the names."""
+    paths = {name: RESULTS / part / f"{name}.json" for name in names}
+    return {name: json.loads(p.read_text("utf-8")) for name, p in paths.items() if p.exists()}
+
+
+def row(cells):
+    """Returns a row of a Markdown table."""
+    return f"| {' | '.join(map(str, cells))} |"
