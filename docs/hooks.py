@@ -76,6 +76,16 @@ def on_page_markdown(markdown, page, config, files):
     )
 
 
+def on_page_content(html, page, config, files):
+    """Marks names with hyphens in tables: the style sheet does not break them."""
+    return re.sub(
+        r"<td.*?</td>",
+        lambda cell: re.sub(r"<code>(?=--\w|[\w-]+-\w+</code>)", '<code class="option">', cell[0]),
+        html,
+        flags=re.DOTALL,
+    )
+
+
 def command_line():
     """Returns the commands and their options, from `keras-transformer --help`, as Markdown."""
     from keras_transformer.cli import app

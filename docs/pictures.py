@@ -4,6 +4,7 @@ Needs the extras `viz` and `serve`, Selenium and Chromium. Trains four small run
 minutes on two cores: the recipe of `own_text.md`, and the same with a mistake.
 """
 
+import json
 import random
 import re
 import shutil
@@ -21,11 +22,11 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 import keras_transformer as kt
-from keras_transformer import plotting
 from keras_transformer.runs import Recipe, Trainer
 
 PAGES = Path(__file__).parent / "pages"
 IMAGES = PAGES / "images"
+LADDER = Path(__file__).parents[1] / "benchmarks" / "results" / "ladder"
 LINE = "four hundred and forty-two"
 TEXT = "seven hundred and twenty-one\nforty-two"
 RIGHT, HIGH, LOW, SHIFTED = "right", "rate too high", "rate too low", "lines shifted"
@@ -41,6 +42,8 @@ FLAGS = """--headless --no-sandbox --disable-gpu --disable-dev-shm-usage
 
 def main():
     IMAGES.mkdir(exist_ok=True)
+    save(draw_speed(), "speed")
+    save(draw_ladder(), "ladder")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         recipe = yaml.safe_load(block_of_page("my.yaml"))
@@ -129,24 +132,70 @@ def draw_losses(runs, levels):
     return figure
 
 
+def draw_speed():
+    """Draws the tables of `speed.md` in float32: a bar for each library."""
+    text = (PAGES / "speed.md").read_text("utf-8")
+    tables = re.findall(r"^\| (\w+), batches.*\n\|---.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    rows = [re.findall(r"^\| (.*?) \| ([\d,]+) \|", table, re.MULTILINE) for _, table in tables]
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    heights = {"height_ratios": [len(each) for each in rows]}
+    for axes, (size, _), table in zip(
+        figure.subplots(len(tables), 1, gridspec_kw=heights), tables, rows, strict=True
+    ):
+        names, speeds = zip(
+            *((name.replace("`", ""), int(n.replace(",", ""))) for name, n in table), strict=True
+        )
+        colours = ["#0072B2" if name == "ours" else "#b5b5b5" for name in names]
+        axes.bar_label(axes.barh(names, speeds, color=colours), fmt="{:,.0f}", padding=3)
+        axes.invert_yaxis()
+        axes.set_title(f"{size} model: target tokens per second", loc="left", fontsize=10)
+        axes.set_xticks([])
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        axes.margins(x=0.12)
+    return figure
+
+
+def draw_ladder():
+    """Draws the validation losses that `benchmarks/ladder.py` keeps."""
+    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for path in sorted(LADDER.glob("*.json")):
+        found = json.loads(path.read_text("utf-8"))
+        losses = found["validation_loss_of_epochs"]
+        label = f"{path.stem}: BLEU {found['validation']['beam 5 of last 10']:.1f}"
+        axes.plot(np.arange(len(losses)) + 1, losses, label=label)
+    axes.set(xlabel="epoch", ylabel="validation loss (nats per token)", ylim=(2.6, 4.0))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
 def draw_attention(translator):
-    (best,) = translator(LINE, return_attention=True)
-    scores = best.attention.encoder_decoder
-    return plotting.plot_attention(scores, best.tokens, best.source_tokens, best.text)
+    """Draws the picture of the first screen, which is shown small."""
+    figure = Figure(figsize=(5.2, 4.3), layout="constrained")
+    axes = figure.subplots()
+    draw_mean(axes, translator, font_size=14)
+    axes.set_xlabel(LINE, fontsize=14)
+    return figure
 
 
 def draw_both(*translators):
-    """Draws the mean attention of all heads of two translators, side by side."""
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")
     for axes, translator in zip(figure.subplots(1, 2), translators, strict=True):
-        (best,) = translator(LINE, return_attention=True)
-        scores = best.attention.encoder_decoder.mean(axis=(0, 1))
-        axes.imshow(scores, "magma_r", vmin=0, vmax=1, aspect="auto")
-        axes.set_title(best.text, fontsize=9)
-        axes.set_xticks(range(len(best.source_tokens)), best.source_tokens, rotation=90)
-        axes.set_yticks(range(len(best.tokens)), best.tokens)
-        axes.tick_params(length=0, labelsize=9)
+        draw_mean(axes, translator, font_size=9)
     return figure
+
+
+def draw_mean(axes, translator, font_size):
+    """Draws the mean encoder-decoder attention of all heads, for `LINE`."""
+    (best,) = translator(LINE, return_attention=True)
+    scores = best.attention.encoder_decoder.mean(axis=(0, 1))
+    axes.imshow(scores, "magma_r", vmin=0, vmax=1, aspect="auto")
+    axes.set_title(best.text, fontsize=font_size)
+    axes.set_xticks(range(len(best.source_tokens)), best.source_tokens, rotation=90)
+    axes.set_yticks(range(len(best.tokens)), best.tokens)
+    axes.tick_params(length=0, labelsize=font_size)
 
 
 def save(figure, name):
