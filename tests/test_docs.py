@@ -395,7 +395,7 @@ def test_examples_run(page, tmp_path, trained):
     )
     assert run.returncode == 0, run.stderr
     for block in PRINTED.findall(text):
-        assert block in run.stdout
+        assert block in run.stdout, f"{block}must be printed. Received: ...{run.stdout[-3000:]}"
     for folder, copy in copies.items():
         if folder.is_dir() and not copy.is_dir():
             shutil.copytree(folder, copy)
