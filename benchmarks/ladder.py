@@ -5,9 +5,9 @@
     python benchmarks/ladder.py --table
 
 A rung is an earlier rung with some settings changed. All see the same text, about 20 million target
-tokens (BPE-dropout makes more of the same words; `long` has twice as many), with one seed. Two rungs are trained side by
-side, each on half of the cores. The command may be interrupted: given again, it goes on at the
-exact batch. It never reads the test split. Each rung's figures are written to
+tokens, with one seed; BPE-dropout makes more tokens of it, and `long` sees it twice. Two rungs are
+trained side by side, each on half of the cores. The command may be interrupted: given again, it
+goes on at the exact batch. It never reads the test split. Each rung's figures are written to
 `benchmarks/results/ladder`; a rung that is there is not trained again.
 """
 
@@ -63,7 +63,6 @@ RUNGS = {
     "r_drop": ("cosine", {"training.r_drop": 5.0}),
     "deep": ("cosine", {"model.num_encoder_layers": 6, "model.num_decoder_layers": 6}),
     "word_dropout": ("cosine", {"training.word_dropout": 0.1}),
-    # 40 million target tokens: the only rung that sees more text than the others.
     "long": (
         "word_dropout",
         {
