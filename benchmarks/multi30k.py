@@ -6,8 +6,10 @@
 
 One model a seed, one run after the other, on all cores. The recipe is fixed before: nothing here
 is chosen by the scores of the test split, which are computed once, at the end of each run. `raw-1`
-is the same recipe on text that is not tokenized. The command may be interrupted: given again, it
-goes on at the exact batch. The figures of each run are written to `benchmarks/results/multi30k`.
+is the same recipe on text that is not tokenized. `--set` changes what is no part of the recipe, as
+the precision: bfloat16 is faster on some processors only. The command may be interrupted: given
+again, it goes on at the exact batch. The figures of each run are written to
+`benchmarks/results/multi30k`.
 """
 
 import argparse
@@ -47,15 +49,15 @@ PUBLISHED = 41.02  # Wu et al., 2021
 CALIBRATION = {"system_a.de.gz": 38.594, "system_b.de.gz": 39.480}
 
 
-def measure(name, data, runs):
-    """Trains and scores one run."""
+def measure(name, data, runs, settings):
+    """Trains and scores one run, with other settings of the recipe if there are any."""
     keeps = f"training.keep_last={AVERAGED}"
-    recipe = Recipe.load("multi30k_en_de", [*RUNS[name], keeps])
+    recipe = Recipe.load("multi30k_en_de", [*RUNS[name], keeps, *settings])
     is_tokenized = name != "raw-1"
     found = train_run(recipe, data, runs / name)
     splits = "validation", "test"
     scores = score_run(recipe, data, runs / name, splits, tokenized=is_tokenized)
-    write_result("multi30k", name, found | scores)
+    write_result("multi30k", name, found | {"settings": settings} | scores)
 
 
 def check_calibration(data, outputs):
@@ -83,8 +85,8 @@ def table():
     for name, run in found.items():
         for split in ("validation", "test"):
             scores = [f"{run[split][column]:.2f}" for column in columns]
-            when = f"{run['date']}, {run['commit']}, {run['cores']} cores"
-            cells = (name, split, *scores, run["minutes"], when)
+            when = [run["date"], run["commit"], f"{run['cores']} cores", *run["settings"]]
+            cells = (name, split, *scores, run["minutes"], ", ".join(when))
             lines.append(row(cells))
     seeds = [run["test"][CHOSEN] for name, run in found.items() if name != "raw-1"]
     if seeds:
@@ -98,6 +100,11 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, help="folder of Multi30k")
     parser.add_argument("--runs", type=pathlib.Path, help="folder for the runs")
     parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), metavar="RUN")
+    parser.add_argument(
+        "--set",
+        **{"nargs": "+", "default": [], "metavar": "KEY=VALUE", "dest": "settings"},
+        help="settings to change, as training.precision=mixed_bfloat16; kept with the figures",
+    )
     parser.add_argument("--calibration", type=pathlib.Path, help="folder of published outputs")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     arguments = parser.parse_args()
@@ -110,7 +117,7 @@ def main():
             arguments.runs.mkdir(parents=True, exist_ok=True)
             for name in arguments.only:
                 if not read_results("multi30k", [name]):
-                    measure(name, arguments.data, arguments.runs)
+                    measure(name, arguments.data, arguments.runs, arguments.settings)
     print(*table(), sep="\n")
 
 
