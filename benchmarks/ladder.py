@@ -23,7 +23,16 @@ import sys
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from scored_runs import AVERAGED, read_results, row, score_run, train_run, write_result
+from scored_runs import (
+    AVERAGED,
+    NUMBER,
+    TEXT,
+    read_results,
+    score_run,
+    table,
+    train_run,
+    write_result,
+)
 
 from keras_transformer.runs import Recipe
 
@@ -60,7 +69,13 @@ RUNGS = {
         },
     ),
     "bpe_dropout": ("cosine", {"training.subword_regularization": 0.1}),
-    "r_drop": ("cosine", {"training.r_drop": 5.0}),
+    "r_drop": (
+        "cosine",
+        {
+            **{"training.r_drop": 5.0, "training.epochs": 40, "training.decay_epochs": 40},
+            **{"training.precision": "mixed_bfloat16"},
+        },
+    ),
     "deep": ("cosine", {"model.num_encoder_layers": 6, "model.num_decoder_layers": 6}),
     "word_dropout": ("cosine", {"training.word_dropout": 0.1}),
     "long": (
@@ -112,22 +127,25 @@ def climb_all(rungs, data, runs):
         list(pool.map(work, [rung for rung in rungs if not read_results("ladder", [rung])]))
 
 
-def table():
+def rungs_table():
     """Returns the measured rungs as lines of Markdown."""
-    scores = ("greedy of last 1", "beam 5 of last 1", f"beam 5 of last {AVERAGED}")
-    lines = [
-        "| rung | what changes | loss | greedy | beam 5 | average, beam 5 | minutes | measured |",
-        "|---|---|---:|---:|---:|---:|---:|---|",
-    ]
+    scores = {
+        "greedy": "greedy of last 1",
+        "beam 5": "beam 5 of last 1",
+        "average, beam 5": f"beam 5 of last {AVERAGED}",
+    }
+    numbers = dict.fromkeys(("loss", *scores, "minutes"), NUMBER)
+    columns = {"rung": TEXT, "what changes": TEXT, **numbers, "measured": TEXT}
+    rows = []
     for rung, found in read_results("ladder", RUNGS).items():
         below, changes = RUNGS[rung]
         settings = [f"`{name.split('.')[1]}: {value}`" for name, value in changes.items()]
         changed = f"{below}: {', '.join(settings)}" if below else "the recipe of version 0.3"
-        bleu = [f"{found['validation'][name]:.2f}" for name in scores]
+        bleu = [f"{found['validation'][name]:.2f}" for name in scores.values()]
         when = f"{found['date']}, {found['commit']}"
-        cells = (rung, changed, f"{found['validation_loss']:.3f}", *bleu, found["minutes"], when)
-        lines.append(row(cells))
-    return lines
+        loss = f"{found['validation_loss']:.3f}"
+        rows.append((rung, changed, loss, *bleu, found["minutes"], when))
+    return table(columns, rows)
 
 
 def main():
@@ -139,7 +157,7 @@ def main():
     parser.add_argument("--climb", choices=RUNGS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.table:
-        print(*table(), sep="\n")
+        print(*rungs_table(), sep="\n")
     elif arguments.data is None or arguments.runs is None:
         parser.error("--data and --runs are required, unless --table is given")
     elif arguments.climb:
@@ -147,7 +165,7 @@ def main():
     else:
         arguments.runs.mkdir(parents=True, exist_ok=True)
         climb_all(arguments.only, arguments.data, arguments.runs)
-        print(*table(), sep="\n")
+        print(*rungs_table(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -23,10 +23,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from scored_runs import (
     AVERAGED,
+    NUMBER,
     SEARCHES,
+    TEXT,
     read_results,
-    row,
     score_run,
+    table,
     train_run,
     write_result,
 )
@@ -72,22 +74,20 @@ def check_calibration(data, outputs):
             raise SystemExit(f"BLEU of {name} must be {expected}. Received: {score}")
 
 
-def table():
+def runs_table():
     """Returns the measured runs as lines of Markdown."""
     found = read_results("multi30k", RUNS)
     if not found:
         return ["No seed is measured yet."]
-    columns = [f"{search} of last {last}" for last in (1, AVERAGED) for search in SEARCHES]
-    lines = [
-        f"| run | split | {' | '.join(columns)} | minutes | measured |",
-        f"|---|---|{'---:|' * len(columns)}---:|---|",
-    ]
+    scores = [f"{search} of last {last}" for last in (1, AVERAGED) for search in SEARCHES]
+    numbers = dict.fromkeys((*scores, "minutes"), NUMBER)
+    rows = []
     for name, run in found.items():
         for split in ("validation", "test"):
-            scores = [f"{run[split][column]:.2f}" for column in columns]
+            bleu = [f"{run[split][score]:.2f}" for score in scores]
             when = [run["date"], run["commit"], f"{run['cores']} cores", *run["settings"]]
-            cells = (name, split, *scores, run["minutes"], ", ".join(when))
-            lines.append(row(cells))
+            rows.append((name, split, *bleu, run["minutes"], ", ".join(when)))
+    lines = table({"run": TEXT, "split": TEXT, **numbers, "measured": TEXT}, rows)
     seeds = [run["test"][CHOSEN] for name, run in found.items() if name != "raw-1"]
     if seeds:
         median = statistics.median(seeds)
@@ -118,7 +118,7 @@ def main():
             for name in arguments.only:
                 if not read_results("multi30k", [name]):
                     measure(name, arguments.data, arguments.runs, arguments.settings)
-    print(*table(), sep="\n")
+    print(*runs_table(), sep="\n")
 
 
 if __name__ == "__main__":

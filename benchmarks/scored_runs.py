@@ -13,6 +13,7 @@ from keras_transformer.runs import RunFolder, Trainer, average_run
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 AVERAGED = 10
+TEXT, NUMBER = "---", "---:"  # kinds of columns in Markdown
 SEARCHES = {
     "greedy": {"beam_size": 1},
     # The paper's, and that of the published 41.02: log-probs / length.
@@ -67,11 +68,12 @@ def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=Tru
         tokenized: whether the text is tokenized; else BLEU tokenizes it by `13a`.
 
     Returns:
-        dict: split -> `"beam 5 of last 10"` and the like -> BLEU, and `"signature"`.
+        dict: split -> `"beam 5 of last 10"` and the like -> BLEU, `"signature"`, and
+        `"length_ratios"`, by the same names.
     """
     pairs = {split: zip(*recipe.data.pairs(split, data), strict=True) for split in splits}
     texts = {split: [list(side) for side in sides] for split, sides in pairs.items()}
-    scores = {split: {} for split in splits}
+    scores = {split: {"length_ratios": {}} for split in splits}
     for last in (1, AVERAGED):
         model = pathlib.Path(run) / f"last{last}.keras"
         average_run(run, model, last=last)
@@ -79,8 +81,9 @@ def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=Tru
             translate = kt.load_run(run, model=model, **SEARCHES[name])
             for split, (sources, references) in texts.items():
                 bleu = kt.evaluation.bleu(translate(sources), references, tokenized=tokenized)
-                scores[split][f"{name} of last {last}"] = round(bleu.value, 2)
-                scores[split]["signature"] = bleu.signature
+                column = f"{name} of last {last}"
+                scores[split] |= {column: round(bleu.value, 2), "signature": bleu.signature}
+                scores[split]["length_ratios"][column] = round(bleu.length_ratio, 3)
     return scores
 
 
@@ -97,6 +100,11 @@ def read_results(part, names):
     return {name: json.loads(p.read_text("utf-8")) for name, p in paths.items() if p.exists()}
 
 
-def row(cells):
-    """Returns a row of a Markdown table."""
-    return f"| {' | '.join(map(str, cells))} |"
+def table(columns, rows):
+    """Returns a table as lines of Markdown.
+
+    Args:
+        columns: dict: title -> `TEXT` or `NUMBER`.
+        rows: iterables of cells.
+    """
+    return [f"| {' | '.join(map(str, cells))} |" for cells in (columns, columns.values(), *rows)]
