@@ -2,7 +2,7 @@
 
 import ast
 import functools
-import importlib
+import importlib.util
 import inspect
 import pathlib
 import pkgutil
@@ -96,8 +96,11 @@ def private_names(cls):
 
 def own_classes():
     """Yields the classes of the package."""
+    unimportable = ["__main__"]
+    if importlib.util.find_spec("torch") is None:  # the extra `dev` does not install it
+        unimportable.append("torch_step")
     for info in pkgutil.walk_packages([str(PACKAGE)], "keras_transformer."):
-        if not info.name.endswith("__main__"):
+        if not info.name.endswith(tuple(unimportable)):
             module = importlib.import_module(info.name)
             for _, cls in inspect.getmembers(module, inspect.isclass):
                 if cls.__module__ == info.name:
