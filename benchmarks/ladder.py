@@ -1,4 +1,4 @@
-"""Trains Multi30k with one setting changed at a time, and scores each run on the validation split.
+"""Trains Multi30k with one idea changed at a time, and scores each run on the validation split.
 
     python benchmarks/ladder.py --data MULTI30K --runs ladder
     python benchmarks/ladder.py --data MULTI30K --runs ladder --only cosine r_drop
@@ -77,7 +77,6 @@ RUNGS = {
             **{"training.precision": "mixed_bfloat16"},
         },
     ),
-    "deep": ("cosine", {"model.num_encoder_layers": 6, "model.num_decoder_layers": 6}),
     "word_dropout": ("cosine", {"training.word_dropout": 0.1}),
     "long": (
         "word_dropout",
@@ -86,7 +85,6 @@ RUNGS = {
             **{"training.precision": "mixed_bfloat16"},
         },
     ),
-    "both": ("r_drop", {"training.subword_regularization": 0.1}),
 }
 
 
@@ -109,12 +107,16 @@ def climb(rung, data, runs):
 
 
 def climb_all(rungs, data, runs):
-    """Trains rungs, `SIDE_BY_SIDE` at a time, each in a process on its own cores."""
+    """Trains rungs, `SIDE_BY_SIDE` at a time, each in a process on its own cores.
+
+    Returns:
+        bool: whether all succeeded.
+    """
     cores = sorted(os.sched_getaffinity(0))
     free = [set(cores[first::SIDE_BY_SIDE]) for first in range(min(SIDE_BY_SIDE, len(cores)))]
 
     def work(rung):
-        own = free.pop()
+        own = free.pop(0)
         with open(runs / f"{rung}.log", "a") as log:
             done = subprocess.run(
                 [sys.executable, __file__, "--data", data, "--runs", runs, "--climb", rung],
@@ -123,9 +125,10 @@ def climb_all(rungs, data, runs):
             )
         free.append(own)
         print(f"{rung}: {f'failed, see {log.name}' if done.returncode else 'done'}", flush=True)
+        return not done.returncode
 
     with concurrent.futures.ThreadPoolExecutor(len(free)) as pool:
-        list(pool.map(work, [rung for rung in rungs if not read_results("ladder", [rung])]))
+        return all(list(pool.map(work, [r for r in rungs if not read_results("ladder", [r])])))
 
 
 def rungs_table():
@@ -165,8 +168,9 @@ def main():
         climb(arguments.climb, arguments.data, arguments.runs)
     else:
         arguments.runs.mkdir(parents=True, exist_ok=True)
-        climb_all(arguments.only, arguments.data, arguments.runs)
+        succeeded = climb_all(arguments.only, arguments.data, arguments.runs)
         print(*rungs_table(), sep="\n")
+        sys.exit(not succeeded)
 
 
 if __name__ == "__main__":

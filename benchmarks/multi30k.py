@@ -53,8 +53,7 @@ CALIBRATION = {"system_a.de.gz": 38.594, "system_b.de.gz": 39.480}
 
 def measure(name, data, runs, settings):
     """Trains and scores one run, with other settings of the recipe if there are any."""
-    keeps = f"training.keep_last={AVERAGED}"
-    recipe = Recipe.load("multi30k_en_de", [*RUNS[name], keeps, *settings])
+    recipe = Recipe.load("multi30k_en_de", [*RUNS[name], *settings])
     is_tokenized = name != "raw-1"
     found = train_run(recipe, data, runs / name)
     splits = "validation", "test"
@@ -85,8 +84,9 @@ def runs_table():
     for name, run in found.items():
         for split in ("validation", "test"):
             bleu = [f"{run[split][score]:.2f}" for score in scores]
-            when = [run["date"], run["commit"], f"{run['cores']} cores", *run["settings"]]
-            rows.append((name, split, *bleu, run["minutes"], ", ".join(when)))
+            cores = "1 core" if run["cores"] == 1 else f"{run['cores']} cores"
+            when = ", ".join([run["date"], run["commit"], cores, *run["settings"]])
+            rows.append((name, split, *bleu, run["minutes"], when))
     lines = table({"run": TEXT, "split": TEXT, **numbers, "measured": TEXT}, rows)
     seeds = [run["test"][CHOSEN] for name, run in found.items() if name != "raw-1"]
     if seeds:

@@ -34,8 +34,11 @@ def train_run(recipe, data, run):
         run: path of the run's folder.
 
     Returns:
-        dict of how it went: the loss of each epoch, the time, and when and where it was measured.
+        dict of how it went: the losses of each epoch, the time, and when and where it was measured.
+        `"minutes"` are target tokens divided by the median speed of the epochs: neither validation
+        nor checkpoints are in them.
     """
+    started = stamp()
     trainer = Trainer(recipe, data, run)
     if not trainer.finished:
         trainer.train()
@@ -43,16 +46,19 @@ def train_run(recipe, data, run):
     with open(folder.history_file, newline="") as file:
         history = list(csv.DictReader(file))
     speed = statistics.median(float(epoch["tokens_per_second"]) for epoch in history)
-    curve = [round(float(epoch["val_loss"]), 4) for epoch in history]
+    losses, curve = (
+        [round(float(epoch[name]), 4) for epoch in history] for name in ("loss", "val_loss")
+    )
     tokens = trainer.stream(trainer.tokenizers()).report.target_tokens * len(history)
     report = folder.report()
-    return stamp() | {
+    return started | {
         "epochs": len(history),
         "updates": report["updates"],
         "parameters": report["parameters"],
         "target_tokens": tokens,
         "tokens_per_second": round(speed),
         "minutes": round(tokens / speed / 60),
+        "training_loss_of_epochs": losses,
         "validation_loss": min(curve),
         "validation_loss_of_epochs": curve,
     }

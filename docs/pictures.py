@@ -26,7 +26,7 @@ from keras_transformer.runs import Recipe, Trainer
 
 PAGES = Path(__file__).parent / "pages"
 IMAGES = PAGES / "images"
-LADDER = Path(__file__).parents[1] / "benchmarks" / "results" / "ladder"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 LINE = "four hundred and forty-two"
 TEXT = "seven hundred and twenty-one\nforty-two"
 RIGHT, HIGH, LOW, SHIFTED = "right", "rate too high", "rate too low", "lines shifted"
@@ -43,7 +43,8 @@ FLAGS = """--headless --no-sandbox --disable-gpu --disable-dev-shm-usage
 def main():
     IMAGES.mkdir(exist_ok=True)
     save(draw_speed(), "speed")
-    save(draw_ladder(), "ladder")
+    save(draw_validation_losses("ladder", split="validation"), "ladder")
+    save(draw_validation_losses("multi30k", split="test"), "seeds")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         recipe = yaml.safe_load(block_of_page("my.yaml"))
@@ -156,14 +157,14 @@ def draw_speed():
     return figure
 
 
-def draw_ladder():
-    """Draws the validation losses that `benchmarks/ladder.py` keeps."""
+def draw_validation_losses(part, split):
+    """Draws the losses of the runs in a folder of results, each with its BLEU on a split."""
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     axes = figure.subplots()
-    for path in sorted(LADDER.glob("*.json")):
+    for path in sorted((RESULTS / part).glob("*.json")):
         found = json.loads(path.read_text("utf-8"))
         losses = found["validation_loss_of_epochs"]
-        label = f"{path.stem}: BLEU {found['validation']['beam 5 of last 10']:.1f}"
+        label = f"{path.stem}: BLEU {found[split]['beam 5 of last 10']:.2f}"
         axes.plot(np.arange(len(losses)) + 1, losses, label=label)
     axes.set(xlabel="epoch", ylabel="validation loss (nats per token)", ylim=(2.6, 4.0))
     axes.spines[["top", "right"]].set_visible(False)

@@ -360,6 +360,18 @@ def test_page_of_results_holds_the_tables_of_the_kept_figures(name):
     assert table in (ROOT / "docs" / "pages" / "results.md").read_text("utf-8")
 
 
+def test_packaged_recipe_is_the_rung_that_was_measured(monkeypatch):
+    """But for the test split, which the ladder does not read, the precision and the checkpoints."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    rung = importlib.import_module("ladder").recipe_of("long")
+    del rung["training"]["precision"], rung["training"]["checkpoint_updates"]
+    recipe = yaml.safe_load(
+        (ROOT / "keras_transformer" / "recipes" / "multi30k_en_de.yaml").read_text("utf-8")
+    )
+    del recipe["data"]["test"]
+    assert recipe == rung
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder of runs that examples have trained, by their recipes: pages share `numbers.yaml`."""
