@@ -43,8 +43,8 @@ FLAGS = """--headless --no-sandbox --disable-gpu --disable-dev-shm-usage
 def main():
     IMAGES.mkdir(exist_ok=True)
     save(draw_speed(), "speed")
-    save(draw_validation_losses("ladder", split="validation"), "ladder")
-    save(draw_validation_losses("multi30k", split="test"), "seeds")
+    save(draw_validation_losses("ladder/*.json", split="validation"), "ladder")
+    save(draw_validation_losses("multi30k/seed-*.json", split="test"), "seeds")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         recipe = yaml.safe_load(block_of_page("my.yaml"))
@@ -157,11 +157,11 @@ def draw_speed():
     return figure
 
 
-def draw_validation_losses(part, split):
-    """Draws the losses of the runs in a folder of results, each with its BLEU on a split."""
+def draw_validation_losses(pattern, split):
+    """Draws the losses of the kept runs with these names, each with its BLEU on a split."""
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     axes = figure.subplots()
-    for path in sorted((RESULTS / part).glob("*.json")):
+    for path in sorted(RESULTS.glob(pattern)):
         found = json.loads(path.read_text("utf-8"))
         losses = found["validation_loss_of_epochs"]
         label = f"{path.stem}: BLEU {found[split]['beam 5 of last 10']:.2f}"
