@@ -20,12 +20,12 @@ VOCABULARY_SIZE = 8000
 ROWS, LENGTH, LEAST = 256, 16, 12
 
 
-def make_batch():
-    """Returns inputs, labels and weights; rows have `LEAST` to `LENGTH` tokens."""
+def make_batch(rows=ROWS, length=LENGTH, least=LEAST, vocabulary_size=VOCABULARY_SIZE):
+    """Returns inputs, labels and weights of random rows of `least` to `length` tokens."""
     rng = np.random.default_rng(0)
-    lengths = rng.integers(LEAST, LENGTH + 1, ROWS)
-    is_real = (np.arange(LENGTH) < lengths[:, None]).astype("int32")
-    ids = rng.integers(4, VOCABULARY_SIZE, (3, ROWS, LENGTH), dtype="int32") * is_real
+    lengths = rng.integers(least, length + 1, rows)
+    is_real = (np.arange(length) < lengths[:, None]).astype("int32")
+    ids = rng.integers(4, vocabulary_size, (3, rows, length), dtype="int32") * is_real
     inputs = {"encoder_token_ids": ids[0], "decoder_token_ids": ids[1]}
     return inputs, ids[2], is_real.astype("float32")
 

@@ -269,7 +269,7 @@ def test_what_needs_the_logits_is_said_once(arguments, caplog):
     model.compile("sgd", **compiled)
     for _ in range(2):
         model.evaluate([SOURCE, TARGET], LABELS, sample_weight=WEIGHTS, verbose=0)
-    # TensorFlow also logs, that models were traced again, if other tests ran in this process.
+    # TensorFlow warns of retracing if other tests ran in this process.
     ours = [each for each in caplog.records if each.name.startswith("keras_transformer")]
     assert [reason in each.getMessage() for each in ours] == [True]
 
