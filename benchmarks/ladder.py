@@ -6,10 +6,12 @@
 
 A rung is an earlier rung with some settings changed. All see the same text, about 20 million target
 tokens, with one seed; BPE-dropout makes more tokens of it, `long` sees it twice, and `r_drop` has
-fewer epochs, in which it sees each pair twice. Two rungs are trained side by side, each on half of
-the cores. The command may be interrupted: given again, it goes on at the exact batch. It never
-reads the test split. Each rung's figures are written to `benchmarks/results/ladder`; a rung that is
-there is not trained again.
+fewer epochs, in which it sees each pair twice. The short rungs, of settings that are expected to
+change little, see 5 million, and are compared with `short` only. Two rungs are trained side by
+side, each on half of the cores. The command may be interrupted: given again, it goes on at the
+exact batch. It never reads the test split. Each rung's figures are written to
+`benchmarks/results/ladder` or `benchmarks/results/short`; a rung that is there is not trained
+again.
 """
 
 import argparse
@@ -51,7 +53,7 @@ PLAIN = {
     },
 }
 # Name: the rung below, and what changes. Both vocabularies see 20 million target tokens.
-RUNGS = {
+LADDER = {
     "plain": (None, {}),
     "vocabulary": ("plain", {"vocabulary.size": 10000, "training.epochs": 46}),
     "cosine": (
@@ -86,6 +88,29 @@ RUNGS = {
         },
     ),
 }
+SHORT = {
+    "short": (
+        "cosine",
+        {
+            **{"training.epochs": 12, "training.decay_epochs": 12},
+            **{"training.precision": "mixed_bfloat16"},
+        },
+    ),
+    "seed_2": ("short", {"training.seed": 2}),
+    "attention_gain": ("short", {"model.attention_gain": 0.7071}),
+    "floor": ("short", {"training.min_learning_rate": 0.00025}),
+    "weight_decay": ("short", {"training.weight_decay": 0.1}),
+    "no_smoothing": ("short", {"training.label_smoothing": 0.0}),
+    "adam": ("short", {"training.beta_2": 0.999, "training.adam_epsilon": 1e-8}),
+}
+# Name of the figures' folder: its rungs.
+PARTS = {"ladder": LADDER, "short": SHORT}
+RUNGS = LADDER | SHORT
+
+
+def part_of(rung):
+    """Returns the folder of a rung's figures."""
+    return next(part for part, rungs in PARTS.items() if rung in rungs)
 
 
 def recipe_of(rung):
@@ -103,7 +128,7 @@ def climb(rung, data, runs):
     recipe = Recipe.from_dict(recipe_of(rung))
     found = train_run(recipe, data, runs / rung)
     scores = score_run(recipe, data, runs / rung, ["validation"], ("greedy", "beam 5"))
-    write_result("ladder", rung, found | scores)
+    write_result(part_of(rung), rung, found | scores)
 
 
 def climb_all(rungs, data, runs):
@@ -128,20 +153,18 @@ def climb_all(rungs, data, runs):
         return not done.returncode
 
     with concurrent.futures.ThreadPoolExecutor(len(free)) as pool:
-        return all(list(pool.map(work, [r for r in rungs if not read_results("ladder", [r])])))
+        return all(list(pool.map(work, [r for r in rungs if not read_results(part_of(r), [r])])))
 
 
-def rungs_table():
-    """Returns the measured rungs as lines of Markdown."""
-    scores = {
-        "greedy": "greedy of last 1",
-        "beam 5": "beam 5 of last 1",
-        "average, beam 5": f"beam 5 of last {AVERAGED}",
-    }
+def rungs_table(part):
+    """Returns the measured rungs of a part as lines of Markdown."""
+    scores = {"greedy": "greedy of last 1", "beam 5": "beam 5 of last 1"}
+    if part == "ladder":  # the last ten epochs of a short rung include its first ones
+        scores["average, beam 5"] = f"beam 5 of last {AVERAGED}"
     numbers = dict.fromkeys(("loss", *scores, "minutes"), NUMBER)
     columns = {"rung": TEXT, "what changes": TEXT, **numbers, "measured": TEXT}
     rows = []
-    for rung, found in read_results("ladder", RUNGS).items():
+    for rung, found in read_results(part, PARTS[part]).items():
         below, changes = RUNGS[rung]
         settings = [f"`{name.split('.')[1]}: {value}`" for name, value in changes.items()]
         changed = f"{below}: {', '.join(settings)}" if below else "the recipe of version 0.3"
@@ -150,6 +173,11 @@ def rungs_table():
         loss = f"{found['validation_loss']:.3f}"
         rows.append((rung, changed, loss, *bleu, found["minutes"], when))
     return table(columns, rows)
+
+
+def print_tables():
+    """Prints the measured rungs, a table for each part."""
+    print("\n\n".join("\n".join(rungs_table(part)) for part in PARTS))
 
 
 def main():
@@ -161,7 +189,7 @@ def main():
     parser.add_argument("--climb", choices=RUNGS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.table:
-        print(*rungs_table(), sep="\n")
+        print_tables()
     elif arguments.data is None or arguments.runs is None:
         parser.error("--data and --runs are required, unless --table is given")
     elif arguments.climb:
@@ -169,7 +197,7 @@ def main():
     else:
         arguments.runs.mkdir(parents=True, exist_ok=True)
         succeeded = climb_all(arguments.only, arguments.data, arguments.runs)
-        print(*rungs_table(), sep="\n")
+        print_tables()
         sys.exit(not succeeded)
 
 
