@@ -1,0 +1,18 @@
+"""A run for the commands, trained once."""
+
+import pytest
+
+from tests.cli.small_run import fill
+from tests.session import made_once
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return made_once(tmp_path_factory, "cli", fill)
+
+
+@pytest.fixture
+def folder(trained, monkeypatch):
+    """Data, a recipe, the run trained by it, and what `train` printed; the working folder."""
+    monkeypatch.chdir(trained)
+    return trained

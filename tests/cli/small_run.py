@@ -1,0 +1,59 @@
+"""Text, a recipe and the run that `train` makes of it, for the tests of the commands."""
+
+import gzip
+import sys
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from keras_transformer.cli import app
+
+CLI = [sys.executable, "-c", "from keras_transformer.cli import app; app()"]
+RECIPE = {
+    "data": {
+        "train": ["train.en", "train.de.gz"],
+        "validation": ["small.tsv"],
+        "test": ["small.tsv"],
+    },
+    "vocabulary": {"size": 330},
+    "model": {
+        "preset": "tiny",
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "hidden_dim": 32,
+        "intermediate_dim": 64,
+    },
+    "training": {"batch_tokens": 2048, "epochs": 2, "warmup_steps": 50},
+}
+
+
+def cli(*words, stdin=b""):
+    """In this process, which has TensorFlow already."""
+    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+
+
+def fill(folder):
+    """Writes text and the recipe into a folder, and trains `run` in it."""
+    from keras_transformer.data.number_corpus import number_names
+
+    english, german = zip(*number_names("train", 1500), strict=True)
+    (folder / "train.en").write_text("\n".join(english) + "\n", "utf-8")
+    with gzip.open(folder / "train.de.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(german) + "\n")
+    small = ["\t".join(pair) + "\n" for pair in number_names("held_out", 20)]
+    (folder / "small.tsv").write_text("".join(small), "utf-8")
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        ran = cli("train", "recipe.yaml", "--run", "run")
+    assert ran.exit_code == 0, ran.stderr
+    (folder / "said.log").write_text(ran.stderr, "utf-8")
+
+
+def broken(folder, **changes):
+    """A recipe with one section changed."""
+    recipe = RECIPE | {name: RECIPE[name] | change for name, change in changes.items()}
+    path = folder / "broken.yaml"
+    path.write_text(yaml.safe_dump(recipe), "utf-8")
+    return path

@@ -1,0 +1,195 @@
+"""The commands `translate` and `score`, against the translator in Python."""
+
+import gzip
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.cli.small_run import CLI, RECIPE, cli
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+
+def test_translate_gives_a_line_for_a_line(folder):
+    stdin = "twenty-one\n\n  \nΩ € \U0001f600\u2028x\ntwo".encode()
+    command = [*CLI, "translate", "run"]
+    ran = subprocess.run(command, input=stdin, capture_output=True)
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.decode().split("\n")
+    assert len(lines) == 6 and lines[-1] == "", "five lines, each with its end"
+    assert lines[1] == lines[2] == ""
+    assert ran.stderr == b"", "nothing but the translation"
+    (folder / "two.en.gz").write_bytes(gzip.compress(b"\ntwenty-one"))
+    (folder / "two.de").write_text("before")
+    files = ("--input", "two.en.gz", "--output", "two.de")
+    filed = cli("translate", "run", "--batch-sentences", 1, *files)
+    assert filed.exit_code == 0 and filed.stdout == filed.stderr == ""
+    written = (folder / "two.de").read_bytes().decode()
+    assert written == "\n" + lines[0] + "\n", "also a batch without any text"
+
+
+def translator(**settings):
+    """The run's, in Python."""
+    from keras_transformer import load_run
+
+    return load_run("run", **settings)
+
+
+def test_hypotheses_and_scores_printed_are_the_translators(folder):
+    """With every option of the search, and none of them at its default."""
+    lines = ["twenty-one", "", "six hundred and two", "two"]
+    words = "--beam-size 5 --length-penalty mean --alpha 0.9 --length-ratio 2 --extra-length 9"
+    words += " --stopping first_beams --no-count-end-token --max-length 8"
+    found = translator(
+        **{"beam_size": 5, "length_penalty": "mean", "alpha": 0.9},
+        **{"length_ratio": 2.0, "extra_length": 9, "max_length": 8},
+        **{"stopping": "first_beams", "count_end_token": False},
+    )(lines, n_best=3)
+    assert [len(hypotheses) for hypotheses in found] == [3, 1, 3, 3]
+    stdin = "\n".join(lines).encode()
+    ran = cli("translate", "run", "--n-best", 3, "--scores", *words.split(), stdin=stdin)
+    assert ran.exit_code == 0, ran.stderr
+    rows = [line.split("\t") for line in ran.stdout.removesuffix("\n").split("\n")]
+    expected = [(str(n), h) for n, best in enumerate(found, start=1) for h in best]
+    assert [(number, text) for number, _, text in rows] == [(n, h.text) for n, h in expected]
+    printed = [float(score) for _, score, _ in rows]
+    np.testing.assert_allclose(printed, [h.score for _, h in expected], atol=1e-4)
+    assert rows[3][1:] == ["0.0000", ""], "the empty line"
+    unnumbered = cli("translate", "run", "--scores", *words.split(), stdin=stdin)
+    best = [f"{best[0].score:.4f}\t{best[0].text}" for best in found]
+    assert unnumbered.stdout == "".join(f"{line}\n" for line in best)
+
+
+def test_score_gives_translations_the_scores_they_were_found_with(folder):
+    """Compares the full forward pass with the search, token by token."""
+    sources = [line.split("\t")[0] for line in (folder / "small.tsv").read_text().splitlines()]
+    hypotheses = [best for line in translator()(sources, n_best=4) for best in line]
+    repeated = np.repeat(sources, 4)
+    (folder / "found.en").write_text("".join(f"{line}\n" for line in repeated), "utf-8")
+    (folder / "found.de").write_text("".join(f"{h.text}\n" for h in hypotheses), "utf-8")
+    ran = cli("score", "run", "found.en", "found.de", "--tokens")
+    assert ran.exit_code == 0, ran.stderr
+    same, log_prob_sum, token_count = 0, 0.0, 0
+    rows = [line.split("\t") for line in ran.stdout.splitlines()]
+    for (*figures, pieces), hypothesis in zip(
+        ([*map(float, row[:4]), row[4:]] for row in rows), hypotheses, strict=True
+    ):
+        score, log_prob, n, perplexity = figures
+        tokens, log_probs = zip(*(piece.rsplit(" ", 1) for piece in pieces), strict=True)
+        log_probs = [float(value) for value in log_probs]
+        assert len(tokens) == n and tokens[-1] == "</s>"
+        np.testing.assert_allclose(log_prob, sum(log_probs), atol=1e-4 * (n + 1))
+        np.testing.assert_allclose(perplexity, np.exp(-log_prob / n), rtol=1e-3)
+        np.testing.assert_allclose(score, log_prob / ((5 + n) / 6) ** 0.6, atol=2e-4)
+        log_prob_sum, token_count = log_prob_sum + log_prob, token_count + n
+        # A translation may be cut off, or its text cut into other tokens than it was made of.
+        if list(tokens) == hypothesis.tokens:
+            np.testing.assert_allclose(score, hypothesis.score, atol=1e-4)
+            np.testing.assert_allclose(log_probs, hypothesis.log_probs, atol=1e-4)
+            same += 1
+    assert same >= 20
+    pairs, tokens, *means = re.findall(r"-?[\d,.]*\d", ran.stderr)
+    assert (pairs, tokens) == ("80", f"{token_count:,.0f}")
+    mean = log_prob_sum / token_count
+    np.testing.assert_allclose([float(value) for value in means], [mean, np.exp(-mean)], rtol=1e-3)
+
+
+def test_score_leaves_the_end_token_out_of_the_length(folder):
+    (folder / "count.en").write_text("two\ntwenty-one\n", "utf-8")
+    (folder / "count.de").write_text("zwei\neinundzwanzig\n", "utf-8")
+    penalty = ("--length-penalty", "mean", "--alpha", 1, "--no-count-end-token")
+    ran = cli("score", "run", "count.en", "count.de", *penalty)
+    assert ran.exit_code == 0, ran.stderr
+    for row in ran.stdout.splitlines():
+        score, log_prob, n, _ = map(float, row.split("\t"))
+        np.testing.assert_allclose(score, log_prob / (n - 1), atol=2e-4)
+
+
+def test_score_in_bfloat16_rounds(folder):
+    """The option reaches the model, whose results change by rounding."""
+    (folder / "one.en").write_text("twenty-one\n")
+    (folder / "one.de").write_text("einundzwanzig\n")
+    exact, rounded = (
+        [float(x) for x in cli("score", "run", "one.en", "one.de", "--dtype", dtype).stdout.split()]
+        for dtype in ("float32", "bfloat16")
+    )
+    assert exact != rounded
+    np.testing.assert_allclose(rounded, exact, rtol=0.05)
+
+
+@pytest.mark.long
+def test_translate_draws_a_picture_of_every_line_with_text(folder, tmp_path):
+    words = ("translate", "run", "--attention", tmp_path / "out.png")
+    ran = cli(*words, stdin=b"sixty-six\n\none\n")
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.stdout.count("\n") == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-1.png", "out-3.png"]
+    assert cli(*words, stdin=b"one").exit_code == 0
+    alone, of_many = (tmp_path / "out.png").read_bytes(), (tmp_path / "out-3.png").read_bytes()
+    assert alone.startswith(b"\x89PNG") and alone == of_many, "the same line, the same picture"
+    refused = cli(*words, stdin=b"one\n" * 21)
+    assert refused.exit_code == 2 and refused.stdout == ""
+    assert "at most 20" in refused.stderr and "21 lines" in refused.stderr
+
+
+def test_missing_matplotlib_is_an_error_before_anything_is_translated(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr("keras_transformer.cli.decoding.load_translator", None)  # never called
+    refused = cli("translate", "run", "--attention", "out.png", stdin=b"one\n")
+    assert refused.exit_code == 2 and refused.stdout == ""
+    assert refused.stderr.startswith("Error: Pictures need matplotlib: pip install")
+
+
+@pytest.mark.long
+def test_long_lines_are_reported_on_standard_error(folder):
+    stdin = ("one\n" + "seventy-three thousand, two hundred. " * 9 + "\ntwo\n").encode()
+    bound = ("translate", "run", "--max-source-tokens", 30)
+    ran = cli(*bound, stdin=stdin)
+    assert ran.exit_code == 0, ran.stderr
+    translations = ran.stdout.splitlines()
+    assert len(translations) == 3
+    assert [translations[0], translations[2]] == translator()(["one", "two"])
+    assert re.fullmatch(
+        r"Line 2 is too long for one piece: translated in \d+ pieces.\n", ran.stderr
+    )
+    ran = cli(*bound, "--on-too-long", "truncate", stdin=stdin)
+    assert ran.stdout.count("\n") == 3
+    assert re.fullmatch(r"Line 2 is too long: its last \d+ tokens are left out.\n", ran.stderr)
+    ran = cli(*bound, "--on-too-long", "error", stdin=stdin)
+    assert ran.exit_code == 2 and ran.stdout == ""
+    assert "at most 30 tokens" in ran.stderr and "line 2" in ran.stderr
+
+
+def test_max_source_tokens_defaults_to_max_length_of_the_recipe(folder, tmp_path):
+    """The model was not trained on longer lines."""
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    recipe = RECIPE | {"data": RECIPE["data"] | {"max_length": 40}}
+    (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    from keras_transformer import load_run
+
+    assert load_run(run).settings.max_source_tokens == 40
+    assert load_run(run, max_source_tokens=50).settings.max_source_tokens == 50
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("always")
+def test_advice_on_long_lines_can_be_followed(folder, tmp_path):
+    (tmp_path / "long.en").write_text("one " * 2100 + "\n")
+    (tmp_path / "long.de").write_text("eins\n")
+    words = ("score", "run", tmp_path / "long.en", tmp_path / "long.de")
+    refused = cli(*words)
+    assert refused.exit_code == 2 and "--max-source-tokens" in refused.stderr
+    assert cli(*words, "--max-source-tokens", 9000).exit_code == 0
+    ran = cli("plot", "run", "--text", "one " * 300)
+    assert ran.exit_code == 0 and "left out" in ran.stderr
+
+
+def test_invalid_utf8_on_standard_input_names_the_line(folder):
+    ran = cli("translate", "run", stdin=b"one\ntwo \xff\n")
+    assert ran.exit_code == 2 and ran.stdout == ""
+    assert "line 2" in ran.stderr and ran.stderr.count("\n") == 1

@@ -1,0 +1,135 @@
+"""The commands `evaluate` and `plot`, and `compare` with translations."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from tests.cli.small_run import cli
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+
+def test_evaluate_scores_the_translations_it_writes(folder):
+    words = ("evaluate", "run", "--output", "translations.txt", "--samples", "1")
+    ran = cli(*words)
+    assert ran.exit_code == 0, ran.stderr
+    translations = (folder / "translations.txt").read_text("utf-8").splitlines()
+    pairs = [line.split("\t") for line in (folder / "small.tsv").read_text("utf-8").splitlines()]
+    from sacrebleu.metrics import CHRF
+
+    references = [[pair[1] for pair in pairs]]
+    report = json.loads((folder / "run" / "report.json").read_text())
+    assert report["chrF2"]["value"] == CHRF().corpus_score(translations, references).score
+    assert "BLEU" not in report, "these references are one word each"
+    same = sum(line == pair[1] for line, pair in zip(translations, pairs, strict=True))
+    assert report["exact_match"] == same / 20
+    out = ran.stdout
+    assert f"reference    {pairs[0][1]}" in out and "chrF2" in out and "of 20 lines" in out
+
+
+def test_evaluate_of_an_unfinished_run_prints_a_note(folder, tmp_path):
+    run = shutil.copytree(folder / "run", tmp_path / "run", ignore=lambda *_: ["checkpoints"])
+    (run / "report.json").write_text("{}")
+    ran = cli("evaluate", run, "--beam-size", 1)
+    assert ran.exit_code == 0 and "not finished" in ran.stderr and "`earlier`" in ran.stderr
+    assert "exact_match" in json.loads((run / "report.json").read_text())
+
+
+@pytest.mark.long
+def test_evaluate_takes_other_files(folder, tmp_path):
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    (tmp_path / "a.de").write_text("eins\nzwei\n")
+    words = ("--source", tmp_path / "a.en", "--reference", tmp_path / "a.de", "--tokenized")
+    before = (folder / "run" / "report.json").read_text()
+    ran = cli("evaluate", "run", *words)
+    assert "of 2 lines" in ran.stdout and "BLEU" not in ran.stdout
+    (tmp_path / "a.de").write_text("eins zwei drei vier\nzwei\n")
+    output = "--output", tmp_path / "out.de", "--reference", tmp_path / "a.de"
+    several = cli("evaluate", "run", *words, *output).stdout
+    assert "tok:none" in several and "nrefs:2" in several and "length ratio" in several
+    ran = cli("evaluate", "run", *words, "--baseline", tmp_path / "out.de")
+    assert ": +0.00, p = 1.000 (nrefs:1|bs:1000" in ran.stdout
+    ran = cli("evaluate", "run", *words, "--baseline", folder / "small.tsv")
+    assert ran.exit_code == 2
+    assert "`--baseline` must hold a translation for each of the 2 lines" in ran.stderr
+    assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
+
+
+@pytest.mark.long
+def test_compare_translates_as_evaluate_does(folder, tmp_path):
+    """The same model twice: equal scores, and a difference that is chance."""
+    twin = shutil.copytree(folder / "run", tmp_path / "twin")
+    sources = [line.split("\t")[0] for line in (folder / "small.tsv").read_text().splitlines()]
+    (tmp_path / "a.en").write_text("".join(f"{line}\n" for line in sources), "utf-8")
+    (tmp_path / "a.de").write_text("eins zwei drei vier\n" * 20)
+    words = ("--source", tmp_path / "a.en", "--reference", tmp_path / "a.de", "--beam-size", 2)
+    ran = cli("compare", "run", twin, "--translate", *words)
+    assert ran.exit_code == 0, ran.stderr
+    bleu, chrf = cli("evaluate", "run", "--samples", 0, *words).stdout.splitlines()[:2]
+    assert ran.stdout.count(f"\n{bleu}\n{chrf}\n") == 2
+    assert f"{twin} against run, paired bootstrap:\nBLEU" in ran.stdout
+    assert ": +0.00, p = 1.000 (nrefs:1|bs:1000" in ran.stdout
+
+
+@pytest.mark.parametrize("blocked", ["output", "report"])
+def test_scores_are_printed_even_if_they_cannot_be_written(folder, tmp_path, blocked):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    (tmp_path / "out.txt").write_text("before")
+    # A folder in place of the temporary file: even root cannot write it.
+    name = "out.txt" if blocked == "output" else "run/report.json"
+    (tmp_path / name).with_name(f".partial.{pathlib.Path(name).name}").mkdir()
+    before = (run / "report.json").read_text()
+    ran = cli("evaluate", run, "--output", tmp_path / "out.txt", "--beam-size", 1)
+    assert ran.exit_code == 2 and "could not be written" in ran.stderr
+    assert "Free space" not in ran.stderr
+    assert "chrF2" in ran.stdout and "exact match" in ran.stdout and "reference " in ran.stdout
+    lines = (tmp_path / "out.txt").read_text().splitlines()
+    assert lines == ["before"] if blocked == "output" else len(lines) == 20
+    assert (run / "report.json").read_text() == before
+
+
+@pytest.mark.filterwarnings("always")
+def test_evaluate_obeys_the_options_for_long_lines(folder, tmp_path):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    words = ("evaluate", run, "--beam-size", 1, "--max-source-tokens", 4, "--on-too-long")
+    refused = cli(*words, "error")
+    assert refused.exit_code == 2 and "--on-too-long truncate" in refused.stderr
+    ran = cli(*words, "truncate")
+    assert ran.exit_code == 0 and "without its last" in ran.stderr
+    said = json.loads((run / "report.json").read_text())["search"]
+    assert (said["max_source_tokens"], said["on_too_long"]) == (4, "truncate")
+
+
+@pytest.mark.long
+def test_evaluate_searches_as_translate_does(folder):
+    """With the same options, which the report records."""
+    search = ("--beam-size", 1, "--length-penalty", "none", "--alpha", 0)
+    search += ("--stopping", "first_beams", "--no-count-end-token", "--max-length", 30)
+    report = folder / "run" / "report.json"
+    before = report.read_text()
+    ran = cli("evaluate", "run", "--output", "greedy.txt", *search)
+    assert ran.exit_code == 0, ran.stderr
+    said = json.loads(report.read_text())["search"]
+    bound = {"max_source_tokens": 256, "on_too_long": "split", "max_length": 30}
+    bound |= {"stopping": "first_beams", "count_end_token": False}
+    assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0, **bound}
+    report.write_text(before)
+    stdin = "".join(
+        line.split("\t")[0] + "\n" for line in (folder / "small.tsv").read_text().splitlines()
+    )
+    translated = cli("translate", "run", *search, stdin=stdin.encode())
+    assert (folder / "greedy.txt").read_text("utf-8") == translated.stdout
+    assert translated.stdout != cli("translate", "run", stdin=stdin.encode()).stdout
+
+
+def test_plot_draws_what_it_names(folder):
+    ran = cli("plot", "run", "--text", "sixty-six")
+    assert ran.exit_code == 0, ran.stderr
+    names = {pathlib.Path(line).name for line in ran.stdout.splitlines()}
+    assert {"attention.png", "curves.png", "positions.png"} <= names
+    for name in names:
+        assert (folder / "run" / name).read_bytes().startswith(b"\x89PNG")
+    made = json.loads((folder / "run" / "run.json").read_text())["files"]
+    assert names <= set(made), "what `--no-resume` may delete"

@@ -1,0 +1,223 @@
+"""The commands `train` and `average`: what they print and write, and how they are stopped."""
+
+import json
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+from keras_transformer.cli.training import report_lines
+from keras_transformer.models.transformer import load_model
+from tests.cli.small_run import CLI, RECIPE, broken, cli
+from tests.runs import tiny_run
+from tests.screen import Screen, run_on_terminal
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+
+@pytest.mark.long
+def test_train_into_a_file_writes_plain_lines(folder):
+    text = (folder / "said.log").read_text("utf-8")
+    assert_plain(text)
+    *_, last = text.splitlines()
+    assert last == "Next: keras-transformer evaluate run --data ."
+    updates = json.loads((folder / "run" / "report.json").read_text())["updates"] // 2
+    assert re.search(rf"^epoch 1/2 batch 1/{updates} loss \d+\.\d+ lr \S+ [\d,]+ tok/s", text, re.M)
+    epochs = r"^epoch [12]/2 loss \S+ val_loss \S+ val_accuracy \d+\.\d% [\d,]+ tok/s$"
+    assert len(re.findall(epochs, text, re.M)) == 2
+    assert re.search("^ +dropped  empty 0, too long 0, length ratio 0$", text, re.M)
+    assert "{" not in text
+
+
+def assert_plain(text):
+    """Nothing but lines of text."""
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), text
+
+
+@pytest.mark.long
+def test_train_on_a_terminal_leaves_it_clean_when_ctrl_c_is_typed(folder, tmp_path):
+    """It prints the warning and the command that resumes; the next command it names works."""
+    english = (folder / "train.en").read_text("utf-8").splitlines()[:300]
+    (folder / "little.tsv").write_text("".join(f"{line}\t{line}\n" for line in english), "utf-8")
+    recipe = RECIPE | {
+        "data": {"train": ["little.tsv"]},
+        "vocabulary": {"size": 8000},
+        "training": RECIPE["training"] | {"batch_tokens": 64},
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    words = ["train", tmp_path / "mine.yaml", "--run", tmp_path / "a run"]
+    status, written = run_on_terminal(CLI[-1], *words, answer=("━.* loss ", b"\x03"))
+    assert status == 128 + signal.SIGINT, written
+    screen = Screen(written)
+    assert screen.cursor_is_shown
+    assert "━" not in "".join(screen.rows), "the line is gone"
+    assert not [row for row in screen.wrapped if row.startswith("epoch")]
+    text = "".join(screen.rows)  # as the terminal wraps it
+    assert re.search("Warning: The text yields only [0-9]+ tokens", text)
+    assert "UserWarning" not in text and "Stopped by SIGINT" in text
+    ran = cli(*words)
+    assert ran.exit_code == 0, ran.stderr
+    assert_plain(ran.stderr)
+    start, first = re.search(
+        r"Resuming.*batch (\d+)\.\nepoch \d/2 batch (\d+)/", ran.stderr
+    ).groups()
+    assert start == first, "the first update of this process"
+    next_words = shlex.split(ran.stderr.splitlines()[-1].removeprefix("Next: "))
+    assert next_words[1:3] == ["evaluate", str(tmp_path / "a run")] and "--source" in next_words
+    next_words = ["small.tsv" if word == "FILE" else word for word in next_words[1:]]
+    assert cli(*next_words).exit_code == 0
+    refused = cli("plot", tmp_path / "a run")
+    assert refused.exit_code == 2 and "give `--text`" in refused.stderr
+    assert "--source" not in refused.stderr, "an option of another command"
+
+
+def test_train_writes_recipe_report_history_and_logs(folder):
+    run = folder / "run"
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == RECIPE["model"]
+    report = json.loads((run / "report.json").read_text())
+    assert report["epochs"] == 2 and report["updates"] > 0 and report["tokens_per_second"] > 0
+    header, *rows = (run / "history.csv").read_text().splitlines()
+    assert {"epoch", "loss", "val_loss", "learning_rate", "tokens_per_second"} <= set(
+        header.split(",")
+    )
+    assert len(rows) == 2
+    assert list((run / "logs").rglob("events.out.tfevents.*"))
+
+
+def test_train_of_a_finished_run_changes_nothing(folder):
+    before = (folder / "run" / "model.keras").stat().st_mtime_ns
+    ran = cli("train", "recipe.yaml", "--run", "run")
+    assert ran.exit_code == 0 and "trained already" in ran.stderr
+    assert (folder / "run" / "model.keras").stat().st_mtime_ns == before
+
+
+def test_report_of_any_values_is_shown():
+    report = {
+        "updates": 12345,
+        "exact_match": 0.5,
+        "dropped": {"empty": 1000, "too_long": 0},
+        "search": {"beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "is_on": True},
+        "BLEU": {"name": "BLEU", "value": 31.25, "signature": "nrefs:1|case:mixed"},
+        "greedy": {"length_penalty": None, "inner": {"list": [1, 2]}},
+    }
+    lines = [line.strip() for line in report_lines(report)]
+    assert lines == [
+        "updates  12,345",
+        "exact match  0.5",
+        "dropped  empty 1,000, too_long 0",
+        "search  beam_size 4, length_penalty gnmt, alpha 0.6, is_on True",
+        "BLEU  name BLEU, value 31.25, signature nrefs:1|case:mixed",
+        "greedy  length_penalty None, inner list [1, 2]",
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "lost", ["model.keras", pytest.param("tokenizer.model", marks=pytest.mark.long)]
+)
+def test_train_of_an_evaluated_run_writes_a_lost_file_again(folder, tmp_path, lost):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    assert cli("evaluate", run, "--beam-size", 1).exit_code == 0
+    report = (run / "report.json").read_text()
+    (run / lost).unlink()
+    ran = cli("train", "recipe.yaml", "--run", run)
+    assert ran.exit_code == 0, ran.stderr
+    assert "length_penalty gnmt" in ran.stderr and (run / "report.json").read_text() == report
+    assert cli("translate", run, stdin=b"one\n").exit_code == 0
+
+
+@pytest.mark.long
+def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
+    """By SIGTERM and by Ctrl-C, at any update, in real processes: the same bits at the end."""
+    training = {"batch_tokens": 512, "epochs": 2, "ema_momentum": 0.9}
+    changes = ["--set", "training.epochs=3"]
+    kept = {"checkpoint_updates": 3, "keep_last": 4, "average": 2}
+    recipe = RECIPE | {"training": RECIPE["training"] | training | kept}
+    (folder / "long.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped run"
+    words = ["train", "long.yaml", "--run"]
+    never_stopped = subprocess.Popen([*CLI, *words, whole, *changes], stderr=subprocess.PIPE)
+    words = [*words, str(stopped), *changes]
+    per_epoch = 56  # updates
+    for epoch, number in enumerate((signal.SIGTERM, signal.SIGINT)):
+        after = epoch * per_epoch + random.SystemRandom().randrange(10, per_epoch - 15)
+        print(f"{number.name} after update {after}")
+        process = subprocess.Popen([*CLI, *words], stderr=subprocess.PIPE)
+        while process.poll() is None and max(updates_saved(stopped), default=0) < after:
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, stderr
+        assert_plain(stderr.decode())
+        *_, what, how, command = stderr.decode().splitlines()
+        newest = tiny_run.checkpoints(stopped)[max(updates_saved(stopped))][1]
+        assert newest["epoch"] == epoch and newest["batch"] > 0, newest
+        assert what.startswith(
+            f"Stopped by {number.name}. The checkpoint is {stopped}/checkpoints/"
+        )
+        assert "The same command resumes the run" in how
+        assert shlex.split(command) == ["keras-transformer", *words[:2], "--data", ".", *words[2:]]
+    finished = subprocess.run([*CLI, *words], capture_output=True)
+    assert finished.returncode == 0, finished.stderr
+    _, stderr = never_stopped.communicate(timeout=300)
+    assert never_stopped.returncode == 0, stderr
+    assert yaml.safe_load((stopped / "config.yaml").read_text())["training"]["epochs"] == 3
+    assert tiny_run.losses(stopped) == tiny_run.losses(whole)
+    expected, resumed = tiny_run.checkpoints(whole), tiny_run.checkpoints(stopped)
+    assert list(expected) == list(resumed) and max(expected) == 3 * per_epoch
+    for update, (arrays, _) in expected.items():
+        tiny_run.assert_equal(resumed[update][0].values(), arrays.values())
+    path = whole / "model.keras"
+    saved = tiny_run.saved_weights(path)
+    tiny_run.assert_equal(tiny_run.saved_weights(stopped / "model.keras"), saved)
+    # The model of this recipe: the mean of the moving averages at the ends of two epochs.
+    names = [variable.path.replace("/", "_") for variable in load_model(path).trainable_variables]
+    last = [
+        [expected[epoch * per_epoch][0][f"optimizer/adam/{name}_average"] for name in names]
+        for epoch in (2, 3)
+    ]
+    for weight, *values in zip(saved, *last, strict=True):
+        np.testing.assert_allclose(weight, np.mean(values, axis=0), rtol=1e-6, atol=1e-7)
+
+
+def updates_saved(run):
+    return [int(path.stem[-8:]) for path in (run / "checkpoints").glob("checkpoint-*.npz")]
+
+
+@pytest.mark.long
+def test_training_that_diverges_ends_in_one_clear_line_and_exit_code_1(folder, tmp_path):
+    """`--no-resume` starts over, also with another recipe."""
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    words = ("train", broken(folder, training={"learning_rate": 1e30}), "--run", run)
+    refused = cli(*words)
+    assert refused.exit_code == 2 and "--no-resume" in refused.stderr
+    ran = cli(*words, "--no-resume")
+    assert ran.exit_code == 1
+    error = ran.stderr.splitlines()[-1]
+    assert re.match(
+        r"Error: loss nan and gradient_norm \S+ at update 2 \(epoch 1, batch 2\)", error
+    )
+    assert "There is no checkpoint." in error and "lower the learning rate" in error
+    assert "Traceback" not in ran.stderr and not (run / "model.keras").exists()
+
+
+def test_average_writes_a_model_that_translates(folder):
+    ran = cli("average", "run", "--last", 2)
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.stdout.strip() == "run/averaged.keras"
+    last = [arrays for arrays, _ in tiny_run.checkpoints("run").values()][-2:]
+    assert [line.split("/")[-1] for line in ran.stderr.splitlines()] == [
+        f"checkpoint-{update:08d}.npz" for update in sorted(tiny_run.checkpoints("run"))[:-3:-1]
+    ]
+    model = load_model("run/averaged.keras")
+    expected = np.mean([tiny_run.weights(arrays, model)[0] for arrays in last], axis=0)
+    np.testing.assert_allclose(np.array(model.trainable_variables[0]), expected, atol=1e-6)
+    ran = cli("translate", "run", "--model", "run/averaged.keras", stdin=b"one\ntwo\n")
+    assert ran.exit_code == 0 and ran.stdout.count("\n") == 2
