@@ -1,15 +1,18 @@
 """Averages: of consecutive epochs, of equally spaced updates, and of moving averages."""
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.models.transformer import load_model
-from keras_transformer.runs.averaging import average_run, last_to_average
+from keras_transformer.runs.averaging import average_checkpoints, average_run, last_to_average
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.trainer import Trainer
+from tests.builders import assert_same_arrays, normal
 from tests.examples import examples
 from tests.runs import tiny_run
 from tests.session import made_once
@@ -143,3 +146,63 @@ def test_recipe_with_average_averages_the_moving_averages_of_epochs(run):
     averages = moving_averages(run)
     means = [np.mean(w, axis=0) for w in zip(averages[10], averages[20], strict=True)]
     assert_close(tiny_run.saved_weights(run / "model.keras"), means)
+
+
+def test_average_is_the_mean_of_floats_and_the_newest_of_others(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    saved = [
+        {
+            "model/kernel": normal(5, 7, seed=step),
+            "model/half": normal(9, seed=step).astype("bfloat16"),
+            "model/scalar": np.array(float(step)),
+            "model/seed": np.array([3, step]),
+            "optimizer/momentum": normal(3, seed=step),
+        }
+        for step in range(5)
+    ]
+    for step, arrays in enumerate(saved):
+        folder.save(step, arrays, {})
+    paths = folder.last(5)
+    random.Random(0).shuffle(paths)
+    average = average_checkpoints(paths)
+    for name in ("model/kernel", "model/half", "model/scalar"):
+        mean = np.mean([arrays[name].astype("float64") for arrays in saved], axis=0)
+        np.testing.assert_array_equal(average.pop(name), mean.astype(saved[0][name].dtype))
+    assert_same_arrays(average, {"model/seed": saved[4]["model/seed"]})
+
+
+def test_average_is_taken_in_float64(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    values = [2.0**24, 1.0, 1.0]  # float32 would lose the ones
+    for step, value in enumerate(values):
+        folder.save(step, {"model/a": np.array([value], "float32")}, {})
+    assert average_checkpoints(folder.last(3))["model/a"] == np.float32((2**24 + 2) / 3)
+
+
+@pytest.mark.parametrize(
+    ("other", "error"),
+    [
+        ({"model/a": np.zeros(2)}, r"model/b is float64 \[3\] in .*1.npz, and missing in .*2.npz"),
+        (
+            {"model/a": np.zeros(2), "model/b": np.zeros(3), "model/c": np.zeros(3)},
+            "model/c is missing in .*1.npz, and float64",
+        ),
+        (
+            {"model/a": np.zeros(2), "model/b": np.zeros((3, 1))},
+            r"model/b is float64 \[3\] in .*, and float64 \[3, 1\] in",
+        ),
+    ],
+)
+def test_checkpoints_of_different_models_are_not_averaged(tmp_path, other, error):
+    folder = CheckpointFolder(tmp_path)
+    folder.save(1, {"model/a": np.zeros(2), "model/b": np.zeros(3)}, {})
+    folder.save(2, other, {})
+    with pytest.raises(ValueError, match=error):
+        average_checkpoints(folder.last(2))
+
+
+def test_average_of_nothing_is_rejected(tmp_path):
+    path = CheckpointFolder(tmp_path).save(1, {"model/a": np.zeros(2)}, {})
+    for paths, prefix in [([], "model/"), ([path], "weights/")]:
+        with pytest.raises(ValueError, match="Received: paths="):
+            average_checkpoints(paths, prefix)

@@ -1,0 +1,326 @@
+"""Checkpoint files: round trips, damage, memory."""
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import tempfile
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_transformer.runs.averaging import average_checkpoints
+from keras_transformer.runs.checkpoint_file import (
+    CorruptCheckpointError,
+    read_checkpoint,
+    read_metadata,
+    read_shapes,
+    write_checkpoint,
+)
+from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.training.model_state import check_model_state, model_state
+from tests.builders import assert_same_arrays
+from tests.examples import examples
+from tests.training.test_model_state import small_model, train
+
+SPECIAL = [0.0, -0.0, 1 / 3, -2.5, np.inf, np.nan]
+ARRAYS = {
+    "model/float32": np.array(SPECIAL, "float32"),
+    "model/float64": np.array(SPECIAL).reshape(2, 3),
+    "float16": np.array(SPECIAL, "float16").reshape(3, 1, 2),
+    "bfloat16": np.array(SPECIAL).astype("bfloat16"),
+    "bfloat16/scalar": np.array(1 / 3).astype("bfloat16"),
+    "bfloat16/empty": np.zeros((0, 3)).astype("bfloat16"),
+    "float8": np.array(SPECIAL).astype("float8_e5m2"),
+    "int64": np.array([2**63 - 1, -(2**63)]),
+    "uint32": np.array([[2**32 - 1, 0]], "uint32"),
+    "bool": np.array([True, False]),
+    "scalar": np.array(7),
+    "empty": np.zeros((3, 0), "float32"),
+    "fortran": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "every other": np.arange(10)[::2],
+    "other end first": np.arange(3, dtype=">i4"),
+    "text": np.array(["a", "größe"]),
+    "schön/δ": np.zeros(1),
+}
+METADATA = {"epoch": 3, "history": [1.5, None, "a"], "nested": {"ü": True}}
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def test_checkpoint_round_trip(tmp_path):
+    path = tmp_path / "checkpoint-00000001.npz"
+    write_checkpoint(path, ARRAYS, METADATA)
+    arrays, metadata = read_checkpoint(path)
+    assert_same_arrays(arrays, ARRAYS)
+    assert metadata == METADATA == read_metadata(path)
+    assert names(tmp_path) == [path.name]
+
+
+def test_numpy_opens_a_checkpoint_and_the_metadata_comes_first(tmp_path):
+    write_checkpoint(tmp_path / "a.npz", ARRAYS, METADATA)
+    with np.load(tmp_path / "a.npz") as file:
+        assert file.zip.namelist() == ["metadata.json", *(f"{name}.npy" for name in ARRAYS)]
+        assert {member.compress_type for member in file.zip.infolist()} == {zipfile.ZIP_STORED}
+        for name in ("model/float32", "int64", "fortran", "scalar"):
+            np.testing.assert_array_equal(file[name], ARRAYS[name])
+
+
+def test_empty_checkpoint_round_trip(tmp_path):
+    write_checkpoint(tmp_path / "a.npz", {}, {})
+    assert read_checkpoint(tmp_path / "a.npz") == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "metadata", "error"),
+    [
+        ({"a": np.array([None])}, {}, "'a' of dtype object"),
+        ({"a\0b": np.zeros(1)}, {}, "names without NUL"),
+        ({"\ud800": np.zeros(1)}, {}, "surrogates"),
+        ({}, {"_arrays": 1}, "must not have the key '_arrays'"),
+        ({}, {"a": {1, 2}}, "not JSON serializable"),
+    ],
+)
+def test_arrays_that_cannot_be_read_back_are_not_written(tmp_path, arrays, metadata, error):
+    write_checkpoint(tmp_path / "a.npz", ARRAYS, METADATA)
+    with pytest.raises((ValueError, TypeError), match=error):
+        write_checkpoint(tmp_path / "a.npz", arrays, metadata)
+    assert names(tmp_path) == ["a.npz"]
+    assert_same_arrays(read_checkpoint(tmp_path / "a.npz")[0], ARRAYS)
+
+
+def peak_memory(function, *args):
+    tracemalloc.start()
+    try:
+        function(*args)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_second_copy_of_all_arrays_is_in_memory(tmp_path):
+    size = 2**24
+    arrays = {f"{i}": np.full(size, i, "int8") for i in range(4)}
+    arrays["not contiguous"] = np.zeros((2, size), "int8").T[:, ::2]
+    path = tmp_path / "checkpoint-00000001.npz"
+    assert peak_memory(write_checkpoint, path, arrays, {}) < 2.5 * size  # NumPy's chunks
+    assert peak_memory(read_checkpoint, path) < (len(arrays) + 1.5) * size
+    os.link(path, tmp_path / "checkpoint-00000002.npz")
+    assert peak_memory(average_checkpoints, tmp_path.iterdir(), "") < (len(arrays) + 1.5) * size
+
+
+SMALL = {"a/b": np.arange(3, dtype="float32"), "c": np.array([1], "bfloat16"), "d": np.array(5)}
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "checkpoint-00000001.npz"
+    write_checkpoint(path, SMALL, {"epoch": 3})
+    return path
+
+
+def assert_found_out_or_harmless(path):
+    """Returns whether the file raises a CorruptCheckpointError; any other error fails the test."""
+    found_out = 0
+    with contextlib.suppress(CorruptCheckpointError):
+        found_out += 1
+        assert read_metadata(path) == {"epoch": 3}
+        found_out -= 1
+    try:
+        arrays, metadata = read_checkpoint(path)
+    except CorruptCheckpointError as error:
+        assert str(path) in str(error)
+        return True
+    assert not found_out, "the metadata of a readable file is readable"
+    assert_same_arrays(arrays, SMALL)
+    assert metadata == {"epoch": 3}
+    return False
+
+
+def test_flipped_bit_is_detected_anywhere(small):
+    whole = small.read_bytes()
+    found = 0
+    for position, bit in itertools.product(range(len(whole)), range(8)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << bit
+        small.write_bytes(damaged)
+        found += assert_found_out_or_harmless(small)
+    payload = sum(array.nbytes for array in SMALL.values())
+    assert found > 8 * payload  # the payload too, not only headers and JSON
+
+
+def test_flipped_bit_of_an_array_fails_the_checksum(small):
+    whole = small.read_bytes()
+    for array in SMALL.values():
+        start = whole.index(array.tobytes(), whole.index(b"\x93NUMPY"))
+        for position, bit in itertools.product(range(start, start + array.nbytes), range(8)):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            small.write_bytes(damaged)
+            with pytest.raises(CorruptCheckpointError, match="CRC"):
+                read_checkpoint(small)
+
+
+def test_damaged_shape_is_detected_by_the_checksum(tmp_path):
+    """Otherwise a flipped bit could allocate all memory."""
+    path = tmp_path / "a.npz"
+    write_checkpoint(path, {"a": np.zeros(10**5)}, {})  # larger than the read-ahead buffer
+    huge = b"(9999999999999,), }"
+    damaged = path.read_bytes().replace(b"(100000,), }".ljust(len(huge)), huge)
+    assert huge in damaged and len(damaged) == path.stat().st_size
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptCheckpointError, match="CRC"):
+        read_checkpoint(path)
+
+
+def test_every_truncation_is_detected(small):
+    whole = small.read_bytes()
+    for length in range(len(whole)):
+        small.write_bytes(whole[:length])
+        for read in (read_checkpoint, read_metadata):
+            with pytest.raises(CorruptCheckpointError, match="checkpoint-00000001.npz"):
+                read(small)
+
+
+@examples(short=60, long=1000)
+@given(st.binary(max_size=300), st.data())
+def test_overwritten_bytes_are_detected(noise, data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "a.npz")
+        write_checkpoint(path, SMALL, {"epoch": 3})
+        with open(path, "r+b") as file:
+            file.seek(data.draw(st.integers(0, os.path.getsize(path))))
+            file.write(noise)
+        assert_found_out_or_harmless(path)
+
+
+def other_shape(members):
+    metadata = json.loads(members["metadata.json"])
+    metadata["_arrays"]["d"] = [[1], "int64"]
+    return members | {"metadata.json": json.dumps(metadata)}
+
+
+def pickled(members):
+    stream = io.BytesIO()
+    np.save(stream, np.array([print]), allow_pickle=True)
+    return members | {"d.npy": stream.getvalue()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda members: {},
+        lambda members: {k: v for k, v in members.items() if k != "c.npy"},
+        lambda members: {k: v for k, v in members.items() if k != "metadata.json"},
+        lambda members: members | {"e.npy": members["d.npy"]},
+        lambda members: members | {"d.npy": members["a/b.npy"]},
+        lambda members: members | {"d.npy": b""},
+        lambda members: members | {"metadata.json": "{"},
+        lambda members: members | {"metadata.json": "[]"},
+        lambda members: members | {"metadata.json": "{}"},
+        lambda members: members | {"metadata.json": b"\xff"},
+        lambda members: members | {"metadata.json": "[" * 10**5},
+        other_shape,
+        pickled,
+    ],
+)
+def test_zip_file_that_is_no_checkpoint_is_detected(small, change):
+    with zipfile.ZipFile(small) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(small, "w") as archive:
+        for name, content in change(members).items():
+            archive.writestr(name, content)
+    with pytest.raises(CorruptCheckpointError, match="checkpoint-00000001.npz"):
+        read_checkpoint(small)
+
+
+def rewritten(path, compression=zipfile.ZIP_STORED, **members):
+    """The same checkpoint with some members replaced."""
+    with zipfile.ZipFile(path) as archive:
+        old = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in (old | members).items():
+            archive.writestr(name, content)
+    return path
+
+
+def assert_refused_within(size, path, reason):
+    for read in (read_checkpoint, read_metadata):
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptCheckpointError, match=reason):
+                read(path)
+            assert tracemalloc.get_traced_memory()[1] < size
+        finally:
+            tracemalloc.stop()
+        if "array" in reason:
+            return  # metadata is read without arrays
+
+
+def test_compressed_file_is_rejected_before_it_is_inflated(tmp_path):
+    path = tmp_path / "checkpoint-00000001.npz"
+    write_checkpoint(path, {"a": np.zeros(2**22)}, {"epoch": 3})
+    rewritten(path, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2**16
+    assert_refused_within(2**20, path, "compressed")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", " " * 2**25, zipfile.ZIP_BZIP2)
+    assert_refused_within(2**20, path, "compressed")
+
+
+def test_overlapping_members_are_rejected(tmp_path):
+    """A directory of 500 members that all point to the same bytes of the file."""
+    path = tmp_path / "checkpoint-00000001.npz"
+    write_checkpoint(path, {f"{n:03d}": np.zeros(2**12 if n == 0 else 0) for n in range(500)}, {})
+    with zipfile.ZipFile(path, "a") as archive:
+        first, *others = archive.infolist()[1:]
+        for member in others:
+            member.header_offset = first.header_offset
+            member.file_size = member.compress_size = first.file_size
+            member.CRC = first.CRC
+        archive._didModify = True  # writes the directory again
+    assert_refused_within(2**22, path, "smaller than its listed members|array|verlap")
+
+
+def test_false_shape_with_a_valid_checksum_is_rejected(tmp_path):
+    path = tmp_path / "checkpoint-00000001.npz"
+    write_checkpoint(path, {"a": np.zeros(10)}, {})
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        content, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)}
+    )
+    assert_refused_within(2**20, rewritten(path, **{"a.npy": content.getvalue()}), "array of shape")
+
+
+def test_checkpoint_of_another_model_is_rejected_before_its_arrays_are_read(tmp_path):
+    model = train(small_model(), 0, 1)
+    state = model_state(model)
+    name = "model/model/second/bias"
+    path = CheckpointFolder(tmp_path).save(1, state | {name: np.zeros(2**22)}, {})
+    assert read_shapes(path) == {n: a.shape for n, a in state.items()} | {name: (2**22,)}
+
+    def check(shapes):
+        check_model_state(model, shapes)
+
+    def newest():
+        with pytest.raises(ValueError, match=r"second/bias has shape \(4194304,\)"):
+            CheckpointFolder(tmp_path).newest(check=check)
+
+    assert peak_memory(newest) < 2**22
+    assert path.exists(), "it may be another model's; it is not corrupt"
+    state[name] = state[name] + 1
+    CheckpointFolder(tmp_path).save(1, state, {})
+    assert CheckpointFolder(tmp_path).newest(check=check)[0] == path
+
+
+def test_missing_file_is_not_reported_as_corrupt(tmp_path):
+    for read in (read_checkpoint, read_metadata):
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / "none.npz")
