@@ -359,8 +359,10 @@ def test_benchmarks_are_named_with_options_that_they_take(page):
 @pytest.mark.parametrize("name", ["ladder", "multi30k"])
 def test_page_of_results_holds_the_tables_of_the_kept_figures(name):
     command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--table"]
-    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert table in (ROOT / "docs" / "pages" / "results.md").read_text("utf-8")
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    page = (ROOT / "docs" / "pages" / "results.md").read_text("utf-8")
+    for part in printed.strip().split("\n\n"):
+        assert part in page
 
 
 def test_packaged_recipe_is_the_rung_that_was_measured(monkeypatch):
