@@ -34,10 +34,12 @@ from scored_runs import (
     score_run,
     table,
     train_run,
+    when_measured,
     write_result,
 )
 
 from keras_transformer.runs import Recipe
+from keras_transformer.runs.recipe import shown
 
 SIDE_BY_SIDE = 2
 PLAIN = {
@@ -61,14 +63,6 @@ LADDER = {
         {
             **{"training.schedule": "cosine", "training.decay_epochs": 46},
             **{"training.learning_rate": 0.0025},
-        },
-    ),
-    "large_batch": ("cosine", {"training.batch_tokens": 8192, "training.learning_rate": 0.005}),
-    "post_norm": (
-        "large_batch",
-        {
-            **{"model.normalize_first": False, "model.attention_gain": 2**-0.5},
-            **{"training.adam_epsilon": 1e-8, "training.clip_norm": 25.0},
         },
     ),
     "bpe_dropout": ("cosine", {"training.subword_regularization": 0.1}),
@@ -96,12 +90,30 @@ SHORT = {
             **{"training.precision": "mixed_bfloat16"},
         },
     ),
+    # Shows what chance does.
     "seed_2": ("short", {"training.seed": 2}),
-    "attention_gain": ("short", {"model.attention_gain": 0.7071}),
+    "inverse_sqrt": ("short", {"training.schedule": "inverse_sqrt", "training.decay_epochs": None}),
     "floor": ("short", {"training.min_learning_rate": 0.00025}),
     "weight_decay": ("short", {"training.weight_decay": 0.1}),
     "no_smoothing": ("short", {"training.label_smoothing": 0.0}),
+    # The defaults of Adam's authors.
     "adam": ("short", {"training.beta_2": 0.999, "training.adam_epsilon": 1e-8}),
+    "attention_gain": ("short", {"model.attention_gain": 0.7071}),
+    # The same warm-up by the text: four times the slots, a quarter of the updates.
+    "large_batch": (
+        "short",
+        {
+            **{"training.batch_tokens": 8192, "training.learning_rate": 0.005},
+            **{"training.warmup_steps": 250},
+        },
+    ),
+    "post_norm": (
+        "large_batch",
+        {
+            **{"model.normalize_first": False, "model.attention_gain": 0.7071},
+            **{"training.adam_epsilon": 1e-8, "training.clip_norm": 25.0},
+        },
+    ),
 }
 # Name of the figures' folder: its rungs.
 PARTS = {"ladder": LADDER, "short": SHORT}
@@ -158,20 +170,22 @@ def climb_all(rungs, data, runs):
 
 def rungs_table(part):
     """Returns the measured rungs of a part as lines of Markdown."""
-    scores = {"greedy": "greedy of last 1", "beam 5": "beam 5 of last 1"}
+    bleu = {"greedy": "greedy of last 1", "beam 5": "beam 5 of last 1"}
     if part == "ladder":  # the last ten epochs of a short rung include its first ones
-        scores["average, beam 5"] = f"beam 5 of last {AVERAGED}"
-    numbers = dict.fromkeys(("loss", *scores, "minutes"), NUMBER)
+        bleu["average, beam 5"] = f"beam 5 of last {AVERAGED}"
+    # Perplexity does not depend on label smoothing, as the loss does.
+    measure = "loss" if part == "ladder" else "perplexity"
+    numbers = dict.fromkeys((measure, *bleu, "tokens/s", "minutes"), NUMBER)
     columns = {"rung": TEXT, "what changes": TEXT, **numbers, "measured": TEXT}
     rows = []
     for rung, found in read_results(part, PARTS[part]).items():
         below, changes = RUNGS[rung]
-        settings = [f"`{name.split('.')[1]}: {value}`" for name, value in changes.items()]
+        settings = [f"`{n.split('.')[1]}: {shown(value)}`" for n, value in changes.items()]
         changed = f"{below}: {', '.join(settings)}" if below else "the recipe of version 0.3"
-        bleu = [f"{found['validation'][name]:.2f}" for name in scores.values()]
-        when = f"{found['date']}, {found['commit']}"
-        loss = f"{found['validation_loss']:.3f}"
-        rows.append((rung, changed, loss, *bleu, found["minutes"], when))
+        scores = [f"{found['validation'][name]:.2f}" for name in bleu.values()]
+        speed = f"{found['tokens_per_second']:,}", found["minutes"]
+        value = f"{found[f'validation_{measure}']:.3f}"
+        rows.append((rung, changed, value, *scores, *speed, when_measured(found)))
     return table(columns, rows)
 
 

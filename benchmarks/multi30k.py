@@ -16,6 +16,7 @@ import argparse
 import gzip
 import os
 import pathlib
+import re
 import statistics
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -30,6 +31,7 @@ from scored_runs import (
     score_run,
     table,
     train_run,
+    when_measured,
     write_result,
 )
 
@@ -88,10 +90,11 @@ def runs_table():
     for name, run in found.items():
         for split in ("validation", "test"):
             bleu = [f"{run[split][score]:.2f}" for score in scores]
-            cores = "1 core" if run["cores"] == 1 else f"{run['cores']} cores"
-            when = ", ".join([run["date"], run["commit"], cores, *run["settings"]])
-            rows.append((name, split, *bleu, run["minutes"], when))
-    lines = table({"run": TEXT, "split": TEXT, **numbers, "measured": TEXT}, rows)
+            tokenization = re.search(r"tok:\w+", run[split]["signature"])[0]
+            when = ", ".join([when_measured(run), *run["settings"]])
+            rows.append((name, split, tokenization, *bleu, run["minutes"], when))
+    texts = dict.fromkeys(("run", "split", "BLEU"), TEXT)
+    lines = table({**texts, **numbers, "measured": TEXT}, rows)
     seeds = [run["test"][CHOSEN] for name, run in found.items() if name.startswith("seed-")]
     if seeds:
         median = statistics.median(seeds)

@@ -46,8 +46,9 @@ def train_run(recipe, data, run):
     with open(folder.history_file, newline="") as file:
         history = list(csv.DictReader(file))
     speed = statistics.median(float(epoch["tokens_per_second"]) for epoch in history)
-    losses, curve = (
-        [round(float(epoch[name]), 4) for epoch in history] for name in ("loss", "val_loss")
+    losses, curve, perplexities = (
+        [round(float(epoch[name]), 4) for epoch in history]
+        for name in ("loss", "val_loss", "val_perplexity")
     )
     tokens = trainer.stream(trainer.tokenizers()).report.target_tokens * len(history)
     report = folder.report()
@@ -60,6 +61,7 @@ def train_run(recipe, data, run):
         "minutes": round(tokens / speed / 60),
         "training_loss_of_epochs": losses,
         "validation_loss": min(curve),
+        "validation_perplexity": min(perplexities),
         "validation_loss_of_epochs": curve,
     }
 
@@ -114,3 +116,9 @@ def table(columns, rows):
         rows: iterables of cells.
     """
     return [f"| {' | '.join(map(str, cells))} |" for cells in (columns, columns.values(), *rows)]
+
+
+def when_measured(found):
+    """Returns date, commit and number of cores of a result, as text."""
+    cores = "1 core" if found["cores"] == 1 else f"{found['cores']} cores"
+    return f"{found['date']}, {found['commit']}, {cores}"

@@ -5,6 +5,8 @@ import os
 import pathlib
 import subprocess
 
+NUMBERS = {"family": "cpu family", "model": "model"}  # as in /proc/cpuinfo
+
 
 def stamp():
     """Returns date, commit, cores of this process and processor, as a dict of JSON."""
@@ -20,7 +22,11 @@ def stamp():
 
 
 def _processor():
+    """Name, family and model: processors of one name differ in speed."""
+    found = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "unknown"
+        name, _, value = line.partition(":")
+        found[name.strip()] = value.strip()
+    parts = [found.get("model name", "unknown")]
+    parts += [f"{name} {found[key]}" for name, key in NUMBERS.items() if key in found]
+    return ", ".join(parts)
