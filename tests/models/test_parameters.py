@@ -84,11 +84,16 @@ def test_options_change_the_number_of_parameters_as_expected(change, difference)
     assert count("tiny", **ONE_LAYER, **change) - count("tiny", **ONE_LAYER) == difference
 
 
+def draw_weights(**changes):
+    keras.utils.set_random_seed(0)
+    sizes = {**ONE_LAYER, "key_dim": 24, "value_dim": 40, "tie_embeddings": "none"}
+    model = Transformer(TransformerConfig.tiny(V, **sizes | changes))
+    return {v.path: to_numpy(v) for v in model.trainable_variables}
+
+
 @pytest.fixture(scope="module")
 def initial_weights():
-    keras.utils.set_random_seed(0)
-    config = TransformerConfig.tiny(V, **ONE_LAYER, key_dim=24, value_dim=40, tie_embeddings="none")
-    return {v.path: to_numpy(v) for v in Transformer(config).trainable_variables}
+    return draw_weights()
 
 
 # Columns and rows of the paper's matrices: 4 heads of key_dim 24 and value_dim 40.
@@ -114,6 +119,15 @@ def test_kernels_are_glorot_uniform_of_the_papers_matrices(name, initial_weights
         # The variance of a uniform distribution's square is 4/45 limit^4.
         error = limit**2 * (4 / 45 / kernel.size) ** 0.5
         assert abs((kernel**2).mean() - limit**2 / 3) < 5 * error
+
+
+def test_attention_gain_scales_queries_keys_and_values_of_every_attention(initial_weights):
+    scaled = draw_weights(attention_gain=0.5)
+    is_scaled = {path: path.endswith(tuple(FANS)[:3]) for path in initial_weights}
+    assert sum(is_scaled.values()) == 9  # one layer each: two self-attentions, one of the encoder
+    for path, weight in initial_weights.items():
+        expected = 0.5 * weight if is_scaled[path] else weight
+        np.testing.assert_array_equal(scaled[path], expected, err_msg=path)
 
 
 def test_embeddings_are_drawn_from_the_papers_normal_distribution(initial_weights):
