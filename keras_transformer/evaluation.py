@@ -76,7 +76,7 @@ def bleu(
         lowercase: ignore case.
 
     Raises:
-        ValueError: if the lists are empty or of unequal length.
+        ValueError: if the lists are empty or of unequal length, or a string is not in a list.
 
     Reference:
         [Post, 2018](https://aclanthology.org/W18-6319), "A Call for Clarity in Reporting BLEU".
@@ -99,7 +99,7 @@ def paired_bootstrap(
         references, tokenized, lowercase: as in `bleu`.
 
     Raises:
-        ValueError: if the lists are empty or of unequal length.
+        ValueError: if the lists are empty or of unequal length, or a string is not in a list.
 
     Reference:
         [Koehn, 2004](https://aclanthology.org/W04-3250), as in sacreBLEU.
@@ -113,7 +113,7 @@ def paired_bootstrap(
     systems = [("baseline", others), ("system", translations)]
     signatures, scores = PairedTest(systems, {"BLEU": metric}, streams, test_type="bs")()
     before, now = (each.score for each in scores["BLEU"])
-    # Of equal scores, sacreBLEU says that chance would hardly ever make the difference, 0.
+    # For equal scores, sacreBLEU returns a p-value near 0.
     p_value = 1.0 if now == before else scores["BLEU"][1].p_value
     return Comparison(now, before, p_value, str(signatures["BLEU"]))
 
@@ -127,7 +127,7 @@ def chrf(hypotheses: Iterable[str], references: References) -> Score:
             a list of such lists.
 
     Raises:
-        ValueError: if the lists are empty or of unequal length.
+        ValueError: if the lists are empty or of unequal length, or a string is not in a list.
 
     Reference:
         [Popović, 2015](https://aclanthology.org/W15-3049).
@@ -146,7 +146,7 @@ def exact_match(hypotheses: Iterable[str], references: References) -> float:
             a list of such lists.
 
     Raises:
-        ValueError: if the lists are empty or of unequal length.
+        ValueError: if the lists are empty or of unequal length, or a string is not in a list.
     """
     translations, streams = _checked_lists(hypotheses, references)
     matches = (text in expected for text, *expected in zip(translations, *streams, strict=True))
@@ -162,6 +162,9 @@ def _bleu(tokenized, lowercase):
 
 def _checked_lists(hypotheses, references):
     """Returns the translations, and a list of lists of references."""
+    for name, lines in (("hypotheses", hypotheses), ("references", references)):
+        if isinstance(lines, str):
+            raise ValueError(f"`{name}` must be a list of lines. Received: {name}={lines!r}")
     hypotheses, references = list(hypotheses), list(references)
     has_several = references and not isinstance(references[0], str)
     streams = [list(each) for each in references] if has_several else [references]

@@ -132,3 +132,11 @@ def test_unequal_or_empty_lists_raise(metric):
             metric(["a", "b"], references)
     with pytest.raises(ValueError, match="at least one line"):
         metric([], [])
+
+
+@pytest.mark.parametrize("metric", [bleu, chrf, exact_match])
+def test_line_that_is_not_in_a_list_raises(metric):
+    with pytest.raises(ValueError, match="`hypotheses` must be a list of lines.*'a man'"):
+        metric("a man", ["a man"])
+    with pytest.raises(ValueError, match="`references` must be a list of lines.*'a man'"):
+        metric(["a man"], "a man")

@@ -160,10 +160,10 @@ def print_comparison(translations, others, references, tokenized):
     """Prints the paired bootstrap of BLEU, with `others` as the baseline."""
     from keras_transformer import evaluation
 
-    if has_bleu(references):
+    if has_bleu(references, tokenized):
         print(evaluation.paired_bootstrap(translations, others, references, tokenized))
     else:
-        print("No reference has 4 words: BLEU is 0 for any translation and cannot be compared.")
+        print("No reference has 4 tokens, so BLEU is not computed and cannot be compared.")
 
 
 def print_samples(number, *columns):
@@ -187,7 +187,7 @@ def record(folder, settings, scores, match):
 
 
 def evaluation_scores(translations, references, tokenized):
-    """Returns a list of scores (chrF, and BLEU if a reference has 4 words), and the exact match.
+    """Returns a list of scores (chrF, and BLEU if a reference has 4 tokens), and the exact match.
 
     Args:
         translations: list of strings.
@@ -197,14 +197,16 @@ def evaluation_scores(translations, references, tokenized):
     from keras_transformer import evaluation
 
     scores = [evaluation.chrf(translations, references)]
-    if has_bleu(references):
+    if has_bleu(references, tokenized):
         scores.insert(0, evaluation.bleu(translations, references, tokenized=tokenized))
     return scores, evaluation.exact_match(translations, references)
 
 
-def has_bleu(references):
-    """Whether any reference has a 4-gram; if none has, BLEU is 0 for any translation."""
-    return any(len(line.split()) >= 4 for line in itertools.chain.from_iterable(references))
+def has_bleu(references, tokenized):
+    """Whether any reference has a 4-gram; if none has, BLEU of the right translations is 0."""
+    from keras_transformer import evaluation
+
+    return any(evaluation.bleu(each, each, tokenized=tokenized).value for each in references)
 
 
 def test_set(run, data, source, references):

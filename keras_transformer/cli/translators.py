@@ -1,4 +1,4 @@
-"""What the commands that translate share: the translator of a run, its lines, long lines."""
+"""The translator of a run, its lines and its long lines, for the commands that translate."""
 
 import sys
 
