@@ -3,6 +3,7 @@
 Paper, section 5.3.
 """
 
+import math
 import operator
 from typing import Any
 
@@ -23,7 +24,11 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         hidden_dim: the model's width `D`.
         warmup_steps: number of updates until the peak of the rate. Defaults to `4000`.
         scale: factor on the paper's rate. Defaults to `1.0`.
-        minimum: the rate does not decay below this one. Defaults to `0.0`.
+        minimum: the rate does not decay below this one. At most the peak, the rate of update
+            `warmup_steps`. Defaults to `0.0`.
+
+    Raises:
+        ValueError: if a number is out of range.
 
     Call arguments:
         step: int or int tensor: number of updates made so far, from 0, as Keras's optimizers count.
@@ -55,6 +60,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = operator.index(warmup_steps)
         self.scale = float(scale)
         self.minimum = float(minimum)
+        peak = self.scale * (self.hidden_dim * self.warmup_steps) ** -0.5
+        if self.minimum > peak and not math.isclose(self.minimum, peak):
+            raise ValueError(
+                "`minimum` must be at most the rate at the end of the warm-up, "
+                f"{peak:.2g}. Received: minimum={minimum}"
+            )
 
     @classmethod
     def from_peak(

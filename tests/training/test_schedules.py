@@ -41,7 +41,7 @@ def test_schedule_does_not_decay_below_its_minimum():
 
 def test_schedule_is_restored_from_its_config():
     schedule = WarmupSchedule(
-        np.int64(256), np.int32(10), scale=np.float32(2), minimum=np.float32(0.5)
+        np.int64(256), np.int32(10), scale=np.float32(2), minimum=np.float32(0.03)
     )
     assert json.loads(json.dumps(schedule.get_config())) == schedule.get_config()
     config = keras.optimizers.schedules.serialize(schedule)
@@ -52,6 +52,14 @@ def test_schedule_is_restored_from_its_config():
 def test_arguments_below_1_are_refused(name):
     with pytest.raises(ValueError, match=f"`{name}`.*{name}=0"):
         WarmupSchedule(**{"hidden_dim": 8, "warmup_steps": 8, name: 0})
+
+
+def test_minimum_above_the_peak_is_refused():
+    for step in (0, 9, 99):  # a minimum of the peak: constant after the warm-up
+        rate = float(WarmupSchedule.from_peak(96, 0.003, 10, minimum=0.003)(step))
+        np.testing.assert_allclose(rate, 0.003 * min(1, (step + 1) / 10), rtol=1e-6)
+    with pytest.raises(ValueError, match="`minimum` must be at most .* 0.0007. .*minimum=0.002"):
+        WarmupSchedule(512, 4000, minimum=0.002)
 
 
 def test_paper_optimizer_makes_the_updates_of_the_paper():
