@@ -65,3 +65,14 @@ def test_config_makes_the_same_optimizer():
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(again) is Adam
     assert again.get_config() == optimizer.get_config()
+
+
+def test_config_holds_the_names_without_weight_decay():
+    optimizer = Adam(0.3, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma"])
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(again))
+    weights = [keras.Variable(np.ones(2), name=name) for name in ("kernel", "bias", "gamma")]
+    again.apply([keras.ops.zeros(2)] * 3, weights)
+    for weight, expected in zip(weights, (1 - 0.5 * 0.3, 1, 1), strict=True):
+        np.testing.assert_allclose(to_numpy(weight), expected, rtol=1e-6, err_msg=weight.name)
