@@ -52,7 +52,9 @@ def check_identity(
             )
     before, now = saved.get("batches", identity["batches"]), identity["batches"]
     if before != now:
-        received = [f"{n}={now[n]}, not {before.get(n)}" for n in now if before.get(n) != now[n]]
+        # Arguments of noise are left out if they are not used.
+        changed = [name for name in now | before if now.get(name) != before.get(name)]
+        received = [f"{name}={now.get(name)}, not {before.get(name)}" for name in changed]
         raise ValueError(
             f"The batches must be those of {path}. Received: {', '.join(received)}. Use the same "
             f"arguments of `make_dataset`, or {advice}."

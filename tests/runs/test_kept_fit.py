@@ -259,6 +259,14 @@ def test_what_does_not_fit_is_refused(dataset, tokenizer, tmp_path):
     reseeded, _ = kt.make_dataset(PAIRS, tokenizer, batch_sentences=24, seed=2)
     with refused(ValueError, "seed=2, not 1", folder):
         kept_fit(compiled(), reseeded, folder)
+    noisy, _ = kt.make_dataset(PAIRS, tokenizer, **BATCH, word_dropout=0.1)
+    kept_fit(compiled(), noisy, tmp_path / "noisy", epochs=1)
+    for wrong, kept, name in (
+        (noisy, "kept", "0.1, not None"),
+        (dataset, "noisy", "None, not 0.1"),
+    ):
+        with refused(ValueError, f"word_dropout={name}", tmp_path / kept):
+            kept_fit(compiled(), wrong, tmp_path / kept)
 
     (folder / "config.yaml").touch()
     with refused(ValueError, "run of a recipe", folder):
