@@ -17,7 +17,7 @@ class TrainingLogger(keras.callbacks.Callback):
 
     Adds them after each batch, for the progress bar, and after each epoch. With JAX, it adds
     `learning_rate` only after each epoch. If the model logs `gradient_norm`, its value for an epoch
-    is the mean over the updates.
+    is the mean over the updates. The tokens that BPE-dropout adds do not count.
 
     Args:
         dataset: the dataset that `fit` gets, as `make_dataset` returns it; gives the number of

@@ -177,6 +177,16 @@ class Recipe(Settings):
                 "`monitor` and `translation_sample` of `training` need a `validation` split in "
                 "`data`. Received: validation=None"
             )
+        is_trained = self.vocabulary.files is None and self.training.init_from is None
+        if (
+            self.training.subword_regularization is not None
+            and is_trained
+            and self.vocabulary.model_type != "bpe"
+        ):
+            raise ValueError(
+                "`subword_regularization` of `training` needs `model_type: bpe` in `vocabulary`. "
+                f"Received: model_type={self.vocabulary.model_type}"
+            )
         self.model_config(self.vocabulary.size)  # raises before the vocabulary is trained
 
     def check_lengths(self) -> None:

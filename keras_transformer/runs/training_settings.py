@@ -64,7 +64,8 @@ class TrainingSettings(Settings):
         accumulation_steps: int. Micro-batches per device and update (gradient accumulation), to
             save memory. Defaults to `1`.
         micro_batch_tokens: int. Alternative to `accumulation_steps`: maximum token slots of a
-            device's micro-batch, rounded up to whole sentences. Defaults to `null`.
+            device's micro-batch, rounded up to whole sentences; both passes of `r_drop` count.
+            BPE-dropout makes more tokens, which do not count. Defaults to `null`.
         checkpoint_updates: int. Updates between checkpoints. Every epoch also writes one. Defaults
             to `1000`.
         keep_last: int. Number of recent checkpoints to keep: this many written after an epoch, and
@@ -175,4 +176,5 @@ class TrainingSettings(Settings):
         """Returns the number of micro-batches per update on each of `replicas` devices."""
         if self.micro_batch_tokens is None:
             return self.accumulation_steps
-        return math.ceil(self.batch_tokens / (replicas * self.micro_batch_tokens))
+        passes = 2 if self.r_drop else 1
+        return math.ceil(passes * self.batch_tokens / (replicas * self.micro_batch_tokens))

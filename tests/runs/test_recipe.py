@@ -212,6 +212,14 @@ def test_wrong_change_is_named_in_one_line(file, change, named):
     assert "\n" not in message
 
 
+def test_bpe_dropout_of_a_unigram_vocabulary_is_refused():
+    unigram, training = {"model_type": "unigram"}, {"subword_regularization": 0.1}
+    with pytest.raises(ValueError, match="needs `model_type: bpe`.*model_type=unigram"):
+        recipe(vocabulary=unigram, training=training)
+    # Of a vocabulary that is not trained, the file decides.
+    recipe(vocabulary=unigram | {"files": ["a.model"]}, training=training)
+
+
 def test_keys_that_forbid_a_resume_are_named_with_both_values():
     one = recipe(training={"epochs": 3, "seed": 7}, model={"preset": "tiny"})
     assert one.conflicts(recipe(model={"dropout": 0.2})) == [
@@ -225,10 +233,12 @@ def test_keys_that_forbid_a_resume_are_named_with_both_values():
     "batch_tokens, micro_batch_tokens, replicas, expected",
     [(4096, 1024, 1, 4), (4096, 1024, 2, 2), (4096, 1000, 1, 5), (4096, 5000, 1, 1), (9, 2, 4, 2)],
 )
+@pytest.mark.parametrize("passes, r_drop", [(1, 0.0), (2, 5.0)])
 def test_micro_batches_follow_from_the_tokens_a_device_takes(
-    batch_tokens, micro_batch_tokens, replicas, expected
+    batch_tokens, micro_batch_tokens, replicas, expected, passes, r_drop
 ):
-    settings = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    settings = {"batch_tokens": batch_tokens, "micro_batch_tokens": passes * micro_batch_tokens}
+    settings["r_drop"] = r_drop
     assert recipe(training=settings).training.micro_batches(replicas) == expected
 
 
