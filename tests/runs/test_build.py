@@ -1,4 +1,4 @@
-"""What a recipe's training settings make of optimizer, model and batches."""
+"""Optimizer, model and batches have the training settings of a recipe."""
 
 import dataclasses
 import math
@@ -64,12 +64,13 @@ def test_floor_of_the_inverse_square_root(tokenizers):
 
 
 def test_adam_has_the_settings_of_the_recipe_or_the_paper(tokenizers):
-    names = "beta_1", "beta_2", "epsilon", "weight_decay", "use_ema"
+    names = "beta_1", "beta_2", "epsilon", "weight_decay", "global_clipnorm", "use_ema"
     default = dataclasses.replace(recipe(), training=TrainingSettings())
     paper = model_of(default, tokenizers).optimizer
-    assert [getattr(paper, name) for name in names] == [0.9, 0.98, 1e-9, None, False]
-    other = optimizer_of(tokenizers, beta_1=0.8, beta_2=0.999, adam_epsilon=1e-8, weight_decay=0.1)
-    assert [getattr(other, name) for name in names] == [0.8, 0.999, 1e-8, 0.1, False]
+    assert [getattr(paper, name) for name in names] == [0.9, 0.98, 1e-9, None, None, False]
+    changes = {"beta_1": 0.8, "beta_2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1}
+    other = optimizer_of(tokenizers, clip_norm=25.0, **changes)
+    assert [getattr(other, name) for name in names] == [0.8, 0.999, 1e-8, 0.1, 25.0, False]
 
 
 def test_weight_decay_spares_biases_and_layer_norms(tokenizers):
@@ -87,14 +88,15 @@ def test_weight_decay_spares_biases_and_layer_norms(tokenizers):
         np.testing.assert_allclose(np.array(variable), expected, rtol=1e-5, err_msg=variable.path)
 
 
-def test_r_drop_is_set_and_only_training_batches_have_noise(tokenizers):
-    noisy = recipe(r_drop=2.0, word_dropout=0.3, subword_regularization=0.3)
-    assert model_of(noisy, tokenizers).r_drop == 2.0
+def test_r_drop_is_set(tokenizers):
+    assert model_of(recipe(r_drop=2.0), tokenizers).r_drop == 2.0
+
+
+@pytest.mark.parametrize("setting", ["word_dropout", "subword_regularization"])
+def test_only_training_batches_have_noise(tokenizers, setting):
     for split, is_noisy in (("train", True), ("validation", False)):
-        noise, usual = (build_stream(each, ".", tokenizers, split) for each in (noisy, recipe()))
-        rows = noise.batches(0)[0]
-        same = [
-            np.array_equal(one, other)
-            for one, other in zip(noise.arrays(rows)[1], usual.arrays(rows)[1], strict=True)
-        ]
-        assert all(same) != is_noisy
+        recipes = recipe(**{setting: 0.3}), recipe()
+        streams = [build_stream(each, ".", tokenizers, split) for each in recipes]
+        noisy, usual = (stream.arrays(stream.batches(0)[0])[0] for stream in streams)
+        for side, token_ids in usual.items():
+            assert np.array_equal(noisy[side], token_ids) != is_noisy, side
