@@ -42,7 +42,7 @@ RECIPE = {
     },
     "training": {
         **{"batch_tokens": 512, "epochs": 4, "warmup_steps": 50, "checkpoint_updates": 3},
-        # Everything that draws random numbers, or has state.
+        # Everything that draws random numbers, and what makes an update of a gradient.
         **{"subword_regularization": 0.1, "word_dropout": 0.1, "r_drop": 1.0},
         **{"weight_decay": 0.01, "clip_norm": 1.0},
     },

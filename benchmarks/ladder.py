@@ -5,10 +5,10 @@
     python benchmarks/ladder.py --table
 
 A rung is an earlier rung with some settings changed. All see the same text, about 20 million target
-tokens, with one seed; BPE-dropout makes more tokens of it, `long` and `no_word_dropout` see it
+tokens, with the same seed; BPE-dropout makes more tokens of it, `long` and `no_word_dropout` see it
 twice, and `r_drop` has fewer epochs, in which it sees each pair twice. The short rungs, of settings
-that are expected to change little, see 5 million, and are compared with `short` only. Two rungs are
-trained side by side, each on half of the cores. The command may be interrupted: given again, it
+that are expected to change little, see 5 million, and are compared with each other only. Two rungs
+are trained side by side, each on half of the cores. The command may be interrupted: given again, it
 goes on at the exact batch. It never reads the test split. Each rung's figures are written to
 `benchmarks/results/ladder` or `benchmarks/results/short`; a rung that is there is not trained
 again.

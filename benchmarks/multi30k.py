@@ -7,9 +7,9 @@
 One model a seed, one run after the other, on all cores. The recipe is fixed before: nothing here
 is chosen by the scores of the test split, which are computed once, at the end of each run. `raw`
 is the same recipe on text that is not tokenized, `de-en` the same from German to English, for which
-nothing was tuned. `--set` changes what is no part of the recipe, as the precision: bfloat16 is
-faster on some processors only. The command may be interrupted: given again, it goes on at the exact
-batch. The figures of each run are written to `benchmarks/results/multi30k`.
+nothing was tuned. `--set` is for keys that the recipe leaves at their defaults, as the precision:
+bfloat16 is faster on some processors only. The command may be interrupted: given again, it goes on
+at the exact batch. The figures of each run are written to `benchmarks/results/multi30k`.
 """
 
 import argparse

@@ -34,11 +34,11 @@ def train_run(recipe, data, run):
         run: path of the run's folder.
 
     Returns:
-        dict of how it went: the losses of each epoch, the time, and when and where it was measured.
+        dict of figures: the losses of each epoch, the time, and when and where the run started.
         `"minutes"` are target tokens divided by the median speed of the epochs: neither validation
         nor checkpoints are in them.
     """
-    started = stamp()
+    started = start_of(run)
     trainer = Trainer(recipe, data, run)
     if not trainer.finished:
         trainer.train()
@@ -64,6 +64,14 @@ def train_run(recipe, data, run):
         "validation_perplexity": min(perplexities),
         "validation_loss_of_epochs": curve,
     }
+
+
+def start_of(run):
+    """Returns the `stamp` of a run's start, which a file beside its folder keeps."""
+    file = run.with_name(f"{run.name}.json")
+    if not run.exists():
+        write_text(file, json.dumps(stamp()))
+    return json.loads(file.read_text("utf-8"))
 
 
 def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=True):

@@ -1,4 +1,4 @@
-"""What differs from epoch to epoch in the tokens of a batch: splits of words, dropped words."""
+"""Random changes of training batches: BPE-dropout and word dropout."""
 
 from collections.abc import Sequence
 from typing import Any

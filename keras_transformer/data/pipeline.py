@@ -37,7 +37,8 @@ class DatasetReport:
         dropped: number of pairs for each reason: `"empty"`, `"too long"`, `"length ratio"`.
         batches_per_epoch: the same in every epoch.
         source_tokens: tokens of the encoder's side per epoch, END included.
-        target_tokens: labels per epoch, END included. The loss per token is divided by this number.
+        target_tokens: labels per epoch, END included; BPE-dropout makes more. The loss per token is
+            divided by their number.
         source_slots: token slots of the encoder in the first epoch, padding included.
         target_slots: token slots of the decoder, likewise.
     """
