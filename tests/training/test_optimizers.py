@@ -7,7 +7,8 @@ import pytest
 from keras_transformer import Adam
 from tests.builders import assert_close, normal, to_numpy
 
-pytestmark = pytest.mark.tensorflow_only  # elsewhere it is Keras's
+# Elsewhere the update is Keras's.
+UPDATES = pytest.mark.tensorflow_only
 
 
 def updated(kind, strategy=None, number=5, **arguments):
@@ -31,6 +32,7 @@ def updated(kind, strategy=None, number=5, **arguments):
     return to_numpy([*weights, *optimizer.variables])
 
 
+@UPDATES
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"weight_decay": 0.1, "use_ema": True, "ema_momentum": 0.5}, {"amsgrad": True}],
@@ -42,6 +44,7 @@ def test_updates_are_those_of_keras(arguments):
         assert_close(actual, expected, 1e-6)
 
 
+@UPDATES
 def test_updates_are_those_of_keras_on_replicas():
     from tests.replicas import mirrored
 
