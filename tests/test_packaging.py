@@ -109,7 +109,7 @@ def run(*command, cwd=None, **environment):
 # What the package imports only where it is installed.
 EXTRAS = (
     *("matplotlib", "keras_hub", "ctranslate2", "starlette", "uvicorn", "prometheus_client"),
-    *("jax", "torch", "safetensors", "huggingface_hub"),
+    *("jax", "torch", "huggingface_hub"),
 )
 
 

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import re
+import reprlib
 from collections.abc import Mapping
 
 import tensorflow as tf
@@ -14,8 +16,30 @@ from keras_transformer.data.sentencepiece_tokenizer import (
 from keras_transformer.types import Path
 
 VOCABULARY_FILE = "vocabulary.json"
+SPECIAL_PIECES = ("</s>", "<unk>", "<pad>")
 # The tag of a language at the beginning of a text, up to the first "<<"; and what follows.
 _TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
+
+
+def checked_vocabulary(vocabulary, source):
+    """Returns the vocabulary; raises unless it maps each piece to an id of 0, 1, 2, ..."""
+    is_valid = isinstance(vocabulary, Mapping) and all(
+        isinstance(piece, str) and type(i) is int for piece, i in vocabulary.items()
+    )
+    if not is_valid or sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise ValueError(
+            f"{source} must map each piece to its id, and the ids must be 0, 1, 2, ... Received: "
+            f"{reprlib.repr(vocabulary)}"
+        )
+    if halves := [piece for piece in vocabulary if re.search("[\ud800-\udfff]", piece)]:
+        raise ValueError(f"{source} must hold whole characters. Received: {halves[0]!r}")
+    if missing := [piece for piece in SPECIAL_PIECES if piece not in vocabulary]:
+        raise ValueError(f"{source} must have the pieces {', '.join(missing)}.")
+    return vocabulary
+
+
+def is_tag_piece(piece):
+    return piece.startswith(">>") and piece.endswith("<<")
 
 
 class MarianTokenizer(SentencePieceTokenizer):
@@ -59,9 +83,7 @@ class MarianTokenizer(SentencePieceTokenizer):
     _start_is_pad = True
 
     def __init__(self, model: Path | bytes, vocabulary: Mapping[str, int]) -> None:
-        missing = [piece for piece in ("</s>", "<unk>", "<pad>") if piece not in vocabulary]
-        if missing:
-            raise ValueError(f"`vocabulary` must have the pieces {', '.join(missing)}.")
+        checked_vocabulary(vocabulary, "`vocabulary`")
         super().__init__(
             model,
             pad_token_id=vocabulary["<pad>"],
@@ -72,7 +94,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         )
         # As text: a `tf.Module` would track each entry of a dict.
         self._vocabulary = json.dumps(dict(vocabulary), ensure_ascii=False)
-        tags = sorted(p for p in vocabulary if p.startswith(">>") and p.endswith("<<"))
+        tags = sorted(filter(is_tag_piece, vocabulary))
         self._tags = tf.constant([vocabulary[tag] for tag in tags], tf.int32)
         self._languages = "\n".join(tag[2:-2] for tag in tags)
         # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
@@ -98,10 +120,10 @@ class MarianTokenizer(SentencePieceTokenizer):
         """
         path = pathlib.Path(vocabulary or pathlib.Path(model).parent / VOCABULARY_FILE)
         try:
-            pieces = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
+            pieces = json.loads(path.read_text("utf-8"), strict=False)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
-        return cls(model, pieces)
+        return cls(model, checked_vocabulary(pieces, path))
 
     def save(self, path: Path) -> None:
         """Writes the SentencePiece model to `path`, and `vocabulary.json` beside it."""

@@ -3,7 +3,6 @@
 It runs in the TensorFlow graph and becomes part of the exported SavedModel.
 """
 
-import contextlib
 import hashlib
 import operator
 import os
@@ -234,10 +233,16 @@ def read_model(model):
     else:
         raise FileNotFoundError(f"`model` must be an existing file. Received: {model=!s}")
     proto = ModelProto()
-    with contextlib.suppress(DecodeError):
+    try:
         proto.ParseFromString(content)
-    if not proto.pieces:
-        raise ValueError(f"`model` must be a SentencePiece model. Received: {source}")
+        is_whole = proto.pieces and proto.HasField("normalizer_spec")
+    except DecodeError:  # the pieces before the damage may have been read
+        is_whole = False
+    if not is_whole:
+        raise ValueError(
+            f"`model` must be a whole SentencePiece model. Received: {source}, which is another "
+            "file, or cut"
+        )
     return content, proto
 
 

@@ -1,6 +1,9 @@
-"""Reads the files of a model that another program wrote; an error says which file is damaged."""
+"""Reads the files of a model that another program wrote; an error says what is wrong with which."""
 
+import contextlib
 import json
+import reprlib
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -8,20 +11,30 @@ import yaml
 
 from keras_transformer import types
 
+# How Git LFS begins the few lines that stand for a file.
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+GZIP = b"\x1f\x8b"
+LARGEST_TEXT = 2**28
+# Types of safetensors that become float32. BF16 is the upper half of a float32.
+FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
 
 def has_file(folder, name):
     return (folder / name).is_file()
 
 
 def file_of(folder, name):
-    """Returns the path of a file; raises if it is missing, or a link out of the folder."""
+    """Returns the path of a file; raises if it is missing, or a pointer of Git LFS."""
     path = folder / name
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} must hold the file {name!r}, which is missing.")
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(
-            f"{path} must be in the folder, but is a link to {path.resolve()}. Copy the file."
-        )
+        what = "a link to a file that is missing" if path.is_symlink() else "missing"
+        raise FileNotFoundError(f"{folder} must hold the file {name!r}, which is {what}.")
+    with open(path, "rb") as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise ValueError(
+                f"{path} is a Git LFS pointer, which `git clone` leaves in place of a large file. "
+                "Run `git lfs pull` in the clone."
+            )
     return path
 
 
@@ -41,80 +54,132 @@ def names_in(settings, key, path):
     value = settings.get(key) or []
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"{path}: `{key}` must be a list of file names. Received: {value!r}")
+        raise ValueError(
+            f"{path}: `{key}` must be a list of file names. Received: {reprlib.repr(value)}"
+        )
     return value
 
 
-def read_json(folder, name):
-    path = file_of(folder, name)
+@contextlib.contextmanager
+def damaged(path):
+    """Turns errors of a reader into one that names the file."""
     try:
-        value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a JSON object. Received: {type(value).__name__}")
-    return value
+        yield
+    except PermissionError:
+        raise
+    except Exception as error:  # zipfile, zlib, NumPy and JSON raise many types
+        raise ValueError(
+            f"{path} is damaged: {' '.join(str(error).split())}. Download it again."
+        ) from None
 
 
-def read_yaml_file(path):
-    value = parse_yaml(path.read_bytes(), path)
+def read_text(path):
+    """Returns UTF-8 text, plain or gzip."""
+    with damaged(path):
+        content = path.read_bytes()
+        if content.startswith(GZIP):
+            unpacker = zlib.decompressobj(wbits=31)
+            content = unpacker.decompress(content, LARGEST_TEXT)
+            if not unpacker.eof:
+                raise ValueError(f"it is cut, or unpacks to more than {LARGEST_TEXT} bytes")
+        return content.decode("utf-8-sig")
+
+
+def read_json(path):
+    text = read_text(path)
+    with damaged(path):
+        return json.loads(text, strict=False)  # pieces may hold control characters
+
+
+def read_mapping(path):
+    """Returns a mapping in JSON or YAML."""
+    value = read_json(path) if path.suffix == ".json" else parse_yaml(read_text(path), path)
     if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a YAML mapping. Received: {type(value).__name__}")
+        raise ValueError(f"{path} must hold a mapping. Received: {type(value).__name__}")
     return value
 
 
 def parse_yaml(text, path):
-    try:
-        return yaml.safe_load(text.decode("utf-8"))
-    except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    with damaged(path):
+        return yaml.safe_load(text)
 
 
 def read_npz_file(path):
-    try:
-        # Opened here: of a damaged file, NumPy would leave it open.
-        with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except Exception as error:  # zipfile, zlib and NumPy raise many types for damaged files
-        raise ValueError(f"{path} is damaged: {error}. Unpack the archive again.") from None
+    # Opened here: of a damaged file, NumPy would leave it open.
+    with damaged(path), open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
 
 
-def read_safetensors(path):
-    try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-    except ImportError as error:
-        raise ImportError(
-            "To read `model.safetensors`, install `safetensors` (extra `opus`)."
-        ) from error
-    try:
-        return {name: np.asarray(a, "float32") for name, a in load_file(path).items()}
-    except (SafetensorError, ValueError, TypeError, KeyError, OSError) as error:
-        raise ValueError(f"{path} is damaged: {error}. Download it again.") from None
+def map_safetensors(path):
+    """Returns the arrays of a file; their numbers are read when they are used."""
+    with damaged(path):
+        content = np.memmap(path, mode="r")
+        start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+        header = json.loads(content[8:start].tobytes())
+        header.pop("__metadata__", None)
+        entries = {name: (entry["dtype"], entry["shape"]) for name, entry in header.items()}
+    for name, (kind, _) in entries.items():
+        if kind not in FLOATS:
+            _refuse_numbers(path, name, kind)
+    arrays = {}
+    with damaged(path):
+        for name, (kind, shape) in entries.items():
+            first, last = header[name]["data_offsets"]
+            array = np.ndarray(shape, FLOATS[kind], content, start + first)
+            if array.nbytes != last - first:
+                raise ValueError(f"{name} has {last - first} bytes, not {array.nbytes}")
+            is_half = kind == "BF16"
+            arrays[name] = (array.astype("<u4") << 16).view("<f4") if is_half else array
+    return arrays
+
+
+def as_floats(array, name, path):
+    """Returns an array as float32; raises if it holds other numbers, infinity or NaN."""
+    if array.dtype.kind != "f":
+        _refuse_numbers(path, name, array.dtype)
+    with np.errstate(over="ignore"):
+        floats = np.array(array, "float32")
+    if not np.isfinite(floats).all():
+        raise ValueError(f"{path}: {name} must hold finite numbers of float32.")
+    return floats
+
+
+def _refuse_numbers(path, name, kind):
+    raise ValueError(
+        f"{path}: {name} must hold float32, float16, bfloat16 or float64; quantized weights cannot "
+        f"be imported. Received: {kind}"
+    )
 
 
 def read_vocabulary(path: types.Path) -> dict[str, int]:
-    """Returns `{piece: id}` of Marian's `vocab.yml`, one piece in each line.
+    """Returns `{piece: id}` of Marian's vocabulary: JSON, lines `piece: id`, or lines of pieces.
 
     As YAML, some pieces would be no strings (`no`, `1.0`), and others would be lost at line breaks
     of Unicode.
     """
+    path = Path(path)
+    text = read_text(path)
+    is_mapping = path.name.removesuffix(".gz").endswith((".yml", ".yaml", ".json"))
+    if is_mapping and text.startswith("{"):
+        return read_json(path)
     vocabulary: dict[str, int] = {}
     key = None
-    try:
-        text = Path(path).read_bytes().decode("utf-8")
-        for line in text.split("\n"):
-            line = line.removesuffix("\r")
-            if line.startswith("? "):  # a long key, whose value is in the next line
-                key = line[2:]
-                continue
-            if not line.strip() or (key is None and line in ("---", "...")):
-                continue
-            before, _, number = line.rpartition(":")
-            vocabulary[_scalar(before if key is None else key)] = int(number)
+    for number, line in enumerate(text.removesuffix("\n").split("\n")):
+        line = line.removesuffix("\r")
+        if not is_mapping:
+            vocabulary[line] = number
+        elif line.startswith("? "):  # a long key, whose value is in the next line
+            key = line[2:]
+        elif line.strip() and (key is not None or line not in ("---", "...")):
+            before, colon, after = line.rpartition(":")
+            try:
+                vocabulary[_scalar(before if key is None else key)] = int(after if colon else "")
+            except (ValueError, yaml.YAMLError):
+                raise ValueError(
+                    f"{path} must have lines `piece: id`. Received: line {number + 1}, "
+                    f"{reprlib.repr(line)}. A list of pieces must be a file named `.txt`."
+                ) from None
             key = None
-    except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} must have lines `piece: id`. Received: {error}") from None
     return vocabulary
 
 

@@ -17,13 +17,15 @@ from keras_transformer.data.marian_tokenizer import VOCABULARY_FILE, MarianToken
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.marian import MarianModel, read_npz, weights_of
-from keras_transformer.runs.marian_hub import HUB_FILES, HUB_NAME, OPTIONAL_HUB_FILES, read_hub
+from keras_transformer.runs.imported_files import damaged, file_of
+from keras_transformer.runs.marian import MarianModel, weights_of
+from keras_transformer.runs.marian_hub import HUB_FILES, HUB_NAME, INDEX, WEIGHTS, read_hub
+from keras_transformer.runs.marian_npz import read_npz
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.training.model_state import save_model
 
 # What is taken out of a zip file, and its largest size: the largest models have some 1 GB.
-UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|README\.md|LICENSE"
+UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
 LARGEST = 8 * 2**30
 # Marian's own default; the positions have no end.
 LONGEST_SOURCE = 512
@@ -40,8 +42,9 @@ def import_marian(folder: types.Path, run: types.Path | None = None, **settings:
 
     Args:
         folder: path of the folder or zip file; or a name on the Hub, such as
-            `"Helsinki-NLP/opus-mt-en-de"`, if there is no such folder: `huggingface_hub` (extra
-            `opus`) then downloads the files.
+            `"Helsinki-NLP/opus-mt-en-de"` or, of a revision, `"Helsinki-NLP/opus-mt-en-de@REV"`:
+            `huggingface_hub` (extra `opus`) then downloads the files. Where there is a folder
+            `Helsinki-NLP`, it is a path.
         run: path of a run folder to write, new or empty. `load_run` and all commands take it, and
             `training.init_from` of a recipe. Optional.
         **settings: as in `Translator`.
@@ -54,7 +57,7 @@ def import_marian(folder: types.Path, run: types.Path | None = None, **settings:
         FileNotFoundError: if a file is missing.
         ValueError: if a file is damaged or does not fit the others, or the model has a part that
             this architecture does not, such as an RNN; the message names it.
-        ImportError: if `safetensors` or `huggingface_hub` is needed and missing.
+        ImportError: if `huggingface_hub` is needed and missing.
 
     Example: `import_marian("opus-mt-en-de")(["Hello, world!"])`.
     """
@@ -63,7 +66,7 @@ def import_marian(folder: types.Path, run: types.Path | None = None, **settings:
         _require_new(run_folder)
     with _local(folder) as local:
         read = read_marian(local)
-    if re.fullmatch(HUB_NAME, str(folder)) and not Path(folder).exists():
+    if _is_hub_name(folder):
         read.origin["name"] = str(folder)
     model = build_marian(read)
     tokenizers = [
@@ -81,10 +84,12 @@ def read_marian(folder: types.Path) -> MarianModel:
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if a file is damaged, leads out of the folder, does not fit the others, or the
-            model has a part that this architecture does not.
+        ValueError: if a file is damaged, does not fit the others, or the model has a part that this
+            architecture does not.
     """
     folder = Path(folder)
+    if len(snapshots := [*folder.glob("snapshots/*/")]) == 1:  # of the Hub's cache
+        folder = snapshots[0]
     if not folder.is_dir():
         raise FileNotFoundError(f"The folder of the model must exist. Received: {str(folder)!r}")
     if (folder / "config.json").is_file():
@@ -158,15 +163,14 @@ def _local(folder: types.Path) -> Iterator[Path]:
     """Yields a folder with the files: the given one, or a temporary one."""
     path = Path(folder)
     is_zip = path.is_file() and path.suffix == ".zip"
-    is_name = not path.exists() and re.fullmatch(HUB_NAME, str(folder))
-    if not (is_zip or is_name):
+    if not (is_zip or _is_hub_name(folder)):
         yield path
         return
     with tempfile.TemporaryDirectory() as temporary:
-        copied = Path(temporary) / path.name.removesuffix(".zip")
+        copied = Path(temporary) / re.sub(r"@.*|\.zip$", "", path.name)
         copied.mkdir()
         if is_zip:
-            _unpack(path, copied)
+            _unpack(file_of(path.parent, path.name), copied)
         else:
             _download(str(folder), copied)
         yield copied
@@ -175,7 +179,7 @@ def _local(folder: types.Path) -> Iterator[Path]:
 def _unpack(path, folder):
     """Writes the files of a model into a folder; the folders of the archive are left out."""
     with contextlib.ExitStack() as stack:
-        with _damaged(path):
+        with damaged(path):
             archive = stack.enter_context(zipfile.ZipFile(path))
         members = {m: Path(m.filename).name for m in archive.infolist() if not m.is_dir()}
         wanted = {m: name for m, name in members.items() if re.fullmatch(UNPACKED, name)}
@@ -191,17 +195,15 @@ def _unpack(path, folder):
 
 
 def _blocks(path, archive, member):
-    with _damaged(path), archive.open(member) as source:
+    with damaged(path), archive.open(member) as source:
         while block := source.read(2**20):
             yield block
 
 
-@contextlib.contextmanager
-def _damaged(path):
-    try:
-        yield
-    except Exception as error:  # zipfile and zlib raise many types
-        raise ValueError(f"{path} is damaged: {error}. Download it again.") from None
+def _is_hub_name(folder):
+    """Whether it is a name on the Hub: a path of which the first folder exists is a mistyped one."""
+    name = str(folder)
+    return re.fullmatch(HUB_NAME, name) and not Path(name.partition("/")[0]).exists()
 
 
 def _download(name, folder):
@@ -212,19 +214,21 @@ def _download(name, folder):
             f"There is no folder {name!r}. To download a model of this name from the Hugging Face "
             "Hub, install `huggingface_hub` (extra `opus`)."
         ) from error
-    files = [*HUB_FILES, *OPTIONAL_HUB_FILES]
+    repository, revision = re.fullmatch(HUB_NAME, name).groups()
     try:
-        huggingface_hub.snapshot_download(name, allow_patterns=files, local_dir=folder)
+        huggingface_hub.snapshot_download(
+            repository, revision=revision, allow_patterns=list(HUB_FILES), local_dir=folder
+        )
     except Exception as error:  # those of its HTTP client too
         raise ValueError(
             f"There is no folder {name!r}, and the Hugging Face Hub gave no model of this name: "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from None
-    if not (folder / "model.safetensors").is_file():
-        copy = name.rpartition("/")[2]
+    if not any((folder / weights).is_file() for weights in (WEIGHTS, INDEX)):
+        copy = repository.rpartition("/")[2]
         command = (
             "from transformers import MarianMTModel as M, MarianTokenizer as T; "
-            f"[kind.from_pretrained({name!r}).save_pretrained({copy!r}) for kind in (M, T)]"
+            f"[kind.from_pretrained({repository!r}).save_pretrained({copy!r}) for kind in (M, T)]"
         )
         raise ValueError(
             f"{name} has no `model.safetensors` on the Hub. If it has a pickle that you trust, "

@@ -1,49 +1,22 @@
-"""Marian's names of the parts of a Transformer, and Marian's own form of OPUS-MT models.
+"""Marian's names of the parts of a Transformer, and the checks of both forms of its models.
 
 Their arrays get the layout of this package here.
 """
 
+import math
 import re
+import reprlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.models.config import TransformerConfig
-from keras_transformer.runs.imported_files import (
-    file_of,
-    has_file,
-    names_in,
-    one_file,
-    parse_yaml,
-    read_npz_file,
-    read_vocabulary,
-    read_yaml_file,
-)
+from keras_transformer.runs.imported_files import as_floats, file_of, has_file
 
 PAD, END, UNK = "<pad>", "</s>", "<unk>"
 # Their name of an activation -> Keras's. Marian's own "gelu" is an approximation that Keras lacks.
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu"}
-# Options that this architecture needs: {name: (value if it is missing, values that it can hold)}.
-MARIAN_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "type": (None, ["transformer"]),
-    "transformer-decoder-autoreg": ("self-attention", ["self-attention"]),
-    "transformer-preprocess": ("", [""]),
-    "transformer-postprocess": ("dan", ["dan"]),
-    "transformer-postprocess-emb": ("d", ["d", ""]),
-    "transformer-postprocess-top": ("", [""]),
-    "transformer-train-position-embeddings": (False, [False]),
-    "transformer-no-projection": (False, [False]),
-    "transformer-ffn-depth": (2, [2]),
-    "transformer-tied-layers": ([], [[], None]),
-    "transformer-decoder-dim-ffn": (0, [0]),
-    "transformer-decoder-ffn-depth": (0, [0, 2]),
-    "transformer-ffn-activation": ("swish", list(ACTIVATIONS)),
-    "transformer-no-bias": (False, [False]),
-    "lemma-dim-emb": (0, [0]),
-    "ulr": (False, [False]),
-    "right-left": (False, [False]),
-}
 # Names of one block's arrays: Marian's -> the Hub's.
 _ATTENTIONS = {"self": "self_attn", "context": "encoder_attn"}
 BLOCK = {
@@ -65,6 +38,8 @@ BLOCK |= {
     )
     for ours, name in (("scale", "weight"), ("bias", "bias"))
 }
+# Beginning of the names of a layer's arrays, of one side: Marian's or the Hub's.
+LAYER = r"(?:model\.)?{}(?:_l|\.layers\.)([0-9]+)[_.]"
 OUTPUT_BIAS, OUTPUT_KERNEL = "decoder_ff_logit_out_b", "decoder_ff_logit_out_W"
 
 
@@ -138,112 +113,45 @@ def _block_weights(arrays, theirs, ours, order, has_context):
     return weights
 
 
-# === Marian's form ===
+def config_of(path, vocabulary, size, sizes, names, **fields):
+    """Returns the config. `names` are those of the arrays, which tell the number of layers.
 
-
-def read_npz(folder):
-    decoder = {}
-    if has_file(folder, "decoder.yml"):
-        decoder = read_yaml_file(file_of(folder, "decoder.yml"))
-    named = {key: names_in(decoder, key, folder / "decoder.yml") for key in ("models", "vocabs")}
-    path = one_file(folder, "*.npz", named["models"])
-    stored = read_npz_file(path)
-    settings = _model_yaml(stored, path)
-    check_options(settings, MARIAN_OPTIONS, path)
-    if len(set(named["vocabs"])) > 1:
-        raise ValueError(f"{folder} has a vocabulary for each side; one shared one is needed.")
-    vocabulary_path = one_file(folder, "*vocab.yml", named["vocabs"])
-    vocabulary = read_vocabulary(vocabulary_path)
-    vocabulary.setdefault(PAD, 1 + max(vocabulary.values(), default=-1))
-    vocabulary = checked_vocabulary(vocabulary, vocabulary_path)
-    config = _npz_config(settings, vocabulary, path)
-    transposed = OUTPUT_KERNEL + "t"  # (V, D)
-    if transposed in stored:
-        stored[OUTPUT_KERNEL] = stored.pop(transposed).T
-    arrays = {name: np.asarray(array, "float32") for name, array in stored.items()}
-    # Marian starts the decoder with an embedding of zeros and has no padding. We give this
-    # embedding to padding, the start token, as `transformers` does.
-    if OUTPUT_BIAS in arrays:
-        bias = arrays[OUTPUT_BIAS].reshape(1, -1)
-        arrays[OUTPUT_BIAS] = np.pad(bias, [(0, 0), (0, 1)])
-    for name in {"Wemb", "encoder_Wemb", "decoder_Wemb"} & arrays.keys():
-        arrays[name] = np.pad(arrays[name], [(0, 1), (0, 0)])
-    if OUTPUT_KERNEL in arrays:
-        arrays[OUTPUT_KERNEL] = np.pad(arrays[OUTPUT_KERNEL], [(0, 0), (0, 1)])
-    check_arrays(arrays, config, path)
-    origin = origin_of(folder, folder.resolve().name, "marian", [None, None])
-    return MarianModel(
-        config, arrays, vocabulary, *sentencepiece_models(folder, vocabulary), origin
-    )
-
-
-def _npz_config(settings, vocabulary, path):
-    sizes = {
-        "hidden_dim": "dim-emb",
-        "intermediate_dim": "transformer-dim-ffn",
-        "num_heads": "transformer-heads",
-        "num_encoder_layers": "enc-depth",
-        "num_decoder_layers": "dec-depth",
-    }
-    tied_all = settings.get("tied-embeddings-all", False)
-    tied = settings.get("tied-embeddings", False) or tied_all
-    tied_source = settings.get("tied-embeddings-src", False) or tied_all
-    if tied_source and not tied:
-        raise ValueError(
-            f"{path}: embeddings that both sides share must also be the output's. Received: "
-            "tied-embeddings-src without tied-embeddings"
-        )
-    sizes_given = settings.get("dim-vocabs")
-    is_list = isinstance(sizes_given, list) and all(type(size) is int for size in sizes_given)
-    if not is_list or len(set(sizes_given)) != 1:
-        raise ValueError(
-            f"{path}: both sides must share one vocabulary, so `dim-vocabs` must be two equal "
-            f"numbers. Received: {sizes_given}"
-        )
-    return config_of(
-        path,
-        vocabulary,
-        sizes_given[0] + 1,  # and padding
-        {ours: settings.get(theirs) for ours, theirs in sizes.items()},
-        activation=ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
-        tie_embeddings="all" if tied_source else "decoder" if tied else "none",
-        dropout=0.1,
-    )
-
-
-def _model_yaml(stored, path):
-    text = stored.pop("special:model.yml", None)
-    settings = None if text is None else parse_yaml(text.tobytes().rstrip(b"\0"), path)
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} must hold `special:model.yml`, the options of its training.")
-    return settings
-
-
-# === Both forms ===
-
-
-def config_of(path, vocabulary, size, sizes, **fields):
+    Nothing of a size that the file of the options claims is made before the arrays confirm it.
+    """
     if size != len(vocabulary):
         raise ValueError(
-            f"{path} and the vocabulary must have the same number of tokens. Received: {size} in "
-            f"the model, {len(vocabulary)} in the vocabulary, padding included"
+            f"{path} and the vocabulary must have the same number of tokens. Received: "
+            f"{reprlib.repr(size)} in the model, {len(vocabulary)} in the vocabulary, padding "
+            "included"
         )
     for name, value in sizes.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{path} must say the model's `{name}`. Received: {value!r}")
+        if type(value) is not int or value < 1:
+            raise ValueError(
+                f"{path} must say the model's `{name}`. Received: {reprlib.repr(value)}"
+            )
+    for side in ("encoder", "decoder"):
+        layers = {found[1] for name in names if (found := re.match(LAYER.format(side), name))}
+        if sizes[f"num_{side}_layers"] != len(layers):
+            raise ValueError(
+                f"{path} must say the number of layers of the {side} that the weights have, "
+                f"{len(layers)}. Received: {sizes[f'num_{side}_layers']}"
+            )
     if sizes["hidden_dim"] % 2:
         raise ValueError(f"{path}: `hidden_dim` must be even. Received: {sizes['hidden_dim']}")
-    return TransformerConfig(
-        vocabulary_size=size,
-        layer_norm_epsilon=1e-5,
-        output_bias=True,
-        pad_token_id=vocabulary[PAD],
-        start_token_id=vocabulary[PAD],
-        end_token_id=vocabulary[END],
-        unk_token_id=vocabulary[UNK],
-        **sizes,
-        **fields,
-    )
+    try:
+        return TransformerConfig(
+            vocabulary_size=len(vocabulary),
+            layer_norm_epsilon=1e-5,
+            output_bias=True,
+            pad_token_id=vocabulary[PAD],
+            start_token_id=vocabulary[PAD],
+            end_token_id=vocabulary[END],
+            unk_token_id=vocabulary[UNK],
+            **sizes,
+            **fields,
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def depths(config):
@@ -262,15 +170,22 @@ def check_options(settings, options, path):
             choices = " or ".join(repr(choice) for choice in allowed if choice is not None)
             raise ValueError(
                 f"{path}: `{name}` must be {choices}, because this package has no such "
-                f"architecture. Received: {value!r}"
+                f"architecture. Received: {reprlib.repr(value)}"
             )
 
 
-def check_arrays(arrays, config, path, names=None):
-    """Raises unless there are all arrays of the model, no others, and all have their shapes."""
+def checked_arrays(arrays, config, path, names=None):
+    """Returns all arrays of the model as float32 in their shapes; raises if any are others.
+
+    Args:
+        arrays: arrays by Marian's names, kernels `(in, out)`. They are removed while they are read.
+        names: names to show in errors, by Marian's names. Optional.
+    """
+    # Without a bias, nothing is added to the logits.
+    arrays.setdefault(OUTPUT_BIAS, np.zeros((1, config.vocabulary_size), "float32"))
     expected = _shapes(config)
-    shown = dict.fromkeys(expected) if names is None else names
-    missing = [shown.get(name) or name for name in expected if name not in arrays]
+    shown = {name: (names or {}).get(name, name) for name in (*expected, *arrays)}
+    missing = [shown[name] for name in expected if name not in arrays]
     foreign = [name for name in arrays if name not in expected]
     if missing or foreign:
         kind, listed = ("lacks", missing) if missing else ("has unknown", foreign)
@@ -279,13 +194,16 @@ def check_arrays(arrays, config, path, names=None):
             f"{path} {kind} arrays of the architecture: {', '.join(sorted(listed)[:3])}{more}."
         )
     for name, shape in expected.items():
-        if arrays[name].size != np.prod(shape) or arrays[name].shape[-1] != shape[-1]:
+        found = arrays[name].shape
+        if math.prod(found) != math.prod(shape) or found[-1:] != shape[-1:]:
             raise ValueError(
-                f"{path}: {shown.get(name) or name} must have the shape {shape}. Received: "
-                f"{arrays[name].shape}"
+                f"{path}: {shown[name]} must have the shape {shape}, by the sizes that the model's "
+                f"configuration says. Received: {found}"
             )
-        if not np.isfinite(arrays[name]).all():
-            raise ValueError(f"{path}: {shown.get(name) or name} must hold finite numbers.")
+    return {
+        name: as_floats(arrays.pop(name), shown[name], path).reshape(shape)
+        for name, shape in expected.items()
+    }
 
 
 def _shapes(config):
@@ -307,18 +225,6 @@ def _shapes(config):
     return shapes
 
 
-def checked_vocabulary(vocabulary, path):
-    is_mapping = isinstance(vocabulary, dict) and all(
-        type(number) is int for number in vocabulary.values()
-    )
-    if not is_mapping or sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise ValueError(f"{path} must map each piece to its id, and the ids must be 0, 1, 2, ...")
-    missing = [piece for piece in (END, UNK, PAD) if piece not in vocabulary]
-    if missing:
-        raise ValueError(f"{path} must have the pieces {', '.join(missing)}.")
-    return vocabulary
-
-
 def sentencepiece_models(folder, vocabulary):
     """Returns the models of both sides; raises unless most pieces are in the vocabulary."""
     if has_file(folder, "source.bpe") and not has_file(folder, "source.spm"):
@@ -338,6 +244,14 @@ def sentencepiece_models(folder, vocabulary):
             )
         models.append(content)
     return models
+
+
+def name_of(folder):
+    """Name of the folder; in the Hub's cache, where it is a revision, that of the model."""
+    folder = folder.resolve()
+    if folder.parent.name != "snapshots":
+        return folder.name
+    return folder.parents[1].name.removeprefix("models--").replace("--", "/")
 
 
 def origin_of(folder, name, form, languages):

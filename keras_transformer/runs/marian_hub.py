@@ -4,15 +4,19 @@ No pickle is read, and PyTorch is not needed.
 """
 
 import re
+import reprlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.marian_tokenizer import checked_vocabulary, is_tag_piece
 from keras_transformer.runs.imported_files import (
     file_of,
     has_file,
+    map_safetensors,
     read_json,
-    read_safetensors,
+    read_mapping,
 )
 from keras_transformer.runs.marian import (
     ACTIVATIONS,
@@ -22,19 +26,24 @@ from keras_transformer.runs.marian import (
     OUTPUT_KERNEL,
     PAD,
     MarianModel,
-    check_arrays,
     check_options,
-    checked_vocabulary,
+    checked_arrays,
     config_of,
     depths,
     is_kernel,
+    name_of,
     origin_of,
     sentencepiece_models,
 )
 
-HUB_NAME = r"[\w.-]+/[\w.-]+"
-HUB_FILES = ("config.json", "model.safetensors", "source.spm", "target.spm", "vocab.json")
-OPTIONAL_HUB_FILES = ("tokenizer_config.json", "README.md", "LICENSE", "target_vocab.json")
+# A name on the Hub, and perhaps the revision to take.
+HUB_NAME = r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+HUB_FILES = (
+    *("config.json", WEIGHTS, INDEX, "model-*.safetensors", "source.spm", "target.spm"),
+    *("vocab.json", "added_tokens.json", "tokenizer_config.json", "README.md", "LICENSE"),
+    "target_vocab.json",
+)
 HUB_ACTIVATIONS = ACTIVATIONS | {"gelu": "gelu"}
 # As `MARIAN_OPTIONS`.
 HUB_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -46,27 +55,23 @@ HUB_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
     "static_position_embeddings": (True, [True]),
     "scale_embedding": (False, [True]),
     "activation_function": ("gelu", list(HUB_ACTIVATIONS)),
+    "share_encoder_decoder_embeddings": (True, [True, False]),
+    "tie_word_embeddings": (True, [True, False]),
 }
 
 
 def read_hub(folder):
-    if not (folder / "model.safetensors").is_file() and (folder / "pytorch_model.bin").is_file():
-        command = (
-            "from transformers import MarianMTModel as M; "
-            f"M.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
-        )
-        raise ValueError(
-            f"{folder / 'pytorch_model.bin'} is a pickle, which can run any program when it is "
-            "read. Convert it where `transformers` and `torch` are installed, if you trust it: "
-            f'python -c "{command}"'
-        )
-    settings = read_json(folder, "config.json")
-    check_options(settings, HUB_OPTIONS, folder / "config.json")
+    path = folder / "config.json"
+    settings = read_mapping(file_of(folder, "config.json"))
+    check_options(settings, HUB_OPTIONS, path)
     if (folder / "target_vocab.json").is_file():
         raise ValueError(f"{folder} has a vocabulary for each side; one shared one is needed.")
-    vocabulary = checked_vocabulary(read_json(folder, "vocab.json"), folder / "vocab.json")
-    config = _hub_config(settings, vocabulary, folder / "config.json")
-    names = {
+    vocabulary = _hub_vocabulary(folder)
+    stored, weights = _weights(folder)
+    tied, names = _take_embeddings(settings, stored, weights)
+    config = _hub_config(settings, vocabulary, tied, stored, path)
+    _take_positions(stored, config.hidden_dim, weights)
+    names |= {
         f"{side}_l{index + 1}_{theirs}": f"model.{side}.layers.{index}.{hub}"
         for side, count in depths(config).items()
         for index in range(count)
@@ -74,18 +79,15 @@ def read_hub(folder):
         if side == "decoder" or not theirs.startswith("context")
     }
     names[OUTPUT_BIAS] = "final_logits_bias"
-    stored = read_safetensors(file_of(folder, "model.safetensors"))
-    _take_positions(stored, config.hidden_dim, folder)
-    names |= _take_embeddings(config, stored, folder)
-    theirs_of = {hub: theirs for theirs, hub in names.items()}
-    arrays = {theirs_of.get(hub, hub): array for hub, array in stored.items()}
+    arrays = {theirs: stored[hub] for theirs, hub in names.items() if hub in stored}
     arrays = {name: array.T if is_kernel(name) else array for name, array in arrays.items()}
-    check_arrays(arrays, config, folder / "model.safetensors", names)
+    foreign = {name: stored[name] for name in stored.keys() - names.values()}
+    arrays = checked_arrays(arrays | foreign, config, weights, names)
     given = {}
     if has_file(folder, "tokenizer_config.json"):
-        given = read_json(folder, "tokenizer_config.json")
+        given = read_mapping(file_of(folder, "tokenizer_config.json"))
     name = str(settings.get("_name_or_path"))
-    name = name if re.fullmatch(HUB_NAME, name) else folder.resolve().name
+    name = name if re.fullmatch(HUB_NAME, name) else name_of(folder)
     languages = [given.get("source_lang"), given.get("target_lang")]
     origin = origin_of(folder, name, "hub", languages)
     return MarianModel(
@@ -93,7 +95,53 @@ def read_hub(folder):
     )
 
 
-def _hub_config(settings, vocabulary, path):
+def _weights(folder):
+    """Returns the arrays of the file or of the shards of an index, and the path to show."""
+    if has_file(folder, WEIGHTS):
+        return map_safetensors(file_of(folder, WEIGHTS)), folder / WEIGHTS
+    if has_file(folder, INDEX):
+        shards = read_mapping(file_of(folder, INDEX)).get("weight_map")
+        named = set(map(str, shards.values())) if isinstance(shards, dict) else {""}
+        if any(Path(name).name != name or not name for name in named):
+            raise ValueError(
+                f"{folder / INDEX}: `weight_map` must map each array to a file of the folder. "
+                f"Received: {reprlib.repr(shards)}"
+            )
+        stored = {}
+        for name in sorted(named):
+            stored |= map_safetensors(file_of(folder, name))
+        return stored, folder / INDEX
+    for pickle in sorted(folder.glob("pytorch_model*.bin")):
+        command = (
+            "from transformers import MarianMTModel as M; "
+            f"M.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+        )
+        raise ValueError(
+            f"{file_of(folder, pickle.name)} is a pickle, which can run any program when it is "
+            "read. Convert it where `transformers` and `torch` are installed, if you trust it: "
+            f'python -c "{command}"'
+        )
+    return map_safetensors(file_of(folder, WEIGHTS)), folder / WEIGHTS
+
+
+def _hub_vocabulary(folder):
+    """Returns `vocab.json` with the tokens that were added to it."""
+    path = file_of(folder, "vocab.json")
+    vocabulary = checked_vocabulary(read_json(path), path)
+    if has_file(folder, "added_tokens.json"):
+        path = file_of(folder, "added_tokens.json")
+        added = read_mapping(path)
+        if others := [p for p in added if p not in vocabulary and not is_tag_piece(p)]:
+            raise ValueError(
+                f"{path}: only tags of languages, such as `>>fra<<`, can be added to the "
+                "vocabulary; other tokens would have to be found inside of words. Received: "
+                f"{reprlib.repr(others)}"
+            )
+        checked_vocabulary(vocabulary := vocabulary | added, path)
+    return vocabulary
+
+
+def _hub_config(settings, vocabulary, tied, stored, path):
     def same(first, second):
         if settings.get(first) != settings.get(second):
             raise ValueError(
@@ -106,13 +154,6 @@ def _hub_config(settings, vocabulary, path):
     same("pad_token_id", "decoder_start_token_id")
     if settings.get("decoder_vocab_size"):
         same("vocab_size", "decoder_vocab_size")
-    is_shared = settings.get("share_encoder_decoder_embeddings", True)
-    is_tied = settings.get("tie_word_embeddings", True)
-    if is_shared and not is_tied:
-        raise ValueError(
-            f"{path}: embeddings that both sides share must also be the output's. Received: "
-            "tie_word_embeddings=False"
-        )
     for name, piece in (("pad_token_id", PAD), ("eos_token_id", END)):
         if settings.get(name) != vocabulary[piece]:
             raise ValueError(
@@ -129,46 +170,59 @@ def _hub_config(settings, vocabulary, path):
     return config_of(
         path,
         vocabulary,
-        settings["vocab_size"] if "vocab_size" in settings else None,
+        settings.get("vocab_size"),
         {ours: settings.get(theirs) for ours, theirs in sizes.items()},
+        stored,
         activation=HUB_ACTIVATIONS[settings.get("activation_function", "gelu")],
-        tie_embeddings="all" if is_shared else "decoder" if is_tied else "none",
+        tie_embeddings=tied,
         **{n: settings.get(n, 0.0) for n in ("attention_dropout", "activation_dropout")},
         dropout=settings.get("dropout", 0.1),
     )
 
 
-def _take_embeddings(config, stored, folder):
-    """Returns the names of the embeddings, and removes copies of tied ones from `stored`."""
-    head = "lm_head.weight"
-    encoder, decoder = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
-    places = {
-        "all": {"Wemb": ["model.shared.weight", encoder, decoder, head]},
-        "decoder": {"encoder_Wemb": [encoder], "decoder_Wemb": [decoder, head]},
-        "none": {"encoder_Wemb": [encoder], "decoder_Wemb": [decoder], OUTPUT_KERNEL: [head]},
-    }[config.tie_embeddings]
-    names = {}
-    for theirs, choices in places.items():
-        names[theirs], *copies = [name for name in choices if name in stored] or choices[:1]
-        for copy in copies:
-            if not np.array_equal(stored.pop(copy), stored[names[theirs]]):
-                raise ValueError(
-                    f"{folder / 'model.safetensors'}: {names[theirs]} and {copy} must be equal, "
-                    "because `config.json` says that these embeddings are shared."
-                )
-    return names
+def _take_embeddings(settings, stored, path):
+    """Returns which embeddings are one matrix, and their names; removes copies from `stored`."""
+    shared, head = "model.shared.weight", "lm_head.weight"
+    encoder, decoder = (
+        name if name in stored else shared
+        for name in (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+    )
+    is_shared = settings.get("share_encoder_decoder_embeddings", True)
+    is_tied = settings.get("tie_word_embeddings", True)
+    first, *others = [shared, encoder, decoder, head] if is_shared else [decoder, head]
+    first = first if first in stored else encoder
+    unequal = [n for n in others if n in stored and not np.array_equal(stored[n], stored[first])]
+    if is_tied and unequal:
+        raise ValueError(
+            f"{path}: {first} and {unequal[0]} must be equal, because `config.json` says that "
+            "these embeddings are shared."
+        )
+    if is_shared and not unequal and (is_tied or head in stored):
+        tied, names = "all", {"Wemb": first}
+    else:
+        tied = "decoder" if is_tied else "none"
+        names = {"encoder_Wemb": encoder, "decoder_Wemb": decoder}
+        names |= {} if is_tied else {OUTPUT_KERNEL: head}
+    for name in {shared, encoder, decoder, head} - set(names.values()):
+        stored.pop(name, None)
+    return tied, names
 
 
-def _take_positions(stored, width, folder):
+def _take_positions(stored, width, path):
     """Removes stored positions; raises unless they are the sinusoids the permutation expects."""
     for side in ("encoder", "decoder"):
         table = stored.pop(f"model.{side}.embed_positions.weight", None)
         if table is None:
             continue
-        angles = np.arange(len(table))[:, None] / 10000 ** (np.arange(0, width, 2) / width)
-        expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-        if table.shape != expected.shape or np.abs(table - expected).max() > 1e-3:
+        # The width first: a table of another one must not be computed. Rounded as in bfloat16.
+        is_wide = table.shape[1:] == (width,)
+        if not (is_wide and np.allclose(table, _sinusoids(*table.shape), rtol=0, atol=5e-3)):
             raise ValueError(
-                f"{folder / 'model.safetensors'}: the positions of the {side} must be sinusoidal, "
-                "all sines before all cosines. Learned positions cannot be imported."
+                f"{path}: the positions of the {side} must be sinusoidal, all sines before all "
+                "cosines. Learned positions cannot be imported."
             )
+
+
+def _sinusoids(count, width):
+    angles = np.arange(count)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)

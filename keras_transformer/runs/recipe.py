@@ -3,9 +3,10 @@
 Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -164,6 +165,9 @@ class Recipe(Settings):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.training.init_from is not None:  # of another working folder, it would be another
+            training = replace(self.training, init_from=os.path.abspath(self.training.init_from))
+            object.__setattr__(self, "training", training)
         for name in ("vocabulary_size", "source_vocabulary_size"):
             if name in self.model:
                 raise ValueError(

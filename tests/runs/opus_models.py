@@ -111,7 +111,8 @@ def write_npz(model, folder, **changes):
     folder.mkdir(parents=True, exist_ok=True)
     config, state = model.config, {n: a.numpy() for n, a in model.state_dict().items()}
     arrays = {"decoder_ff_logit_out_b": state["final_logits_bias"][:, :-1]}
-    if config.share_encoder_decoder_embeddings:
+    is_tied_all = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
+    if is_tied_all:
         arrays["Wemb"] = state["model.shared.weight"][:-1]
     else:
         for side in ("encoder", "decoder"):
@@ -136,7 +137,7 @@ def write_npz(model, folder, **changes):
         **{"transformer-preprocess": "", "transformer-postprocess": "dan"},
         **{"transformer-postprocess-emb": "d", "transformer-decoder-autoreg": "self-attention"},
         **{"transformer-no-projection": False, "transformer-guided-alignment-layer": "last"},
-        "tied-embeddings-all": config.share_encoder_decoder_embeddings,
+        "tied-embeddings-all": is_tied_all,
         "tied-embeddings": config.tie_word_embeddings,
     }
     text = json.dumps(options | changes).encode() + b"\0"  # JSON is YAML

@@ -21,7 +21,7 @@ CONFIGURATIONS = {
         **{"encoder_layers": 1, "decoder_layers": 2, "d_model": 48, "seed": 3},
     },
     "untied, swish": {
-        **{"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+        "tie_word_embeddings": False,
         **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 16},
     },
 }

@@ -66,6 +66,15 @@ def test_recipe_continues_another_if_only_resumable_keys_differ(name):
     assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
 
 
+def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = recipe(training={"init_from": "runs/other"}).to_yaml()
+    monkeypatch.chdir("/")
+    read = Recipe.from_yaml(written)
+    assert read.training.init_from == str(tmp_path / "runs" / "other")
+    assert read.continues(recipe(training={"init_from": f"{tmp_path}/runs/../runs/other/"}))
+
+
 def test_every_training_key_is_tested():
     assert list(OTHER) == [field.name for field in dataclasses.fields(recipe().training)]
 

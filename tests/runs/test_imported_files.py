@@ -1,0 +1,587 @@
+"""Odd files of OPUS-MT models: what is read, and what is refused in one line that says what it is.
+
+A row of a table is a change of a folder, and either a part of the error or a check of what is read.
+"""
+
+import gzip
+import io
+import json
+import shutil
+import stat
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+import sentencepiece
+
+import keras_transformer as kt
+from keras_transformer.data.marian_tokenizer import MarianTokenizer
+from keras_transformer.data.sentencepiece_tokenizer import read_model
+from keras_transformer.runs.importing import read_marian
+from keras_transformer.runs.marian import weights_of
+from tests.runs import opus_models
+
+pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
+
+CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocab.json", "model.safetensors"
+INDEX = "model.safetensors.index.json"
+FFN, SHARED, HEAD = "model.decoder.layers.0.fc1.weight", "model.shared.weight", "lm_head.weight"
+POSITIONS = "model.encoder.embed_positions.weight"
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 297928209\n"
+HUGE = 10_000_000
+
+
+# Changes of a folder. One that returns a folder has made another, which is read in its place.
+
+
+def text(name, content):
+    return lambda folder: (folder / name).write_text(content, "utf-8")
+
+
+def change_json(name, **values):
+    def change(folder):
+        content = json.loads((folder / name).read_text("utf-8"))
+        (folder / name).write_text(json.dumps(content | values), "utf-8")
+
+    return change
+
+
+def rename(old, new):
+    return lambda folder: (folder / old).rename(folder / new) and None
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(name, part=0.5):
+    def change(folder):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(len(content) * part)])
+
+    return change
+
+
+def replace(name, old, new):
+    def change(folder):
+        content = (folder / name).read_text("utf-8")
+        assert old in content
+        (folder / name).write_text(content.replace(old, new), "utf-8")
+
+    return change
+
+
+def compress(name, new):
+    return lambda folder: (folder / new).write_bytes(gzip.compress((folder / name).read_bytes()))
+
+
+def link(name):
+    """The file is outside of the folder."""
+
+    def change(folder):
+        (folder / name).rename(folder.parent / "outside")
+        (folder / name).symlink_to(folder.parent / "outside")
+
+    return change
+
+
+def all_of(*changes):
+    def change(folder):
+        for each in changes:
+            each(folder)
+
+    return change
+
+
+def hub_cache(folder):
+    """The Hub's cache holds links to files that are named by their hashes."""
+    model = folder.parent / "models--Helsinki-NLP--opus-mt-en-de"
+    (model / "snapshots" / "0a1b").mkdir(parents=True)
+    folder.rename(model / "blobs")
+    for number, path in enumerate(sorted((model / "blobs").iterdir())):
+        blob = path.rename(path.with_name(str(number)))
+        (model / "snapshots" / "0a1b" / path.name).symlink_to(f"../../blobs/{blob.name}")
+    return model / "snapshots" / "0a1b"
+
+
+def swap_sides(folder):
+    content = [(folder / name).read_bytes() for name in ("source.spm", "target.spm")]
+    for name, other in zip(("target.spm", "source.spm"), content, strict=True):
+        (folder / name).write_bytes(other)
+
+
+def other_pieces(folder):
+    lines = ("".join(chr(9216 + (i * j) % 300) for j in range(9)) for i in range(300))
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        **{"sentence_iterator": lines, "model_writer": model, "hard_vocab_limit": False},
+        **{"vocab_size": 310, "minloglevel": 2},
+    )
+    (folder / "source.spm").write_bytes(model.getvalue())
+
+
+def tensors(change):
+    """Changes the dict of tensors, those of PyTorch, in place."""
+
+    def change_file(folder):
+        from safetensors.torch import load_file, save_file
+
+        stored = load_file(folder / WEIGHTS)
+        change(stored)
+        save_file({name: tensor.contiguous() for name, tensor in stored.items()}, folder / WEIGHTS)
+
+    return change_file
+
+
+def cast(dtype, *names):
+    def change(stored):
+        import torch
+
+        for name in names or list(stored):
+            stored[name] = stored[name].to(getattr(torch, dtype))
+
+    return tensors(change)
+
+
+def put(name, value, source=FFN):
+    """Sets the first number of an array; one that is missing becomes a copy of another first."""
+
+    def change(stored):
+        stored[name] = stored.get(name, stored[source]).clone()
+        stored[name].view(-1)[0] = value
+
+    return tensors(change)
+
+
+def positions(make):
+    def change(stored):
+        import torch
+
+        angles = np.arange(64)[:, None] / 10000 ** (np.arange(0, 32, 2) / 32)
+        table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        stored[POSITIONS] = make(torch.tensor(table, dtype=torch.float32))
+
+    return tensors(change)
+
+
+def shards(folder, count=2):
+    from safetensors.numpy import load_file, save_file
+
+    stored = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names = {
+        name: f"model-{i % count + 1:05}-of-00002.safetensors" for i, name in enumerate(stored)
+    }
+    for file in set(names.values()):
+        save_file({n: a for n, a in stored.items() if names[n] == file}, folder / file)
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}), "utf-8")
+
+
+def add_tag(folder):
+    """As `transformers` writes a model and its tokenizer after `add_tokens`."""
+    size = len(opus_models.vocabulary())
+
+    def grow(stored):
+        import torch
+
+        for name, axis in ((SHARED, 0), ("final_logits_bias", 1)):
+            row = stored[name].narrow(axis, 0, 1)
+            stored[name] = torch.cat([stored[name], row], axis)
+
+    tensors(grow)(folder)
+    change_json(CONFIG, vocab_size=size + 1, decoder_vocab_size=size + 1)(folder)
+    (folder / "added_tokens.json").write_text(json.dumps({">>ita<<": size}), "utf-8")
+
+
+def options(**values):
+    """Changes options of Marian; its names have hyphens."""
+    values = {name.replace("_", "-"): value for name, value in values.items()}
+
+    def change(stored):
+        given = json.loads(stored["special:model.yml"].tobytes().rstrip(b"\0"))
+        content = json.dumps(given | values).encode() + b"\0"
+        stored["special:model.yml"] = np.frombuffer(content, np.int8)
+
+    return arrays(change)
+
+
+def arrays(change):
+    def change_file(folder):
+        path = folder / "opus.model1.npz"
+        with np.load(path) as file:
+            stored = dict(file)
+        change(stored)
+        np.savez(path, **stored)
+
+    return change_file
+
+
+def cast_array(dtype, name):
+    return arrays(lambda stored: stored.update({name: stored[name].astype(dtype)}))
+
+
+# Checks of what is read, beside what is read of the folder as it was.
+
+
+def same(read, before):
+    equal_weights(weights_of(read), weights_of(before))
+    assert read.vocabulary == before.vocabulary
+
+
+def equal_weights(found, expected):
+    assert found.keys() == expected.keys()
+    for path, array in expected.items():
+        np.testing.assert_array_equal(found[path], array, err_msg=path)
+
+
+def rounded(dtype, *paths):
+    import ml_dtypes  # as Keras's bfloat16
+
+    def check(read, before):
+        kind, expected = getattr(ml_dtypes, dtype, dtype), weights_of(before)
+        for path in paths or expected:
+            expected[path] = expected[path].astype(kind).astype("float32")
+        equal_weights(weights_of(read), expected)
+
+    return check
+
+
+def no_bias(read, before):
+    bias = np.zeros_like(weights_of(before)["logits/bias"])
+    equal_weights(weights_of(read), weights_of(before) | {"logits/bias": bias})
+
+
+def own_output(read, before):
+    """Both sides share their matrix, the output has another: an array of its own for each."""
+    expected = weights_of(before)
+    matrix = expected.pop("encoder/embedding/embeddings")
+    kernel = matrix.T.copy()
+    kernel[0, 0] = 7.0
+    expected |= {"encoder/source_embedding/embeddings": matrix}
+    expected |= {"decoder/target_embedding/embeddings": matrix, "output_projection/kernel": kernel}
+    equal_weights(weights_of(read), expected)
+
+
+def named_as_on_the_hub(read, before):
+    same(read, before)
+    assert read.origin["name"] == "Helsinki-NLP/opus-mt-en-de"
+    assert [read.origin[f"{side}_language"] for side in ("source", "target")] == ["en", "de"]
+
+
+def swapped(read, before):
+    assert (read.source_model, read.target_model) == (before.target_model, before.source_model)
+
+
+def has_piece(piece):
+    return lambda read, before: read.vocabulary.pop(piece) >= 0
+
+
+UNTIED = change_json(CONFIG, tie_word_embeddings=False)
+HUB = {
+    # Numbers.
+    "float16": (cast("float16"), rounded("float16")),
+    "bfloat16": (cast("bfloat16"), rounded("bfloat16")),
+    "float64": (cast("float64"), same),
+    "some float16": (cast("float64", FFN), same),
+    **{
+        f"{dtype} tensor": (cast(dtype, FFN), f"{FFN} must hold float32.*Received: {kind}$")
+        for dtype, kind in (("int32", "I32"), ("int64", "I64"), ("int8", "I8"), ("bool", "BOOL"))
+    },
+    "float8": (cast("float8_e4m3fn", FFN), f"{FFN} must hold float32.*Received: F8_E4M3"),
+    "NaN": (put(FFN, float("nan")), f"{FFN} must hold finite numbers"),
+    "infinity": (put(FFN, -float("inf")), f"{FFN} must hold finite numbers"),
+    "beyond float32": (all_of(cast("float64", FFN), put(FFN, 1e300)), "must hold finite numbers"),
+    "positions": (positions(lambda table: table), same),
+    "positions in bfloat16": (positions(lambda table: table.bfloat16()), same),
+    "learned positions": (positions(lambda table: table + 0.1), "must be sinusoidal"),
+    "positions of NaN": (positions(lambda table: table * float("nan")), "must be sinusoidal"),
+    "positions of another width": (positions(lambda table: table[:, :30]), "must be sinusoidal"),
+    # Arrays.
+    "no bias": (tensors(lambda stored: stored.pop("final_logits_bias")), no_bias),
+    "equal output, said untied": (
+        all_of(UNTIED, tensors(lambda stored: stored.update({HEAD: stored[SHARED].clone()}))),
+        same,
+    ),
+    "own output": (all_of(UNTIED, put(HEAD, 7.0, SHARED)), own_output),
+    "own output, said tied": (put(HEAD, 7.0, SHARED), f"{SHARED} and {HEAD} must be equal"),
+    "no output, said untied": (UNTIED, f"lacks arrays.*{HEAD}"),
+    "own output, said of both sides": (
+        all_of(
+            change_json(CONFIG, share_encoder_decoder_embeddings=False, tie_word_embeddings=False),
+            put(HEAD, 7.0, SHARED),
+        ),
+        own_output,
+    ),
+    "own encoder, said shared": (
+        put("model.encoder.embed_tokens.weight", 7.0, SHARED),
+        f"{SHARED} and model.encoder.embed_tokens.weight must be equal",
+    ),
+    "lacking": (tensors(lambda stored: stored.pop(FFN)), f"lacks arrays.*{FFN}"),
+    "another": (put("model.more.weight", 0.0), "has unknown arrays.*model.more.weight"),
+    "truncated": (cut(WEIGHTS), "model.safetensors is damaged"),
+    "only a header": (cut(WEIGHTS, 0.05), "model.safetensors is damaged"),
+    "empty": (text(WEIGHTS, ""), "model.safetensors is damaged"),
+    "a page of the web": (text(WEIGHTS, "<html>404</html>" * 9), "model.safetensors is damaged"),
+    "shards": (shards, same),
+    "shard missing": (
+        all_of(shards, remove("model-00002-of-00002.safetensors")),
+        "must hold the file 'model-00002-of-00002.safetensors', which is missing",
+    ),
+    "shard of another folder": (
+        all_of(shards, change_json(INDEX, weight_map={FFN: "../other.safetensors"})),
+        "`weight_map` must map each array to a file of the folder",
+    ),
+    "shards of nothing": (all_of(shards, text(INDEX, "{}")), "`weight_map` must map"),
+    # Files.
+    "in the Hub's cache": (hub_cache, named_as_on_the_hub),
+    "the Hub's cache": (lambda folder: hub_cache(folder).parents[1], named_as_on_the_hub),
+    "a link": (link("source.spm"), same),
+    "a broken link": (
+        all_of(link("source.spm"), lambda folder: (folder.parent / "outside").unlink()),
+        "source.spm', which is a link to a file that is missing",
+    ),
+    "no weights": (remove(WEIGHTS), "must hold the file 'model.safetensors'"),
+    "no target.spm": (remove("target.spm"), "must hold the file 'target.spm'"),
+    "pickle": (rename(WEIGHTS, "pytorch_model.bin"), "bin is a pickle.*save_pretrained"),
+    "pickle in parts": (
+        rename(WEIGHTS, "pytorch_model-00001-of-00002.bin"),
+        "00002.bin is a pickle.*save_pretrained",
+    ),
+    **{
+        f"pointer, {name}": (text(name, LFS), f"{name} is a Git LFS pointer.*`git lfs pull`")
+        for name in (CONFIG, VOCABULARY, WEIGHTS, "source.spm", "target.spm")
+    },
+    "pointer, pickle": (
+        all_of(remove(WEIGHTS), text("pytorch_model.bin", LFS)),
+        "pytorch_model.bin is a Git LFS pointer.*`git lfs pull`",
+    ),
+    "pointer, index": (all_of(shards, text(INDEX, LFS)), "index.json is a Git LFS pointer"),
+    "pointer, shard": (
+        all_of(shards, text("model-00001-of-00002.safetensors", LFS)),
+        "00002.safetensors is a Git LFS pointer",
+    ),
+    "pieces": (other_pieces, "source.spm must be of the same model as the vocabulary"),
+    "cut source.spm": (
+        cut("source.spm"),
+        "must be a whole SentencePiece model.*source.spm.*or cut",
+    ),
+    "cut at the end": (cut("target.spm", 0.999), "must be a whole SentencePiece model"),
+    "text for target.spm": (text("target.spm", "a\nb\n"), "must be a whole SentencePiece model"),
+    # Both sides share a vocabulary: nothing in the files says which model is which.
+    "swapped sides": (swap_sides, swapped),
+    # Vocabularies.
+    "gzip": (compress(VOCABULARY, VOCABULARY), same),
+    "damaged gzip": (
+        all_of(compress(VOCABULARY, VOCABULARY), cut(VOCABULARY)),
+        "vocab.json is damaged",
+    ),
+    "a mark at the beginning": (replace(VOCABULARY, "{", "\ufeff{"), same),
+    "raw control character": (replace(VOCABULARY, '"one', '"\x01one'), has_piece("\x01one")),
+    "text": (text(VOCABULARY, "</s>\n<unk>\na\n"), "vocab.json is damaged: Expecting value"),
+    "list": (text(VOCABULARY, '["</s>", "a"]'), r"vocab.json must map each piece.*\['</s>', 'a'\]"),
+    "number": (text(VOCABULARY, "3"), "vocab.json must map each piece to its id.*Received: 3"),
+    "nothing": (text(VOCABULARY, "null"), "vocab.json must map each piece to its id"),
+    "too deep": (text(VOCABULARY, "[" * 100_000), "vocab.json is damaged"),
+    "ids that are strings": (change_json(VOCABULARY, a="7"), "the ids must be 0, 1, 2"),
+    "ids with gaps": (change_json(VOCABULARY, more=300), "the ids must be 0, 1, 2"),
+    "a piece twice": (change_json(VOCABULARY, more=3), "the ids must be 0, 1, 2"),
+    "no end": (replace(VOCABULARY, '"</s>"', '"<end>"'), "vocab.json must have the pieces </s>"),
+    "one more": (change_json(VOCABULARY, more=126), "must have the same number of tokens"),
+    "half a character": (
+        replace(VOCABULARY, '"one', '"\\ud800one'),
+        "vocab.json must hold whole characters.*ud800",
+    ),
+    "added tag": (add_tag, has_piece(">>ita<<")),
+    "added again": (text("added_tokens.json", json.dumps({"</s>": 0, "<pad>": 125})), same),
+    "added word": (
+        all_of(add_tag, text("added_tokens.json", '{"<ent>": 126}')),
+        r"added_tokens.json: only tags of languages.*'<ent>'",
+    ),
+    "added with a gap": (
+        text("added_tokens.json", '{">>ita<<": 130}'),
+        "added_tokens.json must map",
+    ),
+    "added list": (text("added_tokens.json", "[]"), "added_tokens.json must hold a mapping"),
+    # Configurations.
+    "no JSON": (cut(CONFIG), "config.json is damaged"),
+    "a list": (text(CONFIG, "[]"), "config.json must hold a mapping. Received: list"),
+    "other model": (change_json(CONFIG, model_type="bart"), "`model_type` must be 'marian'"),
+    "pre-norm": (change_json(CONFIG, normalize_before=True), "`normalize_before`"),
+    "scale": (change_json(CONFIG, scale_embedding=False), "`scale_embedding` must be True"),
+    "tied by a word": (change_json(CONFIG, tie_word_embeddings="no"), "`tie_word_embeddings`"),
+    "pad": (change_json(CONFIG, pad_token_id=3, decoder_start_token_id=3), "`pad_token_id`"),
+    "dropout": (change_json(CONFIG, dropout="0.1"), "config.json: `dropout` must be"),
+}
+# Sizes that the arrays do not confirm, with the field that the error names.
+SIZES = {
+    "encoder_layers": "(encoder|`num_encoder_layers`)",
+    "decoder_layers": "(decoder|`num_decoder_layers`)",
+    "d_model": "(hidden_dim|shape)",
+    "vocab_size": "number of tokens",
+    "ffn_dim": "(intermediate_dim|shape)",
+    "attention_heads": "num_heads",
+}
+WRONG_SIZES = (HUGE, 2**60, 3, 0, -2, 2.0, "2", True, None, [2])
+BOTH_SIDES = ("ffn_dim", "attention_heads")
+
+
+def size_change(name, value):
+    names = [f"{side}_{name}" for side in ("encoder", "decoder")] if name in BOTH_SIDES else [name]
+    others = {"decoder_vocab_size": value} if name == "vocab_size" else {}
+    return change_json(CONFIG, **dict.fromkeys(names, value), **others)
+
+
+HUB |= {
+    f"{name} {value!r}": (size_change(name, value), f"{part}.*Received")
+    for name, part in SIZES.items()
+    for value in WRONG_SIZES
+}
+
+NAMED = "opus.vocab.yml\n  - opus.vocab.yml"
+ONE_LINE = "opus.vocab.yml must have lines `piece: id`. Received: line"
+
+
+def name_vocabulary(name):
+    return replace("decoder.yml", NAMED, f"{name}\n  - {name}")
+
+
+def as_text(folder):
+    pieces = [piece for piece in opus_models.vocabulary() if piece != "<pad>"]
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
+
+
+def as_json(folder):
+    (folder / "vocab.json").write_text(json.dumps(opus_models.vocabulary()), "utf-8")
+
+
+KERNEL = "encoder_l1_ffn_W1"
+NPZ = {
+    "float16": (cast_array("float16", "Wemb"), rounded("float16", "encoder/embedding/embeddings")),
+    "float64": (cast_array("float64", KERNEL), same),
+    "int32": (cast_array("int32", KERNEL), f"{KERNEL} must hold float32.*Received: int32"),
+    "int8": (cast_array("int8", KERNEL), f"{KERNEL} must hold float32.*Received: int8"),
+    "text": (cast_array("U9", KERNEL), f"{KERNEL} must hold float32.*Received: <U"),
+    "NaN": (arrays(lambda s: s.update({KERNEL: s[KERNEL] * np.nan})), "must hold finite numbers"),
+    "rank": (arrays(lambda s: s.update(Wemb=s["Wemb"][0])), "Wemb must have the shape"),
+    "no bias": (arrays(lambda s: s.pop("decoder_ff_logit_out_b")), no_bias),
+    "truncated": (cut("opus.model1.npz"), "npz is damaged"),
+    "no options": (arrays(lambda s: s.pop("special:model.yml")), "must hold `special:model.yml`"),
+    "link": (link("opus.model1.npz"), same),
+    **{
+        f"pointer, {name}": (text(name, LFS), f"{name} is a Git LFS pointer")
+        for name in ("opus.model1.npz", "decoder.yml", "opus.vocab.yml", "source.spm")
+    },
+    "no vocabulary": (remove("opus.vocab.yml"), "must hold the file 'opus.vocab.yml'"),
+    "no spm": (remove("source.spm"), "must hold the file 'source.spm'"),
+    "names": (
+        replace("decoder.yml", "models:\n  - opus.model1.npz", "models: 1"),
+        "`models` must be a list of file names",
+    ),
+    "names of names": (
+        replace("decoder.yml", "models:\n  - opus.model1.npz", f"models: {'[' * 99}{']' * 99}"),
+        "`models` must be a list of file names",
+    ),
+    # Vocabularies.
+    "gzip": (
+        all_of(compress("opus.vocab.yml", "v.yml.gz"), name_vocabulary("v.yml.gz")),
+        same,
+    ),
+    "gzip, not named": (
+        all_of(
+            compress("opus.vocab.yml", "opus.vocab.yml.gz"),
+            remove("opus.vocab.yml"),
+            remove("decoder.yml"),
+        ),
+        same,
+    ),
+    "lines of pieces": (all_of(as_text, name_vocabulary("vocab.txt")), same),
+    "JSON": (all_of(as_json, name_vocabulary("vocab.json")), same),
+    "lines of pieces as YAML": (text("opus.vocab.yml", "</s>\n<unk>\n"), f"{ONE_LINE} 1, '</s>'"),
+    "list": (text("opus.vocab.yml", "- </s>\n- <unk>\n"), f"{ONE_LINE} 1, '- </s>'"),
+    "number": (text("opus.vocab.yml", "3\n"), f"{ONE_LINE} 1, '3'"),
+    "nothing": (text("opus.vocab.yml", ""), "opus.vocab.yml must have the pieces"),
+    "fewer pieces": (
+        replace("opus.vocab.yml", '">>fra<<": 124\n', ""),
+        "must have the same number of tokens",
+    ),
+    # Options.
+    "layers": (options(enc_depth=HUGE), "number of layers of the encoder.* 2. Received: 10000000"),
+    "fewer layers": (options(enc_depth=1), "number of layers of the encoder"),
+    "inner": (options(transformer_dim_ffn=HUGE), "must have the shape"),
+    "width": (options(dim_emb=2 * HUGE), "must have the shape"),
+    "no heads": (options(transformer_heads=0), "`num_heads`. Received: 0"),
+    "vocabularies": (options(dim_vocabs=125), "`dim-vocabs` must be two equal numbers"),
+    "RNN": (options(type="s2s"), "`type` must be 'transformer'"),
+    "positions": (options(transformer_train_position_embeddings=True), "train-position-embeddings"),
+    "factors": (options(lemma_dim_emb=8), "`lemma-dim-emb`"),
+    "tied layers": (options(transformer_tied_layers=[1, 1]), "`transformer-tied-layers`"),
+    "SSRU": (options(transformer_decoder_autoreg="rnn"), "`transformer-decoder-autoreg`"),
+    "pre-norm": (options(transformer_preprocess="n"), "`transformer-preprocess`"),
+    "gelu": (options(transformer_ffn_activation="gelu"), "must be 'swish' or 'silu' or 'relu'"),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder of each form, and what is read of it."""
+    model, path = opus_models.make_marian(), tmp_path_factory.mktemp("models")
+    written = opus_models.write_hub(model, path / "hub"), opus_models.write_npz(model, path / "npz")
+    return {folder.name: (folder, read_marian(folder)) for folder in written}
+
+
+@pytest.mark.parametrize(
+    "form, name", [(form, name) for form, rows in (("hub", HUB), ("npz", NPZ)) for name in rows]
+)
+def test_odd_folder_is_read_or_refused_in_one_line(form, name, folders, tmp_path):
+    change, outcome = {"hub": HUB, "npz": NPZ}[form][name]
+    folder, before = folders[form]
+    copied = shutil.copytree(folder, tmp_path / "model")
+    made = change(copied)
+    copied = made if isinstance(made, type(copied)) else copied
+    if not isinstance(outcome, str):
+        outcome(read_marian(copied), before)
+        return
+    tracemalloc.start()
+    try:
+        with pytest.raises((ValueError, FileNotFoundError), match=outcome) as caught:
+            read_marian(copied)
+        assert tracemalloc.get_traced_memory()[1] < 2**23, "as much as the files tell"
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "content", ['["</s>", "<unk>", "<pad>"]', "3", "null", '"</s>"', "{", "[["]
+)
+def test_vocabulary_of_a_run_that_is_another_is_refused(content, tmp_path):
+    (tmp_path / "source.model").write_bytes(opus_models.sentencepiece_models()[0])
+    (tmp_path / "vocabulary.json").write_text(content)
+    with pytest.raises(ValueError, match="vocabulary.json (must map each piece|is damaged)"):
+        MarianTokenizer.load(tmp_path / "source.model")
+
+
+def test_sentencepiece_model_that_is_cut_anywhere_is_refused():
+    (model, _) = opus_models.sentencepiece_models()
+    read_model(model)
+    # The last two bytes are an empty field.
+    for length in [*range(0, 3000), *range(3000, len(model) - 2, 997), len(model) - 3]:
+        with pytest.raises(ValueError, match="must be a whole SentencePiece model"):
+            read_model(model[:length])
+
+
+def test_zip_file_reads_nothing_outside_of_it(folders, tmp_path):
+    folder, _ = folders["hub"]
+    (tmp_path / "secret.json").write_text('{"secret": 1}')
+    link = zipfile.ZipInfo("config.json")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "opus.zip", "w") as file:
+        file.writestr(link, str(tmp_path / "secret.json"))
+        file.writestr("../../outside.spm", b"")
+        for path in folder.glob("*.s*"):
+            file.write(path, path.name)
+    with pytest.raises(ValueError, match="config.json is damaged"):
+        kt.import_marian(tmp_path / "opus.zip")
+    assert not list(tmp_path.parent.rglob("outside.spm"))
