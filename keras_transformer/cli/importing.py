@@ -32,7 +32,7 @@ def opus_mt(
         typer.Argument(
             metavar="FOLDER",
             help="Folder or zip file of the model, of the Hugging Face Hub or of Helsinki; or a "
-            "name on the Hub, which is downloaded.",
+            "name on the Hub, perhaps with `@REVISION`, which is downloaded.",
             show_default=False,
         ),
     ],

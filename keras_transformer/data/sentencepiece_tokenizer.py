@@ -235,14 +235,10 @@ def read_model(model):
     proto = ModelProto()
     try:
         proto.ParseFromString(content)
-        is_whole = proto.pieces and proto.HasField("normalizer_spec")
-    except DecodeError:  # the pieces before the damage may have been read
-        is_whole = False
-    if not is_whole:
-        raise ValueError(
-            f"`model` must be a whole SentencePiece model. Received: {source}, which is another "
-            "file, or cut"
-        )
+    except DecodeError:
+        proto.Clear()  # of the pieces before the damage
+    if not (proto.pieces and proto.HasField("normalizer_spec")):  # its last part
+        raise ValueError(f"`model` must be a whole SentencePiece model. Received: {source}")
     return content, proto
 
 

@@ -65,7 +65,7 @@ def damaged(path):
     """Turns errors of a reader into one that names the file."""
     try:
         yield
-    except PermissionError:
+    except OSError:  # of the disk
         raise
     except Exception as error:  # zipfile, zlib, NumPy and JSON raise many types
         raise ValueError(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -88,12 +89,12 @@ def read_marian(folder: types.Path) -> MarianModel:
             architecture does not.
     """
     folder = Path(folder)
-    if len(snapshots := [*folder.glob("snapshots/*/")]) == 1:  # of the Hub's cache
-        folder = snapshots[0]
     if not folder.is_dir():
         raise FileNotFoundError(f"The folder of the model must exist. Received: {str(folder)!r}")
     if (folder / "config.json").is_file():
         return read_hub(folder)
+    if len(snapshots := [*folder.glob("snapshots/*/")]) == 1:  # of the Hub's cache
+        return read_hub(snapshots[0])
     if any(folder.glob("*.npz")):
         return read_npz(folder)
     raise FileNotFoundError(
@@ -189,19 +190,12 @@ def _unpack(path, folder):
         if size > LARGEST:
             raise ValueError(f"{path} must unpack to at most {LARGEST} bytes. Received: {size}")
         for member, name in wanted.items():
-            with open(folder / name, "wb") as target:
-                for block in _blocks(path, archive, member):
-                    target.write(block)
-
-
-def _blocks(path, archive, member):
-    with damaged(path), archive.open(member) as source:
-        while block := source.read(2**20):
-            yield block
+            with damaged(path), archive.open(member) as source, open(folder / name, "wb") as target:
+                shutil.copyfileobj(source, target)
 
 
 def _is_hub_name(folder):
-    """Whether it is a name on the Hub: a path of which the first folder exists is a mistyped one."""
+    """Whether it is a name on the Hub; if its first part is a folder here, it is a path."""
     name = str(folder)
     return re.fullmatch(HUB_NAME, name) and not Path(name.partition("/")[0]).exists()
 

@@ -97,27 +97,23 @@ def read_hub(folder):
 
 def _weights(folder):
     """Returns the arrays of the file or of the shards of an index, and the path to show."""
-    if has_file(folder, WEIGHTS):
-        return map_safetensors(file_of(folder, WEIGHTS)), folder / WEIGHTS
-    if has_file(folder, INDEX):
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if has_file(folder, INDEX) and not has_file(folder, WEIGHTS):
         shards = read_mapping(file_of(folder, INDEX)).get("weight_map")
-        named = set(map(str, shards.values())) if isinstance(shards, dict) else {""}
-        if any(Path(name).name != name or not name for name in named):
+        if not isinstance(shards, dict) or any(Path(str(n)).name != n for n in shards.values()):
             raise ValueError(
                 f"{folder / INDEX}: `weight_map` must map each array to a file of the folder. "
                 f"Received: {reprlib.repr(shards)}"
             )
-        stored = {}
-        for name in sorted(named):
-            stored |= map_safetensors(file_of(folder, name))
-        return stored, folder / INDEX
-    for pickle in sorted(folder.glob("pytorch_model*.bin")):
+        files = [map_safetensors(file_of(folder, name)) for name in sorted(set(shards.values()))]
+        return {n: array for file in files for n, array in file.items()}, folder / INDEX
+    if pickles and not has_file(folder, WEIGHTS):
         command = (
             "from transformers import MarianMTModel as M; "
             f"M.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
         )
         raise ValueError(
-            f"{file_of(folder, pickle.name)} is a pickle, which can run any program when it is "
+            f"{file_of(folder, pickles[0].name)} is a pickle, which can run any program when it is "
             "read. Convert it where `transformers` and `torch` are installed, if you trust it: "
             f'python -c "{command}"'
         )
@@ -137,7 +133,7 @@ def _hub_vocabulary(folder):
                 "vocabulary; other tokens would have to be found inside of words. Received: "
                 f"{reprlib.repr(others)}"
             )
-        checked_vocabulary(vocabulary := vocabulary | added, path)
+        vocabulary = checked_vocabulary(vocabulary | added, path)
     return vocabulary
 
 

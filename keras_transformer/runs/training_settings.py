@@ -76,8 +76,8 @@ class TrainingSettings(Settings):
         ema_momentum: float in (0, 1). Momentum of an exponential moving average (EMA) of the
             weights. The EMA is validated, used to translate, and saved in place of the weights.
             Defaults to `null`: no EMA.
-        init_from: path of a run whose weights and vocabulary this run starts with. Defaults to
-            `null`.
+        init_from: path of a run whose weights and vocabulary this run starts with. A `Recipe` makes
+            it absolute. Defaults to `null`.
         translation_sample: int. Number of validation sentences to translate, for `val_bleu` and
             `val_chrf` in the logs. Defaults to `null`: no translation.
         translation_epochs: int. Epochs between translations of the sample. Defaults to `1`.

@@ -364,7 +364,7 @@ HUB = {
     "pieces": (other_pieces, "source.spm must be of the same model as the vocabulary"),
     "cut source.spm": (
         cut("source.spm"),
-        "must be a whole SentencePiece model.*source.spm.*or cut",
+        "must be a whole SentencePiece model.*source.spm",
     ),
     "cut at the end": (cut("target.spm", 0.999), "must be a whole SentencePiece model"),
     "text for target.spm": (text("target.spm", "a\nb\n"), "must be a whole SentencePiece model"),
