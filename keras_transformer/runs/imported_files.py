@@ -61,7 +61,7 @@ def names_in(settings, key, path):
 
 
 @contextlib.contextmanager
-def damaged(path):
+def damaged(path, how="is damaged"):
     """Turns errors of a reader into one that names the file."""
     try:
         yield
@@ -69,7 +69,7 @@ def damaged(path):
         raise
     except Exception as error:  # zipfile, zlib, NumPy and JSON raise many types
         raise ValueError(
-            f"{path} is damaged: {' '.join(str(error).split())}. Download it again."
+            f"{path} {how}: {' '.join(str(error).split())}. Download it again."
         ) from None
 
 
@@ -87,7 +87,7 @@ def read_text(path):
 
 def read_json(path):
     text = read_text(path)
-    with damaged(path):
+    with damaged(path, "is damaged, or not JSON"):
         return json.loads(text, strict=False)  # pieces may hold control characters
 
 
@@ -117,15 +117,15 @@ def map_safetensors(path):
         start = 8 + int.from_bytes(content[:8].tobytes(), "little")
         header = json.loads(content[8:start].tobytes())
         header.pop("__metadata__", None)
-        entries = {name: (entry["dtype"], entry["shape"]) for name, entry in header.items()}
-    for name, (kind, _) in entries.items():
+        kinds = {name: str(entry["dtype"]) for name, entry in header.items()}
+    for name, kind in kinds.items():
         if kind not in FLOATS:
             _refuse_numbers(path, name, kind)
     arrays = {}
     with damaged(path):
-        for name, (kind, shape) in entries.items():
+        for name, kind in kinds.items():
             first, last = header[name]["data_offsets"]
-            array = np.ndarray(shape, FLOATS[kind], content, start + first)
+            array = np.ndarray(header[name]["shape"], FLOATS[kind], content, start + first)
             if array.nbytes != last - first:
                 raise ValueError(f"{name} has {last - first} bytes, not {array.nbytes}")
             is_half = kind == "BF16"

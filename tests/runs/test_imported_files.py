@@ -378,7 +378,10 @@ HUB = {
     ),
     "a mark at the beginning": (replace(VOCABULARY, "{", "\ufeff{"), same),
     "raw control character": (replace(VOCABULARY, '"one', '"\x01one'), has_piece("\x01one")),
-    "text": (text(VOCABULARY, "</s>\n<unk>\na\n"), "vocab.json is damaged: Expecting value"),
+    "text": (
+        text(VOCABULARY, "</s>\n<unk>\na\n"),
+        "vocab.json is damaged, or not JSON: Expecting value",
+    ),
     "list": (text(VOCABULARY, '["</s>", "a"]'), r"vocab.json must map each piece.*\['</s>', 'a'\]"),
     "number": (text(VOCABULARY, "3"), "vocab.json must map each piece to its id.*Received: 3"),
     "nothing": (text(VOCABULARY, "null"), "vocab.json must map each piece to its id"),
