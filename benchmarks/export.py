@@ -176,18 +176,21 @@ def judge_n_best(translator, expected, served):
     rows = list(zip(served["texts"], served["scores"], served["translation"], strict=True))
     is_sorted = all(scores == sorted(scores, reverse=True) for _, scores, _ in rows)
     is_first = sum(texts[0] == best for texts, _, best in rows)
-    repeated = sum(len(texts) - len(set(texts)) for texts, _, _ in rows)
-    what = f"n-best sorted; {is_first} begin with the translation; {repeated} other tokens that are"
-    print_verdict(is_sorted and is_first == len(rows), f"{what} the same text")
+    found = [texts[: len(one)] for one, (texts, _, _) in zip(expected, rows, strict=True)]
+    repeated = sum(len(texts) - len(set(texts)) for texts in found)
+    what = f"n-best sorted; {is_first} begin with the translation; {repeated} texts are repeated"
+    print_verdict(is_sorted and is_first == len(rows) and not repeated, what)
     tokenizer = translator.target_tokenizer
     differences = []
     scored = iter(zip(served["log_prob"], served["tokens"], strict=True))
     for hypotheses, (texts, scores, _) in zip(expected, rows, strict=True):
-        for one, text, score in zip(hypotheses, texts, scores, strict=True):
+        for rank, (text, score) in enumerate(zip(texts, scores, strict=True)):
             log_prob, length = next(scored)
+            if rank >= len(hypotheses):
+                continue  # missing
             tokens = tokenizer.tokens(tokenizer.tokenize(tf.constant(text))).numpy()
             # The text of some hypotheses has other tokens than the search found.
-            if [token.decode() for token in tokens] == one.tokens[:-1]:
+            if [token.decode() for token in tokens] == hypotheses[rank].tokens[:-1]:
                 given = log_prob / float(penalty(length, 1, translator.settings))
                 differences.append(abs(given - score))
     what = f"`score` gives the scores of {len(differences)} n-best whose text has their tokens"

@@ -3,12 +3,14 @@
 Letters: B lines, P pieces of lines, b rows of a batch.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer_like import TokenizerLike, append_token
 from keras_transformer.decoding.batches import LONGEST_ROW, map_batches
+from keras_transformer.decoding.languages import tag_lines
 from keras_transformer.decoding.lines import token_ids_of
 from keras_transformer.decoding.long_lines import (
     LineCutter,
@@ -18,15 +20,19 @@ from keras_transformer.decoding.long_lines import (
     of_first_pieces,
 )
 from keras_transformer.decoding.model_search import (
+    kept_hypotheses,
+    max_lengths,
     most_hypotheses,
+    require_room,
     runtime_inputs,
     score_model,
     search_model,
     teacher_forcing,
     tree_of_model,
+    without_repeated_texts,
 )
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import penalty
+from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 
 LONGEST_ALIGNED = 256  # tokens: a picture of more cannot be read
@@ -101,7 +107,16 @@ class GraphTranslator:
     ) -> None:
         self.model, self.decoder = model, decoder
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.languages: list[str] = list(getattr(source_tokenizer, "languages", []))
         self._cutter = LineCutter(source_tokenizer)
+
+    def tagged(
+        self, text: tf.Tensor, languages: tf.Tensor | None = None, is_asked: Any = None
+    ) -> tf.Tensor:
+        """Returns lines with their tags, as `tag_lines`; also eagerly. Defaults to no languages."""
+        if languages is None:
+            languages, is_asked = tf.constant([""]), tf.constant([False])
+        return tag_lines(text, languages, is_asked, self.languages)
 
     def pieces(
         self,
@@ -121,7 +136,7 @@ class GraphTranslator:
         token_ids = token_ids_of(self.source_tokenizer, text)
         kept = token_ids[:, :longest_line]
         dropped = token_ids.row_lengths() - kept.row_lengths()
-        if getattr(self.source_tokenizer, "languages", None):
+        if self.languages:
             pieces = cut_behind_tags(self._cutter, kept, most, on_too_long, self.source_tokenizer)
         else:
             pieces = self._cutter.cut(kept, most, on_too_long)
@@ -131,6 +146,24 @@ class GraphTranslator:
     def with_end(self, token_ids: tf.RaggedTensor) -> tf.RaggedTensor:
         """Returns the rows with their end tokens."""
         return append_token(token_ids, self.model.config.end_token_id)
+
+    def prefixes(
+        self,
+        token_ids: tf.RaggedTensor,
+        pieces: Pieces,
+        limits: Sequence[tf.Tensor],
+    ) -> tf.RaggedTensor:
+        """Returns the prefix of each piece `(P, None)`, or raises as `require_room`; also eagerly.
+
+        Args:
+            token_ids: int32 `RaggedTensor` `(B, None)`, the prefix of each line.
+            pieces: `Pieces` of the lines.
+            limits: as in `max_lengths`, scalars or `(P,)`.
+        """
+        prefixes = of_first_pieces(token_ids, pieces.lines)
+        lengths = tf.cast(pieces.token_ids.row_lengths(), tf.int32) - 1
+        longest = tf.minimum(max_lengths(self.model.config, lengths, limits), self._longest())
+        return require_room(prefixes, longest, pieces.lines)
 
     def best_texts(self, token_ids: tf.Tensor) -> tf.Tensor:
         """Returns the texts `(b,)` of the best of the hypotheses `(b, R, T)`."""
@@ -142,6 +175,7 @@ class GraphTranslator:
         settings: Any,
         options: Options | None = None,
         *,
+        languages: tf.Tensor | None = None,
         strict: bool = True,
         longest_line: int | None = None,
     ) -> Translations:
@@ -153,23 +187,26 @@ class GraphTranslator:
                 `InvalidArgumentError`; there are no warnings.
             options: `Options` of the lines, `(B,)` or `(1,)`. Values beyond a range are taken as
                 its end. Defaults to one translation by the settings.
+            languages: string tensor `(B,)` or `(1,)`: the target language of each line, `""` for
+                none, as in `tag_lines`. Optional.
             strict: whether an error is raised if the numbers of a line are not finite.
             longest_line: as in `pieces`.
         """
+        text = self.tagged(text, languages, None if languages is None else languages != "")
         most = most_hypotheses(settings)
         options = (options or Options.default(settings)).of_lines(tf.size(text), most)
         longest_piece = settings.max_source_tokens - 1
         pieces = self.pieces(text, longest_piece, settings.on_too_long, longest_line)
-        prefixes = token_ids_of(self.target_tokenizer, options.target_prefix)
-        prefixes = of_first_pieces(prefixes[:, : self._longest() - 1], pieces.lines)
         n_best, alpha, max_length = (tf.gather(each, pieces.lines) for each in options[:3])
         _, length_ratio, extra_length, _ = runtime_inputs(settings)
+        prefixes = token_ids_of(self.target_tokenizer, options.target_prefix)
+        prefixes = self.prefixes(prefixes, pieces, (length_ratio, extra_length, max_length))
 
         def translate_batch(source, prefix, n_best, alpha, max_length):
             values = alpha, length_ratio, extra_length, max_length
-            rules = {"wanted": n_best, "strict": strict}
+            rules = {"wanted": kept_hypotheses(settings, n_best), "strict": strict}
             found = search_model(self.decoder, source, settings, values, most, prefix, **rules)
-            return self._parts_of_scores(found, n_best)
+            return self._parts_of_scores(*self._pick(found, settings), n_best)
 
         dtypes = tf.string, tf.float32, tf.int32, tf.int32
         parts = map_batches(
@@ -181,10 +218,24 @@ class GraphTranslator:
         )
         return self._of_lines(pieces, parts, options, settings)
 
-    def _parts_of_scores(self, found, n_best):
-        """Returns texts, log-probs, lengths and numbers of end tokens: `(b, R)`."""
+    def distinct(self, *result: tf.Tensor) -> SearchResult:
+        """Returns a `SearchResult`, given as its tensors, without repeated texts."""
+        found = SearchResult(*result)
+        return without_repeated_texts(found, self._texts(found))[0]
+
+    def _texts(self, found):
         shape = tf.shape(found.token_ids)
         texts = self.target_tokenizer.detokenize(tf.reshape(found.token_ids, [-1, shape[2]]))
+        return tf.reshape(texts, shape[:2])
+
+    def _pick(self, found, settings):
+        """Returns a search's result and its texts, distinct ones if the settings say so."""
+        texts = self._texts(found)
+        return without_repeated_texts(found, texts) if settings.distinct_texts else (found, texts)
+
+    def _parts_of_scores(self, found, texts, n_best):
+        """Returns texts, log-probs, lengths and numbers of end tokens: `(b, R)`."""
+        shape = tf.shape(found.token_ids)
         is_wanted = tf.range(shape[1]) < n_best[:, None]
         is_there = is_wanted & (found.scores != IMPOSSIBLE)
         totals = tf.where(is_there, tf.reduce_sum(found.log_probs, axis=2), IMPOSSIBLE)
@@ -192,7 +243,7 @@ class GraphTranslator:
         lengths = tf.where(is_there, found.lengths, 0)
         is_end = found.token_ids == self.model.config.end_token_id
         is_end &= tf.sequence_mask(lengths, shape[2])
-        texts = tf.where(lengths > 0, tf.reshape(texts, shape[:2]), "")
+        texts = tf.where(lengths > 0, texts, "")
         return texts, totals, lengths, tf.math.count_nonzero(is_end, axis=2, dtype=tf.int32)
 
     def _of_lines(self, pieces, parts, options, settings):
@@ -237,7 +288,7 @@ class GraphTranslator:
         tokenizers = self.source_tokenizer, self.target_tokenizer
         columns = [
             self.with_end(token_ids_of(tokenizer, text))
-            for tokenizer, text in zip(tokenizers, (source, target), strict=True)
+            for tokenizer, text in zip(tokenizers, (self.tagged(source), target), strict=True)
         ]
         longest = tf.maximum(*(column.row_lengths() for column in columns))
 
@@ -269,7 +320,7 @@ class GraphTranslator:
             self.with_end(token_ids_of(tokenizer, text)[:, : most - 1]).to_tensor(
                 config.pad_token_id
             )
-            for tokenizer, text in zip(tokenizers, (source, target), strict=True)
+            for tokenizer, text in zip(tokenizers, (self.tagged(source), target), strict=True)
         ]
         is_token = [column != config.pad_token_id for column in columns]
 
@@ -299,7 +350,7 @@ class GraphTranslator:
             string tensor, the tokens; int32, the parents; float32, the log-probs; and bool, whether
             the best translation begins with the hypothesis: each `(B, T, W)`.
         """
-        pieces = self.pieces(text, settings.max_source_tokens - 1, "truncate")
+        pieces = self.pieces(self.tagged(text), settings.max_source_tokens - 1, "truncate")
         source = pieces.token_ids.to_tensor(self.model.config.pad_token_id)
         found, tree = tree_of_model(self.decoder, source, settings)
         tokens = self.target_tokenizer.tokens(tree.token_ids)

@@ -53,6 +53,8 @@ class Hypothesis:
             end token.
         dropped_tokens: int. The number of source tokens that were cut off because the line was too
             long.
+        cut_off: bool. Whether the translation, or a piece of it, reached its maximum length and has
+            no end token.
 
     Example:
 
@@ -77,6 +79,7 @@ class Hypothesis:
     attention: Attention | None = None
     pieces: int = 1
     dropped_tokens: int = 0
+    cut_off: bool = False
 
     @property
     def log_prob(self) -> float:
@@ -156,14 +159,14 @@ class Hypothesis:
         return scores.mean(axis=(0, 1)).argmax(axis=-1).tolist()
 
 
-def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_id):
+def hypotheses_of(source, result, source_tokenizer, target_tokenizer, config):
     """Yields the hypotheses of each sentence: at least one, with the score -inf if impossible.
 
     Args:
         source: int32 tensor `(B, S)`, with the end tokens, padded.
         result: `SearchResult`.
         source_tokenizer, target_tokenizer: `TokenizerLike`.
-        pad_token_id: int.
+        config: has the ids of the padding and end tokens.
     """
     token_ids, lengths, scores, log_probs = (tensor.numpy() for tensor in result)
     sentences, ranks, longest = token_ids.shape
@@ -171,7 +174,7 @@ def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_
     texts = texts.numpy().reshape([sentences, ranks])
     tokens = target_tokenizer.tokens(result.token_ids).numpy()
     source_tokens = source_tokenizer.tokens(tf.constant(source)).numpy()
-    source_lengths = np.count_nonzero(source != pad_token_id, axis=1)
+    source_lengths = np.count_nonzero(source != config.pad_token_id, axis=1)
     for row, source_length in enumerate(source_lengths):
         count = max(1, np.count_nonzero(scores[row] > IMPOSSIBLE))
         yield [
@@ -181,6 +184,7 @@ def hypotheses_of(source, result, source_tokenizer, target_tokenizer, pad_token_
                 source_tokens=[t.decode() for t in source_tokens[row, :source_length]],
                 tokens=[t.decode() for t in tokens[row, rank, :length]],
                 log_probs=log_probs[row, rank, :length].tolist(),
+                cut_off=bool(length and token_ids[row, rank, length - 1] != config.end_token_id),
             )
             for rank, length in enumerate(lengths[row, :count])
         ]
@@ -240,4 +244,5 @@ def _join(pieces, penalty):
         tokens=tokens,
         log_probs=log_probs,
         pieces=len(pieces),
+        cut_off=any(piece.cut_off for piece in pieces),
     )

@@ -153,18 +153,6 @@ def cut_behind_tags(
     return pieces._replace(token_ids=tf.concat([tags, pieces.token_ids], axis=1))
 
 
-def add_tags(text: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
-    """Returns lines with the tags of their target languages in front.
-
-    Args:
-        text: string tensor `(B,)`. Lines without text get no tag.
-        languages: string tensor `(B,)` or `(1,)`, codes such as `"fra"`; empty: no tag.
-    """
-    is_plain = (languages == "") | (tf.strings.strip(text) == "")
-    tags = tf.strings.join([">>", languages, "<< "])
-    return tf.where(is_plain, text, tf.strings.join([tf.broadcast_to(tags, tf.shape(text)), text]))
-
-
 def _cuts(starts, ends, most, places):
     """Returns the ends of the pieces that begin at `starts`, in lines that end at `ends`."""
     furthest = tf.minimum(starts + most, ends)

@@ -5,12 +5,15 @@ source length, T target length.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import make_search
-from keras_transformer.decoding.search import SearchResult, StepOutput
+from keras_transformer.decoding.lines import refuse_first
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE
+from keras_transformer.decoding.search import SearchResult, StepOutput, select
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.search_tree import SearchTree, search_with_tree
 from keras_transformer.types import Tensor
@@ -60,7 +63,8 @@ def search_model(
         runtime_values: tensors of the dtypes of `RUNTIME_SPECS`, scalars or `(B,)`. Defaults to
             those of the settings.
         n_best: int. Translations of each sentence. Defaults to `1`.
-        target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. Optional.
+        target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. Those beyond the
+            maximum length are cut off, see `require_room`. Optional.
         **options: `wanted` and `strict` of `Search`.
 
     Returns:
@@ -70,7 +74,7 @@ def search_model(
         ValueError: if `n_best` exceeds the beam.
     """
     alpha, *limits = runtime_values or runtime_inputs(settings)
-    longest = _max_lengths(model.config, encoder_token_ids, limits, target_prefix)
+    longest = _max_lengths(model.config, encoder_token_ids, limits)
     cache = model.init_cache(encoder_token_ids)
     search = _search_of(model.decode_step, model.config, settings, alpha, n_best, **options)
     start = model.config.start_token_id
@@ -120,6 +124,41 @@ def search_fixed(
 def most_hypotheses(settings: SearchSettings) -> int:
     """Returns the number of hypotheses of a sentence: 1 if the search is greedy or draws."""
     return settings.beam_size if settings.sampler is None else 1
+
+
+def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
+    """Returns how many hypotheses a search keeps, so that `n_best` can be picked from them.
+
+    `n_best` is an int or an int32 tensor. The search for the best one alone is the shortest.
+    """
+    if not settings.distinct_texts:
+        return n_best
+    most = most_hypotheses(settings)
+    is_one = n_best == 1
+    return tf.where(is_one, 1, most) if tf.is_tensor(n_best) else 1 if is_one else most
+
+
+def without_repeated_texts(
+    result: SearchResult, texts: tf.Tensor
+) -> tuple[SearchResult, tf.Tensor]:
+    """Returns hypotheses and their texts without those whose text a better one has.
+
+    Args:
+        result: `SearchResult` `(B, R)`.
+        texts: string tensor `(B, R)`.
+
+    Returns:
+        the same shapes. Missing hypotheses come last, as in every `SearchResult`.
+    """
+    is_equal = texts[:, :, None] == texts[:, None, :]
+    ranks = tf.range(tf.shape(texts)[1])
+    is_repeated = tf.reduce_any(is_equal & (ranks[:, None] > ranks), axis=2)
+    result = result._replace(
+        lengths=tf.where(is_repeated, 0, result.lengths),
+        scores=tf.where(is_repeated, IMPOSSIBLE, result.scores),
+    )
+    order = tf.argsort(tf.cast(is_repeated, tf.int32), axis=1, stable=True)
+    return select((result, tf.where(is_repeated, "", texts)), order)
 
 
 def require_n_best(settings: SearchSettings, n_best: int) -> None:
@@ -194,21 +233,48 @@ def longest_target(source_length: int, settings: SearchSettings, config: Any) ->
     return max(1, min(longest, config.max_sequence_length) if is_learned else longest)
 
 
-def _max_lengths(config, encoder_token_ids, limits, target_prefix=None):
-    """Maximum number of tokens of each sentence, with the end token; 0 for empty sentences."""
+def _max_lengths(config, encoder_token_ids, limits):
+    is_token = encoder_token_ids != config.pad_token_id
+    lengths = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)
+    return max_lengths(config, lengths - 1, limits)
+
+
+def max_lengths(config: Any, lengths: tf.Tensor, limits: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the maximum number of tokens of translations, end token and prefix included.
+
+    Args:
+        config: as in `SearchModel`.
+        lengths: int32 tensor `(B,)`: tokens of each source, without the end token.
+        limits: `length_ratio`, `extra_length` and `max_length`, as in `search_model`.
+
+    Returns:
+        int32 tensor `(B,)`, 0 for empty sources.
+    """
     length_ratio, extra_length, max_length = limits
-    lengths = _count_tokens(encoder_token_ids, config) - 1
     # float64 rounds as Python does. `max_length` is in the range of int32.
     longest = tf.floor(length_ratio * tf.cast(lengths, tf.float64))
     longest = longest + tf.cast(extra_length, tf.float64)
     longest = tf.minimum(longest, tf.cast(max_length, tf.float64))
     longest = tf.maximum(tf.cast(longest, tf.int32), 1)
-    if target_prefix is not None:
-        longest = tf.maximum(longest, _count_tokens(target_prefix, config) + 1)
     if config.positions == "learned":
         longest = tf.minimum(longest, config.max_sequence_length)
     return tf.where(lengths > 0, longest, 0)
 
 
-def _count_tokens(token_ids, config):
-    return tf.math.count_nonzero(token_ids != config.pad_token_id, axis=1, dtype=tf.int32)
+def require_room(prefixes: tf.RaggedTensor, longest: tf.Tensor, lines: tf.Tensor) -> Any:
+    """Returns the prefixes; raises, as `refuse_first`, if one leaves no room for another token.
+
+    Args:
+        prefixes: int32 `RaggedTensor` `(B, None)`.
+        longest: int32 tensor `(B,)`, the maximum lengths; 0 for empty sources, which get no prefix.
+        lines: int64 tensor `(B,)`, the line of each row.
+    """
+    lengths = tf.cast(prefixes.row_lengths(), tf.int32)
+    return refuse_first(
+        (lengths >= longest) & (longest > 0),
+        "`target_prefix` must leave room for one more token. Received: in line {}, a prefix of {} "
+        "tokens for a translation of at most {}. Shorten it, or raise the limits: `max_length`, "
+        "`extra_length`, `length_ratio`",
+        [tf.strings.as_string(each) for each in (lines + 1, lengths, longest)],
+        prefixes,
+    )

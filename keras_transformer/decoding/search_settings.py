@@ -36,8 +36,7 @@ class SearchSettings(Settings):
             extra_length` tokens, the product rounded down. Defaults to `1.0`.
         extra_length: int from 0 to 1,000,000, in tokens. Defaults to `50`, the paper's.
         max_length: int from 1 to 1,000,000. A translation also has at most this number of tokens,
-            the end token included; one with a target prefix, at least the prefix and one token.
-            Defaults to no such limit.
+            the end token and a target prefix included. Defaults to no such limit.
         processors: tuple of callables that constrain the next token, such as those of
             `decoding.processors`. Defaults to none.
         sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
@@ -51,6 +50,10 @@ class SearchSettings(Settings):
             else with a word, and their translations are joined by a space; `"truncate"`: only the
             words within the bound are translated; `"error"`: a longer line is an error. Defaults to
             `"split"`.
+        distinct_texts: bool. Whether a translation is left out if a better one has the same text,
+            in other tokens; then the search goes on until `beam_size` hypotheses are final, and
+            the next best ones take the places. The best translation is the same. Defaults to
+            `True`.
 
     `alpha`, `length_ratio`, `extra_length`, `max_length`, `max_source_tokens` and `on_too_long` may
     change from call to call at no cost, except that a compiled search is compiled for its maximum
@@ -77,6 +80,7 @@ class SearchSettings(Settings):
     sampler: object = None
     max_source_tokens: int | None = None
     on_too_long: str = "split"
+    distinct_texts: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,13 +33,13 @@ from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, j
 from keras_transformer.decoding.lines import checked_lines, require_at_most, token_ids_of
 from keras_transformer.decoding.long_lines import (
     join_translations,
-    of_first_pieces,
     warn_of_long_lines,
 )
 from keras_transformer.decoding.model_search import (
     IDS,
     RUNTIME_SPECS,
     EncoderDecoder,
+    kept_hypotheses,
     require_n_best,
     runtime_inputs,
     score_model,
@@ -53,6 +53,12 @@ from keras_transformer.layers.arguments import require_positive
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _CUT_INPUTS = _TEXT, tf.TensorSpec([], tf.int64)
 _RESULT_IDS = tf.TensorSpec([None, None, None], tf.int32)
+_RESULT = SearchResult(
+    token_ids=_RESULT_IDS,
+    lengths=tf.TensorSpec([None, None], tf.int32),
+    scores=tf.TensorSpec([None, None], tf.float32),
+    log_probs=tf.TensorSpec([None, None, None], tf.float32),
+)
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
 # Size of the LRU cache of traced searches: a graph of a frozen translator holds all weights.
@@ -80,18 +86,20 @@ class Translator:
         **settings: those of `SearchSettings`: `beam_size=4`, `length_penalty="gnmt"`, `alpha=0.6`,
             `count_end_token=True`, `stopping="exhaustive"`, `length_ratio=1.0`, `extra_length=50`,
             `max_length=None`, `processors=()`, `sampler=None`, `max_source_tokens=None`,
-            `on_too_long="split"`.
+            `on_too_long="split"`, `distinct_texts=True`.
 
     Call arguments:
         lines: list of strings, or one string.
-        n_best: int, at most `beam_size`. Number of translations of each line. Optional.
+        n_best: int, at most `beam_size`. Number of translations of each line; fewer, if the search
+            finds fewer of different text, see `distinct_texts`. Optional.
         return_attention: bool. Also return the attention scores. They need a second pass of the
             model over the translations. A line that would have to be split is then an error.
             Defaults to `False`.
         target_prefix: list of strings, one per line, or one string for all lines: the forced
-            beginning of the translation. Optional.
+            beginning of the translation. Its tokens count in the maximum length. Optional.
         target_language: code of the language to translate to, of a model that has several, such as
-            `"fra"`: that of all lines. See `MarianTokenizer.languages`. Optional.
+            `"fra"`: that of all lines. See `MarianTokenizer.languages`. A line may also begin with
+            its tag, `>>fra<<`; without either, it is translated without one. Optional.
         batch_sentences: int. Maximum number of sentences that are decoded together. Batches of long
             sentences hold fewer. Defaults to `256`.
         on_progress: callable, called after each batch with the number of lines that it finished.
@@ -111,7 +119,9 @@ class Translator:
         TypeError: if a line is not a string, a setting is unknown, or a tokenizer lacks a member
             of `TokenizerLike`.
         ValueError: if the backend is not TensorFlow, the vocabularies of model and tokenizer
-            differ, a line is too long and `on_too_long="error"`, or a setting is out of its range.
+            differ, a line is too long and `on_too_long="error"`, a setting is out of its range, a
+            prefix leaves no room for another token, or `target_language` or the tag of a line is
+            not one of the model's, or they differ.
 
     Example with an untrained model; `load_run` returns the translator of a trained run:
 
@@ -121,8 +131,8 @@ class Translator:
     >>> translator = keras_transformer.Translator(keras_transformer.Transformer(config), tokenizer)
     >>> len(translator(["a house", "", "a mouse"]))
     3
-    >>> [hypothesis.score for hypothesis in translator("a house", n_best=2)] # doctest: +ELLIPSIS
-    [-..., -...]
+    >>> [hypothesis.score for hypothesis in translator("a house", n_best=1)] # doctest: +ELLIPSIS
+    [-...]
 
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1, for the search.
@@ -159,6 +169,7 @@ class Translator:
             for rule in ON_TOO_LONG
         }
         self._detokenize = _as_graph(graph.best_texts, tokenizers[1], _RESULT_IDS)
+        self._distinct = _as_graph(graph.distinct, tokenizers[1], *_RESULT)
         self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
         self._tracing = threading.Lock()
         self._compiled = CompiledSearches(self.model, compiled)
@@ -178,16 +189,16 @@ class Translator:
     ) -> Any:
         is_one = isinstance(lines, str)
         lines = [lines] if isinstance(lines, str) else list(lines)
-        if target_language is not None:
-            lines = self._tagged(lines, target_language)
         if n_best is not None:
             require_positive(n_best=n_best)
         search_settings = self._bounded(replace(self.settings, **settings))
         require_n_best(search_settings, n_best or 1)
-        pieces = self._pieces(lines, search_settings, must_be_whole=return_attention)
+        text = self._sources(lines, "lines", target_language)
+        pieces = self._pieces(text, search_settings, must_be_whole=return_attention)
         columns = [pieces.token_ids]
         if target_prefix is not None:
-            columns += [self._prefixes(target_prefix, len(lines), pieces.lines)]
+            prefixes = self._prefixes(target_prefix, len(lines))
+            columns += [self._graph.prefixes(prefixes, pieces, runtime_inputs(search_settings)[1:])]
         search = self._search(search_settings, n_best or 1, target_prefix is not None)
         return_hypotheses = n_best is not None or return_attention
 
@@ -237,10 +248,11 @@ class Translator:
         """
         search_settings = self._bounded(replace(self.settings, **settings))
         require_n_best(search_settings, n_best)
-        self._pieces(["."], search_settings, must_be_whole=False)  # traces
+        kept = kept_hypotheses(search_settings, n_best)
+        self._pieces(tf.constant(["."]), search_settings, must_be_whole=False)  # traces
         self._detokenize(tf.zeros([1, 1, 1], tf.int32))
         for shape in itertools.product(batch_sizes, source_lengths):
-            self._compiled.warm_up(search_settings, n_best, shape)
+            self._compiled.warm_up(search_settings, kept, shape)
             if on_progress is not None:
                 on_progress(1)
 
@@ -286,20 +298,19 @@ class Translator:
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
-        source_ids = self._whole(sources, "sources", self.source_tokenizer)
-        target_ids = self._whole(targets, "targets", self.target_tokenizer)
+        source_text = self._sources(sources, "sources")
+        source_ids = self._whole(source_text, "sources", self.source_tokenizer)
+        target_ids = self._whole(
+            checked_lines(targets, "targets"), "targets", self.target_tokenizer
+        )
         pad = self.model.config.pad_token_id
         return map_rows(self._score, [source_ids, target_ids], pad, batch_sentences, on_progress)
 
-    def _tagged(self, lines: list[str], target_language: str) -> list[str]:
-        """Returns lines that begin with the tag of a language."""
-        languages = getattr(self.source_tokenizer, "languages", [])
-        if target_language not in languages:
-            raise ValueError(
-                "`target_language` must be a language that the model has a tag for: "
-                f"{', '.join(languages) or 'it has none'}. Received: {target_language!r}"
-            )
-        return [f">>{target_language}<< {line}" if line.strip() else line for line in lines]
+    def _sources(self, lines, name, target_language=None):
+        """Returns the lines, checked and with the tags of their target language, as a tensor."""
+        text = tf.constant(checked_lines(lines, name), tf.string)
+        languages = None if target_language is None else tf.constant([f"{target_language}"])
+        return self._graph.tagged(text, languages, tf.constant([True]))
 
     def _bounded(self, settings):
         """Returns settings with `max_source_tokens` set, and checked against learned positions."""
@@ -313,9 +324,8 @@ class Translator:
             )
         return replace(settings, max_source_tokens=bound)
 
-    def _pieces(self, lines, settings, must_be_whole):
+    def _pieces(self, text, settings, must_be_whole):
         """Returns the lines with their end tokens, split or truncated by `on_too_long`."""
-        text = tf.constant(checked_lines(lines, "lines"), tf.string)
         most, on_too_long = settings.max_source_tokens, settings.on_too_long
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
@@ -325,7 +335,7 @@ class Translator:
 
     def _whole(self, lines, name, tokenizer):
         """Returns the lines with their end tokens; raises if one is too long to be decoded."""
-        token_ids = token_ids_of(tokenizer, checked_lines(lines, name))
+        token_ids = token_ids_of(tokenizer, lines)
         config = self.model.config
         if config.positions == "learned":
             bound = config.max_sequence_length, "the model's learned positions"
@@ -336,8 +346,8 @@ class Translator:
             require_at_most(most, "to fit into memory", token_ids, name, advice)
         return self._graph.with_end(token_ids)
 
-    def _prefixes(self, target_prefix, count, lines):
-        """Returns the ragged prefix ids of each piece. Only the first piece of a line has some."""
+    def _prefixes(self, target_prefix, count):
+        """Returns the ragged prefix ids of each line."""
         is_for_all = isinstance(target_prefix, str)
         target_prefix = [target_prefix] * count if is_for_all else list(target_prefix)
         if len(target_prefix) != count:
@@ -345,20 +355,24 @@ class Translator:
                 "`target_prefix` must be one string, or one for each line. "
                 f"Received: {len(target_prefix)} prefixes, {count} lines"
             )
-        prefixes = self._whole(target_prefix, "target_prefix", self.target_tokenizer)
-        return of_first_pieces(prefixes[:, :-1], lines)
+        target_prefix = checked_lines(target_prefix, "target_prefix")
+        return self._whole(target_prefix, "target_prefix", self.target_tokenizer)[:, :-1]
 
     def _search(self, settings, n_best, has_prefix):
         """Returns a search `(source, *prefix) -> SearchResult`."""
         values = runtime_inputs(settings)
-        find_compiled = self._compiled.of_call(settings, n_best, has_prefix)
+        kept = kept_hypotheses(settings, n_best)
+        find_compiled = self._compiled.of_call(settings, kept, has_prefix)
 
         def search(source, *prefix):
             found = find_compiled(source.shape)
             if found is None:
                 with self._tracing:  # otherwise several threads would trace the same graph
-                    found = self._search_graph(settings.graph_settings, n_best, has_prefix)
-            return found(values, source, *prefix)
+                    found = self._search_graph(settings.graph_settings, kept, has_prefix)
+            result = found(values, source, *prefix)
+            if n_best > 1 and settings.distinct_texts:
+                result = SearchResult(*(each[:, :n_best] for each in self._distinct(*result)))
+            return result
 
         return search
 
@@ -400,7 +414,7 @@ class Translator:
 
     def _hypotheses(self, source, result):
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return hypotheses_of(source, result, *tokenizers, self.model.config.pad_token_id)
+        return hypotheses_of(source, result, *tokenizers, self.model.config)
 
     def _with_attention(self, source, result, batch_sentences):
         """Returns the hypotheses of each sentence with attention scores, by a teacher-forced pass.

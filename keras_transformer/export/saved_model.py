@@ -42,7 +42,8 @@ def export_saved_model(
       `truncated`. Missing translations are empty, with the score -inf. The options have the
       defaults of the translator, and its beam, in `SignatureDef.defaults`, for TensorFlow Serving.
       A model of several target languages also has the option `target_language`, string, such as
-      `fra`; see `MarianTokenizer`.
+      `fra`; see `MarianTokenizer`. The translations of a line are distinct, as `distinct_texts` of
+      the translator says.
     - `score`: `source` and `target`, string `(B,)`; returns `log_prob`, float32 `(B,)`, the
       log-probability of each target with its end token; `tokens`, int32 `(B,)`, their number; and
       `perplexity`, float32 `(B,)`. They are NaN for lines of more tokens than 2,048 or the learned
@@ -64,7 +65,8 @@ def export_saved_model(
     and the others by their names; there, options have their defaults in Python too.
 
     A call with a scalar or a matrix of strings raises an `InvalidArgumentError` that names the
-    shape.
+    shape. So do a prefix that leaves no room for another token within the maximum length, a
+    `target_language` that the model does not have, and a line that begins with another tag.
 
     It searches by the settings of the translator. A line of more than `max_source_tokens` tokens is
     treated as `on_too_long` says: by default it is translated in pieces, joined by a space. What

@@ -7,7 +7,6 @@ import tensorflow as tf
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.graph_translator import GraphTranslator, Options
 from keras_transformer.decoding.lines import token_ids_of
-from keras_transformer.decoding.long_lines import add_tags
 from keras_transformer.decoding.model_search import most_hypotheses
 from keras_transformer.decoding.translator import Translator
 
@@ -64,27 +63,29 @@ def _translations(graph, settings, most):
     """`serve` and `translate_n_best`. Both call one graph, which is in the SavedModel once."""
     defaults = Options.default(settings, most)
 
-    @tf.function(input_signature=[_column("text"), *_OPTIONS], autograph=False)
-    def search(text, *options):
+    no_language = tf.constant([""])
+    specs = [_column("text"), _column("target_language"), *_OPTIONS]
+
+    @tf.function(input_signature=specs, autograph=False)
+    def search(text, languages, *options):
         bounds = {"strict": False, "longest_line": LONGEST_LINE}
-        return graph.translate(text, settings, Options(*options), **bounds)
+        languages = languages if graph.languages else None
+        return graph.translate(text, settings, Options(*options), languages=languages, **bounds)
 
     @tf.function(input_signature=[_column("text")], autograph=False)
     def serve(text):
-        found = search(_vector(text=text), *Options.default(settings))
+        found = search(_vector(text=text), no_language, *Options.default(settings))
         return {
             "translation": found.texts[:, 0],
             "score": found.scores[:, 0],
             "truncated": found.truncated,
         }
 
-    def answer(text, target_language=None, **options):
+    def answer(text, target_language=no_language, **options):
         text = _vector(text=text)
-        if target_language is not None:
-            languages = _rows_of(text, target_language=target_language)
-            text = add_tags(text, languages["target_language"])
+        languages = _rows_of(text, target_language=target_language)["target_language"]
         options = _rows_of(text, **options)
-        found = search(text, *Options(**options))
+        found = search(text, languages, *Options(**options))
         longest = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, most)
         return {
             "translations": found.texts[:, :longest],
@@ -93,8 +94,7 @@ def _translations(graph, settings, most):
             "truncated": found.truncated,
         }
 
-    has_languages = bool(getattr(graph.source_tokenizer, "languages", None))
-    translate_n_best = _with_options(answer, defaults, has_languages)
+    translate_n_best = _with_options(answer, defaults, bool(graph.languages))
     return {"serve": serve, "translate_n_best": translate_n_best}
 
 

@@ -4,7 +4,6 @@ import functools
 import json
 import math
 from dataclasses import replace
-from unittest import mock
 
 import keras_hub
 import numpy as np
@@ -13,7 +12,8 @@ import tensorflow as tf
 
 from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
 from keras_transformer.data.number_corpus import number_names
-from keras_transformer.decoding import model_search
+from keras_transformer.decoding.graph_translator import Options
+from keras_transformer.decoding.model_search import max_lengths, runtime_inputs
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import randomize, token_inputs
@@ -93,7 +93,8 @@ def by_hand(translator, line, tokens):
 
 def test_hypotheses_carry_what_the_full_pass_says_of_them(translator):
     lines = LINES[:3]
-    all_hypotheses = translator(lines, n_best=3, return_attention=True)
+    options = {"return_attention": True, "distinct_texts": False}
+    all_hypotheses = translator(lines, n_best=3, **options)
     assert [best[0].text for best in all_hypotheses] == translator(lines)
     for line, hypotheses in zip(lines, all_hypotheses, strict=True):
         assert len(hypotheses) == (3 if line else 1)
@@ -149,19 +150,120 @@ def test_score_of_a_translation_is_that_of_the_search(translator, beam_size, cou
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_translation_begins_with_its_prefix(translator, beam_size):
     lines, prefixes = ["one", "", "two", "seven"], ["drei", "acht", "", "drei und zwanzig"]
-    translations = translator(lines, target_prefix=prefixes, beam_size=beam_size)
-    free = translator(lines, beam_size=beam_size)
+    search = {"beam_size": beam_size, "extra_length": 12}
+    translations = translator(lines, target_prefix=prefixes, **search)
+    free = translator(lines, **search)
     assert translations[1] == ""  # an empty line stays empty
     assert translations[2] == free[2]  # no prefix
     for translation, prefix in zip(translations, prefixes, strict=True):
         assert not translation or translation.startswith(prefix)
-    cut = translator(lines, target_prefix=prefixes, beam_size=beam_size, max_length=1, n_best=1)
-    counts = [len(translator.target_tokenizer.tokenize(prefix)) + 1 for prefix in prefixes]
-    assert [len(best.tokens) for (best,) in cut] == [counts[0], 0, *counts[2:]]
-    together = translator(lines, target_prefix="drei", beam_size=beam_size)
+    together = translator(lines, target_prefix="drei", **search)
     assert together[0] == translations[0] != free[0]
     with pytest.raises(ValueError, match="2 prefixes"):
         translator(lines, target_prefix=["drei", "acht"])
+
+
+PREFIX = "drei und zwanzig"
+# Settings, in which `count` is the number of the prefix's tokens -> the limit that it leaves.
+LIMITS = {
+    "the maximum length": (lambda count: {"max_length": count}, lambda count, source: count),
+    "less than the prefix": (lambda count: {"max_length": 1}, lambda count, source: 1),
+    "the extra length": (
+        lambda count: {"length_ratio": 0.0, "extra_length": count},
+        lambda count, source: count,
+    ),
+    "the length ratio": (
+        lambda count: {"length_ratio": 0.6, "extra_length": 0},
+        lambda count, source: int(0.6 * source),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_prefix_without_room_is_an_error_with_its_numbers(translator, name):
+    """In Python and in the graph of a SavedModel, before anything is searched."""
+    settings, limit = LIMITS[name]
+    tokenizer = translator.source_tokenizer
+    lines, prefixes = ["two", "", "one hundred"], ["", PREFIX * 99, PREFIX]
+    count, source = len(tokenizer.tokenize(PREFIX)), len(tokenizer.tokenize(lines[-1]))
+    settings = settings(count)
+    words = (
+        f"line 3, a prefix of {count} tokens for a translation of at most {limit(count, source)}. "
+    )
+    with pytest.raises(ValueError, match=words):
+        translator(lines, target_prefix=prefixes, **settings)
+    made = replace(translator.settings, **settings)
+    options = Options.default(made)._replace(target_prefix=tf.constant(prefixes))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        in_graph(translator, made)(tf.constant(lines), *options)
+
+
+def in_graph(translator, settings):
+    """The texts, scores, lengths of what a SavedModel has, with options for each line."""
+
+    @tf.function
+    def translate(text, *options):
+        return translator._graph.translate(text, settings, Options(*options))
+
+    return translate
+
+
+def test_prefix_with_room_for_one_token_is_translated_to_it(translator):
+    count = len(translator.source_tokenizer.tokenize(PREFIX))
+    for limits in (
+        {"max_length": count + 1, "extra_length": 50},
+        {"length_ratio": 0.0, "extra_length": count + 1},
+    ):
+        (best,) = translator("two", target_prefix=PREFIX, n_best=1, **limits)
+        assert len(best.tokens) == count + 1 and best.text.startswith(PREFIX)
+
+
+def test_cut_off_says_that_the_end_token_is_missing(translator):
+    lines = [*LINES, "one hundred " * 20]
+    found = translator(lines, n_best=2, max_length=7, max_source_tokens=20)
+    cut = {one.cut_off for line in found for one in line}
+    assert cut == {True, False}, "both occur"
+    for one in (one for line in found for one in line):
+        ends = one.tokens.count("</s>")
+        assert one.cut_off == bool(one.tokens and ends < one.pieces)
+    assert not translator.score("one", "eins").cut_off
+
+
+@pytest.fixture(scope="module")
+def ambiguous(translator):
+    """Few tokens with few texts, so that many hypotheses have equal texts."""
+    tokenizer, texts = translator.source_tokenizer, ["▁", "o", "n", "▁o", "▁on", "on", "</s>"]
+    ids = range(tokenizer.vocabulary_size)
+    tokens = [token.decode() for token in tokenizer.tokens(ids).numpy()]
+    only = suppress_tokens([number for number, token in enumerate(tokens) if token not in texts])
+    settings = {"processors": (only,), "max_length": 5, "beam_size": 8}
+    return Translator(translator.model, tokenizer, compiled=False, **settings)
+
+
+@pytest.mark.parametrize("n_best", [1, 2, 4, 8])
+def test_texts_of_a_line_are_distinct(ambiguous, n_best):
+    """They are the best of each text among all hypotheses of the beam."""
+    lines = [*LINES, "twelve thousand " * 20]
+    options = {"max_source_tokens": 20, "n_best": n_best}
+    everything = ambiguous(lines, **options | {"n_best": 8}, distinct_texts=False)
+    assert sum(len({one.text for one in line}) < len(line) for line in everything) > 5
+    found = ambiguous(lines, **options)
+    for all_of_line, line in zip(everything, found, strict=True):
+        first = {one.text: one for one in reversed(all_of_line)}
+        expected = [one for one in all_of_line if first[one.text] is one][:n_best]
+        assert [(one.text, one.tokens) for one in line] == [(o.text, o.tokens) for o in expected]
+        np.testing.assert_allclose([o.score for o in line], [o.score for o in expected], rtol=1e-5)
+    # The graph of a SavedModel picks the same; missing ones have no text and the score -inf.
+    settings = replace(ambiguous.settings, max_source_tokens=20)
+    options = Options.default(settings)._replace(n_best=tf.constant([n_best]))
+    texts, scores, lengths, _ = in_graph(ambiguous, settings)(tf.constant(lines), *options)
+    for row, line in enumerate(found):
+        missing = 8 - len(line)
+        expected = [one.text for one in line] + [""] * missing
+        assert [text.decode() for text in texts[row].numpy()] == expected
+        expected = [one.score for one in line] + [-math.inf] * missing
+        np.testing.assert_allclose(scores[row], expected, rtol=1e-4, atol=1e-5)
+        assert lengths[row].numpy().tolist() == [len(one.tokens) for one in line] + [0] * missing
 
 
 @pytest.mark.slow
@@ -216,15 +318,13 @@ def test_maximum_lengths_are_those_python_computes(length_ratio, extra_length, m
 
     @tf.function
     def in_graph(runtime_values):
-        # Counts in place of token ids: lines of so many tokens would need gigabytes.
-        with mock.patch.object(model_search, "_count_tokens", lambda ids, config: ids):
-            return model_search._max_lengths(config, tf.constant(counts) + 1, runtime_values[1:])
+        return max_lengths(config, tf.constant(counts), runtime_values[1:])
 
     lengths = {"length_ratio": length_ratio, "extra_length": extra_length}
     settings = SearchSettings(**lengths, max_length=max_length)
-    given = model_search.runtime_inputs(settings)
+    given = runtime_inputs(settings)
     assert in_graph(given).numpy().tolist() == expected
-    of_constants = tf.function(lambda: in_graph(model_search.runtime_inputs(settings)))
+    of_constants = tf.function(lambda: in_graph(runtime_inputs(settings)))
     assert of_constants().numpy().tolist() == expected
 
 
@@ -343,6 +443,7 @@ def test_attention_is_that_of_the_decoding_steps(translator, options, prefix, to
     if options:
         made = Translator(translator.model, translator.source_tokenizer, compiled=False, **options)
     lines, bound = ["one", "twelve thousand"], {"length_ratio": 0.0, "extra_length": 4}
+    bound["distinct_texts"] = False
     found = made(lines, n_best=2, return_attention=True, target_prefix=prefix, **bound)
     for line, hypotheses in zip(lines, found, strict=True):
         assert len(hypotheses) == 2

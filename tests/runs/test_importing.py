@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from typer.testing import CliRunner
 
 import keras_transformer as kt
@@ -172,7 +173,7 @@ def test_target_language_is_the_tag_of_each_piece_of_a_line(run):
     assert translator(lines, target_language="fra") != translator(lines)
     vocabulary = opus_models.vocabulary()
     pieces = translator._pieces(
-        [f">>fra<< {' '.join(lines * 9)}", ">>fra<<", "one"],
+        tf.constant([f">>fra<< {' '.join(lines * 9)}", ">>fra<<", "one"]),
         translator._bounded(kt.SearchSettings(max_source_tokens=20)),
         False,
     )
@@ -190,8 +191,8 @@ def test_target_language_is_the_tag_of_each_piece_of_a_line(run):
     most = int(token_ids[0].shape[0]) + 1  # and the end token
     for line, count in ((lines[0], 1), (f">>fra<< {lines[0]}", 2)):
         settings = translator._bounded(kt.SearchSettings(max_source_tokens=most))
-        assert translator._pieces([line], settings, False).token_ids.nrows() == count
-    with pytest.raises(ValueError, match="`target_language`.*: deu, fra. Received: 'ita'"):
+        assert translator._pieces(tf.constant([line]), settings, False).token_ids.nrows() == count
+    with pytest.raises(ValueError, match=": deu, fra. Received: target_language=ita"):
         translator(lines, target_language="ita")
 
 
@@ -204,7 +205,7 @@ import tensorflow_text
 folder, lines = json.loads(sys.stdin.read())
 served = tf.saved_model.load(folder)
 found = served.serve(tf.constant(lines))["translation"].numpy()
-tagged = served.translate_n_best(tf.constant(lines), target_language=tf.constant(["fra"]))
+tagged = served.translate_n_best(tf.constant(lines[:-1]), target_language=tf.constant(["fra"]))
 print(json.dumps([
     [text.decode() for text in texts]
     for texts in (found, tagged["translations"][:, 0].numpy())
@@ -221,7 +222,7 @@ def test_saved_model_gives_the_same_strings_without_the_package(run, tmp_path):
     ran = subprocess.run(command, input=request, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     translator = kt.load_run(run, max_length=9)
-    expected = [translator(lines), translator(lines, target_language="fra")]
+    expected = [translator(lines), translator(lines[:-1], target_language="fra")]
     assert json.loads(ran.stdout) == expected
     card = json.loads((tmp_path / "served" / "model_card.json").read_text("utf-8"))
     assert card["license"] == "cc-by-4.0"

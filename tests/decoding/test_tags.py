@@ -1,0 +1,156 @@
+"""Tags of target languages: one decision, in Python and in the graph of a SavedModel."""
+
+import contextlib
+import functools
+import re
+
+import pytest
+import tensorflow as tf
+
+from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
+from keras_transformer.data.marian_tokenizer import MarianTokenizer
+from keras_transformer.data.number_corpus import number_names
+from keras_transformer.decoding.languages import tag_lines
+from keras_transformer.export.signatures import Signatures
+from tests.builders import randomize
+
+pytestmark = pytest.mark.tensorflow_only
+
+CODES = ("deu", "fra", "zho_Hant")
+UNKNOWN = "must be a language that the model has a tag for: {}. Received: target_language={}"
+TAG = "A line must begin with at most one tag, that of {}. Received: line 2 begins with {}"
+ALL = "deu, fra, zho_Hant"
+# (line, option, languages of the model) -> the line that the model reads, or the error.
+ROWS = [
+    # Without an option
+    ("one", None, CODES, "one"),
+    ("", None, CODES, ""),
+    (" one  ", None, CODES, " one  "),
+    (">>fra<< one", None, CODES, ">>fra<< one"),
+    (">>fra<<one", None, CODES, ">>fra<<one"),
+    (">>zho_Hant<< one", None, CODES, ">>zho_Hant<< one"),
+    (">>fra<<", None, CODES, ">>fra<<"),
+    (" \t\u3000>>fra<< one", None, CODES, ">>fra<< one"),
+    ("one >>fra<<", None, CODES, "one >>fra<<"),
+    (">> one", None, CODES, ">> one"),
+    (">fra< one", None, CODES, ">fra< one"),
+    ("<<fra>> one", None, CODES, "<<fra>> one"),
+    (">>fra<< >>quoted<< one", None, CODES, ">>fra<< >>quoted<< one"),
+    (">>xyz<< one", None, CODES, ValueError(TAG.format(ALL, ">>xyz<<"))),
+    (">>FRA<< one", None, CODES, ValueError(TAG.format(ALL, ">>FRA<<"))),
+    (">> fra <<one", None, CODES, ValueError(TAG.format(ALL, ">> fra <<"))),
+    (">><< one", None, CODES, ValueError(TAG.format(ALL, ">><<"))),
+    (">>a\nb<< one", None, CODES, ValueError(TAG.format(ALL, ">>a b<<"))),
+    (">>" + "é" * 99 + "<<", None, CODES, ValueError(TAG.format(ALL, ">>" + "é" * 29))),
+    (">>fra<< >>deu<< one", None, CODES, ValueError(TAG.format(ALL, ">>fra<<>>deu<<"))),
+    (">>fra<<>>fra<< one", None, CODES, ValueError(TAG.format(ALL, ">>fra<<>>fra<<"))),
+    # With an option
+    ("one", "fra", CODES, ">>fra<< one"),
+    ("one >>deu<<", "fra", CODES, ">>fra<< one >>deu<<"),
+    (">> one", "fra", CODES, ">>fra<< >> one"),
+    ("", "fra", CODES, ""),
+    (" \t", "fra", CODES, " \t"),
+    (">>fra<< one", "fra", CODES, ">>fra<< one"),
+    ("  >>fra<< one", "fra", CODES, ">>fra<< one"),
+    (">>fra<<", "fra", CODES, ">>fra<<"),
+    (">>deu<< one", "fra", CODES, ValueError(TAG.format("`target_language`, >>fra<<", ">>deu<<"))),
+    (">>xyz<< one", "fra", CODES, ValueError(TAG.format("`target_language`, >>fra<<", ">>xyz<<"))),
+    ("one", "ita", CODES, ValueError(UNKNOWN.format(ALL, "ita"))),
+    ("", "ita", CODES, ValueError(UNKNOWN.format(ALL, "ita"))),
+    ("one", "FRA", CODES, ValueError(UNKNOWN.format(ALL, "FRA"))),
+    ("one", ">>fra<<", CODES, ValueError(UNKNOWN.format(ALL, ">>fra<<"))),
+    ("one", "fra ", CODES, ValueError(UNKNOWN.format(ALL, "fra "))),
+    (">>ita<< one", "ita", CODES, ValueError(UNKNOWN.format(ALL, "ita"))),
+    # A model without tags
+    ("one", None, (), "one"),
+    (">>fra<< one", None, (), ">>fra<< one"),
+    (" >>xyz<<>>fra<< one", None, (), " >>xyz<<>>fra<< one"),
+    ("one", "fra", (), ValueError(UNKNOWN.format("it has none", "fra"))),
+    (">>fra<< one", "fra", (), ValueError(UNKNOWN.format("it has none", "fra"))),
+]
+
+
+def refused(expected, error=ValueError):
+    if not isinstance(expected, ValueError):
+        return contextlib.nullcontext()
+    return pytest.raises(error, match=re.escape(str(expected)))
+
+
+def tagged(codes, text, languages):
+    return tag_lines(text, languages, languages != "", list(codes))
+
+
+@functools.cache
+def in_graph(codes):
+    specs = [tf.TensorSpec([None], tf.string)] * 2
+    return tf.function(functools.partial(tagged, codes), specs).get_concrete_function()
+
+
+@pytest.mark.parametrize("line, option, codes, expected", ROWS)
+def test_tag_is_in_front_once_or_an_error(line, option, codes, expected):
+    """With a line before it, so that errors count."""
+    inputs = tf.constant(["two", line]), tf.constant([option or ""])
+    eagerly = functools.partial(tagged, codes)
+    for function, error in (
+        (eagerly, ValueError),
+        (in_graph(codes), tf.errors.InvalidArgumentError),
+    ):
+        with refused(expected, error):  # the words are in one line
+            _, found = function(*inputs).numpy()
+            assert found.decode() == expected
+
+
+@pytest.fixture(scope="module")
+def translators(tmp_path_factory):
+    """Random models with and without tags: the translation depends on the tag."""
+    path = tmp_path_factory.mktemp("tags") / "pieces.model"
+    tokenizer = Tokenizer.train_on_lines((s for s, _ in number_names("train", 200)), 300, path)
+    ids = range(tokenizer.vocabulary_size)
+    pieces = [token.decode() for token in tokenizer.tokens(ids).numpy()][4:]
+
+    def make(tags):
+        all_pieces = dict.fromkeys(["</s>", "<unk>", *pieces, *tags, "<pad>"])
+        vocabulary = {piece: number for number, piece in enumerate(all_pieces)}
+        marian = MarianTokenizer(tokenizer.model_bytes, vocabulary)
+        config = TransformerConfig.tiny(
+            len(vocabulary),
+            **{"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2},
+            **{"pad_token_id": marian.pad_token_id, "start_token_id": marian.start_token_id},
+            end_token_id=marian.end_token_id,
+        )
+        model = randomize(Transformer(config), seed=2)
+        translator = Translator(model, marian, compiled=False, max_length=9)
+        return translator, Signatures(translator, frozen=False)
+
+    return {CODES: make([f">>{code}<<" for code in CODES]), (): make([])}
+
+
+@pytest.mark.slow
+def test_python_and_saved_model_read_the_line_with_its_tag(translators):
+    for line, option, codes, expected in ROWS:
+        translator, served = translators[codes]
+        lines = ["two", line]
+        with refused(expected):
+            (best,) = translator(lines, target_language=option, n_best=1)[1]
+            (other,) = translator(["two", expected], n_best=1)[1]
+            assert (best.text, best.source_tokens) == (other.text, other.source_tokens)
+            scored = translator.score(expected, "x")
+            assert not best.tokens or scored.source_tokens == best.source_tokens
+        languages = {} if option is None else {"target_language": tf.constant([option])}
+        if codes or option is None:
+            with refused(expected, tf.errors.InvalidArgumentError):
+                found = served.translate_n_best(tf.constant(lines), **languages)
+                assert found["translations"][1, 0].numpy().decode() == best.text
+    translator, served = translators[CODES]
+    assert translator(["one", "two"], target_language="fra") != translator(["one", "two"])
+    for empty in (["one"], []):
+        with pytest.raises(ValueError, match="Received: target_language=$"):
+            translator(empty, target_language="")
+    wrong = tf.constant(["one", ">>xyz<< two"])
+    inputs = {"serve": [wrong], "search_tree": [wrong]}
+    inputs |= {"score": [wrong, wrong], "align": [wrong, wrong]}
+    for name, tensors in inputs.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match="line 2 begins with >>xyz<<"):
+            getattr(served, name)(*tensors)
+    with pytest.raises(ValueError, match="line 2 begins with >>xyz<<"):
+        translator.score(["one", ">>xyz<< two"], ["x", "x"])
