@@ -1,7 +1,7 @@
 """Command that compares runs: `compare`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,8 +48,8 @@ TranslationsOption = Annotated[
         "keras-transformer compare runs/a runs/b --translations a.de --translations b.de",
     )
 )
+@options.search_options(*options.ONE_BEST)
 def compare(
-    context: typer.Context,
     runs: RunsArgument,
     output: Annotated[
         Path | None, typer.Option(help="Picture of the learning curves, over each other.")
@@ -66,9 +66,9 @@ def compare(
     tokenized: Annotated[
         bool, typer.Option("--tokenized", help="Text is tokenized: BLEU splits at white space.")
     ] = False,
-    beam_size: options.BeamSize = 4,
-    length_penalty: options.LengthPenalty = "gnmt",
-    alpha: options.Alpha = 0.6,
+    *,
+    settings: dict[str, Any],
+    target_language: options.TargetLanguage = None,
 ) -> None:
     """Compare runs: settings that differ, figures, scores, learning curves, and translations.
 
@@ -92,8 +92,7 @@ def compare(
             draw_curves(records, output)
         if is_translated:
             print(end="", flush=True)  # before a translation, which takes long
-            settings = options.search_settings(context)
-            columns = files or [translated(run, sources, settings) for run in runs]
+            columns = files or [translated(run, sources, target_language, settings) for run in runs]
             print_scores(runs, columns, references, tokenized)
 
 
@@ -202,11 +201,11 @@ def draw_curves(records, path):
     print(path)
 
 
-def translated(run, sources, settings):
+def translated(run, sources, target_language, settings):
     """Returns the translations of a run's model."""
     translator = load_translator(run, **settings)
     with sentence_progress(len(sources), str(run)) as on_progress:
-        return translator(sources, on_progress=on_progress)
+        return translator(sources, target_language=target_language, on_progress=on_progress)
 
 
 def print_scores(runs, columns, references, tokenized):

@@ -3,7 +3,7 @@
 import math
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,11 +30,11 @@ InputOption = Annotated[
     Path | None, typer.Option(help="File to translate, plain or .gz. [default: standard input]")
 ]
 OutputOption = Annotated[
-    Path | None, typer.Option(help="File to write when all is done. [default: standard output]")
-]
-TargetLanguage = Annotated[
-    str | None,
-    typer.Option(help="Code of the target language, of an imported model that has several."),
+    Path | None,
+    typer.Option(
+        help="File to write when all lines are translated; nothing is written before. "
+        "[default: standard output]"
+    ),
 ]
 TokensOption = Annotated[
     bool, typer.Option("--tokens", help="Also print each token, a space and its log-probability.")
@@ -51,27 +51,19 @@ commands = typer.Typer()
         'echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png',
     )
 )
+@options.search_options()
 def translate(
-    context: typer.Context,
     run: options.RunArgument,
     input: InputOption = None,
     output: OutputOption = None,
-    beam_size: options.BeamSize = 4,
+    *,
+    settings: dict[str, Any],
     n_best: NBestOption = None,
     scores: ScoresOption = False,
     attention: AttentionOption = None,
-    length_penalty: options.LengthPenalty = "gnmt",
-    alpha: options.Alpha = 0.6,
-    count_end_token: options.CountEndToken = True,
-    stopping: options.Stopping = "exhaustive",
-    length_ratio: options.LengthRatio = 1.0,
-    extra_length: options.ExtraLength = 50,
-    max_length: options.MaxLength = None,
-    max_source_tokens: options.MaxSourceTokens = None,
-    on_too_long: options.OnTooLong = "split",
     dtype: options.Dtype = None,
     batch_sentences: options.BatchSentences = 256,
-    target_language: TargetLanguage = None,
+    target_language: options.TargetLanguage = None,
     model: options.Model = None,
 ) -> None:
     """Translate standard input to standard output, or a file to a file, line by line."""
@@ -84,7 +76,6 @@ def translate(
             options.check_output(output)
         lines = lines_to_translate(input)
         pictures = [] if attention is None else picture_files(attention, len(lines))
-        settings = options.search_settings(context)
         translator = load_translator(run, model, dtype=dtype, **settings)
         with sentence_progress(len(lines)) as on_progress:
             found = translator(
@@ -108,16 +99,14 @@ def translate(
         "keras-transformer score runs/multi30k_en_de test.en test.de --tokens",
     )
 )
+@options.search_options(*options.OF_SCORES)
 def score(
-    context: typer.Context,
     run: options.RunArgument,
     source: Annotated[str, typer.Argument(help="File of source lines.", show_default=False)],
     target: Annotated[str, typer.Argument(help="File of translations.", show_default=False)],
     tokens: TokensOption = False,
-    length_penalty: options.LengthPenalty = "gnmt",
-    alpha: options.Alpha = 0.6,
-    count_end_token: options.CountEndToken = True,
-    max_source_tokens: options.MaxSourceTokens = None,
+    *,
+    settings: dict[str, Any],
     dtype: options.Dtype = None,
     batch_sentences: options.BatchSentences = 256,
     model: options.Model = None,
@@ -132,7 +121,6 @@ def score(
         from keras_transformer.data.corpus import read_parallel
 
         pairs = list(read_parallel(source, target))
-        settings = options.search_settings(context)
         translator = load_translator(run, model, dtype=dtype, **settings)
         with sentence_progress(len(pairs)) as on_progress:
             scored = translator.score(
@@ -161,9 +149,10 @@ def lines_to_translate(path):
 
 
 def rows(table):
-    """Yields each iterable of fields as tab-separated text."""
-    for fields in table:
-        yield "\t".join(field.replace("\t", " ") for field in fields)
+    """Yields each iterable of fields as tab-separated text; a single field keeps its tabs."""
+    for fields in map(list, table):
+        columns = fields if len(fields) == 1 else [field.replace("\t", " ") for field in fields]
+        yield "\t".join(columns)
 
 
 def hypothesis_rows(found, with_number, with_score):

@@ -2,7 +2,7 @@
 
 import itertools
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,11 +12,7 @@ from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.cli.translators import load_translator, long_line_reports, write_lines
 from keras_transformer.console import console
 
-# Search settings that are written to the report of a run.
-RECORDED_SETTINGS = (
-    *("beam_size", "length_penalty", "alpha", "count_end_token", "stopping", "max_length"),
-    *("max_source_tokens", "on_too_long"),
-)
+MOST_REPORTS = 5  # of long lines
 
 commands = typer.Typer()
 
@@ -27,8 +23,8 @@ commands = typer.Typer()
         "keras-transformer evaluate runs/mine --source new.en --reference new.de",
     )
 )
+@options.search_options(*options.ONE_BEST)
 def evaluate(
-    context: typer.Context,
     run: options.RunArgument,
     data: options.Data = Path("."),
     source: Annotated[
@@ -44,14 +40,9 @@ def evaluate(
         bool, typer.Option("--tokenized", help="Text is tokenized: BLEU splits at white space.")
     ] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
-    beam_size: options.BeamSize = 4,
-    length_penalty: options.LengthPenalty = "gnmt",
-    alpha: options.Alpha = 0.6,
-    count_end_token: options.CountEndToken = True,
-    stopping: options.Stopping = "exhaustive",
-    max_length: options.MaxLength = None,
-    max_source_tokens: options.MaxSourceTokens = None,
-    on_too_long: options.OnTooLong = "split",
+    *,
+    settings: dict[str, Any],
+    target_language: options.TargetLanguage = None,
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
     model: options.Model = None,
 ) -> None:
@@ -70,14 +61,18 @@ def evaluate(
             options.check_output(output)
         sources, references = test_set(run, data, source, reference)
         others = baseline and read_translations(baseline, len(sources), "--baseline")
-        translator = load_translator(run, model, **options.search_settings(context))
+        translator = load_translator(run, model, **settings)
         with sentence_progress(len(sources)) as on_progress:
-            translations = translator(sources, on_progress=on_progress)
+            asked = {"n_best": 1, "target_language": target_language}
+            found = translator(sources, **asked, on_progress=on_progress)
+        translations = [best.text for (best,) in found]
         scores, match = evaluation_scores(translations, references, tokenized)
         print_samples(samples, sources, translations, references[0])
         print(*scores, f"exact match {match:.4f} of {len(sources):,} lines", sep="\n", flush=True)
         if others:
             print_comparison(translations, others, references, tokenized)
+        for note in (*long_line_notes(found), *length_notes(translator, found, references)):
+            console.print(note)
         if output is not None:
             write_lines(translations, output)
         if is_recorded:
@@ -87,12 +82,16 @@ def evaluate(
 @commands.command(
     epilog=options.example('keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."')
 )
+@options.search_options(*(name for name in options.ONE_BEST if name != "on_too_long"))
 def plot(
     run: options.RunArgument,
     data: options.Data = Path("."),
     text: Annotated[
         str | None, typer.Option(help="What to translate. [default: first line of the test split]")
     ] = None,
+    *,
+    settings: dict[str, Any],
+    target_language: options.TargetLanguage = None,
     model: options.Model = None,
 ) -> None:
     """Draw attention.png, curves.png and positions.png into the run's folder."""
@@ -104,8 +103,8 @@ def plot(
         if text is None:
             pairs = test_pairs(run, data, instead="`--text`")
             text = next(line for line, _ in pairs if line.strip())
-        translator = load_translator(run, model, on_too_long="truncate")
-        (best,) = found = translator(text, return_attention=True)
+        translator = load_translator(run, model, on_too_long="truncate", **settings)
+        (best,) = found = translator(text, return_attention=True, target_language=target_language)
         for report in long_line_reports([found]):
             console.print(report)
         if not best.tokens:
@@ -138,6 +137,36 @@ def plot(
             figure.savefig(path, dpi=120)
             RunFolder(run).add_owned_files(path.name)
             print(path)
+
+
+def long_line_notes(found):
+    """Yields the first reports of lines that are too long, and the number of the others."""
+    reports = list(long_line_reports(found))
+    yield from reports[:MOST_REPORTS]
+    if len(reports) > MOST_REPORTS:
+        yield f"{len(reports) - MOST_REPORTS:,} more lines are too long."
+
+
+def length_notes(translator, found, references):
+    """Yields what the maximum length does to the scores, unless it does nothing."""
+    from keras_transformer.decoding.lines import token_ids_of
+    from keras_transformer.decoding.model_search import longest_target
+
+    settings, config = translator.settings, translator.model.config
+    cut = sum(best.cut_off for (best,) in found)
+    longer = 0
+    for each in references:
+        lengths = token_ids_of(translator.target_tokenizer, each).row_lengths().numpy() + 1
+        for (best,), length in zip(found, lengths, strict=True):
+            most = longest_target(len(best.source_tokens), settings, config)
+            longer += best.pieces == 1 and length > most
+    if cut or longer:
+        yield (
+            f"{cut:,} of {len(found):,} translations were cut off at the maximum length, and "
+            f"{longer:,} of {len(references) * len(found):,} references are longer than it, so no "
+            "translation can equal them. --length-ratio and --extra-length raise it"
+            + (", and --max-length." if settings.max_length else ".")
+        )
 
 
 def read_translations(path, lines, option):
@@ -181,7 +210,7 @@ def record(folder, settings, scores, match):
             "The run is not finished: these scores are of its best epoch so far. When it is "
             f"resumed, they move to `earlier` in {folder.report_file}."
         )
-    search = {name: getattr(settings, name) for name in RECORDED_SETTINGS}
+    search = {name: getattr(settings, name) for name in options.ONE_BEST}
     by_name = {score.name: vars(score) for score in scores}
     folder.add_to_report(search=search, exact_match=match, **by_name)
 

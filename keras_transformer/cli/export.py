@@ -1,13 +1,14 @@
 """Command that writes a run's translator as a SavedModel or a CTranslate2 model: `export`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.translators import load_translator
+from keras_transformer.console import console
 
 commands = typer.Typer()
 
@@ -51,6 +52,7 @@ CTRANSLATE2_OPTIONS = {"run", "directory", "format", "quantization", "model"}
         "--quantization int8",
     )
 )
+@options.search_options()
 def export(
     context: typer.Context,
     run: options.RunArgument,
@@ -58,14 +60,8 @@ def export(
     format: Format = "saved_model",
     quantization: Quantization = None,
     frozen: Frozen = False,
-    beam_size: options.BeamSize = 4,
-    length_penalty: options.LengthPenalty = "gnmt",
-    alpha: options.Alpha = 0.6,
-    count_end_token: options.CountEndToken = True,
-    stopping: options.Stopping = "exhaustive",
-    max_length: options.MaxLength = None,
-    max_source_tokens: options.MaxSourceTokens = None,
-    on_too_long: options.OnTooLong = "split",
+    *,
+    settings: dict[str, Any],
     source_language: Annotated[str | None, typer.Option(help=LANGUAGE.format("source"))] = None,
     target_language: Annotated[str | None, typer.Option(help=LANGUAGE.format("target"))] = None,
     examples: Examples = None,
@@ -86,11 +82,18 @@ def export(
                 + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(unheld))
             )
         lines = None if examples is None else examples.read_text("utf-8").splitlines()
-        translator = load_translator(run, model, **options.search_settings(context))
+        translator = load_translator(run, model, **settings)
         if is_saved_model:
             from keras_transformer.export.saved_model import export_saved_model
 
             card = model_card(run, source_language, target_language)
+            tags = getattr(translator.source_tokenizer, "languages", [])
+            if missing := missing_languages(card, has_tags=bool(tags)):
+                console.print(
+                    f"The names of the training files do not tell the {' and the '.join(missing)} "
+                    "language, so model_card.json has none, and a server cannot say it. To name "
+                    f"it: {' '.join(f'--{side}-language CODE' for side in missing)}"
+                )
             if model is not None:
                 card["bleu"] = None  # the report is of another model file
             print(
@@ -106,6 +109,15 @@ def options_given(context):
     """Returns the names of the options that the user gave."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source.name != "DEFAULT"}
+
+
+def missing_languages(card, has_tags):
+    """Returns the sides, source and target, whose language the model card does not name.
+
+    A model with tags has several target languages, which the card lists.
+    """
+    sides = ("source",) if has_tags else ("source", "target")
+    return [side for side in sides if card[f"{side}_language"] is None]
 
 
 def model_card(run, source_language, target_language):

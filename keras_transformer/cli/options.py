@@ -1,11 +1,21 @@
 """Arguments and options that several commands share, and checks of them."""
 
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from keras_transformer.cli import completion
+from keras_transformer.decoding.search_settings import (
+    LENGTH_PENALTIES,
+    ON_TOO_LONG,
+    STOP_RULES,
+    SearchSettings,
+)
 
 RecipeArgument = Annotated[
     str,
@@ -36,36 +46,6 @@ Model = Annotated[
     Path | None, typer.Option(help="Another model file of the run. [default: its model.keras]")
 ]
 Data = Annotated[Path, typer.Option(help="Paths in the recipe are relative to this folder.")]
-BeamSize = Annotated[
-    int, typer.Option(help="Hypotheses kept at every step; 1 is greedy search.", min=1)
-]
-LengthPenalty = Annotated[
-    Literal["gnmt", "mean", "none"],
-    typer.Option(
-        help="The score of n tokens is their log-probability divided by ((5 + n) / 6)^alpha, "
-        "by n^alpha, or by nothing."
-    ),
-]
-Alpha = Annotated[
-    float, typer.Option(help="Exponent of the length penalty: larger for longer translations.")
-]
-CountEndToken = Annotated[
-    bool, typer.Option(help="Whether n, the length of the length penalty, counts the end token.")
-]
-Stopping = Annotated[
-    Literal["exhaustive", "first_beams"],
-    typer.Option(
-        help="When the search of a sentence ends: when no better translation is possible, or, as "
-        "in CTranslate2 and fairseq, when as many as the beam size have ended."
-    ),
-]
-LengthRatio = Annotated[
-    float, typer.Option(help="A translation has at most this times the source's tokens ...", min=0)
-]
-ExtraLength = Annotated[int, typer.Option(help="... plus this many.", min=0)]
-MaxLength = Annotated[
-    int | None, typer.Option(help="A translation also has at most this many tokens.", min=1)
-]
 Dtype = Annotated[
     Literal["float32", "bfloat16"] | None,
     typer.Option(
@@ -73,31 +53,79 @@ Dtype = Annotated[
         "[default: the model's own]"
     ),
 ]
-MaxSourceTokens = Annotated[
-    int | None,
-    typer.Option(
-        help="A line with more tokens is too long to be translated as a whole. "
-        "[default: data.max_length of the run's recipe]",
-        min=2,
-    ),
-]
-OnTooLong = Annotated[
-    Literal["split", "truncate", "error"],
-    typer.Option(
-        help="What to do with a line that is too long: translate it in pieces, translate only its "
-        "first tokens, or stop with an error."
-    ),
-]
 BatchSentences = Annotated[int, typer.Option(help="Most sentences decoded together.", min=1)]
-SEARCH_SETTINGS = (
-    *("beam_size", "length_penalty", "alpha", "count_end_token", "stopping"),
-    *("length_ratio", "extra_length", "max_length", "max_source_tokens", "on_too_long"),
-)
+TargetLanguage = Annotated[
+    str | None,
+    typer.Option(help="Code of the target language, of an imported model that has several."),
+]
+# What `--help` says of the fields of `SearchSettings` that are no Python objects.
+SEARCH_HELP = {
+    "beam_size": "Hypotheses kept at every step; 1 is greedy search.",
+    "length_penalty": "The score of n tokens is their log-probability divided by "
+    "((5 + n) / 6)^alpha, by n^alpha, or by nothing.",
+    "alpha": "Exponent of the length penalty: larger for longer translations.",
+    "count_end_token": "Whether n, the length of the length penalty, counts the end token.",
+    "stopping": "When the search of a sentence ends: when no better translation is possible, or, "
+    "as in CTranslate2 and fairseq, when as many as the beam size have ended.",
+    "length_ratio": "A translation has at most --length-ratio times the source's tokens plus "
+    "--extra-length.",
+    "extra_length": "Tokens that a translation may have beyond --length-ratio times the source's.",
+    "max_length": "A translation also has at most this many tokens.",
+    "max_source_tokens": "A line with more tokens is too long to be translated as a whole. "
+    "[default: data.max_length of the run's recipe]",
+    "on_too_long": "What to do with a line that is too long: translate it in pieces, translate "
+    "only its first tokens, or stop with an error.",
+    "distinct_texts": "Leave out a translation whose text equals that of a better one.",
+}
+_CHOICES = {
+    "length_penalty": LENGTH_PENALTIES,
+    "stopping": STOP_RULES,
+    "on_too_long": ON_TOO_LONG,
+}
+# The settings of commands that need only the best translation, and of `score`.
+ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
+OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 
 
-def search_settings(context):
-    """Returns the search settings among a command's options, for `load_translator`."""
-    return {name: context.params[name] for name in SEARCH_SETTINGS if name in context.params}
+def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: a command's parameter `settings` becomes options, one for each search setting.
+
+    Type and default are those of the field of `SearchSettings`.
+
+    Args:
+        names: fields of `SearchSettings`. Defaults to all of `SEARCH_HELP`.
+    """
+    fields = {field.name: field for field in dataclasses.fields(SearchSettings)}
+    added = [_parameter(fields[name]) for name in names or SEARCH_HELP]
+
+    def decorate(command):
+        @functools.wraps(command)
+        def with_settings(**values):
+            settings = {option.name: values.pop(option.name) for option in added}
+            if settings.get("length_penalty") == "none":
+                settings["length_penalty"] = None
+            command(settings=settings, **values)
+
+        own = inspect.signature(command).parameters.values()
+        all_of = [[p] if p.name != "settings" else added for p in own]
+        parameters = [parameter for each in all_of for parameter in each]
+        signature = inspect.Signature(parameters, return_annotation=None)
+        vars(with_settings)["__signature__"] = signature
+        return with_settings
+
+    return decorate
+
+
+def _parameter(field):
+    kind = field.type
+    if field.name in _CHOICES:
+        kind = Literal[tuple(choice or "none" for choice in _CHOICES[field.name])]
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=field.default,
+        annotation=Annotated[kind, typer.Option(help=SEARCH_HELP[field.name])],
+    )
 
 
 def check_input(path):

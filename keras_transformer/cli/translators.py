@@ -5,12 +5,11 @@ import sys
 from keras_transformer.cli.errors import import_tensorflow
 
 
-def load_translator(run, model=None, *, length_penalty="gnmt", dtype=None, **settings):
+def load_translator(run, model=None, *, dtype=None, **settings):
     """Returns the translator of a run; checks what it can before it imports TensorFlow."""
     from keras_transformer.decoding.search_settings import SearchSettings
     from keras_transformer.runs.folder import RunFolder
 
-    settings["length_penalty"] = None if length_penalty == "none" else length_penalty
     RunFolder.existing(run)
     SearchSettings(**settings)
     import_tensorflow()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from keras_transformer.cli import decoding
 from tests.cli.small_run import CLI, RECIPE, cli
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -63,6 +64,20 @@ def test_hypotheses_and_scores_printed_are_the_translators(folder):
     unnumbered = cli("translate", "run", "--scores", *words.split(), stdin=stdin)
     best = [f"{best[0].score:.4f}\t{best[0].text}" for best in found]
     assert unnumbered.stdout == "".join(f"{line}\n" for line in best)
+
+
+@pytest.mark.parametrize(
+    "fields, line",
+    [
+        (["a\tb"], "a\tb"),
+        (["\t"], "\t"),
+        ([""], ""),
+        (["1", "a\tb"], "1\ta b"),
+        (["1", "-0.5", "a\tb\t"], "1\t-0.5\ta b "),
+    ],
+)
+def test_tabs_of_a_translation_are_kept_unless_they_separate_columns(fields, line):
+    assert list(decoding.rows([fields, iter(fields)])) == [line, line]
 
 
 def test_score_gives_translations_the_scores_they_were_found_with(folder):

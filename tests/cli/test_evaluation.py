@@ -3,9 +3,11 @@
 import json
 import pathlib
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from keras_transformer.cli import evaluation
 from tests.cli.small_run import cli
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -90,6 +92,50 @@ def test_scores_are_printed_even_if_they_cannot_be_written(folder, tmp_path, blo
     assert (run / "report.json").read_text() == before
 
 
+@pytest.mark.parametrize(
+    "ratio, extra, most, advice",
+    [
+        (0.0, 3, None, "--length-ratio and --extra-length raise it.\n"),
+        (0.5, 1, None, "--length-ratio and --extra-length raise it.\n"),
+        (1.0, 50, 4, "--length-ratio and --extra-length raise it, and --max-length.\n"),
+        (9.0, 90, None, "--length-ratio and --extra-length raise it.\n"),
+    ],
+)
+def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, most, advice):
+    from keras_transformer import load_run
+
+    translator = load_run("run", beam_size=1)
+    pairs = [line.split("\t") for line in (folder / "small.tsv").read_text("utf-8").splitlines()]
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    lengths = [
+        [len(t.tokenize(text)) for t, text in zip(tokenizers, p, strict=True)] for p in pairs
+    ]
+    limits = [min(int(ratio * source) + extra, most or 999) for source, _ in lengths]
+    longer = sum(target + 1 > limit for (_, target), limit in zip(lengths, limits, strict=True))
+    options = {"length_ratio": ratio, "extra_length": extra, "max_length": most, "n_best": 1}
+    found = translator([source for source, _ in pairs], **options)
+    cut = sum(best.tokens[-1] != "</s>" for (best,) in found)
+    words = (
+        "--length-ratio",
+        ratio,
+        "--extra-length",
+        extra,
+        *(("--max-length", most) if most else ()),
+    )
+    report = (folder / "run" / "report.json").read_text()
+    ran = cli("evaluate", "run", "--beam-size", 1, "--samples", 0, *words)
+    (folder / "run" / "report.json").write_text(report)
+    assert ran.exit_code == 0
+    assert 0 < cut <= 20 and bool(longer) == (ratio < 9.0) and ran.stderr.endswith(advice)
+    assert f"{cut} of 20 translations were cut off at the maximum length" in ran.stderr
+    assert f"{longer} of 20 references are longer than it" in ran.stderr
+    # Nothing is said if nothing was cut off.
+    translator = load_run("run", length_ratio=ratio, extra_length=extra, max_length=most)
+    ended = [[replace(best, cut_off=False)] for (best,) in found]
+    notes = evaluation.length_notes(translator, ended, [[target for _, target in pairs]])
+    assert len(list(notes)) == (longer > 0)
+
+
 @pytest.mark.filterwarnings("always")
 def test_evaluate_obeys_the_options_for_long_lines(folder, tmp_path):
     run = shutil.copytree(folder / "run", tmp_path / "run")
@@ -97,7 +143,8 @@ def test_evaluate_obeys_the_options_for_long_lines(folder, tmp_path):
     refused = cli(*words, "error")
     assert refused.exit_code == 2 and "--on-too-long truncate" in refused.stderr
     ran = cli(*words, "truncate")
-    assert ran.exit_code == 0 and "without its last" in ran.stderr
+    assert ran.exit_code == 0 and ran.stderr.count("tokens are left out") == 5
+    assert "more lines are too long." in ran.stderr
     said = json.loads((run / "report.json").read_text())["search"]
     assert (said["max_source_tokens"], said["on_too_long"]) == (4, "truncate")
 
@@ -107,6 +154,7 @@ def test_evaluate_searches_as_translate_does(folder):
     """With the same options, which the report records."""
     search = ("--beam-size", 1, "--length-penalty", "none", "--alpha", 0)
     search += ("--stopping", "first_beams", "--no-count-end-token", "--max-length", 30)
+    search += ("--length-ratio", 2, "--extra-length", 20)
     report = folder / "run" / "report.json"
     before = report.read_text()
     ran = cli("evaluate", "run", "--output", "greedy.txt", *search)
@@ -114,6 +162,7 @@ def test_evaluate_searches_as_translate_does(folder):
     said = json.loads(report.read_text())["search"]
     bound = {"max_source_tokens": 256, "on_too_long": "split", "max_length": 30}
     bound |= {"stopping": "first_beams", "count_end_token": False}
+    bound |= {"length_ratio": 2.0, "extra_length": 20}
     assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0, **bound}
     report.write_text(before)
     stdin = "".join(

@@ -1,15 +1,19 @@
 """Version, help and console of the program; the commands `export`, `vocabulary` and `recipe`."""
 
+import dataclasses
 import importlib.metadata
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 import typer
+import yaml
 
 from keras_transformer.cli import app
 from keras_transformer.console import console
+from keras_transformer.decoding.search_settings import SearchSettings
 from tests.cli.small_run import cli
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -20,7 +24,7 @@ DISTRIBUTION = "keras-seq2seq-transformer"
 def test_export_and_vocabulary_write_what_they_name(folder):
     (folder / "lines.en").write_text("one\ntwo\n", "utf-8")
     ran = cli("export", "run", "served", "--beam-size", 2, "--examples", "lines.en")
-    assert ran.stdout.strip() == "served", ran.stderr
+    assert (ran.stdout.strip(), ran.stderr) == ("served", "")
     card = json.loads((folder / "served/model_card.json").read_text("utf-8"))
     assert (card["name"], card["source_language"], card["search"]["beam_size"]) == ("run", "en", 2)
     ran = cli("verify", "served")
@@ -60,6 +64,70 @@ def test_help_of_every_command_has_an_example(command):
     ran = cli(command, "--help")
     assert ran.exit_code == 0
     assert f"keras-transformer {command}" in ran.stdout.split("Example")[-1]
+
+
+ALL = {field.name: field.default for field in dataclasses.fields(SearchSettings)}
+ALL = {name: value for name, value in ALL.items() if name not in ("processors", "sampler")}
+OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
+# Commands that search -> the settings of a search that they do not take.
+LEFT_OUT = {
+    "translate": (),
+    "export": (),
+    "evaluate": ("distinct_texts",),
+    "compare": ("distinct_texts",),
+    "plot": ("distinct_texts", "on_too_long"),
+    "score": ALL.keys() - OF_SCORES,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_search_have_its_settings_with_their_defaults(command):
+    parameters = {one.name: one for one in typer.main.get_command(app).commands[command].params}
+    taken = ALL.keys() - LEFT_OUT.get(command, ALL.keys())
+    assert parameters.keys() & ALL.keys() == taken
+    for name in taken:
+        assert parameters[name].default == ALL[name] and parameters[name].help, name
+        assert f"--{name.replace('_', '-')}" in parameters[name].opts
+
+
+EXPORTS = [
+    # options -> what is missing in the card, search settings
+    ((), ["--source-language CODE --target-language CODE"], {}),
+    (("--target-language", "de"), ["--source-language CODE"], {"length_penalty": None}),
+    (("--source-language", "en", "--target-language", "de"), [], {"length_ratio": 3.5}),
+    ((), ["CODE"], {"extra_length": 7, "distinct_texts": False, "stopping": "first_beams"}),
+]
+
+
+@pytest.mark.parametrize("languages, advice, settings", EXPORTS)
+def test_export_says_what_the_card_lacks(
+    folder, tmp_path, monkeypatch, languages, advice, settings
+):
+    """Of a run that was trained on one file, whose name tells no language."""
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    text = (run / "config.yaml").read_text("utf-8")
+    recipe = yaml.safe_load(text)
+    recipe["data"]["train"] = ["small.tsv"]
+    (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    seen = {}
+
+    def export_saved_model(translator, path, card, **options):
+        seen.update(settings=translator.settings, card=card)
+
+    name = "keras_transformer.export.saved_model.export_saved_model"
+    monkeypatch.setattr(name, export_saved_model)
+    words = []
+    for key, value in settings.items():
+        option = key.replace("_", "-")
+        words += [f"--no-{option}"] if value is False else [f"--{option}", value or "none"]
+    ran = cli("export", run, "served", *languages, *words)
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.stderr.count("\n") == len(advice) and all(one in ran.stderr for one in advice)
+    given = dict(zip(languages[::2], languages[1::2], strict=True))
+    for side in ("source", "target"):
+        assert seen["card"][f"{side}_language"] == given.get(f"--{side}-language")
+    for key, value in settings.items():
+        assert getattr(seen["settings"], key) == value
 
 
 HELP = """
