@@ -176,6 +176,11 @@ def _checked_lists(hypotheses, references):
             )
     if not hypotheses:
         raise ValueError("`hypotheses` must hold at least one line. Received: hypotheses=[]")
+    allowed = str | None if has_several else str  # a line may lack some of several references
+    for name, lines in (("hypotheses", hypotheses), *(("references", each) for each in streams)):
+        for number, line in enumerate(lines, start=1):
+            if not isinstance(line, str if name == "hypotheses" else allowed):
+                raise ValueError(f"`{name}` must be strings. Received: line {number} is {line!r}")
     return hypotheses, streams
 
 

@@ -10,10 +10,10 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 # earlier rows, so no cycle is possible. Top-level files import only `types`, as every file may.
 FOLDERS = {
     "layers": "",
-    "data": "atomic_file",
-    "training": "layers atomic_file evaluation plotting",
+    "data": "atomic_file texts",
+    "training": "layers atomic_file evaluation plotting texts",
     "models": "layers training settings",
-    "decoding": "layers data settings",
+    "decoding": "layers data settings texts",
     "export": "data decoding atomic_file",
     "runs": "layers data training models decoding settings atomic_file console evaluation",
     "serving": "console",

@@ -6,7 +6,6 @@ Third step of the data flow: token ids -> (inputs, labels, sample_weight). Paper
 import dataclasses
 import functools
 import hashlib
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +21,7 @@ from keras_transformer.data.tokenizer_like import (
     require_matching_vocabularies,
     tokenize,
 )
+from keras_transformer.texts import pair_chunks
 
 TOKENIZED_AT_ONCE = 8192  # pairs
 PREFETCHED = 2  # batches
@@ -144,8 +144,9 @@ def make_dataset(
 
     Raises:
         TypeError: if a tokenizer lacks a member of `TokenizerLike`.
-        ValueError: if both or neither of `batch_tokens` and `batch_sentences` are given; if all
-            pairs are dropped (the message gives the reasons); if tokenizers or `max_length` do not
+        ValueError: if an item of `pairs` is no pair of strings; if both or neither of
+            `batch_tokens` and `batch_sentences` are given; if all pairs are dropped (the message
+            gives the reasons); if tokenizers or `max_length` do not
             fit `config`; or if a tokenizer cannot do what `subword_regularization` or
             `word_dropout` needs.
     """
@@ -373,12 +374,8 @@ def stream_of(dataset: tf.data.Dataset | BatchStream) -> BatchStream:
 def _tokenize(pairs, tokenizers):
     """Returns the token ids of both sides, with END, as `_TokenRows`."""
     sides = [[tokenize(tokenizer, tf.zeros([0], tf.string))] for tokenizer in tokenizers]
-    pairs = iter(pairs)
-    while chunk := list(itertools.islice(pairs, TOKENIZED_AT_ONCE)):
-        wrong = [pair for pair in chunk if len(pair) != 2 or isinstance(pair, str)]
-        if wrong:
-            raise ValueError(f"`pairs` must be (source, target) pairs. Received: {wrong[0]!r}")
-        for side, tokenizer, lines in zip(sides, tokenizers, zip(*chunk, strict=True), strict=True):
+    for chunk in pair_chunks(pairs, TOKENIZED_AT_ONCE):
+        for side, tokenizer, lines in zip(sides, tokenizers, chunk, strict=True):
             token_ids = tokenize(tokenizer, tf.constant(lines, tf.string))
             side.append(append_token(token_ids, tokenizer.end_token_id))
     return [_TokenRows(tf.concat(side, axis=0)) for side in sides]

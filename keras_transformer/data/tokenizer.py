@@ -6,8 +6,9 @@ section 5.1 (a shared subword vocabulary).
 
 import itertools
 import os
+import reprlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from keras_transformer.data.sentencepiece_tokenizer import (
     read_model,
 )
 from keras_transformer.data.sentencepiece_training import train_sentencepiece
+from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
 
 # The white space of Python's `str.split()`, and the space symbol: detokenizing turns that into a
@@ -227,10 +229,10 @@ def _normalize(text, normalization):
 
 def _training_lines(lines, normalization):
     """Returns an iterator of the non-empty lines, prepared, as bytes; raises if there is none."""
-    if isinstance(lines, str | os.PathLike):
+    if isinstance(lines, str | os.PathLike | Mapping) or not isinstance(lines, Iterable):
         raise TypeError(
             "`lines` must be an iterable of strings. To train on files: `Tokenizer.train(files, "
-            f"...)`. Received: lines={str(lines)!r}"
+            f"...)`. Received: lines={reprlib.repr(lines)}"
         )
     prepared = _prepare_lines(iter(lines), normalization)
     first = next(prepared, None)
@@ -240,11 +242,11 @@ def _training_lines(lines, normalization):
 
 
 def _prepare_lines(lines, normalization):
+    first = 1
     while chunk := list(itertools.islice(lines, 10_000)):
-        for line in chunk:
-            if not isinstance(line, str):
-                raise TypeError(f"`lines` must be strings. Received: {line!r}")
-        yield from filter(None, _normalize(tf.constant(chunk), normalization).numpy())
+        text = tf.constant(checked_lines(chunk, "lines", first), tf.string)
+        yield from filter(None, _normalize(text, normalization).numpy())
+        first += len(chunk)
 
 
 def _require_own_model(proto, source):

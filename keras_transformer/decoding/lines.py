@@ -1,25 +1,8 @@
 """Tokenizes lines of text; errors name the line that no tokenizer or model can take."""
 
-import re
-
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer_like import tokenize
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def checked_lines(lines, name):
-    """Returns the lines; raises if one is not a string of valid text."""
-    for number, line in enumerate(lines, start=1):
-        if not isinstance(line, str):
-            raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}")
-        if not line.isascii() and _SURROGATE.search(line):
-            raise ValueError(
-                f"`{name}` must be text that UTF-8 can encode. Received: half of a surrogate "
-                f"pair in line {number}, {line!r}"
-            )
-    return lines
 
 
 def token_ids_of(tokenizer, text):

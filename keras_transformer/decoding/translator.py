@@ -30,7 +30,7 @@ from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.graph_translator import GraphTranslator
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
-from keras_transformer.decoding.lines import checked_lines, require_at_most, token_ids_of
+from keras_transformer.decoding.lines import require_at_most, token_ids_of
 from keras_transformer.decoding.long_lines import (
     join_translations,
     warn_of_long_lines,
@@ -49,6 +49,7 @@ from keras_transformer.decoding.model_search import (
 from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import ON_TOO_LONG, SearchSettings
 from keras_transformer.layers.arguments import require_positive
+from keras_transformer.texts import checked_lines
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _CUT_INPUTS = _TEXT, tf.TensorSpec([], tf.int64)

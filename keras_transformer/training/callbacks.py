@@ -11,6 +11,7 @@ from typing import Any, Literal
 import keras
 
 from keras_transformer import evaluation, plotting
+from keras_transformer.texts import pair_chunks
 from keras_transformer.training.model_state import save_model
 from keras_transformer.training.optimizers import without_loss_scaling
 from keras_transformer.types import Path
@@ -40,6 +41,9 @@ class TranslationEvaluator(keras.callbacks.Callback):
             `Translator`, an image of the encoder-decoder attention of the first sample. Images
             need matplotlib. Defaults to `None`: no logs.
 
+    Raises:
+        ValueError: if `pairs` are no pairs of strings, or there is none.
+
     Example:
 
     >>> pairs = [("a b c d", "a b c d"), ("e f g h", "E F G H")]
@@ -65,7 +69,9 @@ class TranslationEvaluator(keras.callbacks.Callback):
         self._log_dir = log_dir
         self._has_said = False
         self._translator = translator
-        self._sources, self._references = map(list, zip(*pairs, strict=True))
+        self._sources, self._references = next(pair_chunks(pairs), ([], []))
+        if not self._sources:
+            raise ValueError("`pairs` must hold at least one pair. Received: no pair")
         self._epochs = epochs
         self._tokenized = tokenized
         self._samples = samples
