@@ -30,9 +30,9 @@ def recipe(
 def vocabulary(
     files: Annotated[list[str], typer.Argument(help="Text files or globs, plain or .gz.")],
     output: Annotated[Path, typer.Option(help="Tokenizer file to write.")],
-    size: Annotated[int, typer.Option(help="Number of tokens.", min=8)] = 8000,
+    size: Annotated[int, typer.Option(help="Number of tokens.", min=261)] = 8000,
     model_type: Annotated[str, typer.Option(help="bpe or unigram.")] = "bpe",
-    normalization: Annotated[str, typer.Option(help="nfkc or identity.")] = "nfkc",
+    normalization: Annotated[str, typer.Option(help="nfc, nfkc or identity.")] = "nfc",
     character_coverage: Annotated[
         float,
         typer.Option(help="Fraction of the characters that get a token; the others are bytes."),

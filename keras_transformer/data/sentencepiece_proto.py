@@ -35,6 +35,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, Any, str | None]]] = {
         "name": (1, _FIELD.TYPE_STRING, None),
         "add_dummy_prefix": (3, _FIELD.TYPE_BOOL, "true"),
         "remove_extra_whitespaces": (4, _FIELD.TYPE_BOOL, "true"),
+        "normalization_rule_tsv": (6, _FIELD.TYPE_STRING, None),
     },
     "ModelProto": {
         "pieces": (1, "SentencePiece", None),

@@ -17,7 +17,7 @@ def train_sentencepiece(lines, vocabulary_size, normalization, **options):
     Args:
         lines: iterator of UTF-8 lines, normalised.
         vocabulary_size: number of tokens; fewer if the text yields fewer.
-        normalization: `"nfkc"` or `"identity"`, the rule by which the lines were normalised.
+        normalization: `"nfc"`, `"nfkc"` or `"identity"`, the rule by which the lines were normalised.
         **options: options of `SentencePieceTrainer.train`.
 
     Returns:
@@ -70,6 +70,7 @@ def train_sentencepiece(lines, vocabulary_size, normalization, **options):
         ) from None
     proto = ModelProto.FromString(model.getvalue())
     proto.normalizer_spec.name = normalization
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of this machine
     return proto.SerializeToString()
 
 
@@ -77,16 +78,17 @@ def _normalizer_options(normalization, folder):
     """Returns SentencePiece's own normalisation options. The lines are already normalised.
 
     The "nfkc" options name the same rule, so that other SentencePiece tools normalise the same way.
-    The "identity" rule is a table (code point, tab, code point). It has one row, because with an
-    empty table SentencePiece prints to stderr each time the model is loaded.
+    SentencePiece has no NFC. The other rules are a table (code point, tab, code point). It has one
+    row, because with an empty table SentencePiece prints to stderr each time the model is loaded.
     """
     if normalization == "nfkc":
-        return {"normalization_rule_name": "nfkc", "remove_extra_whitespaces": True}
+        return {"normalization_rule_name": "nfkc"}
     table = os.path.join(folder, "identity.tsv")
     with open(table, "w", encoding="ascii") as file:
         file.write(f"{ord(SPACE_SYMBOL):X}\t{ord(' '):X}\n")
+    keeps_spaces = normalization == "identity"
     return {
         "normalization_rule_tsv": table,
-        "remove_extra_whitespaces": False,
-        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": not keeps_spaces,
+        "add_dummy_prefix": not keeps_spaces,
     }

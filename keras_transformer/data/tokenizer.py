@@ -24,6 +24,7 @@ from keras_transformer.data.sentencepiece_training import train_sentencepiece
 from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
 
+NORMALIZATIONS = ("nfc", "nfkc", "identity")
 # The white space of Python's `str.split()`, and the space symbol: detokenizing turns that into a
 # space, so `normalize` does too.
 WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
@@ -35,11 +36,14 @@ class Tokenizer(SentencePieceTokenizer):
     For every text, `detokenize(tokenize(text)) == normalize(text)`. The rule of `normalize` is
     chosen in training and stored in the model file:
 
-    - `"nfkc"`: `" ".join(unicodedata.normalize("NFKC", text).replace("\\u2581", " ").split())`:
-      NFKC, then each run of white space becomes one space and both ends are stripped.
+    - `"nfc"`: `" ".join(unicodedata.normalize("NFC", text).replace("\\u2581", " ").split())`:
+      canonical composition, then each run of white space becomes one space and both ends are
+      stripped. A reader sees no difference.
+    - `"nfkc"`: the same with NFKC, which also replaces characters by similar ones: `½` by `1⁄2`,
+      `，` by `,`, `…` by `...`, `ʲ` by `j`. A translation then never holds the former.
     - `"identity"`: `text.replace("\\u2581", " ")`: every space, tab and line break is kept.
 
-    With both rules U+2581, SentencePiece's symbol for a space, becomes a space, and bytes that are
+    With all rules U+2581, SentencePiece's symbol for a space, becomes a space, and bytes that are
     not UTF-8 become U+FFFD. The literal texts of special tokens (`<s>`, `<pad>`, `<0x41>`) are
     ordinary text.
 
@@ -53,7 +57,7 @@ class Tokenizer(SentencePieceTokenizer):
     Attributes:
         vocabulary_size: number of tokens, special tokens included.
         pad_token_id, start_token_id, end_token_id, unk_token_id: ids of the special tokens.
-        normalization: `"nfkc"` or `"identity"`.
+        normalization: `"nfc"`, `"nfkc"` or `"identity"`.
         model_bytes: the SentencePiece model, as in its file.
 
     Raises:
@@ -95,7 +99,7 @@ class Tokenizer(SentencePieceTokenizer):
         path: Path,
         *,
         model_type: str = "bpe",
-        normalization: str = "nfkc",
+        normalization: str = "nfc",
         character_coverage: float = 1.0,
         max_lines: int = 2_000_000,
     ) -> "Tokenizer":
@@ -112,7 +116,7 @@ class Tokenizer(SentencePieceTokenizer):
                 and a warning says so.
             path: path of the model file, which is written atomically.
             model_type: `"bpe"`, as in the paper, or `"unigram"`.
-            normalization: `"nfkc"` or `"identity"`: the rule of `normalize`.
+            normalization: `"nfc"`, `"nfkc"` or `"identity"`: the rule of `normalize`.
             character_coverage: in (0, 1]. Fraction of the text's characters that get a token; the
                 rarest characters are split into bytes. Lower it (0.9995) for Chinese or Japanese.
             max_lines: train on a fixed random sample of at most this many lines.
@@ -145,7 +149,7 @@ class Tokenizer(SentencePieceTokenizer):
         path: Path,
         *,
         model_type: str = "bpe",
-        normalization: str = "nfkc",
+        normalization: str = "nfc",
         character_coverage: float = 1.0,
         max_lines: int = 2_000_000,
     ) -> "Tokenizer":
@@ -161,7 +165,7 @@ class Tokenizer(SentencePieceTokenizer):
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
         """
         _check_choice("model_type", model_type, ("unigram", "bpe"))
-        _check_choice("normalization", normalization, ("nfkc", "identity"))
+        _check_choice("normalization", normalization, NORMALIZATIONS)
         model = train_sentencepiece(
             _training_lines(lines, normalization),
             vocabulary_size,
@@ -218,8 +222,8 @@ class Tokenizer(SentencePieceTokenizer):
 def _normalize(text, normalization):
     """Normalises text such that SentencePiece can restore it exactly."""
     text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
-    if normalization == "nfkc":
-        text = import_tensorflow_text().normalize_utf8(text, "NFKC")
+    if normalization != "identity":
+        text = import_tensorflow_text().normalize_utf8(text, normalization.upper())
         return tf.strings.strip(tf.strings.regex_replace(text, WHITE_SPACE, " "))
     # A leading space makes a word the same token at the start of a line and inside it. When
     # detokenizing, SentencePiece strips all leading spaces, so we add and remove exactly one
@@ -254,7 +258,8 @@ def _require_own_model(proto, source):
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
     settings = normalizer.name, normalizer.remove_extra_whitespaces, normalizer.add_dummy_prefix
     is_complete = min(trainer.pad_id, trainer.bos_id, trainer.eos_id) >= 0 and trainer.byte_fallback
-    if not is_complete or settings not in [("nfkc", True, True), ("identity", False, False)]:
+    known = [(name, *[name != "identity"] * 2) for name in NORMALIZATIONS]
+    if not is_complete or settings not in known:
         raise ValueError(
             "`model` must be a file that `Tokenizer.train` wrote; recipes and run folders take no "
             "other. In Python, load another SentencePiece model with `SentencePieceTokenizer`. "

@@ -114,7 +114,7 @@ class VocabularySettings(Settings):
         size: int. Number of tokens, including special tokens and bytes. Defaults to `8000`.
         joint: bool. One vocabulary for both sides. Defaults to `True`.
         model_type: `"unigram"` or `"bpe"`. Defaults to `"bpe"`, as in the paper.
-        normalization: `"nfkc"` or `"identity"`. Defaults to `"nfkc"`.
+        normalization: `"nfc"`, `"nfkc"` or `"identity"`, see `Tokenizer`. Defaults to `"nfc"`.
         character_coverage: float. Fraction of the text's characters that get a token; the rarest
             ones are written as bytes. Defaults to `1.0`.
         files: list of existing `.model` files, relative to the data folder: one if `joint`, else
@@ -124,7 +124,7 @@ class VocabularySettings(Settings):
     size: int = 8000
     joint: bool = True
     model_type: str = "bpe"
-    normalization: str = "nfkc"
+    normalization: str = "nfc"
     character_coverage: float = 1.0
     files: list | None = None
 
@@ -132,7 +132,7 @@ class VocabularySettings(Settings):
         super().__post_init__()
         self._require("size", self.size >= 8, "at least 8")
         self._require_choice("model_type", ("unigram", "bpe"))
-        self._require_choice("normalization", ("nfkc", "identity"))
+        self._require_choice("normalization", ("nfc", "nfkc", "identity"))
         self._require("character_coverage", 0 < self.character_coverage <= 1, "in (0, 1]")
         if self.files is not None:
             is_valid = len(self.files) == (1 if self.joint else 2)

@@ -66,7 +66,8 @@ def normalized(text, normalization):
     """The rules of `Tokenizer`, restated with Python's Unicode."""
     if normalization == "identity":
         return text.replace("\u2581", " ")
-    return " ".join(unicodedata.normalize("NFKC", text).replace("\u2581", " ").split())
+    form = normalization.upper()
+    return " ".join(unicodedata.normalize(form, text).replace("\u2581", " ").split())
 
 
 def strings(tensor):
@@ -75,7 +76,7 @@ def strings(tensor):
 
 @pytest.fixture(
     scope="module",
-    params=[("unigram", "nfkc"), ("bpe", "nfkc"), ("unigram", "identity"), ("bpe", "identity")],
+    params=[("bpe", "nfc"), ("unigram", "nfkc"), ("bpe", "nfkc"), ("bpe", "identity")],
     ids="-".join,
 )
 def tokenizer(request, tmp_path_factory):
@@ -226,7 +227,7 @@ class RoundTrip(tf.Module):
 def test_file_and_saved_model_are_the_same_in_a_fresh_process(tmp_path):
     text = ["Größe \N{CAT FACE}", "  the \u2581 cat ", ""]
     expected = []
-    for rule in ("nfkc", "identity"):
+    for rule in ("nfc", "nfkc", "identity"):
         path = tmp_path / rule / "vocabulary.model"
         tokenizer = Tokenizer.train_on_lines(text_lines(300), 290, path, normalization=rule)
         tf.saved_model.save(RoundTrip(tokenizer), str(tmp_path / rule / "saved"))
@@ -236,13 +237,13 @@ def test_file_and_saved_model_are_the_same_in_a_fresh_process(tmp_path):
 import pathlib, sys
 import tensorflow as tf, tensorflow_text
 folder, text, outputs = pathlib.Path({str(tmp_path)!r}), {text!r}, []
-for rule in ("nfkc", "identity"):
+for rule in ("nfc", "nfkc", "identity"):
     round_trip = tf.saved_model.load(folder / rule / "saved")
     outputs.append([line.decode() for line in round_trip(text).numpy()])
 if any(name.startswith("keras_transformer") for name in sys.modules):
     sys.exit("the SavedModel needed this package")
 from keras_transformer import Tokenizer
-for index, rule in enumerate(("nfkc", "identity")):
+for index, rule in enumerate(("nfc", "nfkc", "identity")):
     tokenizer = Tokenizer(folder / rule / "vocabulary.model")
     outputs.insert(2 * index + 1, tokenizer.tokenize(text).to_list())
 print(outputs)
@@ -252,9 +253,11 @@ print(outputs)
     assert "normalizer" not in errors  # SentencePiece logs nothing
 
 
-def test_training_is_deterministic_and_prints_nothing(tmp_path, capfd):
+@pytest.mark.parametrize("rule", ["nfc", "nfkc", "identity"])
+def test_training_is_deterministic_and_prints_nothing(tmp_path, capfd, rule):
+    options = {"max_lines": 200, "normalization": rule}
     models = [
-        Tokenizer.train_on_lines(text_lines(300), 300, tmp_path / "m", max_lines=200).model_bytes
+        Tokenizer.train_on_lines(text_lines(300), 300, tmp_path / "m", **options).model_bytes
         for _ in range(2)
     ]
     assert models[0] == models[1]
@@ -272,16 +275,40 @@ def test_training_reads_files_globs_and_lines_alike(tmp_path):
     assert len(models) == 1
 
 
-def test_model_type_is_bpe_by_default_everywhere():
-    """As in the paper: in Python, in recipes and on the command line."""
+@pytest.mark.parametrize(("argument", "value"), [("model_type", "bpe"), ("normalization", "nfc")])
+def test_default_is_the_same_everywhere(argument, value):
+    """In Python, in recipes and on the command line."""
     from keras_transformer.cli.data import vocabulary
     from keras_transformer.runs.recipe import VocabularySettings
 
     defaults = [
-        inspect.signature(function).parameters["model_type"].default
+        inspect.signature(function).parameters[argument].default
         for function in (Tokenizer.train, Tokenizer.train_on_lines, vocabulary, VocabularySettings)
     ]
-    assert defaults == ["bpe"] * 4
+    assert defaults == [value] * 4
+
+
+# Texts that NFKC changes: {text: what NFKC makes of it}.
+COMPATIBLE = {
+    "为什么，好？": "为什么,好?",
+    "½ Liter": "1⁄2 Liter",
+    "und dann…": "und dann...",
+    "b r ʲ a tʰ": "b r j a th",
+    "H₂O, m², 1º": "H2O, m2, 1o",
+    "ﬁ ﾊﾝｶｸ ①": "fi ハンカク 1",
+}
+
+
+def test_default_keeps_what_a_reader_sees(tmp_path):
+    composed, decomposed = "Größe", unicodedata.normalize("NFD", "Größe")
+    for options, expected in (
+        ({}, list(COMPATIBLE)),
+        ({"normalization": "nfkc"}, list(COMPATIBLE.values())),
+    ):
+        tokenizer = Tokenizer.train_on_lines([*COMPATIBLE], 310, tmp_path / "m", **options)
+        assert strings(tokenizer.detokenize(tokenizer.tokenize(list(COMPATIBLE)))) == expected
+        both = tokenizer.tokenize([composed, decomposed]).to_list()
+        assert both[0] == both[1]
 
 
 def test_file_without_text_is_named(tmp_path):
