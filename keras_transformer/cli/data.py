@@ -1,5 +1,6 @@
 """Commands before a run: `recipe` and `vocabulary`."""
 
+import itertools
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.errors import import_tensorflow, one_line_errors
+from keras_transformer.console import console
 
 commands = typer.Typer()
 
@@ -41,14 +43,33 @@ def vocabulary(
     """Learn a subword vocabulary from text; for a joint one, give the files of both sides."""
     with one_line_errors():
         import_tensorflow()
+        from keras_transformer.data.corpus import read_lines
+        from keras_transformer.data.report import Sample, text_changes
         from keras_transformer.data.tokenizer import Tokenizer
 
-        tokenizer = Tokenizer.train(
-            files,
+        samples = [Sample(read_lines(name)) for name in files]  # a pipe can be read only once
+        tokenizer = Tokenizer.train_on_lines(
+            _Lines(samples),
             size,
             output,
             model_type=model_type,
             normalization=normalization,
             character_coverage=character_coverage,
         )
+        for name, sample in zip(files, samples, strict=True):
+            for warning in text_changes(name, tokenizer, sample.items).warnings:
+                console.print(f"Warning: {warning}")
     print(f"{output}: {tokenizer.vocabulary_size:,} tokens")
+
+
+class _Lines:
+    """The lines of several samples. Errors show the names of their files."""
+
+    def __init__(self, samples):
+        self._samples = samples
+
+    def __iter__(self):
+        return itertools.chain.from_iterable(self._samples)
+
+    def __repr__(self):
+        return ", ".join(map(repr, self._samples))

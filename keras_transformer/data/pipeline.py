@@ -3,7 +3,6 @@
 Third step of the data flow: token ids -> (inputs, labels, sample_weight). Paper, section 5.1.
 """
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterable
@@ -14,6 +13,15 @@ import tensorflow as tf
 
 from keras_transformer.data.batching import check_batch_size, plan_batches
 from keras_transformer.data.noise import Noise
+from keras_transformer.data.report import (
+    EXAMPLES,
+    DatasetReport,
+    Sample,
+    described,
+    dropped_warnings,
+    text_changes,
+    texts_of_rows,
+)
 from keras_transformer.data.tokenizer_like import (
     TokenizerLike,
     append_token,
@@ -25,58 +33,6 @@ from keras_transformer.texts import pair_chunks
 
 TOKENIZED_AT_ONCE = 8192  # pairs
 PREFETCHED = 2  # batches
-
-
-@dataclasses.dataclass(frozen=True)
-class DatasetReport:
-    """Statistics of a dataset: pairs kept and dropped, tokens, padding. `print` shows them.
-
-    Attributes:
-        pairs_read: sentence pairs of the corpus.
-        pairs_kept: sentence pairs of the dataset, each once per epoch.
-        dropped: number of pairs for each reason: `"empty"`, `"too long"`, `"length ratio"`.
-        batches_per_epoch: the same in every epoch.
-        source_tokens: tokens of the encoder's side per epoch, END included.
-        target_tokens: labels per epoch, END included; BPE-dropout makes more. The loss per token is
-            divided by their number.
-        source_slots: token slots of the encoder in the first epoch, padding included.
-        target_slots: token slots of the decoder, likewise.
-    """
-
-    pairs_read: int
-    pairs_kept: int
-    dropped: dict[str, int]
-    batches_per_epoch: int
-    source_tokens: int
-    target_tokens: int
-    source_slots: int
-    target_slots: int
-
-    @property
-    def source_efficiency(self) -> float:
-        """Fraction of the encoder's token slots that hold tokens."""
-        return self.source_tokens / self.source_slots
-
-    @property
-    def target_efficiency(self) -> float:
-        """Fraction of the decoder's token slots that hold tokens."""
-        return self.target_tokens / self.target_slots
-
-    @property
-    def efficiency(self) -> float:
-        """Fraction of all token slots that hold tokens; the rest is padding."""
-        tokens = self.source_tokens + self.target_tokens
-        return tokens / (self.source_slots + self.target_slots)
-
-    def __str__(self):
-        return (
-            f"{self.pairs_kept:,} of {self.pairs_read:,} pairs kept "
-            f"(dropped: {_describe(self.dropped)})\n"
-            f"{self.batches_per_epoch:,} batches per epoch, {self.source_tokens:,} source and "
-            f"{self.target_tokens:,} target tokens\n"
-            f"{self.efficiency:.1%} of the token slots are real tokens "
-            f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%})"
-        )
 
 
 def make_dataset(
@@ -191,6 +147,7 @@ class BatchStream:
         report: `DatasetReport`.
         is_read: whether an iteration has begun. May be set to `False`.
         settings: the arguments that decide which pairs are in which batch, by name.
+        lengths: int array `(pairs, 2)`, tokens of both sides of all pairs, END included.
     """
 
     def __init__(
@@ -225,18 +182,18 @@ class BatchStream:
         )
         self._noise = Noise(self._tokenizers, subword_regularization, word_dropout, longest)
         self._seed = seed
-        self._sides = _tokenize(pairs, self._tokenizers)
-        self._lengths = np.stack([side.lengths for side in self._sides], axis=1)
-        self._kept, self._dropped = _select(self._lengths, longest, max_length_ratio)
+        self._sides, sample = _tokenize(pairs, self._tokenizers)
+        self.lengths = np.stack([side.lengths for side in self._sides], axis=1)
+        self._kept, dropped = _select(self.lengths, longest, max_length_ratio)
         self._plan = functools.partial(
             plan_batches,
-            self._lengths[self._kept],
+            self.lengths[self._kept],
             batch_tokens=batch_tokens,
             batch_sentences=batch_sentences,
             shuffle=shuffle,
             seed=seed,
         )
-        self.report = self._report()
+        self.report = self._report(dropped, sample)
         self.is_read = False
         self.seek(0)
 
@@ -270,7 +227,7 @@ class BatchStream:
             int array `(batches, 3)`: target tokens, tokens of both sides, and token slots of both
             sides, padding included.
         """
-        lengths = [self._lengths[rows] for rows in self.batches(epoch)]
+        lengths = [self.lengths[rows] for rows in self.batches(epoch)]
         return np.array([(n[:, 1].sum(), n.sum(), len(n) * n.max(axis=0).sum()) for n in lengths])
 
     def dataset(self, counts_epochs: bool = True) -> tf.data.Dataset:
@@ -339,20 +296,42 @@ class BatchStream:
         self.seek(self._epoch + 1)
         yield last
 
-    def _report(self):
-        tokens = self._lengths[self._kept].sum(axis=0).tolist()
+    def _report(self, dropped, sample):
+        tokens = self.lengths[self._kept].sum(axis=0).tolist()
         batches = self.batches(epoch=0)
-        slots = sum(len(rows) * self._lengths[rows].max(axis=0) for rows in batches).tolist()
+        slots = sum(len(rows) * self.lengths[rows].max(axis=0) for rows in batches).tolist()
+        numbers = {reason: len(rows) for reason, rows in dropped.items()}
+        examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
+        warnings = dropped_warnings(numbers, examples, len(self.lengths), self.settings)
+        sides = zip(("source", "target"), self._tokenizers, zip(*sample, strict=True), strict=True)
+        changes = tuple(text_changes(*side) for side in sides)
+        for each in changes:
+            warnings += each.warnings
         return DatasetReport(
-            pairs_read=len(self._lengths),
+            pairs_read=len(self.lengths),
             pairs_kept=len(self._kept),
-            dropped=self._dropped,
+            dropped=numbers,
             batches_per_epoch=len(batches),
             source_tokens=tokens[0],
             target_tokens=tokens[1],
             source_slots=slots[0],
             target_slots=slots[1],
+            changes=changes,
+            warnings=tuple(warnings),
         )
+
+    def _texts(self, rows):
+        """Returns the (source, target) texts of some pairs."""
+        if not len(rows):
+            return []
+        sides = zip(self._tokenizers, self._sides, strict=True)
+        texts = [
+            texts_of_rows(
+                tokenizer, _padded([side[row] for row in rows], tokenizer.pad_token_id)[0]
+            )
+            for tokenizer, side in sides
+        ]
+        return list(zip(*texts, strict=True))
 
 
 def stream_of(dataset: tf.data.Dataset | BatchStream) -> BatchStream:
@@ -372,13 +351,15 @@ def stream_of(dataset: tf.data.Dataset | BatchStream) -> BatchStream:
 
 
 def _tokenize(pairs, tokenizers):
-    """Returns the token ids of both sides, with END, as `_TokenRows`."""
+    """Returns the token ids of both sides, with END, as `_TokenRows`; and a sample of the pairs."""
+    sample = Sample()
     sides = [[tokenize(tokenizer, tf.zeros([0], tf.string))] for tokenizer in tokenizers]
     for chunk in pair_chunks(pairs, TOKENIZED_AT_ONCE):
+        sample.extend(list(zip(*chunk, strict=True)))
         for side, tokenizer, lines in zip(sides, tokenizers, chunk, strict=True):
             token_ids = tokenize(tokenizer, tf.constant(lines, tf.string))
             side.append(append_token(token_ids, tokenizer.end_token_id))
-    return [_TokenRows(tf.concat(side, axis=0)) for side in sides]
+    return [_TokenRows(tf.concat(side, axis=0)) for side in sides], sample.items
 
 
 def _padded(rows, pad_token_id):
@@ -401,14 +382,15 @@ def _longest_kept(max_length, batch_tokens, config):
 
 
 def _select(lengths, max_length, max_length_ratio):
-    """Returns the pairs to keep, and the number of the others by reason; raises if all are."""
+    """Returns the pairs to keep, and those to drop by reason; raises if all are dropped."""
     reasons = _reasons_to_drop(lengths, max_length, max_length_ratio)
     kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
-    dropped = {reason: int(np.sum(where)) for reason, where in reasons.items()}
+    dropped = {reason: np.flatnonzero(where) for reason, where in reasons.items()}
     if not kept.size:
+        numbers = described({reason: len(rows) for reason, rows in dropped.items()})
         raise ValueError(
             "`pairs` must hold a pair that is not dropped. "
-            f"Received: {len(lengths)} pairs (dropped: {_describe(dropped)})"
+            f"Received: {len(lengths)} pairs (dropped: {numbers})"
         )
     return kept, dropped
 
@@ -421,10 +403,6 @@ def _reasons_to_drop(lengths, max_length, max_length_ratio):
     is_out_of_ratio = ~is_empty & ~is_too_long
     is_out_of_ratio &= longer > (max_length_ratio or np.inf) * shorter
     return {"empty": is_empty, "too long": is_too_long, "length ratio": is_out_of_ratio}
-
-
-def _describe(dropped):
-    return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
 
 
 def _given(**values):

@@ -17,7 +17,7 @@ def train_sentencepiece(lines, vocabulary_size, normalization, **options):
     Args:
         lines: iterator of UTF-8 lines, normalised.
         vocabulary_size: number of tokens; fewer if the text yields fewer.
-        normalization: `"nfc"`, `"nfkc"` or `"identity"`, the rule by which the lines were normalised.
+        normalization: the rule by which the lines were normalised, as in `Tokenizer.train`.
         **options: options of `SentencePieceTrainer.train`.
 
     Returns:

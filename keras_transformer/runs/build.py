@@ -16,6 +16,7 @@ from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.schedules import WarmupSchedule
 
+MAX_WARMUP = 0.5  # fraction of the updates
 # Of source and target.
 Tokenizers: TypeAlias = tuple[Tokenizer | MarianTokenizer, Tokenizer | MarianTokenizer]
 
@@ -149,6 +150,23 @@ def _schedule(training, width, batches_per_epoch):
         warmup_target=peak,
         warmup_steps=warmup_steps,
     )
+
+
+def schedule_warnings(training, batches_per_epoch):
+    """Yields a line for each length of the schedule that does not fit the updates of the run."""
+    updates = training.epochs * batches_per_epoch
+    if training.warmup_steps > MAX_WARMUP * updates:
+        yield (
+            f"the warm-up takes {training.warmup_steps:,} of the {updates:,} updates "
+            f"({training.epochs} epochs of {batches_per_epoch:,}): lower `warmup_steps` to at most "
+            f"{int(MAX_WARMUP * updates):,}, or raise `epochs`"
+        )
+    decay_epochs = training.decay_epochs if training.schedule == "cosine" else training.epochs
+    if decay_epochs > training.epochs:
+        yield (
+            f"the learning rate decays over {decay_epochs} epochs, and the run has "
+            f"{training.epochs}: set `decay_epochs` to {training.epochs}"
+        )
 
 
 def _config(recipe, tokenizers):

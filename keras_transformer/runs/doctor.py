@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 import time
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,33 +18,36 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import types
-from keras_transformer.data.tokenizer_like import require_matching_vocabularies
-from keras_transformer.runs.build import load_tokenizers
+from keras_transformer.data.report import Sample
+from keras_transformer.data.tokenizer_like import require_matching_vocabularies, tokenize
+from keras_transformer.decoding.model_search import longest_target
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.runs.build import load_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 
 CHECKS = ("devices", "data", "vocabulary", "memory", "learning", "disk")  # in this order
-MAX_DROPPED = 0.25  # fraction of the pairs
-MAX_BAD = 0.01  # fraction of tokens that are unknown, or of lines that do not round-trip
-SAMPLE_SIZE = 1000  # pairs
+MAX_UNKNOWN = 0.01  # fraction of tokens that are unknown or bytes
 LEARNING_RATE = 0.001  # the recipe's warm-up rate is too low for ten steps
 STEPS = 10
 MAX_LOSS_RATIO = 0.9  # last loss / first loss
 FALLBACK_TOKENS = {b"<unk>", *(b"<0x%02X>" % byte for byte in range(256))}
 GIB = 2**30
 MARKS = {True: "✓", False: "✗", None: "–"}
+WARNING_MARK = "!"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `str()` gives one line for the user.
+    """The result of one check. `str()` gives one line for the user, and one for each warning.
 
     Args:
         name: what was checked.
         passed: `None` if the check did not run because another one failed.
         detail: what was measured, or what is wrong and what to do; one line.
         seconds: duration of the check.
+        warnings: what may be wrong although the check passed; lines of text.
 
     Example:
 
@@ -58,9 +60,12 @@ class Finding:
     passed: bool | None
     detail: str
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     def __str__(self):
-        return f"{MARKS[self.passed]} {self.name:<10}  {self.detail} ({self.seconds:.1f} s)"
+        mark = WARNING_MARK if self.passed and self.warnings else MARKS[self.passed]
+        line = f"{mark} {self.name:<10}  {self.detail} ({self.seconds:.1f} s)"
+        return "\n".join([line, *(f"  {WARNING_MARK} {each}" for each in self.warnings)])
 
 
 class _NotRunError(Exception):
@@ -87,7 +92,7 @@ def run_checks(
             use that vocabulary. The disk check measures the free space of this folder's disk.
             Nothing is written to the folder. Defaults to the working directory.
         timeout: time limit of the device check, in seconds.
-        print_fn: called with each finding as a line of text.
+        print_fn: called with each finding as text.
         on_start: called with the name of each check before it runs. Optional.
 
     Returns:
@@ -107,22 +112,23 @@ def run_checks(
         for name in CHECKS:
             if on_start is not None:
                 on_start(name)
-            started = time.perf_counter()
+            started, warnings = time.perf_counter(), []
             try:
-                passed, detail = getattr(checks, name)()
+                passed, detail, *warnings = getattr(checks, name)()
             except _NotRunError as error:
                 passed, detail = None, f"not run: needs {error}"
             except Exception as error:  # any exception is a failed check
                 passed, detail = False, f"{type(error).__name__}: {error}"
             seconds = time.perf_counter() - started
-            findings.append(Finding(name, passed, " ".join(detail.split()), seconds))
+            detail = " ".join(detail.split())
+            findings.append(Finding(name, passed, detail, seconds, tuple(warnings)))
             print_fn(str(findings[-1]))
             gc.collect()  # a model has reference cycles, and the next check builds another one
     return findings
 
 
 class _Checks:
-    """The checks and the results that they share. A check returns (passed, detail)."""
+    """The checks and the results that they share. A check returns (passed, detail, *warnings)."""
 
     def __init__(self, recipe, data_folder, run_folder, scratch, timeout):
         self.recipe, self.timeout = recipe, timeout
@@ -160,19 +166,21 @@ class _Checks:
             raise _NotRunError("vocabulary") from None
         self.stream = self.single_device_trainer.stream(self.tokenizers)
         report = self.stream.report
-        passed = sum(report.dropped.values()) <= MAX_DROPPED * report.pairs_read
-        advice = "" if passed else f"more than {MAX_DROPPED:.0%} of the pairs are dropped: "
-        return passed, advice + "; ".join(str(report).splitlines())
+        detail = "; ".join(str(replace(report, warnings=())).splitlines())
+        schedule = schedule_warnings(self.recipe.training, report.batches_per_epoch)
+        return True, detail, *report.warnings, *schedule, *self._long_references()
 
     def vocabulary(self):
         _require(data=self.pairs_with_text)
         tokenizers = self.tokenizers or self._tokenizers()  # again: `data` hides its error
         _require(data=self.stream)
         self.batches = _batch_statistics(self.stream)
-        pairs = enumerate(self.recipe.data.pairs("train", self.folders[0]))
-        every = -(-self.pairs_with_text // SAMPLE_SIZE)
-        sample = zip(*(pair for number, pair in pairs if number % every == 0), strict=True)
-        sides = zip(("source", "target"), tokenizers, sample, strict=True)
+        sample = Sample()
+        for pair in self.recipe.data.pairs("train", self.folders[0]):
+            sample.extend([pair])
+        sides = zip(
+            tokenizers, zip(*sample.items, strict=True), self.stream.report.changes, strict=True
+        )
         passed, details = zip(*(_check_tokenizer(*side) for side in sides), strict=True)
         advice = "" if all(passed) else ": train the vocabulary on this text"
         return all(passed), "; ".join(details) + advice
@@ -231,6 +239,26 @@ class _Checks:
         )
         return free >= needed, result if free >= needed else result + advice
 
+    def _long_references(self):
+        """Yields a line if translations that a search can find are shorter than references."""
+        split = "test" if self.recipe.data.test is not None else "validation"
+        if getattr(self.recipe.data, split) is None:
+            return
+        stream = self.single_device_trainer.stream(self.tokenizers, split)
+        source, target = self.tokenizers
+        config = self.recipe.model_config(target.vocabulary_size, source.vocabulary_size)
+        settings = SearchSettings()
+        limits = {
+            n: longest_target(n, settings, config) for n in set(stream.lengths[:, 0].tolist())
+        }
+        long = sum(length > limits[n] for n, length in stream.lengths.tolist())
+        if long:
+            yield (
+                f"{long:,} of the {len(stream.lengths):,} references of `{split}` are longer than "
+                "a search allows, source tokens + "
+                f"{settings.extra_length}: give `--length-ratio` or `--extra-length`"
+            )
+
     def _tokenizers(self):
         if self.run_tokenizer_files:
             source, target = load_tokenizers(self.run_tokenizer_files)
@@ -265,21 +293,14 @@ def _batch_statistics(stream):
     return tuple(np.array(rows).T)
 
 
-def _check_tokenizer(name, tokenizer, lines):
-    """Returns whether a tokenizer fits some lines, and a text with the measured fractions."""
-    token_ids = tokenizer.tokenize(lines)
-    tokens = tokenizer.tokens(token_ids.flat_values).numpy().tolist()
+def _check_tokenizer(tokenizer, lines, changes):
+    """Returns whether a tokenizer knows the text of some lines, and the measured fractions."""
+    token_ids = tokenize(tokenizer, tf.constant(lines, tf.string)).flat_values
+    tokens = tokenizer.tokens(token_ids).numpy().tolist()
     unknown = sum(token in FALLBACK_TOKENS for token in tokens) / max(1, len(tokens))
-    same = 0
-    for line, text in zip(lines, tokenizer.detokenize(token_ids).numpy(), strict=True):
-        line = line.replace("\u2581", " ")  # `Tokenizer` makes the same replacement
-        if tokenizer.normalization == "nfkc":
-            line = " ".join(unicodedata.normalize("NFKC", line).split())
-        same += text.decode() == line
-    same /= len(lines)
-    return unknown <= MAX_BAD and same >= 1 - MAX_BAD, (
-        f"{tokenizer.vocabulary_size:,} {name} tokens, {unknown:.2%} unknown or byte tokens in the "
-        f"text, {same:.1%} of the lines round-trip"
+    return unknown <= MAX_UNKNOWN, (
+        f"{tokenizer.vocabulary_size:,} {changes.name} tokens, {unknown:.2%} unknown or byte "
+        f"tokens in the text, {changes.changed:,} of {changes.lines:,} lines are changed"
     )
 
 

@@ -283,6 +283,8 @@ class Recipe(Settings):
         # Derived from other fields unless the recipe sets them.
         for name in ("source_vocabulary_size", "key_dim", "value_dim"):
             del sizes[name]
+        if not self.vocabulary.joint:
+            sizes["tie_embeddings"] = "decoder"  # two vocabularies cannot share one matrix
         sizes |= overrides
         sizes["vocabulary_size"] = vocabulary_size
         if not self.vocabulary.joint:

@@ -1,0 +1,201 @@
+"""`DatasetReport`: what a dataset holds, and warnings about the text that it loses or changes."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.data.tokenizer_like import TokenizerLike, tokenize
+
+MAX_LOST = 0.01  # fraction of dropped pairs, or of changed lines, that needs no warning
+SAMPLE_SIZE = 1000
+LONGEST_SAMPLED = 1000  # characters; the lines of a sample are padded to the longest
+EXAMPLES = 3
+SHOWN = 40  # characters of an example
+
+
+@dataclasses.dataclass(frozen=True)
+class TextChanges:
+    """The lines of a sample that are not the same after tokenizing and detokenizing.
+
+    Attributes:
+        name: what the lines are, such as `"source"`.
+        lines: number of lines of the sample.
+        changed: number of lines that are changed.
+        examples: some of them, before and after, as text.
+    """
+
+    name: str
+    lines: int
+    changed: int
+    examples: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """Fraction of the lines that are changed."""
+        return self.changed / max(1, self.lines)
+
+    @property
+    def warnings(self) -> list[str]:
+        """One line if the tokenizer changes too much text, else none."""
+        if self.share < MAX_LOST:
+            return []
+        return [
+            f"the tokenizer changes {self.share:.1%} of the {self.name} lines ({self.changed:,} of "
+            f"{self.lines:,}): {', '.join(self.examples)}; translations never hold the former: "
+            "train the vocabulary with `normalization: nfc` or `identity`, or clean the text"
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetReport:
+    """Statistics of a dataset: pairs kept and dropped, tokens, padding. `print` shows them.
+
+    Attributes:
+        pairs_read: sentence pairs of the corpus.
+        pairs_kept: sentence pairs of the dataset, each once per epoch.
+        dropped: number of pairs for each reason: `"empty"`, `"too long"`, `"length ratio"`.
+        batches_per_epoch: the same in every epoch.
+        source_tokens: tokens of the encoder's side per epoch, END included.
+        target_tokens: labels per epoch, END included; BPE-dropout makes more. The loss per token is
+            divided by their number.
+        source_slots: token slots of the encoder in the first epoch, padding included.
+        target_slots: token slots of the decoder, likewise.
+        changes: the `TextChanges` of source and target, of at most 1,000 lines of each side.
+        warnings: lines of text, with examples: from 1% of dropped pairs on, and from 1% of lines
+            that a tokenizer changes.
+    """
+
+    pairs_read: int
+    pairs_kept: int
+    dropped: dict[str, int]
+    batches_per_epoch: int
+    source_tokens: int
+    target_tokens: int
+    source_slots: int
+    target_slots: int
+    changes: tuple[TextChanges, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def source_efficiency(self) -> float:
+        """Fraction of the encoder's token slots that hold tokens."""
+        return self.source_tokens / self.source_slots
+
+    @property
+    def target_efficiency(self) -> float:
+        """Fraction of the decoder's token slots that hold tokens."""
+        return self.target_tokens / self.target_slots
+
+    @property
+    def efficiency(self) -> float:
+        """Fraction of all token slots that hold tokens; the rest is padding."""
+        tokens = self.source_tokens + self.target_tokens
+        return tokens / (self.source_slots + self.target_slots)
+
+    def __str__(self):
+        return "\n".join(
+            [
+                f"{self.pairs_kept:,} of {self.pairs_read:,} pairs kept "
+                f"(dropped: {described(self.dropped)})",
+                f"{self.batches_per_epoch:,} batches per epoch, {self.source_tokens:,} source and "
+                f"{self.target_tokens:,} target tokens",
+                f"{self.efficiency:.1%} of the token slots are real tokens "
+                f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%})",
+                *(f"Warning: {warning}" for warning in self.warnings),
+            ]
+        )
+
+
+class Sample:
+    """Every n-th of many items, at most `SAMPLE_SIZE` of them; n doubles while items come.
+
+    Args:
+        stream: iterable of items. Iterating over the sample yields all of them. Optional.
+
+    Attributes:
+        items: the items of the sample.
+    """
+
+    def __init__(self, stream: Iterable[Any] = ()) -> None:
+        self.items: list[Any] = []
+        self._stream, self._every, self._seen = stream, 1, 0
+
+    def __iter__(self):
+        for item in self._stream:
+            self.extend([item])
+            yield item
+
+    def __repr__(self):
+        return repr(self._stream)
+
+    def extend(self, items: Sequence[Any]) -> None:
+        """Takes its share of the next items."""
+        self.items += items[-self._seen % self._every :: self._every]
+        self._seen += len(items)
+        while len(self.items) > SAMPLE_SIZE:
+            self.items, self._every = self.items[::2], 2 * self._every
+
+
+def text_changes(name: str, tokenizer: TokenizerLike, lines: Iterable[str]) -> TextChanges:
+    """Tokenizes and detokenizes lines of text, and compares them with what they were.
+
+    Args:
+        name: what the lines are, such as `"source"`.
+        tokenizer: `TokenizerLike`.
+        lines: strings. Those of more than 1,000 characters are left out.
+    """
+    lines = [line for line in lines if len(line) <= LONGEST_SAMPLED]
+    token_ids = tokenize(tokenizer, tf.constant(lines, tf.string))
+    texts = texts_of_rows(tokenizer, token_ids.to_tensor(tokenizer.pad_token_id))
+    changed = [pair for pair in zip(lines, texts, strict=True) if pair[0] != pair[1]]
+    examples = tuple(_difference(*pair) for pair in changed[:EXAMPLES])
+    return TextChanges(name, len(lines), len(changed), examples)
+
+
+def texts_of_rows(tokenizer, token_ids):
+    """Returns the texts of padded rows of token ids."""
+    return [text.decode() for text in tokenizer.detokenize(token_ids).numpy().tolist()]
+
+
+def dropped_warnings(dropped, examples, total, settings):
+    """Returns a line for each reason if too many pairs are dropped, else none.
+
+    Args:
+        dropped: {reason: number of pairs}.
+        examples: {reason: list of (source, target) texts}.
+        total: number of all pairs.
+        settings: arguments of `make_dataset`, by name.
+    """
+    if sum(dropped.values()) < MAX_LOST * total:
+        return []
+    limits = [key for key in ("max_length", "batch_tokens") if settings[key]]
+    # Without `max_length`, only learned positions are a limit.
+    limit = min(limits, key=settings.get) if settings["max_length"] else "max_sequence_length"
+    advice = {"empty": "mend the files"}
+    for reason, key in (("too long", limit), ("length ratio", "max_length_ratio")):
+        now = f" (now {settings[key]})" if key in settings else " of the model"
+        advice[reason] = f"raise `{key}`{now}"
+    return [
+        f"{number / total:.1%} of the pairs ({number:,} of {total:,}) are dropped, {reason}: "
+        + ", ".join(" | ".join(map(_shown, pair)) for pair in examples[reason])
+        + f"; {advice[reason]}"
+        for reason, number in dropped.items()
+        if number
+    ]
+
+
+def described(dropped):
+    return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
+
+
+def _difference(before, after):
+    """Returns what stands where two texts begin to differ."""
+    start = max(0, len(os.path.commonprefix([before, after])) - SHOWN // 2)
+    return f"{_shown(before[start:])} -> {_shown(after[start:])}"
+
+
+def _shown(text):
+    return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")

@@ -1,0 +1,136 @@
+"""The report of a dataset warns of pairs that are dropped and of text that a tokenizer changes."""
+
+import unicodedata
+
+import pytest
+
+from keras_transformer.data.number_corpus import number_names
+from keras_transformer.data.pipeline import make_dataset
+from keras_transformer.data.report import Sample, text_changes
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.models.config import TransformerConfig
+
+pytestmark = pytest.mark.tensorflow_only
+GOOD = number_names("train", 990)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "joint.model"
+    return Tokenizer.train_on_lines((line for pair in GOOD for line in pair), 340, path)
+
+
+def report_of(pairs, tokenizer, **options):
+    options = {"batch_tokens": 2000, "max_length": 80, "max_length_ratio": 9.0} | options
+    return make_dataset(pairs, tokenizer, **options)[1]
+
+
+EMPTY, LONG = ("nothing", ""), (" ".join(["one"] * 60), " ".join(["eins"] * 60))
+RATIO = ("one", " ".join(["eins zwei drei vier fünf"] * 3))
+LEARNED = {"positions": "learned", "max_sequence_length": 80}
+# {name: (pair that is dropped, number of them, options, words of the warning)}
+DROPPED = {
+    "empty": (
+        EMPTY,
+        10,
+        {},
+        ["1.0% of the pairs (10 of 1,000)", "empty", "'nothing' | ''", "mend"],
+    ),
+    "too long": (LONG, 110, {}, ["10.0%", "'one one ", "raise `max_length` (now 80)"]),
+    "budget": (LONG, 10, {"batch_tokens": 70}, ["too long", "raise `batch_tokens` (now 70)"]),
+    "positions": (
+        LONG,
+        10,
+        {"max_length": None, "config": LEARNED},
+        ["too long", "raise `max_sequence_length` of the model"],
+    ),
+    "ratio": (RATIO, 10, {}, ["'one' | 'eins zwei", "raise `max_length_ratio` (now 9.0)"]),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_dropped_pairs_are_a_warning_from_one_percent_on(tokenizer, name):
+    pair, number, options, words = DROPPED[name]
+    if "config" in options:
+        size = tokenizer.vocabulary_size
+        options = options | {"config": TransformerConfig(vocabulary_size=size, **LEARNED)}
+    few = report_of([*GOOD, *[pair] * (number - 1)], tokenizer, **options)
+    assert few.warnings == () or number > 10
+    report = report_of([*GOOD, *[pair] * number], tokenizer, **options)
+    (warning,) = report.warnings
+    assert all(word in warning for word in words), warning
+    assert f"Warning: {warning}" in str(report).splitlines()
+
+
+def test_examples_of_dropped_pairs_are_three_and_short(tokenizer):
+    pairs = [(f"one hundred and {n}", "") for n in range(40)]
+    (warning,) = report_of([*GOOD, *pairs], tokenizer).warnings
+    assert [f"'one hundred and {n}' | ''" in warning for n in range(4)] == [True] * 3 + [False]
+    (warning,) = report_of([*GOOD, *[LONG] * 40], tokenizer).warnings
+    assert len(warning) < 400
+
+
+# {name: (rule, line, what the tokenizer makes of it)}
+CHANGED = {
+    "fraction": ("nfkc", "a ½ b", "a 1⁄2 b"),
+    "comma": ("nfkc", "为，好", "为,好"),
+    "phone": ("nfkc", "b r ʲ a", "b r j a"),
+    "two spaces": ("nfc", "a  b", "a b"),
+    "trailing space": ("nfc", "a b ", "a b"),
+    "space symbol": ("identity", "a▁b", "a b"),
+    "decomposed": ("nfc", unicodedata.normalize("NFD", "ü"), "ü"),
+}
+SAME = {
+    "fraction": ("nfc", "a ½ b"),
+    "phone": ("nfc", "b r ʲ a"),
+    "two spaces": ("identity", "a  b "),
+    "number names": ("nfkc", "fünfundzwanzig"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_changed_text_is_measured_against_the_raw_line(tmp_path, name):
+    rule, line, after = CHANGED[name]
+    tokenizer = Tokenizer.train_on_lines([*CHANGED, line], 300, tmp_path / "m", normalization=rule)
+    lines = ["a b"] * 99 + [line]
+    changes = text_changes("target", tokenizer, lines)
+    assert (changes.lines, changes.changed, changes.share) == (100, 1, 0.01)
+    assert changes.examples == (f"{line!r} -> {after!r}",)
+    (warning,) = changes.warnings
+    assert "1.0% of the target lines (1 of 100)" in warning and changes.examples[0] in warning
+    assert not text_changes("target", tokenizer, ["a b", *lines]).warnings, "less than 1%"
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_text_that_is_given_back_is_no_change(tmp_path, name):
+    rule, line = SAME[name]
+    tokenizer = Tokenizer.train_on_lines(["a b", line, *CHANGED], 290, tmp_path / "m", normalization=rule)
+    assert text_changes("source", tokenizer, [line, "", "a b"]).changed == 0
+
+
+def test_report_names_the_side_whose_text_is_changed(tmp_path):
+    pairs = [("a b", "½ c"), ("b a", "c")] * 20
+    lines = [line for pair in pairs for line in pair]
+    tokenizer = Tokenizer.train_on_lines(lines, 270, tmp_path / "m", normalization="nfkc")
+    report = report_of(pairs, tokenizer)
+    assert [(each.name, each.lines, each.changed) for each in report.changes] == [
+        ("source", 40, 0),
+        ("target", 40, 20),
+    ]
+    (warning,) = report.warnings
+    assert warning.count("'½ c' -> '1⁄2 c'") == 3 and "50.0% of the target lines" in warning
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 5000])
+@pytest.mark.parametrize("number", [0, 1, 999, 1000, 1001, 12_345])
+def test_sample_is_every_nth_item_from_the_first_on(number, chunk):
+    sample, items = Sample(), list(range(number))
+    for start in range(0, number, chunk):
+        sample.extend(items[start : start + chunk])
+    every = 1
+    while len(items[::every]) > 1000:
+        every *= 2
+    assert sample.items == items[::every]
+    if chunk == 1:
+        read = Sample(items)
+        assert list(read) == items and read.items == sample.items
