@@ -1,4 +1,4 @@
-"""Commands before a run: `recipe` and `vocabulary`."""
+"""Commands before a run: `recipe`, `split` and `vocabulary`."""
 
 import itertools
 from pathlib import Path
@@ -60,6 +60,29 @@ def vocabulary(
             for warning in text_changes(name, tokenizer, sample.items).warnings:
                 console.print(f"Warning: {warning}")
     print(f"{output}: {tokenizer.vocabulary_size:,} tokens")
+
+
+@commands.command(
+    epilog=options.example("keras-transformer split corpus.en corpus.de --output data --test 1000")
+)
+def split(
+    source: Annotated[Path, typer.Argument(help="File of the source, or TSV; plain or .gz.")],
+    target: Annotated[
+        Path | None, typer.Argument(help="File of the target. Without it, the source is TSV.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("."),
+    validation: Annotated[int, typer.Option(help="Pairs for validation.", min=0)] = 1000,
+    test: Annotated[int, typer.Option(help="Pairs for the test.", min=0)] = 1000,
+    seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
+) -> None:
+    """Split a corpus into train, val and test; no sentence of val and test is in train."""
+    with one_line_errors():
+        from keras_transformer.data.split import split_files
+
+        sizes = split_files(source, target, output, validation=validation, test=test, seed=seed)
+    width = max(len(str(path)) for path in sizes)
+    for path, number in sizes.items():
+        print(f"{path!s:<{width}}  {number:>9,} lines")
 
 
 class _Lines:

@@ -7,5 +7,7 @@ from .number_corpus import number_names as number_names
 from .pipeline import BatchStream as BatchStream
 from .pipeline import make_dataset as make_dataset
 from .sentencepiece_tokenizer import SentencePieceTokenizer as SentencePieceTokenizer
+from .split import split_files as split_files
+from .split import split_pairs as split_pairs
 from .tokenizer import Tokenizer as Tokenizer
 from .tokenizer_like import TokenizerLike as TokenizerLike

@@ -104,7 +104,9 @@ def test_changed_text_is_measured_against_the_raw_line(tmp_path, name):
 @pytest.mark.parametrize("name", SAME)
 def test_text_that_is_given_back_is_no_change(tmp_path, name):
     rule, line = SAME[name]
-    tokenizer = Tokenizer.train_on_lines(["a b", line, *CHANGED], 290, tmp_path / "m", normalization=rule)
+    tokenizer = Tokenizer.train_on_lines(
+        ["a b", line, *CHANGED], 290, tmp_path / "m", normalization=rule
+    )
     assert text_changes("source", tokenizer, [line, "", "a b"]).changed == 0
 
 

@@ -1,0 +1,125 @@
+"""Splits a parallel corpus such that no sentence of validation and test is in the training part.
+
+Pure Python.
+"""
+
+import contextlib
+import random
+from pathlib import Path
+
+from keras_transformer import types
+from keras_transformer.atomic_file import atomic_path
+from keras_transformer.data.corpus import read_lines, read_parallel
+
+PARTS = ("test", "val", "train")  # the rest is for training
+
+
+def split_pairs(
+    pairs: list[tuple[str, str]], validation: int, test: int, seed: int = 0
+) -> dict[str, list[int]]:
+    """Splits pairs into training, validation and test, by sentences.
+
+    Pairs that have a source or a target in common, directly or through other pairs, are in the same
+    part. White space makes no difference, and empty sentences join nothing. Which pairs are in
+    validation and test is random; large groups are in the training part.
+
+    Args:
+        pairs: (source, target) strings.
+        validation, test: number of pairs of these parts.
+        seed: another seed, another split.
+
+    Returns:
+        `{"train": ..., "val": ..., "test": ...}`, the positions of the pairs, in their order.
+
+    Raises:
+        ValueError: if there are not so many pairs without sentences of the training part.
+
+    Example:
+
+    >>> pairs = [("a", "x"), ("b", "y"), ("b", "z"), ("c", "z"), ("d", "w")]
+    >>> split_pairs(pairs, validation=1, test=1)
+    {'train': [1, 2, 3], 'val': [0], 'test': [4]}
+    """
+    groups = _groups(pairs)
+    random.Random(seed).shuffle(groups)
+    parts: dict[str, list[int]] = {"train": [], "val": [], "test": []}
+    room = {"test": test, "val": validation, "train": len(pairs)}
+    for group in groups:
+        part = next(name for name in PARTS if len(group) <= room[name])
+        parts[part] += group
+        room[part] -= len(group)
+    if room["test"] or room["val"] or not parts["train"]:
+        raise ValueError(
+            "`validation` and `test` must leave pairs for training, and need pairs whose sentences "
+            f"are in no other part. Received: validation={validation}, test={test}, of "
+            f"{len(pairs):,} pairs in {len(groups):,} groups without a common sentence, the "
+            f"largest of {max(map(len, groups), default=0):,}. Ask for fewer"
+        )
+    return {name: sorted(rows) for name, rows in parts.items()}
+
+
+def split_files(
+    source: types.Path,
+    target: types.Path | None,
+    output: types.Path,
+    *,
+    validation: int,
+    test: int,
+    seed: int = 0,
+) -> dict[Path, int]:
+    """Splits a corpus into the files `train`, `val` and `test` of a folder, see `split_pairs`.
+
+    Every line is in one of the files, unchanged and in its order. A file has the ending of what it
+    was split from, without `.gz`.
+
+    Args:
+        source, target: files, as for `read_parallel`; without `target`, TSV.
+        output: folder to write to, made if it is missing.
+        validation, test, seed: as in `split_pairs`.
+
+    Returns:
+        `{path: number of lines}`.
+
+    Raises:
+        FileExistsError: if one of the files exists. Nothing is written.
+        CorpusError, FileNotFoundError, ValueError: as `read_parallel` and `split_pairs`.
+    """
+    inputs = [source] if target is None else [source, target]
+    endings = [Path(str(name).removesuffix(".gz")).suffix or ".txt" for name in inputs]
+    if len(set(endings)) < len(endings):  # a.txt and b.txt
+        endings = [".source", ".target"]
+    files = {name: [Path(output, name + ending) for ending in endings] for name in PARTS[::-1]}
+    existing = [str(file) for part in files.values() for file in part if file.exists()]
+    if existing:
+        raise FileExistsError(f"{', '.join(existing)} exist. Give another folder, or move them")
+    pairs = list(read_parallel(source) if target is None else read_parallel(source, target))
+    parts = split_pairs(pairs, validation, test, seed)
+    lines = [list(read_lines(name)) for name in inputs]  # TSV may have further columns
+    Path(output).mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:  # no file has its name before all are written
+        for name, paths in files.items():
+            for path, side in zip(paths, lines, strict=True):
+                partial = stack.enter_context(atomic_path(path))
+                text = "".join(f"{side[row]}\n" for row in parts[name])
+                partial.write_text(text, "utf-8", newline="\n")
+    return {path: len(parts[name]) for name, paths in files.items() for path in paths}
+
+
+def _groups(pairs):
+    """Returns the positions of pairs in groups that have no sentence in common."""
+    parents = list(range(len(pairs)))
+
+    def root(row):
+        while parents[row] != row:
+            parents[row] = row = parents[parents[row]]
+        return row
+
+    first: dict[tuple[int, str], int] = {}
+    for row, pair in enumerate(pairs):
+        for side, text in enumerate(pair):
+            if key := " ".join(text.split()):
+                parents[root(row)] = root(first.setdefault((side, key), row))
+    groups: dict[int, list[int]] = {}
+    for row in range(len(pairs)):
+        groups.setdefault(root(row), []).append(row)
+    return list(groups.values())

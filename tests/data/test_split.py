@@ -1,0 +1,113 @@
+"""A split keeps every line, and no sentence of validation and test is in the training part."""
+
+import collections
+import gzip
+import random
+
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer.cli import app
+from keras_transformer.data.split import split_files, split_pairs
+
+
+def corpus(number, vocabulary, seed=0):
+    """Random pairs; the smaller the vocabulary, the more sentences they have in common."""
+    rng = random.Random(seed)
+    return [
+        (f"s{rng.randrange(vocabulary)}", f"t{rng.randrange(vocabulary)}") for _ in range(number)
+    ]
+
+
+def assert_disjoint(parts):
+    """No text of either side is in two parts."""
+    for side in (0, 1):
+        texts = [{" ".join(pair[side].split()) for pair in part} - {""} for part in parts]
+        assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]
+
+
+@pytest.mark.parametrize("vocabulary", [1200, 2000, 100_000])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_parts_have_no_sentence_in_common_and_hold_every_pair_once(vocabulary, seed):
+    pairs = corpus(1500, vocabulary)
+    parts = split_pairs(pairs, validation=60, test=40, seed=seed)
+    assert [len(parts[name]) for name in ("train", "val", "test")] == [1400, 60, 40]
+    assert sorted(row for rows in parts.values() for row in rows) == list(range(1500))
+    assert all(rows == sorted(rows) for rows in parts.values())
+    assert_disjoint([[pairs[row] for row in rows] for rows in parts.values()])
+    assert split_pairs(pairs, validation=60, test=40, seed=seed) == parts
+    assert split_pairs(pairs, validation=60, test=40, seed=seed + 7) != parts
+
+
+def test_white_space_makes_no_other_sentence_and_empty_ones_join_nothing():
+    pairs = [("a", "x"), (" a  ", "y"), ("b", "y "), *((str(n), "") for n in range(9))]
+    parts = split_pairs(pairs, validation=4, test=5)
+    assert parts["train"] == [0, 1, 2]
+    assert len(parts["val"]) + len(parts["test"]) == 9
+
+
+@pytest.mark.parametrize(
+    ("pairs", "validation", "test"),
+    [
+        ([("a", "x"), ("a", "y"), ("b", "y")], 1, 0),
+        ([("a", "x"), ("b", "y")], 1, 1),
+        ([("a", "x")], 2, 0),
+        ([], 0, 0),
+    ],
+)
+def test_sizes_that_sentences_do_not_allow_are_named(pairs, validation, test):
+    with pytest.raises(ValueError, match=f"Received: validation={validation}, test={test}, of"):
+        split_pairs(pairs, validation, test)
+
+
+LINES = [
+    *(f"s{n}\tt{n}\tmore {n}" for n in range(50)),
+    "s1\tt\u2028x\x0c",
+    "s2\t",
+    "\tt3",
+    " s4 \tx",
+]
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("kind", ["tsv", "tsv.gz", "two", "two.gz", "same ending"])
+def test_lines_of_files_are_kept_as_they_are(tmp_path, kind, end):
+    columns = list(zip(*(line.split("\t")[:2] for line in LINES), strict=True))
+    texts = {"tsv": [LINES], "two": columns, "same ending": columns}[kind.split(".")[0]]
+    suffixes = {"tsv": [".tsv"], "two": [".en", ".de"], "same ending": [".1.txt", ".2.txt"]}
+    packs = gzip.compress if kind.endswith("gz") else bytes
+    inputs = []
+    for lines, suffix in zip(texts, suffixes[kind.split(".")[0]], strict=True):
+        inputs.append(tmp_path / f"all{suffix}{'.gz' * kind.endswith('gz')}")
+        inputs[-1].write_bytes(packs(("\n".join(lines) + end).encode()))
+    target = inputs[1] if len(inputs) == 2 else None
+    sizes = split_files(inputs[0], target, tmp_path / "new" / "out", validation=5, test=7)
+    assert list(sizes.values()) == [n for n in (42, 5, 7) for _ in inputs]
+    endings = [".source", ".target"] if kind == "same ending" else suffixes[kind.split(".")[0]]
+    read = {path.name: path.read_bytes().decode().split("\n")[:-1] for path in sizes}
+    assert list(read) == [f"{n}{ending}" for n in ("train", "val", "test") for ending in endings]
+    rows = [
+        pair
+        for part in ("train", "val", "test")
+        for pair in zip(*(read[part + ending] for ending in endings), strict=True)
+    ]
+    assert collections.Counter(rows) == collections.Counter(zip(*texts, strict=True))
+
+
+def test_existing_files_are_not_replaced_and_nothing_is_written(tmp_path):
+    (tmp_path / "all.tsv").write_text("a\tb\nc\td\n")
+    (tmp_path / "val.tsv").write_text("mine")
+    words = ["split", str(tmp_path / "all.tsv"), "--output", str(tmp_path), "--test", "1"]
+    ran = CliRunner().invoke(app, [*words, "--validation", "0"])
+    assert ran.exit_code == 2 and "val.tsv exist" in ran.stderr and ran.stderr.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.tsv", "val.tsv"]
+    assert (tmp_path / "val.tsv").read_text() == "mine"
+
+
+def test_command_prints_the_files_and_their_lines(tmp_path):
+    (tmp_path / "all.tsv").write_text("".join(f"a{n}\tb{n}\n" for n in range(9)))
+    words = ["split", str(tmp_path / "all.tsv"), "--output", str(tmp_path)]
+    ran = CliRunner().invoke(app, [*words, "--test", "2", "--validation", "1", "--seed", "3"])
+    assert ran.exit_code == 0, ran.stderr
+    rows = [line.split()[-2:] for line in ran.stdout.splitlines()]
+    assert rows == [["6", "lines"], ["1", "lines"], ["2", "lines"]]
