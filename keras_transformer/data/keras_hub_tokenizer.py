@@ -77,26 +77,33 @@ class KerasHubTokenizer(tf.Module):
         else:
             self._reader = _GraphTokenizer(tokenizer, ids, special.values())
 
-    def tokenize(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
+    def tokenize(self, text: tf.Tensor | Sequence[str] | str) -> tf.RaggedTensor | tf.Tensor:
         """Returns the token ids of text.
 
         Args:
-            text: string tensor `(B,)`, or list of strings.
+            text: string tensor `(B,)`, list of strings, or one string.
 
         Returns:
-            int32 `RaggedTensor` `(B, None)`. An empty text has no tokens.
+            int32 `RaggedTensor` `(B, None)`; for one string, int32 tensor `(T,)`. An empty text
+            has no tokens.
         """
-        return self._reader.tokenize(tf.convert_to_tensor(text, tf.string))
+        text = tf.convert_to_tensor(text, tf.string)
+        return self.tokenize(text[None])[0] if text.shape.rank == 0 else self._reader.tokenize(text)
 
     def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
         """Returns the text of token ids, without pad, start and end tokens.
 
         Args:
-            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`.
+            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`; `(T,)` for one
+                text.
 
         Returns:
-            string tensor `(B,)`. Incomplete UTF-8 sequences become U+FFFD.
+            string tensor `(B,)`; for one text, a string scalar. Incomplete UTF-8 sequences become
+            U+FFFD.
         """
+        token_ids = ints_of(token_ids)
+        if token_ids.shape.rank == 1:
+            return self.detokenize(token_ids[None])[0]
         text = self._reader.detokenize(text_ids_of(token_ids, self))
         return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 

@@ -62,7 +62,7 @@ class TokenizerLike(Protocol):
         """Returns tokens as strings, for reports and for the places where long lines are split.
 
         Args:
-            token_ids: int tensor of any shape.
+            token_ids: int32 tensor of any shape.
 
         Returns:
             string tensor of the same shape. A token that begins a word begins with U+2581, as in

@@ -179,7 +179,7 @@ def _require_expressible(model):
 
 def _pieces(tokenizer, size):
     """The string of each token id; CTranslate2 needs a different one for each."""
-    pieces = [piece.decode() for piece in tokenizer.tokens(np.arange(size)).numpy()]
+    pieces = [piece.decode() for piece in tokenizer.tokens(np.arange(size, dtype=np.int32)).numpy()]
     counts = Counter(pieces)
     return [p if counts[p] == 1 else f"<id {index}>" for index, p in enumerate(pieces)]
 

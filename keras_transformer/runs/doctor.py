@@ -181,7 +181,7 @@ class _Checks:
         sides = zip(
             tokenizers, zip(*sample.items, strict=True), self.stream.report.changes, strict=True
         )
-        passed, details = zip(*(_check_tokenizer(*side) for side in sides), strict=True)
+        passed, details = zip(*(check_tokenizer(*side) for side in sides), strict=True)
         advice = "" if all(passed) else ": train the vocabulary on this text"
         return all(passed), "; ".join(details) + advice
 
@@ -293,8 +293,14 @@ def _batch_statistics(stream):
     return tuple(np.array(rows).T)
 
 
-def _check_tokenizer(tokenizer, lines, changes):
-    """Returns whether a tokenizer knows the text of some lines, and the measured fractions."""
+def check_tokenizer(tokenizer, lines, changes):
+    """Returns whether a tokenizer knows the text of some lines, and the measured fractions.
+
+    Args:
+        tokenizer: `TokenizerLike`.
+        lines: list of strings.
+        changes: the `TextChanges` of such lines.
+    """
     token_ids = tokenize(tokenizer, tf.constant(lines, tf.string)).flat_values
     tokens = tokenizer.tokens(token_ids).numpy().tolist()
     unknown = sum(token in FALLBACK_TOKENS for token in tokens) / max(1, len(tokens))

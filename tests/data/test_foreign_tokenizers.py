@@ -16,10 +16,12 @@ import sentencepiece
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.data import KerasHubTokenizer, SentencePieceTokenizer
+from keras_transformer.data import KerasHubTokenizer, MarianTokenizer, SentencePieceTokenizer
 from keras_transformer.decoding.processors import suppress_tokens
+from keras_transformer.runs.doctor import check_tokenizer
 from tests.builders import randomize
 from tests.data.sentencepiece_models import train_sentencepiece
+from tests.runs import opus_models
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -264,6 +266,79 @@ def test_any_object_with_the_members_will_do_but_exports_only_as_a_module(tmp_pa
     assert hypothesis.source_tokens == ["a", "\u2581", "b", "\x02"]
     with pytest.raises(TypeError, match=r"must be a `tf.Module`.*Received: EagerCharacters"):
         kt.export_saved_model(translator, tmp_path / "served")
+
+
+class ExportedCharacters(Characters, tf.Module):
+    """The members of the protocol and no other, in a `tf.Module`."""
+
+
+def own(folder):
+    lines = SOURCES + TARGETS
+    return kt.Tokenizer.train_on_lines(lines, 330, folder / "m"), SOURCES, TARGETS
+
+
+def opus(folder):
+    model = opus_models.sentencepiece_models()[0]
+    return MarianTokenizer(model, opus_models.vocabulary()), SOURCES, SOURCES
+
+
+WALKED = {
+    "Tokenizer": own,
+    "SentencePieceTokenizer": lambda folder: (t5()[0][1], SOURCES, TARGETS),
+    "MarianTokenizer": opus,
+    "KerasHubTokenizer": lambda folder: (word_piece()[1], SOURCES, TARGETS),
+    "a class of one's own": lambda folder: (ExportedCharacters(), SOURCES, SOURCES),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WALKED)
+@pytest.mark.parametrize(
+    "is_served", [False, pytest.param(True, marks=pytest.mark.long)], ids=["", "served"]
+)
+def test_every_tokenizer_takes_the_way_of_all_commands(name, is_served, tmp_path):
+    """The calls of `doctor`, `train`, `translate`, `score` and both kinds of `export`."""
+    tokenizer, sources, targets = WALKED[name](tmp_path)
+    special = {n: getattr(tokenizer, n) for n in ("pad_token_id", "start_token_id", "end_token_id")}
+    special["unk_token_id"] = min(set(range(9)) - {*special.values()})
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2}
+    config = kt.TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes, **special)
+    pairs = zip(sources, targets, strict=True)
+    options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
+    _, report = kt.make_dataset(pairs, tokenizer, **options)
+    assert report.pairs_kept == len(sources) and [c.lines for c in report.changes] == [200, 200]
+    passed, detail = check_tokenizer(tokenizer, sources, report.changes[0])
+    assert passed, detail
+
+    model = randomize(kt.Transformer(config))
+    processors = [suppress_tokens({*special.values()})]  # otherwise translations have no text
+    settings = {"beam_size": 2, "extra_length": 2, "processors": processors}
+    translator = kt.Translator(model, tokenizer, **settings)
+    lines = ["one", "twenty-one"]
+    for found in translator(lines, n_best=2):
+        assert len(found) == 2 and found[0].text
+    (best, *_) = translator("one", return_attention=True)
+    assert best.attention.encoder_decoder.shape[-1] == len(best.source_tokens)
+    scored = translator.score(lines, targets[:2])
+    assert all(np.isfinite(each.score) for each in scored)
+    folder = kt.export_ctranslate2(kt.Translator(model, tokenizer), tmp_path / "ct2")
+    assert (folder / "model.bin").is_file()
+    if not is_served:  # it takes half a minute
+        return
+    expected = translator(lines)
+    served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
+    assert strings(served.serve(tf.constant(lines))["translation"]) == expected
+
+
+@pytest.mark.parametrize("make", [word_piece, hub_sentencepiece])
+def test_one_string_has_one_row_as_with_every_tokenizer(make):
+    _, tokenizer = make()
+    for call in (tokenizer.tokenize, tf.function(tokenizer.tokenize)):
+        token_ids = call(tf.constant("one two"))
+        assert token_ids.numpy().tolist() == tokenizer.tokenize(["one two"]).to_list()[0]
+    text = tokenizer.detokenize(token_ids)
+    assert text.shape == () and text == tokenizer.detokenize(token_ids[None])[0]
+    assert tokenizer.tokenize("").shape == (0,)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,11 @@ if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
     from keras_transformer import Tokenizer, Transformer
+    from keras_transformer.data import MarianTokenizer
     from keras_transformer.data.sentencepiece_proto import ModelProto
-    from keras_transformer.runs import device_check, doctor
+    from keras_transformer.runs import RunFolder, device_check, doctor
     from keras_transformer.runs.trainer import Trainer
+    from tests.runs import opus_models
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -237,6 +239,26 @@ def test_token_id_outside_the_table_of_the_model_fails_vocabulary(here, folder, 
     needs_it = ["data", "memory", "learning", "disk"]
     assert passed == only_fails("vocabulary", not_run=needs_it)
     assert "start_token_id" in details["vocabulary"] and "5000" in details["vocabulary"]
+
+
+def test_run_that_starts_from_an_imported_model_passes(here, untrained, folder, tmp_path):
+    """Its tokenizers are of another class; `untrained` reads no weights."""
+    base = RunFolder(tmp_path / "imported")
+    base.path.mkdir()
+    base.model_file.touch()
+    pieces = opus_models.vocabulary()
+    for model, file in zip(
+        opus_models.sentencepiece_models(), base.tokenizer_files(joint=False), strict=True
+    ):
+        MarianTokenizer(model, pieces).save(file)
+    ids = {"pad": "<pad>", "start": "<pad>", "end": "</s>", "unk": "<unk>"}
+    special = {f"{name}_token_id": pieces[piece] for name, piece in ids.items()}
+    changed = recipe(
+        vocabulary={"joint": False}, model=special, training={"init_from": str(base.path)}
+    )
+    passed, details = verdicts(changed, folder)
+    assert passed == only_fails(None), details
+    assert "lines are changed" in details["vocabulary"]
 
 
 def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):

@@ -106,6 +106,17 @@ def test_recipe_of_wmt_has_the_numbers_of_the_paper(name):
     assert training.label_smoothing == 0.1
 
 
+@pytest.mark.parametrize("preset", ["tiny", "base", "big"])
+def test_two_vocabularies_share_no_matrix_unless_asked_to(preset):
+    values = {"data": {"train": ["a", "b"]}, "vocabulary": {"joint": False}}
+    found = Recipe.from_dict({**values, "model": {"preset": preset}}).model_config(500, 400)
+    assert (found.tie_embeddings, found.source_vocabulary_size) == ("decoder", 400)
+    model = {"preset": preset, "tie_embeddings": "none"}
+    assert Recipe.from_dict({**values, "model": model}).model_config(9, 8).tie_embeddings == "none"
+    joint = Recipe.from_dict({**values, "vocabulary": {}, "model": {"preset": preset}})
+    assert joint.model_config(500).tie_embeddings == "all"
+
+
 @pytest.mark.parametrize(
     "field, wrong",
     [
