@@ -38,7 +38,7 @@ def split_pairs(
 
     >>> pairs = [("a", "x"), ("b", "y"), ("b", "z"), ("c", "z"), ("d", "w")]
     >>> split_pairs(pairs, validation=1, test=1)
-    {'train': [1, 2, 3], 'val': [0], 'test': [4]}
+    {'train': [1, 2, 3], 'val': [4], 'test': [0]}
     """
     groups = _groups(pairs)
     random.Random(seed).shuffle(groups)
@@ -114,12 +114,12 @@ def _groups(pairs):
             parents[row] = row = parents[parents[row]]
         return row
 
-    first: dict[tuple[int, str], int] = {}
+    first = {}
     for row, pair in enumerate(pairs):
         for side, text in enumerate(pair):
             if key := " ".join(text.split()):
                 parents[root(row)] = root(first.setdefault((side, key), row))
-    groups: dict[int, list[int]] = {}
+    groups = {}
     for row in range(len(pairs)):
         groups.setdefault(root(row), []).append(row)
     return list(groups.values())

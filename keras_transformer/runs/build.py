@@ -16,7 +16,7 @@ from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.schedules import WarmupSchedule
 
-MAX_WARMUP = 0.5  # fraction of the updates
+MAX_WARMUP = 2 / 3  # fraction of the updates
 # Of source and target.
 Tokenizers: TypeAlias = tuple[Tokenizer | MarianTokenizer, Tokenizer | MarianTokenizer]
 

@@ -112,7 +112,8 @@ class VocabularySettings(Settings):
 
     Args:
         size: int. Number of tokens, including special tokens and bytes. Defaults to `8000`.
-        joint: bool. One vocabulary for both sides. Defaults to `True`.
+        joint: bool. One vocabulary for both sides. If not, `tie_embeddings` of a preset is
+            `"decoder"`. Defaults to `True`.
         model_type: `"unigram"` or `"bpe"`. Defaults to `"bpe"`, as in the paper.
         normalization: `"nfc"`, `"nfkc"` or `"identity"`, see `Tokenizer`. Defaults to `"nfc"`.
         character_coverage: float. Fraction of the text's characters that get a token; the rarest

@@ -61,7 +61,7 @@ source, target = (
 )
 engine = ctranslate2.Translator(folder, intra_threads=1)
 found = engine.translate_batch(
-    [source.encode(unicodedata.normalize("NFKC", line), out_type=str) for line in lines],
+    [source.encode(unicodedata.normalize("NFC", line), out_type=str) for line in lines],
     beam_size=beam_size, num_hypotheses=beam_size, length_penalty=0.6, max_decoding_length=12,
     min_decoding_length=0, max_input_length=0, return_scores=True,
 )
