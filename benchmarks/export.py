@@ -132,9 +132,7 @@ def run_ctranslate2(path, lines, beam_size):
     )
 
     def translate(lines):
-        pieces = [
-            source.encode(unicodedata.normalize("NFC", line), out_type=str) for line in lines
-        ]
+        pieces = [source.encode(unicodedata.normalize("NFC", line), out_type=str) for line in lines]
         found = engine.translate_batch(
             pieces, beam_size=beam_size, length_penalty=0.6, max_batch_size=64, max_input_length=0
         )
