@@ -13,7 +13,7 @@ from keras_transformer.models.transformer import load_model
 from keras_transformer.runs.checkpoint_file import read_checkpoint, read_shapes
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder, step_of
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.training.callbacks import monitor_mode
+from keras_transformer.training.best_epoch import monitor_mode
 from keras_transformer.training.model_state import (
     check_model_state,
     restore_model_state,
@@ -68,7 +68,7 @@ def average_run(
     model = load_model(run.model_file)
     average_into(model, paths)
     save_model(model, output)
-    if pathlib.Path(output) == run.averaged_file:
+    if pathlib.Path(output).resolve() == run.averaged_file.resolve():
         run.add_owned_files(run.averaged_file.name)
     return paths
 

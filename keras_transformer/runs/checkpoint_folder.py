@@ -1,7 +1,6 @@
 """The checkpoint folder of a run: keeps the last and best checkpoints, deletes the others."""
 
 import contextlib
-import math
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from keras_transformer.runs.checkpoint_file import (
     read_shapes,
     write_checkpoint,
 )
+from keras_transformer.training.best_epoch import ranked
 from keras_transformer.types import Path, PrintFn
 
 # Temporary files of killed processes; the second pattern is that of earlier versions.
@@ -81,8 +81,8 @@ class CheckpointFolder:
             step: number of updates. A checkpoint of the same step is replaced.
             arrays: name to NumPy array.
             metadata: values that JSON can hold. The score is added as `"score"`.
-            score: number to rank checkpoints by; `mode` says which is better. `None` and NaN are
-                never the best.
+            score: number to rank checkpoints by; `mode` says which is better. `None`, NaN and
+                infinity are never the best.
             kinds: `"epoch"`, `"updates"` or both; or `"start"` or `"stop"`: such a checkpoint is
                 temporary, and the next `save` deletes it. Stored in the metadata as `"kinds"`. If
                 empty, nothing is stored, and the kind is `"epoch"`.
@@ -131,10 +131,9 @@ class CheckpointFolder:
 
     def best(self, n: int) -> list[pathlib.Path]:
         """Returns the `n` best checkpoints, the best first; equal scores: the earlier first."""
-        sign = 1 if self.mode == "min" else -1
-        scores = {path: values.get("score") for path, values in self.metadata().items()}
-        rated = {p: s for p, s in scores.items() if s is not None and not math.isnan(s)}
-        return sorted(rated, key=lambda path: (sign * rated[path], step_of(path)))[:n]
+        oldest_first = reversed(self.metadata().items())
+        rows = [{"path": path, "score": values.get("score")} for path, values in oldest_first]
+        return [row["path"] for row in ranked(rows, "score", self.mode)[:n]]
 
     def newest(
         self,

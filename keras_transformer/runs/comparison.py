@@ -3,7 +3,6 @@
 Pure Python, so that a comparison needs no TensorFlow.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,12 +10,12 @@ from typing import Any, Self
 from keras_transformer import types
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe, align, differing
+from keras_transformer.training.best_epoch import best_epoch
 
 # Figures of `report.json`; only a finished run has them.
 REPORTED = ("updates", "parameters", "tokens_per_second", "seconds")
 # Columns of `history.csv` that tell how good a model is.
 QUALITIES = ("loss", "accuracy", "perplexity", "bleu", "chrf")
-HIGHER_IS_BETTER = ("val_bleu", "val_chrf")
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,7 @@ class RunRecord:
     @property
     def best(self) -> dict[str, float]:
         """The first row of the history with the best value of `monitor`; `{}` without any."""
-        rows = [row for row in self.history if math.isfinite(row.get(self.monitor, math.nan))]
-        choose = max if self.monitor in HIGHER_IS_BETTER else min
-        return choose(rows, key=lambda row: row[self.monitor], default={})
+        return best_epoch(self.history, self.monitor) or {}
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:

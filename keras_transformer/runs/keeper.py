@@ -16,7 +16,8 @@ from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.identity import OLD_VALIDATION, check_identity, identity_of
 from keras_transformer.runs.skipping import skip_batches
-from keras_transformer.training.callbacks import AveragedWeights, monitor_mode
+from keras_transformer.training.best_epoch import best_epoch, monitor_mode
+from keras_transformer.training.callbacks import AveragedWeights
 from keras_transformer.training.distribution import (
     is_chief,
     num_workers,
@@ -55,8 +56,8 @@ class RunKeeper(keras.callbacks.Callback):
             other validation data raises an error.
         monitor: name of the logged metric for early stopping and the best checkpoint. Defaults to
             `"val_loss"`.
-        patience: stop after this many epochs without an improvement. Defaults to `None`: no early
-            stopping.
+        patience: stop after this many epochs without an improvement. NaN is none, and the count
+            begins at the first number. Defaults to `None`: no early stopping.
         every: number of updates between checkpoints. Defaults to `1000`.
         checkpoints: `CheckpointFolder`, for other rules of what is kept. Optional.
         averaged: the callback that swaps in averaged weights; they are swapped back before a save.
@@ -216,9 +217,7 @@ class RunKeeper(keras.callbacks.Callback):
 
     def best(self) -> dict[str, float] | None:
         """Returns the epoch of the history with the best monitored value, or `None`."""
-        rows = [row for row in self.history if self._monitor in row]
-        best_of = min if monitor_mode(self._monitor) == "min" else max
-        return best_of(rows, key=lambda row: row[self._monitor], default=None)
+        return best_epoch(self.history, self._monitor)
 
     @property
     def finished(self) -> bool:
@@ -300,7 +299,8 @@ class RunKeeper(keras.callbacks.Callback):
         path = self._save(self._count_updates(), kinds, logs.get(self._monitor))
         if self._is_chief:
             self._run.write_history(self.history)
-            if self._patience and self.best() is None and not self._has_recipe:
+            is_logged = any(self._monitor in row for row in self.history)
+            if self._patience and not (is_logged or self._has_recipe):
                 warnings.warn(
                     f"Early stopping needs the metric {self._monitor!r}, which `fit` has not "
                     f"logged. It has logged: {', '.join(logs)}",

@@ -2,24 +2,19 @@
 
 import inspect
 import itertools
-import math
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import keras
 
 from keras_transformer import evaluation, plotting
 from keras_transformer.texts import pair_chunks
+from keras_transformer.training.best_epoch import best_epoch
 from keras_transformer.training.model_state import save_model
 from keras_transformer.training.optimizers import without_loss_scaling
 from keras_transformer.types import Path
-
-
-def monitor_mode(name: str) -> Literal["min", "max"]:
-    """Returns `"max"` if a higher value of a metric is better, such as BLEU, else `"min"`."""
-    return "max" if any(word in name for word in ("bleu", "chrf", "accuracy")) else "min"
 
 
 class TranslationEvaluator(keras.callbacks.Callback):
@@ -136,7 +131,7 @@ class BestModel(keras.callbacks.Callback):
 
     Args:
         path: path of the `.keras` file.
-        monitor: name of a logged value; see `monitor_mode`.
+        monitor: name of a logged value; see `best_epoch`.
         best: the best value so far, if training resumes. Optional.
     """
 
@@ -144,18 +139,13 @@ class BestModel(keras.callbacks.Callback):
         super().__init__()
         self._path = path
         self._monitor = monitor
-        self._best = best
+        self._best = {monitor: best}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        value = (logs or {}).get(self._monitor)
-        if value is not None and self._is_better(value):
-            self._best = value
+        row = {self._monitor: (logs or {}).get(self._monitor)}
+        if best_epoch([self._best, row], self._monitor) is row:
+            self._best = row
             save_model(self.model, self._path)
-
-    def _is_better(self, value):
-        if self._best is None or math.isnan(self._best):
-            return True
-        return value < self._best if monitor_mode(self._monitor) == "min" else value > self._best
 
 
 class AveragedWeights(keras.callbacks.Callback):

@@ -199,7 +199,7 @@ def test_other_files_are_left_alone_and_partial_ones_deleted(tmp_path):
 def kept_steps(scores, keep_last, keep_best, mode):
     """The rule of the docstring in plain Python, over all checkpoints ever saved."""
     steps = range(len(scores))
-    rated = [step for step in steps if scores[step] is not None and not math.isnan(scores[step])]
+    rated = [step for step in steps if scores[step] is not None and math.isfinite(scores[step])]
     best = []
     for _ in range(min(keep_best, len(rated))):
         top = (min if mode == "min" else max)(scores[step] for step in rated)

@@ -9,18 +9,9 @@ import numpy as np
 import pytest
 
 from keras_transformer import TranslationEvaluator
-from keras_transformer.training.callbacks import BestModel, monitor_mode
+from keras_transformer.training.callbacks import BestModel
 
 PAIRS = [("a b c d", "a b c d"), ("e f g h", "E F G H"), ("i j k l", "I")]
-
-
-@pytest.mark.parametrize(
-    "name, mode",
-    [("loss", "min"), ("val_loss", "min"), ("val_perplexity", "min")]
-    + [("val_bleu", "max"), ("val_chrf", "max"), ("val_accuracy", "max")],
-)
-def test_monitor_mode(name, mode):
-    assert monitor_mode(name) == mode
 
 
 @pytest.mark.tensorflow_only
@@ -126,7 +117,8 @@ def best_model(path, monitor="val_loss", **arguments):
         ("val_bleu", [3.0, 2.0, 4.0], None, [0, 0, 2]),
         ("val_loss", [3.0, 1.0], 2.0, [None, 1]),
         ("val_loss", [None, 5.0], None, [None, 1]),
-        ("val_loss", [float("nan"), 5.0, float("nan")], None, [0, 1, 1]),
+        ("val_loss", [float("nan"), 5.0, float("nan")], None, [None, 1, 1]),
+        ("val_bleu", [float("inf"), 5.0, 6.0], None, [None, 1, 2]),
     ],
 )
 def test_best_model_is_written_after_each_better_epoch(tmp_path, monitor, values, best, versions):

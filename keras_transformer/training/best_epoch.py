@@ -1,0 +1,41 @@
+"""Which epoch is the best: the one rule of early stopping, checkpoints, averages and reports.
+
+Pure Python.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+HIGHER_IS_BETTER = ("bleu", "chrf", "accuracy", "exact_match")
+
+Row = TypeVar("Row", bound=Mapping[str, Any])
+
+
+def monitor_mode(name: str) -> Literal["min", "max"]:
+    """Returns `"max"` if a higher value of a metric is better, such as BLEU, else `"min"`."""
+    return "max" if any(word in name for word in HIGHER_IS_BETTER) else "min"
+
+
+def ranked(rows: Iterable[Row], monitor: str, mode: str | None = None) -> list[Row]:
+    """Returns the rows that have a finite value of a metric: the best first, ties as they were.
+
+    A missing value, `None`, NaN and infinity are never the best.
+
+    Args:
+        rows: a mapping of name to value for each epoch, in the order of the epochs.
+        monitor: name of the metric.
+        mode: `"min"` or `"max"`: which value is better. Defaults to that of `monitor_mode`.
+    """
+    sign = 1 if (mode or monitor_mode(monitor)) == "min" else -1
+    rated = [row for row in rows if math.isfinite(_number(row.get(monitor)))]
+    return sorted(rated, key=lambda row: sign * row[monitor])
+
+
+def best_epoch(rows: Iterable[Row], monitor: str) -> Row | None:
+    """Returns the first row with the best value of a metric, see `ranked`; `None` without any."""
+    return next(iter(ranked(rows, monitor)), None)
+
+
+def _number(value):
+    return math.nan if value is None else value
