@@ -195,6 +195,7 @@ class BatchStream:
         )
         self.report = self._report(dropped, sample)
         self.is_read = False
+        self.sums: dict[str, Any] = {}  # of what callbacks log as means over the epoch so far
         self.seek(0)
 
     @functools.cached_property
@@ -286,9 +287,10 @@ class BatchStream:
 
     def _arrays(self):
         self.is_read = True
-        batches = self.batches(self._epoch)[self._batch :]
+        epoch = self._epoch  # another iterator may move on meanwhile
+        batches = self.batches(epoch)[self._batch :]
         fills = [batches[0]] * self._batch if self._fills else []
-        yield from (self.arrays(rows, self._epoch) for rows in [*fills, *batches])
+        yield from (self.arrays(rows, epoch) for rows in [*fills, *batches])
 
     def _counts(self):
         last = self.report.batches_per_epoch - 1

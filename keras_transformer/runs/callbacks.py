@@ -17,7 +17,8 @@ class TrainingLogger(keras.callbacks.Callback):
 
     Adds them after each batch, for the progress bar, and after each epoch. With JAX, it adds
     `learning_rate` only after each epoch. If the model logs `gradient_norm`, its value for an epoch
-    is the mean over the updates. The tokens that BPE-dropout adds do not count.
+    is the mean over the updates. The tokens that BPE-dropout adds do not count. After a resume
+    within an epoch, only `tokens_per_second` begins anew: it is measured since the resume.
 
     Args:
         dataset: the dataset that `fit` gets, as `make_dataset` returns it; gives the number of
@@ -50,6 +51,7 @@ class TrainingLogger(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Row n: sums over the first n batches.
         self._counts = np.pad(self._stream.token_counts(epoch).cumsum(axis=0), ((1, 0), (0, 0)))
+        self._stream.sums = {}  # within an epoch, a `RunKeeper` puts those of its checkpoint here
         self._start(batch=0)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -57,7 +59,9 @@ class TrainingLogger(keras.callbacks.Callback):
             self._start(batch + 1)
             return
         if "gradient_norm" in logs:
-            self._norms.append(logs["gradient_norm"])
+            norm = float(np.mean([logs["gradient_norm"]]))  # with workers, it is one in a list
+            total, updates = self._stream.sums.get("gradient_norm", (0.0, 0))
+            self._stream.sums["gradient_norm"] = total + norm, updates + 1
         end = min(batch + 1, len(self._counts) - 1)
         _, tokens, slots = self._counts[end]
         target_tokens = self._counts[end, 0] - self._counts[self._first, 0]
@@ -76,13 +80,14 @@ class TrainingLogger(keras.callbacks.Callback):
         if logs is None:
             return
         logs.update(learning_rate=float(self.model.optimizer.learning_rate), **self._values)
-        if self._norms:
-            logs["gradient_norm"] = float(np.mean(self._norms))
+        if "gradient_norm" in self._stream.sums:
+            total, updates = self._stream.sums["gradient_norm"]
+            logs["gradient_norm"] = total / updates
 
     def _start(self, batch):
         """Restarts the measurement at a batch of the epoch."""
         self._first, self._started = batch, time.perf_counter()
-        self._norms, self._values, self._epoch = [], {}, (0.0, 0.0)
+        self._values, self._epoch = {}, (0.0, 0.0)
 
 
 class NonFiniteLossError(ArithmeticError):

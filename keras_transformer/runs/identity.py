@@ -1,10 +1,17 @@
-"""What must be the same when a training is resumed: the pairs, and how they are batched."""
+"""What must be the same when a training is resumed: the pairs, their batches, and the training."""
 
+import contextlib
+import json
 import pathlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import keras
+
 from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.layers.parts import parts_of
+from keras_transformer.training.model_state import unnumbered
 
 OLD_VALIDATION = (
     "An earlier version of keras_transformer started this run. It left long validation pairs out "
@@ -13,18 +20,89 @@ OLD_VALIDATION = (
 )
 
 
-def identity_of(stream: BatchStream, validation: BatchStream | None) -> dict[str, Any]:
-    """Returns the hashes of the pairs and the arguments of the batches, as JSON.
+# Keys of configs that change no number of a training: where a class is, what the checkpoint holds,
+# and how the same update is computed.
+LEFT_OUT = {
+    *("module", "registered_name", "shared_object_id", "build_config", "compile_config", "seed"),
+    *("accumulation_steps", "fused_loss"),
+}
+
+
+def identity_of(
+    stream: BatchStream, validation: BatchStream | None, training: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the hashes of the pairs, the arguments of the batches and the training, as JSON.
 
     Args:
         stream: the training batches.
         validation: the validation batches. Optional.
+        training: from `training_of`; empty if a recipe says it.
     """
     return {
         "data": stream.fingerprint,
         "validation": None if validation is None else validation.fingerprint,
         "batches": stream.settings,
+        "training": training,
     }
+
+
+def training_of(model: keras.Model) -> dict[str, Any]:
+    """Returns the configs of a compiled model, its optimizer and its loss, as JSON.
+
+    Weights, random states and a learning rate that is a number are in the checkpoint, not here.
+    What has no config is left out.
+    """
+    parts = [part for part in parts_of(model, "").values() if isinstance(part, keras.layers.Layer)]
+    has_config = type(model).get_config is not keras.Model.get_config
+    whole = _config(model) if has_config else None
+    return {
+        "model": [_config(part) for part in parts] if whole is None else whole,
+        "r_drop": getattr(model, "r_drop", 0.0),
+        "optimizer": _config(model.optimizer),
+        "loss": _config(model.loss),
+    }
+
+
+def _config(part):
+    with contextlib.suppress(ValueError, TypeError, NotImplementedError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a loss that is a lambda
+        return _essence(json.loads(json.dumps(keras.saving.serialize_keras_object(part))))
+    return None
+
+
+def _essence(value):
+    """A config without what does not count; see `LEFT_OUT`."""
+    if isinstance(value, dict):
+        is_state = isinstance(value.get("learning_rate"), float)
+        return {
+            key: _essence(inner)
+            for key, inner in value.items()
+            if key not in LEFT_OUT
+            and not key.endswith("initializer")
+            and not (is_state and key == "learning_rate")
+        }
+    if isinstance(value, list):
+        return [_essence(inner) for inner in value]
+    return unnumbered(value) if isinstance(value, str) else value
+
+
+def _differences(saved: Any, now: Any, name: str, owner: str = "") -> Iterator[str]:
+    """Yields `"Adam.beta_1=0.8, not 0.9"` for each difference of two configs.
+
+    Keys that only one of them has do not count: another version of Keras may add some.
+    """
+    if isinstance(saved, dict) and isinstance(now, dict):
+        classes = saved.get("class_name"), now.get("class_name")
+        if classes[0] != classes[1]:
+            yield f"{name}={classes[1]}, not {classes[0]}"
+            return
+        for key in saved.keys() & now.keys():
+            yield from _differences(saved[key], now[key], key, now.get("class_name", owner))
+    elif isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):
+        for one, other in zip(saved, now, strict=True):
+            yield from _differences(one, other, name, owner)
+    elif saved != now:
+        yield f"{owner and f'{owner}.'}{name}={now}, not {saved}"
 
 
 def check_identity(
@@ -33,7 +111,7 @@ def check_identity(
     path: pathlib.Path | str,
     has_recipe: bool,
 ) -> None:
-    """Raises a `ValueError` if pairs or batches are not those of a checkpoint.
+    """Raises a `ValueError` if pairs, batches or training are not those of a checkpoint.
 
     Args:
         identity: from `identity_of`.
@@ -50,12 +128,18 @@ def check_identity(
             raise ValueError(
                 f"The {split} pairs differ from those of {path}. Use the same data, or {advice}."
             )
-    before, now = saved.get("batches", identity["batches"]), identity["batches"]
-    if before != now:
-        # Arguments of noise are left out if they are not used.
-        changed = [name for name in now | before if now.get(name) != before.get(name)]
-        received = [f"{name}={now.get(name)}, not {before.get(name)}" for name in changed]
-        raise ValueError(
-            f"The batches must be those of {path}. Received: {', '.join(received)}. Use the same "
-            f"arguments of `make_dataset`, or {advice}."
-        )
+    now = identity["batches"]
+    before = dict.fromkeys(now) | saved.get("batches", now)  # unused noise is left out
+    for what, cure, changed in (
+        ("batches differ from those", "Use the same arguments of `make_dataset`",
+         _differences(before, dict.fromkeys(before) | now, "")),
+        ("training differs from that", "Compile the same model as before",
+         _differences(saved.get("training", {}), identity["training"], "")),
+    ):  # fmt: skip
+        received = list(dict.fromkeys(changed))
+        if received:
+            more = f" and {len(received) - 3} more" if len(received) > 3 else ""
+            raise ValueError(
+                f"The {what} of {path}. Received: {', '.join(received[:3])}{more}. "
+                f"{cure}, or {advice}."
+            )

@@ -14,7 +14,12 @@ from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.identity import OLD_VALIDATION, check_identity, identity_of
+from keras_transformer.runs.identity import (
+    OLD_VALIDATION,
+    check_identity,
+    identity_of,
+    training_of,
+)
 from keras_transformer.runs.skipping import skip_batches
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights
@@ -70,7 +75,7 @@ class RunKeeper(keras.callbacks.Callback):
             notebook shows its message without a traceback.
         RunInUseError: from `fit`, if another process trains in the folder.
         ValueError: if `dataset` is not a dataset of `make_dataset`; from `fit`, if the folder holds
-            checkpoints of another model or other data, or the run of a recipe.
+            checkpoints of another model, optimizer, loss or other data, or the run of a recipe.
 
     Example:
 
@@ -125,7 +130,9 @@ class RunKeeper(keras.callbacks.Callback):
 
     def _start(self) -> None:
         """Sets the position and the history of a new run."""
-        self._metrics: dict[str, Any] = {}  # metric state of the interrupted epoch
+        # Of the interrupted epoch: metric state, and sums of what callbacks log as means.
+        self._metrics: dict[str, Any] = {}
+        self._sums: dict[str, Any] = {}
         self.history: list[dict[str, float]] = []
         self.epoch, self.batch = 0, 0  # where to resume
         self._updates = 0
@@ -151,6 +158,8 @@ class RunKeeper(keras.callbacks.Callback):
         print_fn = print_fn or self._print
         strategy = strategy_of(model)
         self._build(model)
+        training = {} if self._has_recipe else training_of(model)
+        self._identity = identity_of(self._stream, self._validation, training)
         # Only the chief searches, because the search may rename files. Then all workers read it.
         check = functools.partial(self._check_model, model)
         found = self._folder.newest(print_fn, check) if is_chief(strategy) else None
@@ -170,6 +179,7 @@ class RunKeeper(keras.callbacks.Callback):
         check_identity(self._identity, metadata, path, self._has_recipe)
         restore_model_state(model, arrays, ("model", "optimizer"))
         self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
+        self._sums = metadata.get("sums", {})
         self.history = metadata["history"]
         self.epoch, self.batch = metadata["epoch"], metadata["batch"]
         if is_chief(strategy):
@@ -210,10 +220,6 @@ class RunKeeper(keras.callbacks.Callback):
                 f"{self._folder.path} must hold checkpoints of this model: {error} Or choose "
                 "another folder."
             ) from None
-
-    @property
-    def _identity(self):
-        return identity_of(self._stream, self._validation)
 
     def best(self) -> dict[str, float] | None:
         """Returns the epoch of the history with the best monitored value, or `None`."""
@@ -358,6 +364,7 @@ class RunKeeper(keras.callbacks.Callback):
         self._updates = self._count_updates()
         if self.batch:
             self._restore_metrics()
+            self._stream.sums = dict(self._sums)
             # Stops the skipping also if `fit` fails before.
             self._scope.stack.callback(skip_batches(self.model, self.batch))
 
@@ -388,6 +395,7 @@ class RunKeeper(keras.callbacks.Callback):
             "batch": self.batch,
             "every": self._every,
             "history": self.history,
+            "sums": self._stream.sums,
             **self._identity,
         }
         if not self._is_chief:

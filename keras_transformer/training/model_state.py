@@ -110,13 +110,16 @@ def restore_model_state(
 def _renamed(saved, variables, parts):
     """The saved values of some parts, under the names in the model if only numbers differ."""
     saved = {name: value for name, value in saved.items() if name.split("/")[0] in parts}
-    if saved.keys() != variables.keys() and _unnumbered(saved) == _unnumbered(variables):
+    if saved.keys() != variables.keys() and (
+        list(map(unnumbered, saved)) == list(map(unnumbered, variables))
+    ):
         return dict(zip(variables, saved.values(), strict=True))
     return saved
 
 
-def _unnumbered(names):
-    return [re.sub(r"_\d+(?=[/_]|$)", "", name) for name in names]
+def unnumbered(name: str) -> str:
+    """Returns a name without the numbers that Keras gives in a process: `dense`, not `dense_1`."""
+    return re.sub(r"_\d+(?=[/_]|$)", "", name)
 
 
 def _state_variables(model, parts):

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs import CheckpointFolder, RunInUseError, TrainingInterrupted
+from keras_transformer.runs import (
+    CheckpointFolder,
+    RunInUseError,
+    TrainingInterrupted,
+    write_checkpoint,
+)
 from keras_transformer.training import model_state
 from tests.builders import ROOT, assert_same_arrays
 
@@ -59,13 +64,20 @@ class Subclassed(keras.Model):
         return self.logits(self.dropout(x, training=training))
 
 
-def compiled(make=functional, seed=1, **options):
+def transformer(**options):
+    """It logs the norm of its gradient."""
+    sizes = {"hidden_dim": 8, "intermediate_dim": 8, "num_heads": 1, "num_layers": 1}
+    dropouts = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
+    return kt.Transformer(vocabulary_size=320, **sizes | dropouts | options)
+
+
+def compiled(make=functional, seed=1, optimizer=None, loss=None, **options):
     keras.utils.set_random_seed(seed)
     model = make()
     schedule = kt.WarmupSchedule.from_peak(8, 0.05, 3)
     model.compile(
-        keras.optimizers.Adam(schedule),
-        kt.SmoothedCrossentropy(),
+        optimizer or keras.optimizers.Adam(schedule),
+        loss or kt.SmoothedCrossentropy(),
         weighted_metrics=[kt.TokenAccuracy()],
         **options,
     )
@@ -229,6 +241,133 @@ def test_two_keepers_of_two_folders_keep_two_trainings(dataset, tmp_path):
     assert steps == [BATCHES, 2 * BATCHES]
     with pytest.raises(ValueError, match="one `RunKeeper`"):
         kept_fit(model, dataset, tmp_path / "a", kt.RunKeeper(tmp_path / "b", dataset))
+
+
+@pytest.mark.slow
+@pytest.mark.slow_on_jax
+def test_history_of_an_interrupted_epoch_is_that_of_the_whole_epoch(dataset, tmp_path):
+    """`gradient_norm` is the mean of all updates, also of those before the kill."""
+    norms = []
+
+    class Norms(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if logs:
+                norms.append(float(logs["gradient_norm"]))
+
+    folder = tmp_path / "killed"
+    with pytest.raises(Killed):
+        kept_fit(compiled(transformer), dataset, folder, Norms(), At(3, kill), epochs=1)
+    del norms[2:]  # the third update is repeated
+    history, _ = kept_fit(compiled(transformer, 2), dataset, folder, Norms(), epochs=1)
+    assert len(norms) == BATCHES
+    np.testing.assert_allclose(history.history["gradient_norm"], [np.mean(norms)], rtol=1e-6)
+
+
+def adam(rate=0.05, **options):
+    return lambda: keras.optimizers.Adam(rate, **options)
+
+
+def warmup(steps):
+    return kt.WarmupSchedule.from_peak(8, 0.05, steps)
+
+
+class Foreign(Subclassed):
+    """Its config does not state the dropout."""
+
+    def __init__(self, rate=0.2):
+        super().__init__()
+        self.dropout.rate = rate
+
+
+# (what is trained first, what is trained then: model, optimizer, loss; how the error names it).
+PLAIN = (transformer, adam(), kt.SmoothedCrossentropy)
+CHANGED = {
+    **{
+        name: (
+            (lambda name=name: transformer(**{name: 0.3}), *PLAIN[1:]),
+            rf"Transformer\.{name}=0.3, not 0.1",
+        )
+        for name in ("dropout", "attention_dropout", "activation_dropout")
+    },
+    "label smoothing": (
+        (*PLAIN[:2], lambda: kt.SmoothedCrossentropy(0.0)),
+        r"label_smoothing=0.0, not 0.1",
+    ),
+    "beta_1": ((transformer, adam(beta_1=0.8), PLAIN[2]), r"Adam\.beta_1=0.8, not 0.9"),
+    "beta_2": ((transformer, adam(beta_2=0.98), PLAIN[2]), r"Adam\.beta_2=0.98, not 0.999"),
+    "epsilon": ((transformer, adam(epsilon=1e-6), PLAIN[2]), r"Adam\.epsilon=1e-06, not 1e-07"),
+    "clipnorm": ((transformer, adam(clipnorm=1.0), PLAIN[2]), r"Adam\.clipnorm=1.0, not None"),
+    "weight decay": (
+        (transformer, adam(weight_decay=0.1), PLAIN[2]),
+        r"Adam\.weight_decay=0.1, not None",
+    ),
+}
+
+
+def kept_training(training, dataset, folder, **attributes):
+    make, optimizer, loss = training
+    model = compiled(make, optimizer=optimizer(), loss=loss())
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    return kept_fit(model, dataset, folder, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def kept(tokenizer, tmp_path_factory):
+    """One epoch of `PLAIN`; the dataset of it."""
+    folder = tmp_path_factory.mktemp("plain")
+    dataset, _ = kt.make_dataset(PAIRS, tokenizer, **BATCH)
+    kept_training(PLAIN, dataset, folder)
+    return dataset, folder
+
+
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("change", CHANGED)
+def test_another_training_is_refused_by_the_name_of_what_changed(change, kept):
+    dataset, folder = kept
+    training, message = CHANGED[change]
+    with refused(ValueError, rf"training differs.*Received: .*{message}.*choose another", folder):
+        kept_training(training, dataset, folder)
+
+
+@pytest.mark.slow_on_jax
+def test_schedule_r_drop_and_parts_of_a_model_without_config_count(kept, tmp_path):
+    dataset, folder = kept
+    with refused(ValueError, r"Received: r_drop=1.0, not 0.0\.", folder):
+        kept_training(PLAIN, dataset, folder, r_drop=1)
+    for name, first, then, message in (
+        ("schedule", (Foreign, adam(warmup(3)), PLAIN[2]), (Foreign, adam(warmup(5)), PLAIN[2]),
+         "WarmupSchedule.warmup_steps=5, not 3"),
+        ("parts", (Foreign, *PLAIN[1:]), (lambda: Foreign(0.4), *PLAIN[1:]),
+         "Dropout.rate=0.4, not 0.2"),
+    ):  # fmt: skip
+        kept_training(first, dataset, tmp_path / name)
+        with refused(ValueError, message, tmp_path / name):
+            kept_training(then, dataset, tmp_path / name)
+
+
+@pytest.mark.slow_on_jax
+def test_what_is_no_other_training_is_resumed(kept):
+    """How the update is computed, and a rate that is a number: the checkpoint holds it."""
+    dataset, folder = kept
+    for training, attributes in (
+        (PLAIN, {}),
+        ((transformer, adam(0.01), PLAIN[2]), {}),
+        (PLAIN, {"fused_loss": False, "accumulation_steps": 2}),
+    ):
+        _, lines = kept_training(training, dataset, folder, **attributes)
+        assert lines == [f"This run is finished: 1 epochs, {BATCHES} updates."]
+
+
+def test_checkpoint_of_an_earlier_version_says_nothing_of_the_training(dataset, tmp_path):
+    kept_fit(compiled(), dataset, tmp_path, epochs=1)
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    path, arrays, metadata = folder.newest()
+    for name in ("training", "sums"):
+        del metadata[name]
+    write_checkpoint(path, arrays, metadata)
+    _, lines = kept_fit(compiled(loss=kt.SmoothedCrossentropy(0.0)), dataset, tmp_path, epochs=2)
+    assert lines == [f"Resuming after {BATCHES} updates, at epoch 2, batch 1."]
 
 
 @contextlib.contextmanager
