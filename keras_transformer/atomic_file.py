@@ -57,9 +57,9 @@ def atomic_path(path: Path, *, unique: bool = False) -> Iterator[pathlib.Path]:
     _flush_folder(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a UTF-8 text file atomically."""
-    with atomic_path(path) as partial:
+def write_text(path: Path, text: str, *, unique: bool = False) -> None:
+    """Writes a UTF-8 text file atomically; for `unique` see `atomic_path`."""
+    with atomic_path(path, unique=unique) as partial:
         partial.write_text(text, "utf-8")
 
 

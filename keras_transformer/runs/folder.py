@@ -5,6 +5,7 @@ Pure Python.
 
 import contextlib
 import csv
+import glob
 import io
 import json
 import re
@@ -53,6 +54,7 @@ class RunFolder:
         self.origin_file = self.path / "origin.json"
         self.manifest_file = self.path / "run.json"
         self.lock_file = self.path / ".run.lock"
+        self._files_lock = self.path / ".partial.lock"  # held while a file is read and written
         self.staging = self.path / ".partial.run"
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
@@ -126,7 +128,8 @@ class RunFolder:
 
     def add_owned_files(self, *names: str) -> None:
         """Adds names of files to the manifest."""
-        self._write_manifest(sorted({*(self.owned_files() or ()), *names}))
+        with file_lock(self._files_lock, waits=True):
+            self._write_manifest(sorted({*(self.owned_files() or ()), *names}))
 
     def check(self) -> None:
         """Raises a `ValueError` unless the folder is a run folder, empty, or missing."""
@@ -199,7 +202,8 @@ class RunFolder:
                 with contextlib.suppress(OSError):  # keep a folder that holds other files
                     path.rmdir()
         for name in sorted(owned, key=lambda n: FILES.index(n) if n in FILES else -1):
-            for file in (self.path / name, self.path / f".partial.{name}"):
+            # Of a killed process: `.partial.NAME`, or with the number of the process before it.
+            for file in (self.path / name, *self.path.glob(f".partial.*{glob.escape(name)}")):
                 if file.is_file():
                     file.unlink()
         self._write_manifest([])
@@ -238,8 +242,9 @@ class RunFolder:
 
     def add_to_report(self, **entries: Any) -> dict[str, Any]:
         """Merges entries into `report.json` and returns the whole report."""
-        report = self.report() | entries
-        _write_json(self.report_file, report)
+        with file_lock(self._files_lock, waits=True):
+            report = self.report() | entries
+            _write_json(self.report_file, report)
         return report
 
     def history(self) -> list[dict[str, float]]:
@@ -264,13 +269,14 @@ class RunFolder:
 
     def start_report(self, **entries: Any) -> dict[str, Any]:
         """Writes and returns a new report. The old one is moved to its list `earlier`."""
-        old = self.report()
-        earlier = old.pop("earlier", [])
-        if old:
-            earlier = [*earlier, old]
-        report = entries | ({"earlier": earlier} if earlier else {})
-        if report:
-            _write_json(self.report_file, report)
+        with file_lock(self._files_lock, waits=True):
+            old = self.report()
+            earlier = old.pop("earlier", [])
+            if old:
+                earlier = [*earlier, old]
+            report = entries | ({"earlier": earlier} if earlier else {})
+            if report:
+                _write_json(self.report_file, report)
         return report
 
 
@@ -282,7 +288,8 @@ def _files_like(folder, pattern):
 
 
 def _write_json(path, value):
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    write_text(path, text, unique=True)  # where the file system has no locks, several may write
 
 
 def _csv(rows):

@@ -60,13 +60,18 @@ def training_of(model: keras.Model) -> dict[str, Any]:
         "r_drop": getattr(model, "r_drop", 0.0),
         "optimizer": _config(model.optimizer),
         "loss": _config(model.loss),
+        "loss_weights": (_essential(model.get_compile_config) or {}).get("loss_weights"),
     }
 
 
 def _config(part):
+    return _essential(lambda: keras.saving.serialize_keras_object(part))
+
+
+def _essential(make_config):
     with contextlib.suppress(ValueError, TypeError, NotImplementedError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a loss that is a lambda
-        return _essence(json.loads(json.dumps(keras.saving.serialize_keras_object(part))))
+        return _essence(json.loads(json.dumps(make_config())))
     return None
 
 

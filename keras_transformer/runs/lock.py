@@ -19,7 +19,7 @@ class RunInUseError(OSError):
 
 
 @contextlib.contextmanager
-def file_lock(path):
+def file_lock(path, waits=False):
     """Locks a file while the block runs, then deletes it. The file names this process.
 
     The kernel frees the lock (`flock`) when the process ends, even after SIGKILL. On NFS the lock
@@ -27,14 +27,15 @@ def file_lock(path):
 
     Args:
         path: `pathlib.Path` of the lock file, in an existing folder.
+        waits: whether to wait for another process that holds the lock. Defaults to `False`.
 
     Yields:
         whether the file is locked: `False` if the file system has no locks.
 
     Raises:
-        RunInUseError: another process holds the lock. Nothing was changed.
+        RunInUseError: another process holds the lock, without `waits`. Nothing was changed.
     """
-    descriptor = _open_locked(path)
+    descriptor = _open_locked(path, fcntl and (fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB)))
     if descriptor is None:
         yield False
         return
@@ -45,18 +46,18 @@ def file_lock(path):
     finally:
         # Delete while locked: afterwards the file may belong to another process.
         if _is_open_file(descriptor, path):
-            os.unlink(path)
+            path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
-def _open_locked(path):
+def _open_locked(path, operation):
     """The descriptor of the locked file; `None` if the system cannot lock it."""
     while fcntl is not None:
         with contextlib.ExitStack() as stack:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             stack.callback(os.close, descriptor)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, operation)
             except BlockingIOError:
                 holder = os.pread(descriptor, 300, 0).decode("utf-8", "replace").strip()
                 raise RunInUseError(
@@ -66,7 +67,7 @@ def _open_locked(path):
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-                os.unlink(path)
+                path.unlink(missing_ok=True)  # another process may have deleted it
                 return None
             if _is_open_file(descriptor, path):
                 stack.pop_all()  # keeps the descriptor open

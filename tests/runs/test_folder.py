@@ -44,6 +44,8 @@ OLD_RUN = {
     "checkpoints/checkpoint-00000020.npz.corrupt": "",
     "checkpoints/.checkpoint-00000030.npz.partial": "",
     "checkpoints/.partial.checkpoint-00000040.npz": "",
+    ".partial.history.csv": "",
+    ".partial.41.history.csv": "",
     "logs/train/events.out.tfevents.17.host": "",
     "logs/validation/events.out.tfevents.17.host": "",
 }
@@ -201,11 +203,62 @@ def test_lock_deletes_the_folders_it_made_if_they_stay_empty(tmp_path):
     assert list(tree(tmp_path)) == ["a", "a/b", "a/b/run.json"]
 
 
+WRITER = """
+import errno, fcntl, sys
+from keras_transformer.runs.folder import RunFolder
+
+def refuse(*arguments):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+folder, name, number, has_locks = sys.argv[1:]
+if has_locks == "False":
+    fcntl.flock = refuse
+run = RunFolder(folder)
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(int(number)):
+    run.add_to_report(**{f"{name}{n}": n})
+    run.add_owned_files(f"{name}{n}.png")
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks")
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_two_processes_that_add_entries_at_once_lose_none(has_locks, tmp_path):
+    """Without locks some may be lost, but no write fails."""
+    number = 100
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), name, str(number), str(has_locks)],
+            env=environment,
+            text=True,
+            **pipes,
+        )
+        for name in "ab"
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        print(file=process.stdin, flush=True)
+    for process in processes:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    run = RunFolder(tmp_path)
+    names = {f"{name}{n}" for name in "ab" for n in range(number)}
+    found = [run.report().keys(), {name.removesuffix(".png") for name in run.owned_files()}]
+    assert found == [names, names] if has_locks else all(part <= names for part in found)
+    assert list(tree(tmp_path)) == ["report.json", "run.json"]
+
+
 def test_run_on_a_disk_without_locks_is_trained_without_one(tmp_path, monkeypatch):
     import errno
     import fcntl
 
     def refuse(*arguments):
+        """As if another process had deleted the file in between."""
+        (tmp_path / ".run.lock").unlink()
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
