@@ -21,7 +21,7 @@ class Settings:
     """Base of frozen dataclasses whose fields come from users.
 
     Checks each value against the annotated type of its field, and rejects infinite floats and NaN.
-    Converts NumPy numbers to Python's. Errors name the field. Subclasses call
+    Converts numbers of NumPy and TensorFlow to Python's. Errors name the field. Subclasses call
     `super().__post_init__()` before their own checks.
     """
 
@@ -115,8 +115,9 @@ def yaml_line(value: Any) -> str:
 
 
 def _plain_number(value):
-    """A NumPy number as Python's; any other value as it is."""
-    is_number = hasattr(value, "dtype") and getattr(value, "shape", None) == ()
+    """A number of NumPy or TensorFlow as Python's; any other value as it is."""
+    value = value.numpy() if hasattr(value, "numpy") else value
+    is_number = hasattr(value, "item") and getattr(value, "shape", None) == ()
     return value.item() if is_number else value
 
 

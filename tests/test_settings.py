@@ -2,7 +2,10 @@
 
 import dataclasses
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +50,16 @@ def refused(kind, text, *source):
         kind.from_yaml(text, *source)
     assert "\n" not in str(caught.value) and "<unicode string>" not in str(caught.value)
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make", [np.float64, np.array, tf.constant, tf.Variable, keras.Variable], ids=str
+)
+def test_number_of_an_array_library_is_taken_as_pythons(make):
+    training = TrainingSettings(word_dropout=make(0.5))
+    assert type(training.word_dropout) is float and training.word_dropout == 0.5
+    with pytest.raises(ValueError, match="`word_dropout` must be of type float. Received: word"):
+        TrainingSettings(word_dropout=make([0.5, 0.25]))
 
 
 # === Floats ===

@@ -167,6 +167,8 @@ class BatchStream:
         config: Any = None,
     ) -> None:
         check_batch_size(batch_tokens, batch_sentences)
+        if seed < 0:
+            raise ValueError(f"`seed` must be at least 0. Received: seed={seed}")
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)

@@ -11,7 +11,12 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.training.distribution import get_strategy, num_workers, sum_over_workers
+from keras_transformer.training.distribution import (
+    cluster_addresses,
+    get_strategy,
+    num_workers,
+    sum_over_workers,
+)
 
 VECTOR_LENGTH = 1_000_000
 EXIT_DELAY = 1.0  # seconds that a finished worker stays alive, so that slower ones can connect
@@ -76,8 +81,7 @@ def check_devices(distribution, devices, timeout):
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     command = [sys.executable, "-c", code, json.dumps([distribution, devices])]
     deadline = time.monotonic() + timeout
-    cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
-    unreached = [address for addresses in cluster.values() for address in addresses]
+    unreached = cluster_addresses()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
         try:

@@ -40,8 +40,8 @@ def tracker_callbacks(recipe: Recipe, name: str) -> Iterator[list[keras.callback
         name: name of the tracker's run.
     """
     with contextlib.ExitStack() as stack:
-        names = dict.fromkeys(recipe.training.trackers or ())
-        yield [_OPENERS[tracker](stack, recipe.to_dict(), name) for tracker in names]
+        trackers = recipe.training.trackers or ()
+        yield [_OPENERS[tracker](stack, recipe.to_dict(), name) for tracker in trackers]
 
 
 def _open_wandb(stack, config, name):

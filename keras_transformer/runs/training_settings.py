@@ -57,7 +57,7 @@ class TrainingSettings(Settings):
         patience: int. Stop after this many epochs without an improvement of `monitor`. Defaults to
             `null`: train all epochs.
         precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`. Defaults to `"float32"`.
-        seed: int. Seed of weights, dropout and data order. Defaults to `1`.
+        seed: int, less than 2**32. Seed of weights, dropout and data order. Defaults to `1`.
         distribution: `"auto"`, `"single"`, `"mirrored"` or `"multi_worker"`, see `get_strategy`.
             Defaults to `"auto"`.
         devices: list of device names, see `get_strategy`. Defaults to `null`: all GPUs.
@@ -129,6 +129,7 @@ class TrainingSettings(Settings):
         for name in ("learning_rate", "clip_norm", "adam_epsilon", "subword_regularization"):
             value = getattr(self, name)
             self._require(name, value is None or value > 0, "positive")
+        self._require("seed", self.seed < 2**32, "less than 2**32")
         alpha = self.subword_regularization
         self._require("subword_regularization", alpha is None or alpha <= 1, "at most 1")
         for name in ("min_learning_rate", "weight_decay", "r_drop"):
@@ -148,8 +149,9 @@ class TrainingSettings(Settings):
             is_valid = self.devices and all(isinstance(name, str) for name in self.devices)
             self._require("devices", is_valid, 'a list of names such as "GPU:0"')
         if self.trackers is not None:
-            is_valid = set(map(str, self.trackers)) <= set(TRACKERS)
-            self._require("trackers", is_valid, f"a list of {' and '.join(TRACKERS)}")
+            names = list(map(str, self.trackers))
+            is_valid = set(names) <= set(TRACKERS) and len(names) == len(set(names))
+            self._require("trackers", is_valid, f"a list of {' and '.join(TRACKERS)}, each once")
         if self.ema_momentum is not None:
             self._require("ema_momentum", 0 < self.ema_momentum < 1, "in (0, 1)")
         if self.micro_batch_tokens is not None and self.accumulation_steps > 1:

@@ -4,6 +4,7 @@ Paper, section 5.2 (one machine with 8 GPUs).
 """
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -127,12 +128,38 @@ def sum_over_workers(strategy: tf.distribute.Strategy, value: float) -> float:
     return float(strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None))
 
 
-def _automatic(devices):
+def cluster_addresses() -> list[str]:
+    """Returns the addresses of all workers in `TF_CONFIG`; none if it is unset or empty.
+
+    Raises:
+        ValueError: if `TF_CONFIG` does not describe a cluster.
+    """
+    with _naming_config():
+        addresses = list(_config().get("cluster", {}).values())
+        if not all(isinstance(each, list) for each in addresses):
+            raise TypeError
+        return list(itertools.chain(*addresses))
+
+
+def _config():
+    return json.loads(os.environ.get("TF_CONFIG") or "{}")
+
+
+@contextlib.contextmanager
+def _naming_config():
     try:
-        cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
-    except ValueError:
-        return "multi_worker"  # building that strategy raises the error
-    if sum(map(len, cluster.values())) > 1:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ValueError(
+            "TF_CONFIG must describe the cluster and the task of this process, such as "
+            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}. '
+            f"Received: {os.environ['TF_CONFIG']}"
+        ) from None
+
+
+def _automatic(devices):
+    if len(cluster_addresses()) > 1:
         return "multi_worker"
     several = len(devices or tf.config.list_logical_devices("GPU")) > 1
     return "mirrored" if several else "single"
@@ -151,19 +178,12 @@ def _strategy(name, devices):
 
 def _cluster():
     """The workers, and which of them this process is."""
-    if "TF_CONFIG" not in os.environ:
+    if not os.environ.get("TF_CONFIG"):
         os.environ["TF_CONFIG"] = json.dumps(_config_of_slurm())
-    try:
-        described = json.loads(os.environ["TF_CONFIG"])
-        task = described["task"]
-        described["cluster"][task["type"]][task["index"]]
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(
-            "TF_CONFIG must describe the cluster and the task of this process, such as "
-            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}. '
-            f"Received: {os.environ['TF_CONFIG']}"
-        ) from None
+    cluster_addresses()
+    with _naming_config():
+        task = _config()["task"]
+        dict(enumerate(_config()["cluster"][task["type"]]))[task["index"]]
     return tf.distribute.cluster_resolver.TFConfigClusterResolver()
 
 
@@ -198,6 +218,8 @@ def _check_devices(name, devices):
             "`multi_worker` uses all GPUs of each worker; hide some with CUDA_VISIBLE_DEVICES. "
             f"Received: devices={devices!r}"
         )
+    if len(set(devices)) < len(devices):
+        raise ValueError(f"`devices` must name each device once. Received: {devices!r}")
     if name == "single" and len(devices) > 1:
         raise ValueError(f"`single` takes one device. Received: devices={devices!r}")
     existing = [device.name.rpartition("device:")[2] for device in tf.config.list_logical_devices()]

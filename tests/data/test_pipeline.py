@@ -382,3 +382,8 @@ def test_tokenizers_with_another_vocabulary_than_the_model_raise(tokenizer, sour
     ]:
         with pytest.raises(ValueError, match=named):
             make_dataset(PAIRS, *tokenizers, batch_tokens=700, config=config)
+
+
+def test_negative_seed_is_refused_by_name(tokenizer):
+    with pytest.raises(ValueError, match="`seed` must be at least 0. Received: seed=-1"):
+        make_dataset(PAIRS, tokenizer, batch_sentences=2, seed=-1)

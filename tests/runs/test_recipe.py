@@ -124,6 +124,7 @@ def test_two_vocabularies_share_no_matrix_unless_asked_to(preset):
         *[(name, 0) for name in ("micro_batch_tokens", "checkpoint_updates", "keep_last")],
         *[(name, 0) for name in ("average", "translation_sample", "translation_epochs")],
         *[(name, -1) for name in ("seed", "keep_best")],
+        ("seed", 2**32),
         *[(name, 0) for name in ("learning_rate", "clip_norm", "ema_momentum")],
         *[(name, "1") for name in ("learning_rate", "clip_norm", "ema_momentum", "average")],
         *[(name, True) for name in ("learning_rate", "patience", "keep_last")],

@@ -35,6 +35,7 @@ def test_strategy_is_the_same_object_for_the_same_devices():
         (("mirrored", []), "list of device names"),
         (("mirrored", "GPU:0"), "list of device names"),
         (("single", DEVICES), "one device"),
+        (("mirrored", DEVICES[:1] * 2), "each device once"),
         (("multi_worker", DEVICES), "CUDA_VISIBLE_DEVICES"),
     ],
 )
@@ -47,6 +48,29 @@ def test_devices_are_refused_where_the_cluster_has_several_workers(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
         get_strategy("auto", DEVICES)
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["[]", "5", "null", '"x"', "{", '{"cluster": null}', '{"cluster": []}']
+    + ['{"cluster": {"worker": %s}}' % addresses for addresses in ("5", '"ab"', "null")]
+    + ['{"cluster": {"worker": ["a:1", "b:1"]}%s}' % task for task in ("", ', "task": "worker"')]
+    + [
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": %s, "index": %s}}' % task
+        for task in (('"chief"', 0), ('"worker"', 2), ('"worker"', -1), ('"worker"', '"0"'))
+    ],
+)
+def test_config_that_describes_no_cluster_is_refused(config, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(ValueError, match="TF_CONFIG must describe") as caught:
+        get_strategy("auto")
+    assert str(caught.value).endswith(f"Received: {config}")
+
+
+@pytest.mark.parametrize("config", ["", "{}", '{"cluster": {}}', '{"cluster": {"worker": ["a:1"]}}'])
+def test_config_without_other_workers_changes_nothing(config, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", config)
+    assert get_strategy("auto") is get_strategy("single")
 
 
 @pytest.mark.parametrize("devices", [1, 3, 6, 7])
