@@ -10,14 +10,15 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 # earlier rows, so no cycle is possible. Top-level files import only `types`, as every file may.
 FOLDERS = {
     "layers": "",
-    "data": "atomic_file texts",
+    "data": "atomic_file texts text_lines",
     "training": "layers atomic_file evaluation plotting texts",
     "models": "layers training settings",
     "decoding": "layers data settings texts",
     "export": "data decoding atomic_file",
     "runs": "layers data training models decoding settings atomic_file console evaluation",
-    "serving": "console",
-    "cli": "data decoding export runs serving settings atomic_file console evaluation plotting",
+    "serving": "console text_lines",
+    "cli": "data decoding export runs serving settings atomic_file console evaluation plotting "
+    "text_lines",
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (

@@ -81,7 +81,9 @@ def export(
                 "its `translate_batch`. Received: "
                 + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(unheld))
             )
-        lines = None if examples is None else examples.read_text("utf-8").splitlines()
+        from keras_transformer.data.corpus import read_lines
+
+        lines = None if examples is None else list(read_lines(examples))
         translator = load_translator(run, model, **settings)
         if is_saved_model:
             from keras_transformer.export.saved_model import export_saved_model

@@ -5,21 +5,14 @@ Paper section 5.1 (training data).
 """
 
 import glob
-import gzip
 import itertools
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
+from keras_transformer.text_lines import CorpusError, lines_of
 from keras_transformer.types import Path
-
-GZIP_MAGIC = b"\x1f\x8b"
-
-
-class CorpusError(ValueError):
-    """Text that cannot be read; the message is one line and names the file and the line."""
 
 
 class _FileStream:
@@ -57,7 +50,7 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return _FileStream(_lines_of, _find_files(files, "files"))
+    return _FileStream(lines_of, _find_files(files, "files"))
 
 
 def read_parallel(
@@ -94,27 +87,6 @@ def read_parallel(
     return _FileStream(_aligned_lines_of, sources, targets)
 
 
-def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    """Yields the lines of a binary stream as strings, by the rules of `read_lines`.
-
-    Args:
-        stream: iterable of bytes split at `\\n`, such as a file opened with `"rb"` or
-            `sys.stdin.buffer`.
-        name: name of the stream in errors.
-    """
-    for number, line in enumerate(stream, start=1):
-        if line.endswith(b"\n"):
-            line = line[: -2 if line.endswith(b"\r\n") else -1]
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"{name}, line {number}: byte {error.start + 1} of the line is not valid UTF-8 "
-                f"({error.reason})."
-            ) from None
-        yield text.removeprefix("\ufeff") if number == 1 else text
-
-
 def _find_files(patterns, argument):
     """Returns the files that paths and globs name, in the order given, each glob sorted."""
     is_single = isinstance(patterns, str | os.PathLike)
@@ -136,19 +108,9 @@ def _find_files(patterns, argument):
     return paths
 
 
-def _lines_of(path):
-    try:
-        # Opened once: a pipe, such as `<(zcat file)` in a shell, cannot be read again.
-        with open(path, "rb") as file:
-            is_gzip = file.peek(2)[:2] == GZIP_MAGIC
-            yield from decode_lines(gzip.GzipFile(fileobj=file) if is_gzip else file, path)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{path}: the gzip data is damaged ({error}).") from None
-
-
 def _aligned_lines_of(source, target):
     # Closed explicitly: a generator that an error leaves suspended would keep its file open.
-    with closing(_lines_of(source)) as sources, closing(_lines_of(target)) as targets:
+    with closing(lines_of(source)) as sources, closing(lines_of(target)) as targets:
         pairs = itertools.zip_longest(sources, targets)
         for number, pair in enumerate(pairs, start=1):
             if None in pair:
@@ -162,7 +124,7 @@ def _aligned_lines_of(source, target):
 
 
 def _columns_of(path):
-    for number, line in enumerate(_lines_of(path), start=1):
+    for number, line in enumerate(lines_of(path), start=1):
         columns = line.split("\t")
         if len(columns) < 2:
             raise CorpusError(

@@ -366,6 +366,6 @@ def recipe_text(name: str) -> str:
             f"{', '.join(packaged_recipes())}."
         )
     try:
-        return Path(name).read_text("utf-8")
+        return Path(name).read_text("utf-8-sig")  # editors may write a byte order mark
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: a recipe must be UTF-8 text. Received: {error}") from None

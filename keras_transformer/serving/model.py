@@ -128,7 +128,7 @@ def _card(folder):
     if not path.is_file():
         return {}
     # The server answers JSON, which has no NaN.
-    return json.loads(path.read_text("utf-8"), parse_constant=lambda name: None)
+    return json.loads(path.read_text("utf-8-sig"), parse_constant=lambda name: None)
 
 
 def _signatures(folder):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from keras_transformer import types
 from keras_transformer.serving.model import ServedModel
 from keras_transformer.serving.signature import to_array, to_json
+from keras_transformer.text_lines import lines_of
 
 MAX_SCORE_DIFFERENCE = 1e-4
 BATCH_LINES = 32
@@ -60,8 +61,9 @@ def verify(folder: types.Path) -> Iterator[Verified]:
 
 def _examples(path):
     examples = []
-    # Not `splitlines`: a text may hold U+2028.
-    for number, line in enumerate(path.read_text("utf-8").rstrip("\n").split("\n"), start=1):
+    for number, line in enumerate(lines_of(path), start=1):
+        if not line.strip():
+            continue
         try:
             example = json.loads(line)
             example["text"], example["translation"], example["score"]
@@ -71,6 +73,8 @@ def _examples(path):
                 f"`score`. Received: {line[:80]!r}"
             ) from error
         examples.append(example)
+    if not examples:
+        raise ValueError(f"{str(path)!r} must hold an example in each line. Received: no line")
     return examples
 
 

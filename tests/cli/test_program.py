@@ -1,6 +1,7 @@
 """Version, help and console of the program; the commands `export`, `vocabulary` and `recipe`."""
 
 import dataclasses
+import gzip
 import importlib.metadata
 import json
 import shutil
@@ -22,9 +23,11 @@ DISTRIBUTION = "keras-seq2seq-transformer"
 
 
 def test_export_and_vocabulary_write_what_they_name(folder):
-    (folder / "lines.en").write_text("one\ntwo\n", "utf-8")
+    (folder / "lines.en").write_bytes(gzip.compress("\ufeffone\ntwo\u2028three\n".encode()))
     ran = cli("export", "run", "served", "--beam-size", 2, "--examples", "lines.en")
     assert (ran.stdout.strip(), ran.stderr) == ("served", "")
+    examples = (folder / "served/examples.jsonl").read_text("utf-8").rstrip("\n").split("\n")
+    assert [json.loads(line)["text"] for line in examples] == ["one", "two\u2028three"]
     card = json.loads((folder / "served/model_card.json").read_text("utf-8"))
     assert (card["name"], card["source_language"], card["search"]["beam_size"]) == ("run", "en", 2)
     ran = cli("verify", "served")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.models.transformer import load_model
+from keras_transformer.runs import RunFolder
 from keras_transformer.runs.averaging import average_checkpoints, average_run, last_to_average
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.folder import RunFolder
@@ -146,6 +147,14 @@ def test_recipe_with_average_averages_the_moving_averages_of_epochs(run):
     averages = moving_averages(run)
     means = [np.mean(w, axis=0) for w in zip(averages[10], averages[20], strict=True)]
     assert_close(tiny_run.saved_weights(run / "model.keras"), means)
+
+
+@pytest.mark.slow
+def test_average_belongs_to_its_run_by_any_spelling_of_its_path(run):
+    """`--no-resume` deletes what belongs to the run."""
+    folder = RunFolder(run)
+    average_run(run, folder.checkpoints / ".." / "averaged.keras", last=2)
+    assert "averaged.keras" in folder.owned_files()
 
 
 def test_average_is_the_mean_of_floats_and_the_newest_of_others(tmp_path):

@@ -75,6 +75,11 @@ def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypa
     assert read.continues(recipe(training={"init_from": f"{tmp_path}/runs/../runs/other/"}))
 
 
+def test_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("\ufeff" + recipe().to_yaml(), "utf-8")
+    assert Recipe.load(str(tmp_path / "recipe.yaml")) == recipe()
+
+
 def test_every_training_key_is_tested():
     assert list(OTHER) == [field.name for field in dataclasses.fields(recipe().training)]
 

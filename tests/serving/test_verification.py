@@ -38,6 +38,13 @@ def test_examples_of_the_export_are_equal(folder):
     assert output == f"{len(LINES)} of {len(LINES)} translations are equal; scores differ by 0.\n"
 
 
+def test_card_and_examples_may_begin_with_a_byte_order_mark(changed):
+    copy = changed(0)
+    for name in ("model_card.json", "examples.jsonl"):
+        (copy / name).write_text("\ufeff" + (copy / name).read_text("utf-8"), "utf-8")
+    assert verify(copy)[0] == 0
+
+
 def test_differences_are_shown(changed):
     code, output = verify(changed(0, translation="EINE KATZE"))
     first, last = output.splitlines()

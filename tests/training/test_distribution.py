@@ -1,5 +1,6 @@
 """Which strategy is chosen or refused, and how rows are split over replicas."""
 
+import json
 import os
 import subprocess
 import sys
@@ -50,14 +51,17 @@ def test_devices_are_refused_where_the_cluster_has_several_workers(monkeypatch):
         get_strategy("auto", DEVICES)
 
 
+TWO = {"worker": ["a:1", "b:1"]}
+
+
 @pytest.mark.parametrize(
     "config",
     ["[]", "5", "null", '"x"', "{", '{"cluster": null}', '{"cluster": []}']
-    + ['{"cluster": {"worker": %s}}' % addresses for addresses in ("5", '"ab"', "null")]
-    + ['{"cluster": {"worker": ["a:1", "b:1"]}%s}' % task for task in ("", ', "task": "worker"')]
+    + [json.dumps({"cluster": {"worker": addresses}}) for addresses in (5, "ab", None)]
+    + [json.dumps({"cluster": TWO, "task": task}) for task in (None, "worker", {})]
     + [
-        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": %s, "index": %s}}' % task
-        for task in (('"chief"', 0), ('"worker"', 2), ('"worker"', -1), ('"worker"', '"0"'))
+        json.dumps({"cluster": TWO, "task": {"type": kind, "index": index}})
+        for kind, index in (("chief", 0), ("worker", 2), ("worker", -1), ("worker", "0"))
     ],
 )
 def test_config_that_describes_no_cluster_is_refused(config, monkeypatch):
@@ -67,7 +71,9 @@ def test_config_that_describes_no_cluster_is_refused(config, monkeypatch):
     assert str(caught.value).endswith(f"Received: {config}")
 
 
-@pytest.mark.parametrize("config", ["", "{}", '{"cluster": {}}', '{"cluster": {"worker": ["a:1"]}}'])
+@pytest.mark.parametrize(
+    "config", ["", "{}", '{"cluster": {}}', '{"cluster": {"worker": ["a:1"]}}']
+)
 def test_config_without_other_workers_changes_nothing(config, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", config)
     assert get_strategy("auto") is get_strategy("single")

@@ -1,0 +1,204 @@
+"""Lines of files: one reader in the whole package, and files that are always UTF-8."""
+
+import ast
+import gzip
+import io
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from keras_transformer.cli.decoding import lines_to_translate
+from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
+from keras_transformer.serving import verification
+from tests.test_folders import FILES, relative
+
+pytestmark = pytest.mark.tensorflow_only
+
+# {what the file is: (bytes of the file, the lines; or the line that cannot be read)}.
+CASES = {
+    "line feeds": (b"a\nb\n", ["a", "b"]),
+    "no final line feed": (b"a\nb", ["a", "b"]),
+    "CRLF": (b"a\r\nb\r\n", ["a", "b"]),
+    "CRLF, no final one": (b"a\r\nb", ["a", "b"]),
+    "mixed ends": (b"a\r\nb\nc\r\n", ["a", "b", "c"]),
+    "carriage return alone": (b"a\rb\nc\r\r\n", ["a\rb", "c\r"]),
+    "carriage return at the end of the file": (b"a\nb\r", ["a", "b\r"]),
+    "U+2028 and U+2029": ("a\u2028b\u2029c\n".encode(), ["a\u2028b\u2029c"]),
+    "U+0085": ("a\x85b\n".encode(), ["a\x85b"]),
+    "form feed, vertical tab": (b"a\x0cb\x0bc\n", ["a\x0cb\x0bc"]),
+    "separators of ASCII": (b"a\x1cb\x1dc\x1ed\x1f\n", ["a\x1cb\x1dc\x1ed\x1f"]),
+    "NUL": (b"a\0b\n\0\n", ["a\0b", "\0"]),
+    "empty file": (b"", []),
+    "one line feed": (b"\n", [""]),
+    "only line feeds": (b"\n\n\n", ["", "", ""]),
+    "blank lines": (b"\na\n\n b \n\n", ["", "a", "", " b ", ""]),
+    "byte order mark": (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+    "byte order mark alone": (b"\xef\xbb\xbf", [""]),
+    "byte order mark and CRLF": (b"\xef\xbb\xbf\r\na\r\n", ["", "a"]),
+    "gzip": (gzip.compress(b"a\r\nb\n\n"), ["a", "b", ""]),
+    "gzip of a byte order mark": (gzip.compress(b"\xef\xbb\xbfa\n"), ["a"]),
+    "gzip of nothing": (gzip.compress(b""), []),
+    "two members of gzip": (gzip.compress(b"a\nb") + gzip.compress(b"c\n"), ["a", "bc"]),
+    "combined characters": ("e\u0301 \U0001f469\u200d\U0001f4bb\n".encode(),)
+    + (["e\u0301 \U0001f469\u200d\U0001f4bb"],),
+    "not UTF-8": (b"a\nb\xff\n", 2),
+    "half a character": (b"a\n\xe2\x82\n", 2),
+    "surrogate": (b"\xed\xa0\x80\n", 1),
+    "Latin-1": ("ä\n".encode("latin-1"), 1),
+    "UTF-16": ("a\nb\n".encode("utf-16"), 1),
+    "UTF-16, big-endian": (b"\xfe\xff\0a\0\n", 1),
+    "gzip of UTF-16": (gzip.compress("a\n".encode("utf-16")), 1),
+}
+
+
+def translated(path, monkeypatch):
+    return lines_to_translate(path)
+
+
+def translated_from_a_pipe(path, monkeypatch):
+    data = path.read_bytes()
+    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(data)))
+    return lines_to_translate(None)
+
+
+ENTRIES = {
+    "read_lines": lambda path, monkeypatch: list(read_lines(path)),
+    "source of read_parallel": lambda path, _: [s for s, _ in read_parallel(path, path)],
+    "target of read_parallel": lambda path, _: [t for _, t in read_parallel(path, path)],
+    "translate --input": translated,
+    "translate < pipe": translated_from_a_pipe,
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("case", CASES)
+def test_lines_of_a_file_are_the_same_for_every_entry(case, entry, tmp_path, monkeypatch):
+    data, expected = CASES[case]
+    path = tmp_path / "text"  # never `.gz`: the contents decide
+    path.write_bytes(data)
+    if isinstance(expected, list):
+        assert ENTRIES[entry](path, monkeypatch) == expected
+        return
+    with pytest.raises(CorpusError, match=rf"line {expected}: byte .* is not valid UTF-8") as error:
+        ENTRIES[entry](path, monkeypatch)
+    assert "\n" not in str(error.value) and "Convert the text to UTF-8" in str(error.value)
+
+
+@pytest.mark.parametrize("case", [name for name, (_, lines) in CASES.items() if lines])
+def test_verify_reads_the_lines_of_its_examples_in_the_same_way(case, tmp_path, monkeypatch):
+    """The examples are JSON, with the text as it is: only control characters are escaped."""
+
+    class Echo:
+        def __init__(self, folder):
+            pass
+
+        def signature(self, name):
+            return types.SimpleNamespace(inputs={"text": None})
+
+        def call(self, name, inputs):
+            return {"translation": inputs["text"], "score": np.zeros(len(inputs["text"]))}
+
+    monkeypatch.setattr(verification, "ServedModel", Echo)
+    monkeypatch.setattr(verification, "to_array", lambda name, values, spec: values)
+    monkeypatch.setattr(verification, "to_json", list)
+    data, lines = CASES[case]
+    path = tmp_path / "examples.jsonl"
+    if not isinstance(lines, list):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match="not valid UTF-8|must be an object"):
+            list(verification.verify(tmp_path))
+        return
+    examples = [{"text": line, "translation": line, "score": 0.0} for line in lines]
+    text = "\r\n".join(json.dumps(example, ensure_ascii=False) for example in examples)
+    data = ("\ufeff" + text).encode()
+    path.write_bytes(gzip.compress(data) if "gzip" in case else data)
+    found = list(verification.verify(tmp_path))
+    assert [(one.text, one.is_equal) for one in found] == [(line, True) for line in lines]
+
+
+def test_verify_says_that_there_are_no_examples(tmp_path, monkeypatch):
+    spec = types.SimpleNamespace(inputs={"text": None})
+    model = types.SimpleNamespace(signature=lambda name: spec)
+    monkeypatch.setattr(verification, "ServedModel", lambda folder: model)
+    (tmp_path / "examples.jsonl").write_text("\n\n", "utf-8")
+    with pytest.raises(ValueError, match="must hold an example in each line"):
+        list(verification.verify(tmp_path))
+
+
+# === No other reader ===
+
+# {file: {call: why it reads no lines of text}}.
+NO_LINES = {
+    "text_lines.py": {"open": "the reader: binary"},
+    "atomic_file.py": {"open": "binary, to flush files"},
+    "cli/errors.py": {"open": "binary: /dev/null", "splitlines": "the text of an error"},
+    "data/marian_tokenizer.py": {"read_text": "JSON", "split": "a list in one tensor"},
+    "data/sentencepiece_training.py": {"open": "writes ASCII"},
+    "models/transformer.py": {"open": "binary: a zip file"},
+    "plotting.py": {"open": "CSV"},
+    "runs/checkpoint_file.py": {"open": "binary: a zip file"},
+    "runs/device_check.py": {"splitlines": "the output of a process"},
+    "runs/doctor.py": {"splitlines": "the text of a report"},
+    "runs/folder.py": {"read_text": "JSON, YAML and CSV"},
+    "runs/imported_files.py": {
+        "open": "binary",
+        "read_text": "JSON",
+        "split": "Marian's vocab.yml",
+    },
+    "runs/importing.py": {"open": "binary: a zip file", "splitlines": "the text of an error"},
+    "runs/marian.py": {"read_text": "README and LICENSE, for their licence"},
+    "runs/recipe.py": {"read_text": "YAML"},
+    "runs/trainer.py": {"splitlines": "the text of a report"},
+    "serving/libretranslate.py": {"split": "the text of a request"},
+    "serving/model.py": {"read_text": "JSON", "splitlines": "the text of an error"},
+    "serving/status.py": {"read_text": "JSON"},
+    "settings.py": {"splitlines": "the text of an error"},
+    "training/distribution.py": {"splitlines": "the text of an error"},
+}
+
+
+def calls(tree):
+    """Yields the name of each called function or method, with the call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", getattr(node.func, "id", None)), node
+
+
+def is_reader(name, call):
+    """Whether a call may read lines of a file."""
+    if name == "split":
+        return any(isinstance(each, ast.Constant) and each.value == "\n" for each in call.args)
+    is_of_module = isinstance(call.func, ast.Attribute)  # `os.open`, `archive.open`
+    return name in ("splitlines", "readlines", "read_text") or (name == "open" and not is_of_module)
+
+
+def test_lines_are_read_in_one_place():
+    found = {}
+    for path in FILES:
+        names = {name for name, call in calls(ast.parse(path.read_text("utf-8")))
+                 if is_reader(name, call)}  # fmt: skip
+        if names:
+            found[relative(path)] = names
+    assert found == {file: set(reasons) for file, reasons in NO_LINES.items()}, (
+        "read lines with `text_lines.py`, or say here why these are none"
+    )
+
+
+def test_text_files_are_opened_with_their_encoding():
+    """Without one, the locale decides."""
+    wrong = []
+    for path in FILES:
+        for name, call in calls(ast.parse(path.read_text("utf-8"))):
+            given = len(call.args) + len(call.keywords)
+            is_text = name in ("read_text", "write_text") and isinstance(call.func, ast.Attribute)
+            if is_text and given <= (name == "write_text"):
+                wrong.append(f"{relative(path)}:{call.lineno}")
+            if name == "open" and isinstance(call.func, ast.Name):
+                mode = call.args[1].value if len(call.args) > 1 else "r"
+                if "b" not in mode and not any(each.arg == "encoding" for each in call.keywords):
+                    wrong.append(f"{relative(path)}:{call.lineno}")
+    assert not wrong
