@@ -4,8 +4,8 @@ The public names are listed in the `__init__.pyi` of the package and of each fol
 imported on first use, because TensorFlow alone takes seconds to import.
 """
 
-import lazy_loader
+from keras_transformer.lazy_names import attach
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -17,7 +17,7 @@ from keras_transformer import (
     TransformerConfig,
     paper_optimizer,
 )
-from tests.builders import QUICK_XLA
+from tests.builders import QUICK_XLA, ROOT
 
 TRAIN_WITHOUT_TENSORFLOW = """
 import sys
@@ -65,6 +65,91 @@ def test_import_imports_no_backend(statement):
     heavy = "{'keras', 'tensorflow', 'jax', 'torch', 'numpy', 'matplotlib', 'sacrebleu'}"
     ran = run(f"import sys; {statement}; print(sorted({heavy} & set(sys.modules)))")
     assert ran.stdout.strip() == "[]", ran.stderr
+
+
+WITHOUT_TENSORFLOW = """
+import importlib.machinery, sys, tempfile
+NAMES = ("tensorflow", "tensorflow_text")
+
+class EmptyFolder:  # what is left of a package that was removed badly
+    def find_spec(self, name, path=None, target=None):
+        if name in NAMES:
+            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [tempfile.mkdtemp()]
+            return spec
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in NAMES:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, globals()[sys.argv.pop()]())
+import keras_transformer as kt
+from keras_transformer import data, decoding, export, runs
+for module, name in [
+    *((kt, name) for name in ("Tokenizer", "make_dataset", "beam_search", "Translator")),
+    *((data, "Tokenizer"), (decoding, "greedy_search"), (export, "export_saved_model")),
+    *((runs, "Trainer"), (kt, "load_run"), (kt, "export_ctranslate2")),
+]:
+    try:
+        getattr(module, name)
+    except ImportError as error:
+        start = f"`{name}` needs tensorflow, which is not installed: pip install tensorflow. "
+        assert str(error).startswith(start), error
+    else:
+        raise AssertionError(name)
+    assert hasattr(kt, "number_names") and "Tokenizer" in dir(kt)
+from keras_transformer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.tensorflow_only  # it starts a process with a backend of its own
+@pytest.mark.parametrize("left", ["EmptyFolder", "Absent"])
+def test_without_tensorflow_one_line_says_what_to_install(left):
+    command = [sys.executable, "-c", WITHOUT_TENSORFLOW]
+    ran = subprocess.run([*command, "--help", left], capture_output=True, text=True)
+    assert ran.returncode == 0 and "Usage: " in ran.stdout, ran.stderr
+    ran = subprocess.run([*command, "doctor", "number_names", left], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert ran.stderr.startswith("Error: This command needs tensorflow, which is not installed")
+
+
+TRAIN_A_TOKENIZER = """
+import tempfile, keras_transformer as kt
+lines = [text for pair in kt.number_names("train", 50) for text in pair]
+print(kt.Tokenizer.train_on_lines(lines, 320, "numbers.model").vocabulary_size, tempfile.gettempdir())
+"""
+
+
+@pytest.mark.tensorflow_only
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write")
+def test_home_may_be_missing_and_temporary_folder_read_only(tmp_path):
+    """As the page on installing says; nothing is left outside of the working folder."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
+    unusable = {"HOME": "/proc/home", "TMPDIR": "/proc/tmp"}
+    ran = subprocess.run(
+        [sys.executable, "-c", TRAIN_A_TOKENIZER],
+        capture_output=True, text=True, env=environment | unusable, cwd=tmp_path,
+    )  # fmt: skip
+    assert ran.stdout.split()[:1] == ["320"], ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers.model"]
+
+
+@pytest.mark.tensorflow_only
+def test_command_line_without_its_requirements_says_what_to_install():
+    code = (
+        "import sys; sys.modules['typer'] = None\nimport keras_transformer.__main__ as p; p.main()"
+    )
+    ran = run(code)
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "Error: The command line needs typer, which is not installed: pip install typer\n"
+    )
 
 
 @pytest.mark.tensorflow_only

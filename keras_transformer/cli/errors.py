@@ -3,11 +3,18 @@
 import contextlib
 import os
 import sys
+import traceback
 import warnings
+from pathlib import Path
 
 import typer
+from rich.text import Text
 
 from keras_transformer.console import console
+from keras_transformer.lazy_names import explanation
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+HINT = "  KERAS_TRANSFORMER_TRACEBACK=1 shows where."
 
 
 @contextlib.contextmanager
@@ -16,6 +23,7 @@ def one_line_errors():
 
     Python warnings become one line too, without file and line number. Errors of TensorFlow, such
     as one about NaN logits, exit with code 1. Other exceptions are bugs and keep their traceback.
+    A line that is not written for the user names the variable that shows the traceback.
     """
     try:
         with warnings.catch_warnings():
@@ -24,8 +32,11 @@ def one_line_errors():
     except Exception as error:
         if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
             raise
-        if isinstance(error, OSError) and error.filename is not None:
-            message, exit_code = f"{error.strerror}: {error.filename}", 2
+        hint = "" if _is_for_users(error) else HINT
+        if missing := explanation("This command", error):
+            message, exit_code, hint = missing, 2, ""
+        elif isinstance(error, OSError) and error.filename is not None:
+            message, exit_code, hint = f"{error.strerror}: {error.filename}", 2, ""
         elif isinstance(error, OSError | ValueError | ImportError):
             message, exit_code = " ".join(str(error).split()), 2
         elif _is_of_tensorflow(error):
@@ -34,8 +45,14 @@ def one_line_errors():
             message, exit_code = next(filter(None, reversed(lines)), str(error)), 1
         else:
             raise
-        console.print(f"Error: {message}")
+        console.print(Text(f"Error: {message}").append(hint, "dim"))
         raise typer.Exit(exit_code) from None
+
+
+def _is_for_users(error):
+    """Whether a `raise` statement of the package made an error: it says what to do."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.filename.startswith(PACKAGE) and (last.line or "").startswith("raise")
 
 
 def _is_of_tensorflow(error):

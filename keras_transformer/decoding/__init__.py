@@ -1,5 +1,5 @@
 """Searches that depend on a step function only, and the translator of strings around them."""
 
-import lazy_loader
+from keras_transformer.lazy_names import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,5 +1,5 @@
 """Exports trained translators for places where this package is not installed."""
 
-import lazy_loader
+from keras_transformer.lazy_names import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

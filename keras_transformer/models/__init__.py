@@ -1,5 +1,5 @@
 """The encoder, the decoder, and the sequence-to-sequence model that combines them."""
 
-import lazy_loader
+from keras_transformer.lazy_names import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,5 +1,5 @@
 """What any `fit` needs: loss, metrics, schedule, exact step, strategies."""
 
-import lazy_loader
+from keras_transformer.lazy_names import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli import app
 
-CLI = [sys.executable, "-c", "from keras_transformer.cli import app; app()"]
+CLI = [sys.executable, "-c", "from keras_transformer.__main__ import main; main()"]
 RECIPE = {
     "data": {
         "train": ["train.en", "train.de.gz"],

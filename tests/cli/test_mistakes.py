@@ -133,3 +133,4 @@ def test_mistake_ends_in_one_clear_line_and_exit_code_2(folder, mistake):
     assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1, ran.stderr
     for name in named:
         assert name in ran.stderr
+    assert "KERAS_TRANSFORMER_TRACEBACK" not in ran.stderr, "it is written for the user"

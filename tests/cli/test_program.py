@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import yaml
 from keras_transformer.cli import app
 from keras_transformer.console import console
 from keras_transformer.decoding.search_settings import SearchSettings
+from tests.builders import ROOT
 from tests.cli.small_run import cli
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -146,3 +148,28 @@ def test_help_imports_nothing_that_takes_long():
     words = [sys.executable, "-c", HELP, *COMMANDS]
     ran = subprocess.run(words, capture_output=True, text=True, check=True)
     assert ran.stdout.endswith("imported:\n")
+
+
+LOCALES = {
+    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "latin-1": {"PYTHONIOENCODING": "latin-1"},
+}
+
+
+@pytest.mark.parametrize("name", LOCALES)
+def test_output_is_utf8_in_every_locale(name, tmp_path):
+    """Where it could not be encoded, `doctor` and `evaluate` ended with an error."""
+    (tmp_path / "recipe.yaml").write_text("ü ✓ 五\n", "utf-8")
+    code = "from keras_transformer.__main__ import main; main()"
+    for words, stream, text in (
+        (["recipe", str(tmp_path / "recipe.yaml")], "stdout", "ü ✓ 五\n"),
+        (["recipe", "ü ✓ 五"], "stderr", "Error: There is no recipe 'ü ✓ 五'"),
+    ):
+        environment = os.environ | {"PYTHONPATH": str(ROOT)} | LOCALES[name]
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, env=environment
+        )
+        if name != "C" or stream == "stdout":
+            assert getattr(ran, stream).decode("utf-8").startswith(text)
+        assert b"Traceback" not in ran.stderr

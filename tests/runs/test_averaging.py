@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.models.transformer import load_model
-from keras_transformer.runs import RunFolder
 from keras_transformer.runs.averaging import average_checkpoints, average_run, last_to_average
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.folder import RunFolder

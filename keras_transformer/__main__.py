@@ -1,0 +1,22 @@
+"""The program `keras-transformer`, also as `python -m keras_transformer`."""
+
+import io
+import sys
+
+from keras_transformer.lazy_names import explanation
+
+
+def main() -> None:
+    """Runs the command line. Its output is UTF-8, like all files, whatever the locale."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    try:
+        from keras_transformer.cli import app
+    except ImportError as error:
+        sys.exit(f"Error: {explanation('The command line', error) or error}")
+    app()
+
+
+if __name__ == "__main__":
+    main()
