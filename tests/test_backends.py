@@ -78,12 +78,10 @@ class EmptyFolder:  # what is left of a package that was removed badly
             spec.submodule_search_locations = [tempfile.mkdtemp()]
             return spec
 
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in NAMES:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, globals()[sys.argv.pop()]())
+if sys.argv.pop() == "empty folder":
+    sys.meta_path.insert(0, EmptyFolder())
+else:
+    sys.modules |= dict.fromkeys(NAMES)
 import keras_transformer as kt
 from keras_transformer import data, decoding, export, runs
 for module, name in [
@@ -105,7 +103,7 @@ main()
 
 
 @pytest.mark.tensorflow_only  # it starts a process with a backend of its own
-@pytest.mark.parametrize("left", ["EmptyFolder", "Absent"])
+@pytest.mark.parametrize("left", ["empty folder", "nothing"])
 def test_without_tensorflow_one_line_says_what_to_install(left):
     command = [sys.executable, "-c", WITHOUT_TENSORFLOW]
     ran = subprocess.run([*command, "--help", left], capture_output=True, text=True)
@@ -116,9 +114,9 @@ def test_without_tensorflow_one_line_says_what_to_install(left):
 
 
 TRAIN_A_TOKENIZER = """
-import tempfile, keras_transformer as kt
+import keras_transformer as kt
 lines = [text for pair in kt.number_names("train", 50) for text in pair]
-print(kt.Tokenizer.train_on_lines(lines, 320, "numbers.model").vocabulary_size, tempfile.gettempdir())
+print(kt.Tokenizer.train_on_lines(lines, 320, "numbers.model").vocabulary_size)
 """
 
 
@@ -136,7 +134,7 @@ def test_home_may_be_missing_and_temporary_folder_read_only(tmp_path):
         [sys.executable, "-c", TRAIN_A_TOKENIZER],
         capture_output=True, text=True, env=environment | unusable, cwd=tmp_path,
     )  # fmt: skip
-    assert ran.stdout.split()[:1] == ["320"], ran.stderr
+    assert ran.stdout == "320\n", ran.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["numbers.model"]
 
 

@@ -131,8 +131,10 @@ class CheckpointFolder:
 
     def best(self, n: int) -> list[pathlib.Path]:
         """Returns the `n` best checkpoints, the best first; equal scores: the earlier first."""
-        oldest_first = reversed(self.metadata().items())
-        rows = [{"path": path, "score": values.get("score")} for path, values in oldest_first]
+        rows: list[dict[str, Any]] = [
+            {"path": path, "score": values.get("score")}
+            for path, values in reversed(self.metadata().items())
+        ]
         return [row["path"] for row in ranked(rows, "score", self.mode)[:n]]
 
     def newest(

@@ -13,6 +13,8 @@ from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.layers.parts import parts_of
 from keras_transformer.training.model_state import unnumbered
 
+serialize = keras.saving.serialize_keras_object
+
 OLD_VALIDATION = (
     "An earlier version of keras_transformer started this run. It left long validation pairs out "
     "of `val_loss`: do not compare values from before and after this resume. It is not known "
@@ -54,37 +56,32 @@ def training_of(model: keras.Model) -> dict[str, Any]:
     """
     parts = [part for part in parts_of(model, "").values() if isinstance(part, keras.layers.Layer)]
     has_config = type(model).get_config is not keras.Model.get_config
-    whole = _config(model) if has_config else None
+    whole = _config(serialize, model) if has_config else None
     return {
-        "model": [_config(part) for part in parts] if whole is None else whole,
+        "model": [_config(serialize, part) for part in parts] if whole is None else whole,
         "r_drop": getattr(model, "r_drop", 0.0),
-        "optimizer": _config(model.optimizer),
-        "loss": _config(model.loss),
-        "loss_weights": (_essential(model.get_compile_config) or {}).get("loss_weights"),
+        "optimizer": _config(serialize, model.optimizer),
+        "loss": _config(serialize, model.loss),
+        "loss_weights": (_config(model.get_compile_config) or {}).get("loss_weights"),
     }
 
 
-def _config(part):
-    return _essential(lambda: keras.saving.serialize_keras_object(part))
-
-
-def _essential(make_config):
-    with contextlib.suppress(ValueError, TypeError, NotImplementedError), warnings.catch_warnings():
+def _config(make, *arguments):
+    with contextlib.suppress(Exception), warnings.catch_warnings():  # of a class of the user
         warnings.simplefilter("ignore")  # of a loss that is a lambda
-        return _essence(json.loads(json.dumps(make_config())))
+        return _essence(json.loads(json.dumps(make(*arguments))))
     return None
 
 
 def _essence(value):
     """A config without what does not count; see `LEFT_OUT`."""
     if isinstance(value, dict):
-        is_state = isinstance(value.get("learning_rate"), float)
         return {
             key: _essence(inner)
             for key, inner in value.items()
             if key not in LEFT_OUT
             and not key.endswith("initializer")
-            and not (is_state and key == "learning_rate")
+            and not (key == "learning_rate" and isinstance(inner, float))
         }
     if isinstance(value, list):
         return [_essence(inner) for inner in value]
@@ -101,7 +98,7 @@ def _differences(saved: Any, now: Any, name: str, owner: str = "") -> Iterator[s
         if classes[0] != classes[1]:
             yield f"{name}={classes[1]}, not {classes[0]}"
             return
-        for key in saved.keys() & now.keys():
+        for key in [key for key in saved if key in now]:
             yield from _differences(saved[key], now[key], key, now.get("class_name", owner))
     elif isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):
         for one, other in zip(saved, now, strict=True):

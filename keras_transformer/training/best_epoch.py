@@ -28,14 +28,11 @@ def ranked(rows: Iterable[Row], monitor: str, mode: str | None = None) -> list[R
         mode: `"min"` or `"max"`: which value is better. Defaults to that of `monitor_mode`.
     """
     sign = 1 if (mode or monitor_mode(monitor)) == "min" else -1
-    rated = [row for row in rows if math.isfinite(_number(row.get(monitor)))]
-    return sorted(rated, key=lambda row: sign * row[monitor])
+    known = [row for row in rows if row.get(monitor) is not None]
+    finite = [row for row in known if math.isfinite(row[monitor])]
+    return sorted(finite, key=lambda row: sign * row[monitor])
 
 
 def best_epoch(rows: Iterable[Row], monitor: str) -> Row | None:
     """Returns the first row with the best value of a metric, see `ranked`; `None` without any."""
     return next(iter(ranked(rows, monitor)), None)
-
-
-def _number(value):
-    return math.nan if value is None else value

@@ -134,21 +134,20 @@ def cluster_addresses() -> list[str]:
     Raises:
         ValueError: if `TF_CONFIG` does not describe a cluster.
     """
-    with _naming_config():
-        addresses = list(_config().get("cluster", {}).values())
-        if not all(isinstance(each, list) for each in addresses):
-            raise TypeError
-        return list(itertools.chain(*addresses))
+    return list(itertools.chain(*_checked_config().get("cluster", {}).values()))
 
 
-def _config():
-    return json.loads(os.environ.get("TF_CONFIG") or "{}")
-
-
-@contextlib.contextmanager
-def _naming_config():
+def _checked_config(with_task=False):
+    """The value of `TF_CONFIG`, which must hold a task if `with_task` is set."""
     try:
-        yield
+        config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        cluster = config.get("cluster", {})
+        if not all(isinstance(addresses, list) for addresses in cluster.values()):
+            raise TypeError
+        if with_task:
+            task = config["task"]
+            dict(enumerate(cluster[task["type"]]))[task["index"]]  # a list takes -1, too
+        return config
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError(
             "TF_CONFIG must describe the cluster and the task of this process, such as "
@@ -180,10 +179,7 @@ def _cluster():
     """The workers, and which of them this process is."""
     if not os.environ.get("TF_CONFIG"):
         os.environ["TF_CONFIG"] = json.dumps(_config_of_slurm())
-    cluster_addresses()
-    with _naming_config():
-        task = _config()["task"]
-        dict(enumerate(_config()["cluster"][task["type"]]))[task["index"]]
+    _checked_config(with_task=True)
     return tf.distribute.cluster_resolver.TFConfigClusterResolver()
 
 

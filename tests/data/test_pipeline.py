@@ -387,3 +387,16 @@ def test_tokenizers_with_another_vocabulary_than_the_model_raise(tokenizer, sour
 def test_negative_seed_is_refused_by_name(tokenizer):
     with pytest.raises(ValueError, match="`seed` must be at least 0. Received: seed=-1"):
         make_dataset(PAIRS, tokenizer, batch_sentences=2, seed=-1)
+
+
+def test_iterator_stays_in_its_epoch_while_another_one_ends(tokenizer):
+    """The words that are dropped depend on the epoch."""
+    stream = BatchStream(PAIRS[:100], tokenizer, batch_sentences=10, word_dropout=0.5)
+    dataset = stream.dataset()
+    slow = dataset.as_numpy_iterator()
+    found = [next(slow)]
+    assert len(list(dataset.as_numpy_iterator())) == 10
+    found += slow
+    expected = [stream.arrays(rows, epoch=0) for rows in stream.batches(epoch=0)]
+    for (inputs, _, _), (others, _, _) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(inputs["decoder_token_ids"], others["decoder_token_ids"])
