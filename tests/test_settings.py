@@ -52,9 +52,7 @@ def refused(kind, text, *source):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "make", [np.float64, np.array, tf.constant, tf.Variable, keras.Variable], ids=str
-)
+@pytest.mark.parametrize("make", [np.float64, np.array, tf.constant, tf.Variable, keras.Variable])
 def test_number_of_an_array_library_is_taken_as_pythons(make):
     training = TrainingSettings(word_dropout=make(0.5))
     assert type(training.word_dropout) is float and training.word_dropout == 0.5
