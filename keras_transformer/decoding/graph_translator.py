@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_transformer.data.tokenizer_like import TokenizerLike, append_token
 from keras_transformer.decoding.batches import LONGEST_ROW, map_batches
 from keras_transformer.decoding.languages import tag_lines
-from keras_transformer.decoding.lines import token_ids_of
+from keras_transformer.decoding.lines import refuse_first, token_ids_of
 from keras_transformer.decoding.long_lines import (
     LineCutter,
     Pieces,
@@ -23,7 +23,6 @@ from keras_transformer.decoding.model_search import (
     kept_hypotheses,
     max_lengths,
     most_hypotheses,
-    require_room,
     runtime_inputs,
     score_model,
     search_model,
@@ -114,6 +113,8 @@ class GraphTranslator:
         self, text: tf.Tensor, languages: tf.Tensor | None = None, is_asked: Any = None
     ) -> tf.Tensor:
         """Returns lines with their tags, as `tag_lines`; also eagerly. Defaults to no languages."""
+        if languages is None and not self.languages:
+            return text
         if languages is None:
             languages, is_asked = tf.constant([""]), tf.constant([False])
         return tag_lines(text, languages, is_asked, self.languages)
@@ -148,12 +149,11 @@ class GraphTranslator:
         return append_token(token_ids, self.model.config.end_token_id)
 
     def prefixes(
-        self,
-        token_ids: tf.RaggedTensor,
-        pieces: Pieces,
-        limits: Sequence[tf.Tensor],
+        self, token_ids: tf.RaggedTensor, pieces: Pieces, limits: Sequence[tf.Tensor]
     ) -> tf.RaggedTensor:
-        """Returns the prefix of each piece `(P, None)`, or raises as `require_room`; also eagerly.
+        """Returns the prefix of each piece `(P, None)`; also eagerly.
+
+        Raises, as `refuse_first`, if one leaves no room for another token.
 
         Args:
             token_ids: int32 `RaggedTensor` `(B, None)`, the prefix of each line.
@@ -163,7 +163,15 @@ class GraphTranslator:
         prefixes = of_first_pieces(token_ids, pieces.lines)
         lengths = tf.cast(pieces.token_ids.row_lengths(), tf.int32) - 1
         longest = tf.minimum(max_lengths(self.model.config, lengths, limits), self._longest())
-        return require_room(prefixes, longest, pieces.lines)
+        given = tf.cast(prefixes.row_lengths(), tf.int32)
+        return refuse_first(
+            (given >= longest) & (longest > 0),  # an empty source gets no prefix
+            "`target_prefix` must leave room for one more token. Received: in line {}, a prefix of "
+            "{} tokens for a translation of at most {}. Shorten it, or raise the limits: "
+            "`max_length`, `extra_length`, `length_ratio`",
+            [tf.strings.as_string(each) for each in (pieces.lines + 1, given, longest)],
+            prefixes,
+        )
 
     def best_texts(self, token_ids: tf.Tensor) -> tf.Tensor:
         """Returns the texts `(b,)` of the best of the hypotheses `(b, R, T)`."""
@@ -206,7 +214,10 @@ class GraphTranslator:
             values = alpha, length_ratio, extra_length, max_length
             rules = {"wanted": kept_hypotheses(settings, n_best), "strict": strict}
             found = search_model(self.decoder, source, settings, values, most, prefix, **rules)
-            return self._parts_of_scores(*self._pick(found, settings), n_best)
+            texts = self._texts(found)
+            if settings.distinct_texts:
+                found, texts = without_repeated_texts(found, texts)
+            return self._parts_of_scores(found, texts, n_best)
 
         dtypes = tf.string, tf.float32, tf.int32, tf.int32
         parts = map_batches(
@@ -227,11 +238,6 @@ class GraphTranslator:
         shape = tf.shape(found.token_ids)
         texts = self.target_tokenizer.detokenize(tf.reshape(found.token_ids, [-1, shape[2]]))
         return tf.reshape(texts, shape[:2])
-
-    def _pick(self, found, settings):
-        """Returns a search's result and its texts, distinct ones if the settings say so."""
-        texts = self._texts(found)
-        return without_repeated_texts(found, texts) if settings.distinct_texts else (found, texts)
 
     def _parts_of_scores(self, found, texts, n_best):
         """Returns texts, log-probs, lengths and numbers of end tokens: `(b, R)`."""

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import make_search
-from keras_transformer.decoding.lines import refuse_first
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 from keras_transformer.decoding.search import SearchResult, StepOutput, select
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -64,7 +63,7 @@ def search_model(
             those of the settings.
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. Those beyond the
-            maximum length are cut off, see `require_room`. Optional.
+            maximum length are cut off. Optional.
         **options: `wanted` and `strict` of `Search`.
 
     Returns:
@@ -134,8 +133,9 @@ def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
     if not settings.distinct_texts:
         return n_best
     most = most_hypotheses(settings)
-    is_one = n_best == 1
-    return tf.where(is_one, 1, most) if tf.is_tensor(n_best) else 1 if is_one else most
+    if tf.is_tensor(n_best):
+        return tf.where(n_best == 1, 1, most)
+    return 1 if n_best == 1 else most
 
 
 def without_repeated_texts(
@@ -259,22 +259,3 @@ def max_lengths(config: Any, lengths: tf.Tensor, limits: Sequence[tf.Tensor]) ->
     if config.positions == "learned":
         longest = tf.minimum(longest, config.max_sequence_length)
     return tf.where(lengths > 0, longest, 0)
-
-
-def require_room(prefixes: tf.RaggedTensor, longest: tf.Tensor, lines: tf.Tensor) -> Any:
-    """Returns the prefixes; raises, as `refuse_first`, if one leaves no room for another token.
-
-    Args:
-        prefixes: int32 `RaggedTensor` `(B, None)`.
-        longest: int32 tensor `(B,)`, the maximum lengths; 0 for empty sources, which get no prefix.
-        lines: int64 tensor `(B,)`, the line of each row.
-    """
-    lengths = tf.cast(prefixes.row_lengths(), tf.int32)
-    return refuse_first(
-        (lengths >= longest) & (longest > 0),
-        "`target_prefix` must leave room for one more token. Received: in line {}, a prefix of {} "
-        "tokens for a translation of at most {}. Shorten it, or raise the limits: `max_length`, "
-        "`extra_length`, `length_ratio`",
-        [tf.strings.as_string(each) for each in (lines + 1, lengths, longest)],
-        prefixes,
-    )
