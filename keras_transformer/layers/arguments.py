@@ -66,28 +66,74 @@ def require_positive_if_given(**size: Any) -> int | None:
     return None if None in size.values() else require_positive(**size)
 
 
-def require_mask(axes: str, **masks: Tensor | None) -> None:
-    """Raises a `ValueError` that names the first mask with the wrong number of axes.
+def require_axes(axes: str, **tensors: Any) -> None:
+    """Raises a `ValueError` that names the first tensor with the wrong number of axes.
 
-    Without this check, a `(B, S)` mask would broadcast as `(T, S)` or as one mask per head if the
-    sizes match.
+    Without this check, layers would flatten or broadcast the axes, some into wrong results.
 
     Args:
-        axes: one letter for each axis that the masks broadcast to.
-        **masks: the masks by argument name; `None` is not checked.
+        axes: one letter for each axis.
+        **tensors: the tensors by argument name; `None` is not checked.
 
     Example:
 
-    >>> require_mask("BTS", attention_mask=np.ones((2, 1, 5), bool))
+    >>> require_axes("BTD", inputs=np.ones((2, 5, 8)))
     """
-    for name, mask in masks.items():
-        if mask is not None and np.ndim(mask) != len(axes):
-            padding = ", ".join([":", *["None"] * (len(axes) - 2), ":"])
+    for name, tensor in tensors.items():
+        if tensor is not None and len(_shape(tensor)) != len(axes):
             raise ValueError(
-                f"`{name}` must have {len(axes)} axes, which broadcast to ({', '.join(axes)}). "
-                f"Received: {name} of shape {tuple(np.shape(mask))}. "
-                f"Pass a padding mask (B, S) as `mask[{padding}]`."
+                f"`{name}` must have {len(axes)} axes, ({', '.join(axes)}). Received: {name} of "
+                f"shape {_shape(tensor)}. Flatten inner axes, or add the missing one."
             )
+
+
+def as_mask(axes: str, **mask: Any) -> Any:
+    """Returns a mask as a bool tensor; `None` stays `None`.
+
+    A `(B, S)` mask would broadcast as `(T, S)` or as one mask per head if the sizes match, and a
+    float mask may be 1 and 0, or 0 and -inf, where 0 means the opposite. So both are refused.
+
+    Args:
+        axes: one letter for each axis that the mask broadcasts to.
+        **mask: one bool or integer mask by argument name. Integers other than 0 mean `True`.
+
+    Raises:
+        ValueError: if the mask has another number of axes, or floats. The message names it.
+
+    Example:
+
+    >>> bool(as_mask("BTS", attention_mask=np.ones((2, 1, 5), bool))[0, 0, 0])
+    True
+    """
+    ((name, tensor),) = mask.items()
+    if tensor is None:
+        return None
+    if len(_shape(tensor)) != len(axes):
+        padding = ", ".join([":", *["None"] * (len(axes) - 2), ":"])
+        hint = f" Pass a padding mask (B, S) as `mask[{padding}]`." if len(axes) > 2 else ""
+        raise ValueError(
+            f"`{name}` must have {len(axes)} axes, which broadcast to ({', '.join(axes)}). "
+            f"Received: {name} of shape {_shape(tensor)}.{hint}"
+        )
+    return as_bool(**mask)
+
+
+def as_bool(**mask: Any) -> Any:
+    """Returns a mask of any shape as a bool tensor; raises a `ValueError` for floats."""
+    ((name, tensor),) = mask.items()
+    tensor = tensor if hasattr(tensor, "dtype") else np.asarray(tensor)
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if "float" in dtype:
+        raise ValueError(
+            f"`{name}` must be boolean, True = may be attended. Received: {name} of dtype {dtype}. "
+            "Pass `mask > 0` if 1 means that and 0 masks, or `mask > -1` if 0 means that and a "
+            "large negative number masks."
+        )
+    return keras.ops.cast(tensor, "bool")
+
+
+def _shape(tensor):
+    return tuple(tensor.shape if hasattr(tensor, "shape") else np.shape(tensor))
 
 
 def require_in_table(start_index, length, max_sequence_length):

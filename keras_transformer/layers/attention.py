@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.arguments import require_mask
+from keras_transformer.layers.arguments import as_mask, require_axes
 from keras_transformer.types import Tensor
 
 # Far below any similarity, yet finite: a row that may attend to nothing must not become NaN.
@@ -44,7 +44,7 @@ def scaled_dot_product_attention(
         `(B, N, T, S)`. Both are 0 in fully masked rows.
 
     Raises:
-        ValueError: if `attention_mask` does not have 4 axes.
+        ValueError: if an argument does not have 4 axes, or `attention_mask` holds floats.
 
     Example:
 
@@ -56,6 +56,7 @@ def scaled_dot_product_attention(
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1, equation (1).
     """
+    _require_heads(query, key, value)
     if scaled:
         # Scaling the queries equals scaling the products, and touches fewer numbers.
         query = query * (query.shape[-1] ** -0.5)
@@ -89,7 +90,7 @@ def additive_attention(
         The same as `scaled_dot_product_attention`.
 
     Raises:
-        ValueError: if `attention_mask` does not have 4 axes.
+        ValueError: if an argument does not have 4 axes, or `attention_mask` holds floats.
 
     Example:
 
@@ -102,19 +103,26 @@ def additive_attention(
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2; compared in
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
     """
+    _require_heads(query, key, value)
     # (B, N, T, 1, K) + (B, N, 1, S, K) -> (B, N, T, S, K) -> (B, N, T, S)
     hidden = ops.tanh(ops.expand_dims(query, 3) + ops.expand_dims(key, 2))
     similarity = ops.sum(hidden * ops.cast(score_vector, hidden.dtype), axis=-1)
     return _weighted_average(similarity, value, attention_mask, dropout)
 
 
+def _require_heads(query, key, value):
+    require_axes("BNTK", query=query)
+    require_axes("BNSK", key=key)
+    require_axes("BNSV", value=value)
+
+
 def _weighted_average(similarity, value, attention_mask, dropout):
     """Softmax over the keys that are not masked, then the weighted sum of the values."""
     similarity = ops.cast(similarity, "float32")
+    attention_mask = as_mask("BNTS", attention_mask=attention_mask)
     if attention_mask is None:
         scores = _softmax(similarity)
     else:
-        require_mask("BNTS", attention_mask=attention_mask)
         scores = _softmax(ops.where(attention_mask, similarity, MASKED_SIMILARITY))
         # Exact zeros, also in fully masked rows.
         scores = scores * ops.cast(attention_mask, "float32")

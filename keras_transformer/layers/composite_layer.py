@@ -1,9 +1,7 @@
-"""Base class of layers made of dense layers: their options, LoRA, and the state of their parts."""
+"""Base class of layers made of dense layers: their options, and LoRA."""
 
 import operator
-from typing import Any, Self
-
-import keras
+from typing import Any
 
 from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.dense_options import (
@@ -13,11 +11,11 @@ from keras_transformer.layers.dense_options import (
     seed_of,
 )
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.parts import adapt, adaptations, parts_of
+from keras_transformer.layers.parts import PartsInConfig
 from keras_transformer.layers.projection import Projection
 
 
-class CompositeLayer(keras.layers.Layer):
+class CompositeLayer(PartsInConfig):
     """A layer made of dense layers and dropout, which all get the same options.
 
     Args:
@@ -33,7 +31,6 @@ class CompositeLayer(keras.layers.Layer):
         self.use_bias = use_bias
         self.seed = None if seed is None else operator.index(seed)
         self.dense_options = dense_options
-        self._saved_parts: dict[str, Any] = {}
 
     def enable_lora(
         self,
@@ -68,17 +65,7 @@ class CompositeLayer(keras.layers.Layer):
                 part.enable_lora(rank, lora_alpha, *initializers)
 
     def get_config(self) -> dict[str, Any]:
-        own = {"seed": self.seed, **self.dense_options.get_config()}
-        parts = self._state_of_parts() if self.built else self._saved_parts
-        return {**super().get_config(), **own, **({"parts": parts} if parts else {})}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        config = dict(config)
-        parts = config.pop("parts", {})
-        layer = super().from_config(config)
-        layer._saved_parts = parts
-        return layer
+        return {**super().get_config(), "seed": self.seed, **self.dense_options.get_config()}
 
     def _dense(self, units, name, activation=None, gain=1.0):
         options = self.dense_options.of(name)
@@ -93,22 +80,3 @@ class CompositeLayer(keras.layers.Layer):
         """A composite layer inside this one."""
         shared = {"seed": seed_of(self.seed, name), "dtype": self.dtype_policy, "name": name}
         return layer_class(*args, **kwargs, **self.dense_options.of(name), **shared)
-
-    def _parts(self):
-        return parts_of(self, f"{self.path}/")
-
-    def _state_of_parts(self):
-        parts = self._parts()
-        state = adaptations(parts)
-        frozen = [path for path, part in parts.items() if not part.trainable]
-        # `trainable=False` of the whole layer is in the config already.
-        return {**state, "frozen": frozen} if self.trainable and frozen else state
-
-    def _restore_parts(self):
-        """The last step of `build`: the parts as they were saved."""
-        saved, self._saved_parts = self._saved_parts, {}
-        if saved:
-            adapt(self._parts(), saved.get("quantized", {}), saved.get("lora", {}))
-            parts = self._parts()
-            for path in saved.get("frozen", []):
-                parts[path].trainable = False

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.layers.arguments import require_mask
+from keras_transformer.layers.arguments import as_mask, require_axes
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.types import Cache, Shape, Tensor
@@ -66,7 +66,8 @@ class DecoderBlock(TransformerBlock):
 
     Raises:
         ValueError: if `num_heads` does not divide D and `key_dim` is not given, neither
-            `encoder_output` nor `cache` is given, or a mask does not have 3 axes.
+            `encoder_output` nor `cache` is given, an input or a mask does not have 3 axes, or a
+            mask holds floats.
 
     Masking: self-attention is causal. Implicit Keras masks of `inputs` and `encoder_output` apply
         in addition to the arguments (in KerasHub, explicit masks replace them). KerasHub's
@@ -96,7 +97,6 @@ class DecoderBlock(TransformerBlock):
         self._build(inputs_shape)
         self.encoder_attention.build(inputs_shape, encoder_output_shape)
         self.encoder_attention_residual.build(inputs_shape)
-        self._restore_parts()
 
     def init_cache(self, encoder_output: Tensor, length: int | None = None) -> Cache:
         """Returns the cache before the first target position.
@@ -111,6 +111,7 @@ class DecoderBlock(TransformerBlock):
             and values of encoder-decoder attention, which do not change. Each is a dict `"key"`,
             `"value"` of `(B, N, length, width)` tensors.
         """
+        require_axes("BSD", encoder_output=encoder_output)
         return {
             "self": self.self_attention.init_cache(keras.ops.shape(encoder_output)[0], length),
             "encoder": self.encoder_attention.make_cache(encoder_output),
@@ -132,7 +133,9 @@ class DecoderBlock(TransformerBlock):
                 "`encoder_output` or `cache` must be given. "
                 "Received: encoder_output=None, cache=None"
             )
-        require_mask("BTS", encoder_attention_mask=encoder_attention_mask)
+        require_axes("BTD", inputs=inputs)
+        require_axes("BSD", encoder_output=encoder_output)
+        encoder_attention_mask = as_mask("BTS", encoder_attention_mask=encoder_attention_mask)
         x = self.self_attention_residual.sublayer_input(inputs)
         attended, self_scores, *self_cache = self.self_attention(
             query=x,

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.arguments import require_axes
 from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.types import Shape, Tensor
 
@@ -60,8 +61,8 @@ class EncoderBlock(TransformerBlock):
         `(B, N, S, S)`.
 
     Raises:
-        ValueError: if `num_heads` does not divide D and `key_dim` is not given, or `attention_mask`
-            does not have 3 axes.
+        ValueError: if `num_heads` does not divide D and `key_dim` is not given, `inputs` or
+            `attention_mask` does not have 3 axes, or `attention_mask` holds floats.
 
     Masking: an implicit Keras mask of `inputs` applies in addition to `attention_mask` (in
         KerasHub, an explicit mask replaces it), and is propagated to the output. KerasHub's
@@ -81,7 +82,6 @@ class EncoderBlock(TransformerBlock):
 
     def build(self, inputs_shape: Shape) -> None:
         self._build(inputs_shape)
-        self._restore_parts()
 
     def call(
         self,
@@ -91,6 +91,7 @@ class EncoderBlock(TransformerBlock):
         training: bool | None = None,
         use_causal_mask: bool = False,
     ) -> Tensor | tuple[Any, ...]:
+        require_axes("BSD", inputs=inputs)
         x = self.self_attention_residual.sublayer_input(inputs)
         attended, scores = self.self_attention(
             query=x,

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.arguments import arguments_of, require_positive
+from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
 from keras_transformer.layers.composite_layer import CompositeLayer
 from keras_transformer.layers.projection import project
 from keras_transformer.types import Shape, Tensor
@@ -38,7 +38,8 @@ class FeedForward(CompositeLayer):
         float tensor `(B, T, D)` in the compute dtype.
 
     Raises:
-        ValueError: if `intermediate_dim` is not a positive integer.
+        ValueError: if `intermediate_dim` is not a positive integer, or `inputs` does not have 3
+            axes.
 
     Masking: not needed, since the positions are independent; a Keras mask is propagated.
     Precision: the dtype policy's.
@@ -74,9 +75,9 @@ class FeedForward(CompositeLayer):
         self.intermediate.build(inputs_shape)
         self.dropout_layer.build()
         self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
-        self._restore_parts()
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        require_axes("BTD", inputs=inputs)
         hidden = self.dropout_layer(project(self.intermediate, inputs), training=training)
         return project(self.output_dense, hidden)
 

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.arguments import as_bool, require_axes
 from keras_transformer.types import Tensor
 
 
@@ -24,11 +25,15 @@ def padding_mask(token_ids: Tensor, pad_token_id: int = 0) -> Tensor:
     Returns:
         bool tensor `(B, S)`, `True` at real tokens.
 
+    Raises:
+        ValueError: if `token_ids` does not have 2 axes.
+
     Example:
 
     >>> ops.convert_to_numpy(padding_mask(np.array([[7, 8, 0]]))).tolist()
     [[True, True, False]]
     """
+    require_axes("BS", token_ids=token_ids)
     return ops.not_equal(token_ids, pad_token_id)
 
 
@@ -74,10 +79,14 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
     """Combines masks by a logical and.
 
     Args:
-        *masks: bool tensors of shapes that broadcast together, or `None` (no restriction).
+        *masks: bool or integer tensors of shapes that broadcast together, or `None` (no
+            restriction).
 
     Returns:
         bool tensor of the broadcast shape; `None` if every mask is `None`.
+
+    Raises:
+        ValueError: if a mask holds floats.
 
     Example:
 
@@ -85,7 +94,7 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
     >>> ops.convert_to_numpy(mask).tolist()
     [True, False]
     """
-    given = [mask for mask in masks if mask is not None]
+    given = [as_bool(mask=mask) for mask in masks if mask is not None]
     return reduce(ops.logical_and, given) if given else None
 
 
@@ -102,6 +111,9 @@ class PaddingMask(keras.layers.Layer):
 
     Returns:
         bool tensor `(B, S)`, `True` at real tokens.
+
+    Raises:
+        ValueError: if `token_ids` does not have 2 axes.
 
     Example:
 

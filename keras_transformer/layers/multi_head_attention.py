@@ -12,7 +12,8 @@ from keras import ops
 
 from keras_transformer.layers.arguments import (
     arguments_of,
-    require_mask,
+    as_mask,
+    require_axes,
     require_positive,
     require_positive_if_given,
 )
@@ -74,9 +75,9 @@ class MultiHeadAttention(CompositeLayer):
 
     Raises:
         ValueError: if a width is not positive, `num_heads` does not divide the width of the query
-            and `key_dim` is not given, neither `value` nor `cache` is given, or
-            `attention_mask` does not have 3 axes. (`keras.layers.MultiHeadAttention` reads 2 axes
-            as `(T, S)` and 4 as `(B, N, T, S)`.)
+            and `key_dim` is not given, neither `value` nor `cache` is given, an input or
+            `attention_mask` does not have 3 axes (`keras.layers.MultiHeadAttention` reads masks of
+            2 axes as `(T, S)` and of 4 as `(B, N, T, S)`), or `attention_mask` holds floats.
 
     Masking: implicit Keras masks of `value` and `key` apply in addition to `attention_mask`, but
         not with a `cache`. The mask of `query` is propagated to the output; masked queries attend
@@ -137,7 +138,6 @@ class MultiHeadAttention(CompositeLayer):
         self.value_dense.build(value_shape)
         self.output_dense.build((*query_shape[:-1], self.num_heads * self.value_dim))
         self.dropout_layer.build()
-        self._restore_parts()
 
     def call(
         self,
@@ -152,7 +152,8 @@ class MultiHeadAttention(CompositeLayer):
         key_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor | tuple[Any, ...]:
-        require_mask("BTS", attention_mask=attention_mask)
+        require_axes("BTD", query=query)
+        attention_mask = as_mask("BTS", attention_mask=attention_mask)
         if value is None and cache is None:
             raise ValueError("`value` or `cache` must be given. Received: value=None, cache=None")
         attended = self._keys_and_values(value, key, cache)
@@ -223,6 +224,7 @@ class MultiHeadAttention(CompositeLayer):
         Returns:
             dict `{"key": (B, N, S, K), "value": (B, N, S, V)}`.
         """
+        require_axes("BSD", value=value, key=key)
         return {
             "key": self._split_heads(project(self.key_dense, value if key is None else key)),
             "value": self._split_heads(project(self.value_dense, value)),
@@ -259,10 +261,12 @@ class MultiHeadAttention(CompositeLayer):
 
     def _mask(self, attention_mask, causal, value_mask, key_mask):
         """All masks, combined into one that broadcasts to `(B, N, T, S)`."""
-        # (B, S) -> (B, 1, S)
-        implicit = [mask[:, None, :] for mask in (value_mask, key_mask) if mask is not None]
-        if attention_mask is not None:
-            attention_mask = ops.cast(attention_mask, "bool")
+        # (B, S) -> (B, 1, S). Keras does not say of which dtype its masks are.
+        implicit = [
+            ops.cast(mask, "bool")[:, None, :]
+            for mask in (value_mask, key_mask)
+            if mask is not None
+        ]
         mask = combine_masks(attention_mask, causal, *implicit)
         # (B, T, S) -> (B, 1, T, S)
         return None if mask is None else ops.expand_dims(mask, 1)

@@ -5,9 +5,37 @@ Keras stores it for layers that are saved themselves, but a layer's config rebui
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import keras
+
+
+class PartsInConfig(keras.layers.Layer):
+    """Layer whose config holds what was done to its parts; building it does the same again."""
+
+    _saved_parts: Mapping[str, Any] = {}
+
+    def get_config(self) -> dict[str, Any]:
+        parts = state_of(self._parts()) if self.built else self._saved_parts
+        return {**super().get_config(), **({"parts": parts} if parts else {})}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        config = dict(config)
+        parts = config.pop("parts", {})
+        layer = super().from_config(config)
+        layer._saved_parts = parts
+        return layer
+
+    def _parts(self):
+        return parts_of(self, f"{self.path}/")
+
+    def _post_build(self):
+        # After the `build` of a subclass, which may add parts.
+        saved, self._saved_parts = self._saved_parts, {}
+        if saved:
+            restore_state(self._parts, saved)
+        super()._post_build()
 
 
 def parts_of(layer: keras.layers.Layer, outside: str) -> dict[str, Any]:
@@ -24,8 +52,14 @@ def parts_of(layer: keras.layers.Layer, outside: str) -> dict[str, Any]:
     return dict(sorted(by_path.items(), key=lambda item: item[0].count("/")))
 
 
-def adaptations(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns LoRA ranks and kinds of quantization by path, as JSON; empty if there are none."""
+def state_of(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what was done to the parts, as JSON; empty if nothing was.
+
+    Returns:
+        dict with some of: `"frozen"`, a list of paths; `"quantized"`, the kind of quantization by
+        path; `"lora"`, rank and alpha by path.
+    """
+    frozen = [path for path, part in parts.items() if not part.trainable]
     lora = {
         path: [part.lora_rank, part.lora_alpha]
         for path, part in parts.items()
@@ -36,19 +70,27 @@ def adaptations(parts: Mapping[str, Any]) -> dict[str, Any]:
         for path, part in parts.items()
         if getattr(part, "quantization_mode", None)
     }
-    return {k: v for k, v in {"quantized": quantized, "lora": lora}.items() if v}
+    state = {"frozen": frozen, "quantized": quantized, "lora": lora}
+    return {name: value for name, value in state.items() if value}
 
 
 def _as_json(kind):
     return json.loads(json.dumps(keras.saving.serialize_keras_object(kind)))
 
 
-def adapt(
-    parts: Mapping[str, Any], quantized: Mapping[str, Any] = {}, lora: Mapping[str, list] = {}
-) -> None:
-    """Quantizes parts and enables LoRA again, before the weights are loaded."""
-    for path, saved in quantized.items():
+def restore_state(find_parts: Any, state: Mapping[str, Any]) -> None:
+    """Does to the parts what `state_of` returned, before the weights are loaded.
+
+    Args:
+        find_parts: callable that returns the parts by path. Quantization and LoRA change them.
+        state: what `state_of` returned.
+    """
+    parts = find_parts()
+    for path, saved in state.get("quantized", {}).items():
         kind = keras.saving.deserialize_keras_object(saved)
         parts[path].quantize(**{"mode" if isinstance(kind, str) else "config": kind})
-    for path, (rank, alpha) in lora.items():
+    for path, (rank, alpha) in state.get("lora", {}).items():
         parts[path].enable_lora(rank, alpha)
+    frozen = set(state.get("frozen", ()))
+    for path, part in find_parts().items():
+        part.trainable = path not in frozen

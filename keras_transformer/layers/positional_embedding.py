@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import arguments_of, require_positive
+from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
 from keras_transformer.layers.positional_encoding import Positions, default_initializer
 from keras_transformer.layers.projection import redraw_lora
 from keras_transformer.types import Shape, Tensor
@@ -37,8 +37,10 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         max_sequence_length: in tokens. Required for learned positions, otherwise unused.
         mask_zero: whether token id 0 is padding. The output then has a Keras mask, as with
             `keras.layers.Embedding`. Defaults to `False`.
-        embeddings_initializer: of the matrix, and of learned positions. Defaults to a normal
-            distribution of standard deviation `1 / sqrt(D)`; Keras's is uniform in [-0.05, 0.05].
+        embeddings_initializer: of the matrix. Defaults to a normal distribution of standard
+            deviation `1 / sqrt(D)`; Keras's is uniform in [-0.05, 0.05].
+        positions_initializer: of learned positions. Defaults to the same distribution;
+            `keras_hub.layers.TokenAndPositionEmbedding` has one initializer for both.
         **kwargs: `embeddings_regularizer` and `embeddings_constraint`, of the matrix and of learned
             positions; `keras.layers.Layer` arguments such as `name` and `dtype`.
 
@@ -54,8 +56,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         `(B, T, V)`.
 
     Raises:
-        ValueError: if an argument is invalid, the dtype of the token ids cannot represent every
-            id, or a position is not in the table of learned positions. If the
+        ValueError: if an argument is invalid, the inputs have another number of axes, the dtype of
+            the token ids cannot represent every id, or a position is not in the table of learned positions. If the
             positions are known only at run time, a TensorFlow graph raises
             `tf.errors.InvalidArgumentError`. XLA, and JAX with a traced `start_index`, cannot
             raise: they return NaN at positions that are not in the table.
@@ -88,6 +90,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         max_sequence_length: int | None = None,
         mask_zero: bool = False,
         embeddings_initializer: Any = None,
+        positions_initializer: Any = None,
         **kwargs: Any,
     ) -> None:
         vocabulary_size = require_positive(vocabulary_size=vocabulary_size)
@@ -104,6 +107,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         self.supports_masking = True
         self.autocast = False  # half precision cannot represent every token id
         self._set_positions(positions, max_sequence_length)
+        self.positions_initializer = keras.initializers.get(positions_initializer)
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
 
@@ -113,7 +117,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         super().build(inputs_shape)
         self._build_positions(
             self.hidden_dim,
-            self.embeddings_initializer,
+            self.positions_initializer,
             self.embeddings_regularizer,
             self.embeddings_constraint,
         )
@@ -124,11 +128,13 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         self, inputs: Tensor, start_index: int | Tensor = 0, reverse: bool = False
     ) -> keras.KerasTensor:
         # Keras would trace `call` with a placeholder length, which may exceed the learned table.
+        require_axes("BTD" if reverse else "BT", inputs=inputs)
         if reverse:
             return keras.KerasTensor((*inputs.shape[:-1], self.vocabulary_size), "float32")
         return keras.KerasTensor((*inputs.shape, self.hidden_dim), self.compute_dtype)
 
     def call(self, inputs: Tensor, start_index: int | Tensor = 0, reverse: bool = False) -> Tensor:
+        require_axes("BTD" if reverse else "BT", inputs=inputs)
         return self._project(inputs) if reverse else self._embed(inputs, start_index)
 
     def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
@@ -216,11 +222,6 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         return ops.cast(inputs, "int32")
 
     def _project(self, hidden):
-        if self.mask_zero and len(hidden.shape) != 3:
-            raise ValueError(
-                "`inputs` must be (B, T, D) with `mask_zero` and `reverse=True`. "
-                f"Received: inputs of shape {tuple(hidden.shape)}"
-            )
         # (B, T, D) -> (B * T, D): the gradient of a 3-D product would need memory for (B, D, V).
         flat = ops.cast(ops.reshape(hidden, (-1, self.hidden_dim)), self.compute_dtype)
         matrix = ops.cast(self.embeddings, self.compute_dtype)
@@ -231,5 +232,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
 
     def get_config(self) -> dict[str, Any]:
         config = {**arguments_of(PositionalEmbedding, self), **super().get_config()}
+        initializer = keras.initializers.serialize(self.positions_initializer)
+        config |= {"positions_initializer": initializer}
         del config["input_dim"], config["output_dim"]  # here `vocabulary_size` and `hidden_dim`
         return config

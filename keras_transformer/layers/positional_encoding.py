@@ -9,8 +9,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.arguments import arguments_of, require_in_table, require_positive
-from keras_transformer.layers.dense_options import clone_initializer
+from keras_transformer.layers.arguments import (
+    arguments_of,
+    require_axes,
+    require_in_table,
+    require_positive,
+)
+from keras_transformer.layers.parts import PartsInConfig
 from keras_transformer.types import Shape, Tensor
 
 
@@ -44,7 +49,7 @@ def sinusoidal_encoding(positions: Tensor, hidden_dim: int) -> Tensor:
     return encoded[:, :hidden_dim] if hidden_dim % 2 else encoded
 
 
-class Positions:
+class Positions(PartsInConfig):
     """Mixin of the layers that add positions: sinusoidal, or learned rows of a table."""
 
     def _set_positions(self, positions, max_sequence_length):
@@ -62,7 +67,7 @@ class Positions:
             self.position_embeddings = self.add_weight(
                 name="positions",
                 shape=(self.max_sequence_length, hidden_dim),
-                initializer=clone_initializer(initializer, "positions"),
+                initializer=initializer or default_initializer(hidden_dim),
                 regularizer=regularizer,
                 constraint=constraint,
                 autocast=False,  # the sum needs float32
@@ -89,7 +94,7 @@ def default_initializer(hidden_dim: int) -> keras.initializers.Initializer:
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEncoding(Positions, keras.layers.Layer):
+class PositionalEncoding(Positions):
     """Adds positions to inputs that are vectors already.
 
     `outputs[:, t] = inputs[:, t] + PE(start_index + t)`. Letters: B batch, T length, D width.
@@ -152,23 +157,27 @@ class PositionalEncoding(Positions, keras.layers.Layer):
 
     def build(self, inputs_shape: Shape) -> None:
         hidden_dim = inputs_shape[-1]
-        if len(inputs_shape) != 3 or hidden_dim is None:
+        if hidden_dim is None:
             raise ValueError(
                 "`inputs` must be (B, T, D) with a known D. "
-                f"Received: inputs of shape {tuple(inputs_shape)}. Flatten the inner axes."
+                f"Received: inputs of shape {tuple(inputs_shape)}"
             )
-        initializer = self.embeddings_initializer or default_initializer(hidden_dim)
         self._build_positions(
-            hidden_dim, initializer, self.embeddings_regularizer, self.embeddings_constraint
+            hidden_dim,
+            self.embeddings_initializer,
+            self.embeddings_regularizer,
+            self.embeddings_constraint,
         )
 
     def compute_output_spec(
         self, inputs: Tensor, start_index: int | Tensor = 0
     ) -> keras.KerasTensor:
         # Keras would trace `call` with a placeholder length, which may exceed the learned table.
+        require_axes("BTD", inputs=inputs)
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def call(self, inputs: Tensor, start_index: int | Tensor = 0) -> Tensor:
+        require_axes("BTD", inputs=inputs)
         encoded = self._encode(ops.shape(inputs)[1], inputs.shape[-1], start_index)
         return ops.cast(ops.cast(inputs, "float32") + encoded, self.compute_dtype)
 

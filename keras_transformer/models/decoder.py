@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.arguments import as_mask, require_axes
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.models.transformer_stack import TransformerStack
 from keras_transformer.types import Cache, Shape, Tensor
@@ -42,6 +43,10 @@ class TransformerDecoder(TransformerStack):
         float tensor `(B, T, D)`; with `return_attention_scores`, `cache` or both, a tuple
         `(outputs[, scores][, cache])`, where scores are a list with one dict per block,
         `{"self": (B, N, T, T), "encoder": (B, N, T, S)}`.
+
+    Raises:
+        ValueError: if an argument has another number of axes, or `encoder_padding_mask` holds
+            floats.
 
     Masking: self-attention is causal, so padding must be on the right; source padding is masked.
     Departures from the paper: with `normalize_first`, the stack ends with a layer normalisation.
@@ -88,6 +93,7 @@ class TransformerDecoder(TransformerStack):
             belong to it; with `max_length`, also `"index"`, the number of cached positions. The
             first axis of every tensor but the index is the batch.
         """
+        encoder_padding_mask = as_mask("BS", encoder_padding_mask=encoder_padding_mask)
         batch_size = ops.shape(encoder_output)[0]
         length = 0 if max_length is None else beam_size * max_length
         fixed = {} if max_length is None else {"length": length}
@@ -109,6 +115,8 @@ class TransformerDecoder(TransformerStack):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Tensor | tuple[Any, ...]:
+        require_axes("BT", token_ids=token_ids)
+        encoder_padding_mask = as_mask("BS", encoder_padding_mask=encoder_padding_mask)
         ancestors = num_cached = None
         if cache is not None:
             encoder_padding_mask, ancestors = cache["encoder_padding_mask"], cache["ancestors"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.arguments import as_mask, require_axes
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.models.transformer_stack import TransformerStack
 from keras_transformer.types import Shape, Tensor
@@ -32,6 +33,9 @@ class TransformerEncoder(TransformerStack):
     Returns:
         float tensor `(B, S, D)`; with `return_attention_scores`, a pair of it and a list: the
         scores of each block, float32 `(B, N, S, S)`.
+
+    Raises:
+        ValueError: if an argument has another number of axes, or `padding_mask` holds floats.
 
     Masking: padding is masked; ignore the states at padded positions.
     Departures from the paper: with `normalize_first`, the stack ends with a layer normalisation.
@@ -61,6 +65,8 @@ class TransformerEncoder(TransformerStack):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Tensor | tuple[Any, ...]:
+        require_axes("BS", token_ids=token_ids)
+        padding_mask = as_mask("BS", padding_mask=padding_mask)
         # (B, S) -> (B, 1, S): the same mask for every query.
         attention_mask = None if padding_mask is None else padding_mask[:, None, :]
         x = self._embed(token_ids, training=training)

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.masks import PaddingMask
-from keras_transformer.layers.parts import adapt, adaptations, parts_of
+from keras_transformer.layers.parts import parts_of, restore_state, state_of
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.models.decoder import TransformerDecoder
@@ -326,19 +326,15 @@ class Transformer(TrainingStep, keras.Model):
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "name": self.name,
             "trainable": self.trainable,
-            "frozen": [name for name, part in self._parts().items() if not part.trainable],
-            **adaptations(self._parts()),
+            **state_of(self._parts()),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict | None = None) -> Self:
         config = dict(config)
-        frozen = set(config.pop("frozen", []))
-        adapted = {name: config.pop(name, {}) for name in ("quantized", "lora")}
+        state = {name: config.pop(name, {}) for name in ("frozen", "quantized", "lora")}
         model = cls(TransformerConfig.from_dict(config.pop("config")), **config)
-        adapt(model._parts(), **adapted)
-        for name, part in model._parts().items():
-            part.trainable = name not in frozen
+        restore_state(model._parts, state)
         return model
 
     def _parts(self):

@@ -7,16 +7,17 @@ from typing import Any, ClassVar, Self
 
 import keras
 
-from keras_transformer.layers.arguments import arguments_of
+from keras_transformer.layers.arguments import arguments_of, require_axes
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.layers.parts import PartsInConfig
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.types import Tensor
 
 
-class TransformerStack(keras.layers.Layer):
+class TransformerStack(PartsInConfig):
     """Embeds tokens and applies the blocks. Subclasses set `block_class`, `num_blocks_field`.
 
     Args:
@@ -57,6 +58,7 @@ class TransformerStack(keras.layers.Layer):
         if any(kwargs.get(name) for name in ("return_attention_scores", "cache")):
             return super().compute_output_spec(token_ids, *args, **kwargs)
         # Keras would trace `call` with a placeholder length, which may exceed the learned table.
+        require_axes("BT", token_ids=token_ids)
         shape = (*token_ids.shape, self.config.hidden_dim)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
@@ -78,6 +80,12 @@ class TransformerStack(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
+        config = dict(config)
         config["config"] = TransformerConfig.from_dict(config["config"])
         config["embedding"] = keras.saving.deserialize_keras_object(config["embedding"])
-        return cls(**config)
+        return super().from_config(config)
+
+    def _parts(self):
+        """All parts but the embedding: another stack may share it, and it has its own config."""
+        own = {id(part) for part in (self.embedding, *self.embedding.weights)}
+        return {path: part for path, part in super()._parts().items() if id(part) not in own}

@@ -1,0 +1,47 @@
+"""The weights of a layer as plain float32 arrays, whatever was done to the layer."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+
+def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
+    """Returns a weight as a float32 array: cast, dequantized from int8, and with LoRA added.
+
+    `layer.kernel` is another number with int8, and is rounded with LoRA in half precision.
+
+    Args:
+        layer: built.
+        name: the last part of the weight's path, such as `"kernel"`.
+
+    Raises:
+        ValueError: if the layer is quantized in another way than int8.
+
+    Example:
+
+    >>> layer = keras.layers.Dense(2, kernel_initializer="ones", dtype="bfloat16")
+    >>> _ = layer(np.ones((1, 1)))
+    >>> float_weight(layer, "kernel")
+    array([[1., 1.]], dtype=float32)
+    """
+    weights = {weight.name: weight for weight in layer.weights}
+
+    def array(key: str) -> Any:
+        return keras.ops.convert_to_numpy(weights[key]).astype("float32")
+
+    mode = getattr(layer, "quantization_mode", None)
+    if mode not in (None, "int8"):
+        raise ValueError(
+            "The float weights of a quantized layer can be computed for int8 only. "
+            f"Received: {layer.path!r} with quantization_mode={mode!r}. Use the model as it was "
+            "before `quantize`."
+        )
+    values = array(name)
+    if f"{name}_scale" in weights:  # one for each column of a kernel, or row of an embedding
+        scale = array(f"{name}_scale")
+        values = values / (scale if name == "kernel" else scale[:, None])
+    if f"lora_{name}_a" in weights:
+        factor = layer.lora_alpha / layer.lora_rank
+        values = values + factor * array(f"lora_{name}_a") @ array(f"lora_{name}_b")
+    return values
