@@ -15,7 +15,7 @@ FOLDERS = {
     "training": "layers atomic_file evaluation plotting texts",
     "models": "layers training settings",
     "decoding": "layers data settings texts",
-    "export": "data decoding atomic_file",
+    "export": "layers data decoding atomic_file",
     "runs": "layers data training models decoding settings atomic_file console evaluation",
     "serving": "console text_lines",
     "cli": "data decoding export runs serving settings atomic_file console evaluation plotting "

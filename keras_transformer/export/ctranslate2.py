@@ -14,6 +14,7 @@ import numpy as np
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.layers.float_weight import float_weight
 
 # Keras's name of an activation -> CTranslate2's. Keras's "gelu" is the exact one.
 ACTIVATIONS = {
@@ -48,7 +49,8 @@ def export_ctranslate2(
         translator: `Translator`.
         path: path of the folder to write. A CTranslate2 model that is there is replaced in one
             step, as `export_saved_model` does.
-        quantization: type of the weights in the file: `"int8"`, `"int16"`, `"float16"`,
+        quantization: type of the weights in the file, whose values are those of the model in
+            float32, with LoRA added and int8 dequantized: `"int8"`, `"int16"`, `"float16"`,
             `"bfloat16"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. Biases, positions
             and layer norms stay floats. Defaults to `None`, float32.
         max_tokens: int. The most tokens of a source, with its end token, and of a translation, for
@@ -62,7 +64,8 @@ def export_ctranslate2(
 
     Raises:
         ImportError: if `ctranslate2` is not installed.
-        ValueError: if CTranslate2 cannot express the model, or has no such quantization.
+        ValueError: if CTranslate2 cannot express the model, or has no such quantization; or if a
+            layer is quantized in another way than int8.
         FileExistsError: if `path` exists and is not a CTranslate2 model.
         OSError: if it cannot be written; `path` is unchanged.
     """
@@ -117,15 +120,17 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
         alignment_heads=0,  # `return_attention` gives the mean of all heads of the last block
     )
     spec.config.layer_norm_epsilon = config.layer_norm_epsilon  # without it, 1e-5
-    spec.encoder.embeddings[0].weight = _array(model.encoder.embedding.embeddings)
-    spec.decoder.embeddings.weight = _array(model.decoder.embedding.embeddings)
-    spec.decoder.projection.weight = _array(model.output_kernel)
-    if model.output_bias is not None:
-        spec.decoder.projection.bias = _array(model.output_bias)
+    spec.encoder.embeddings[0].weight = float_weight(model.encoder.embedding, "embeddings")
+    target_embeddings = float_weight(model.decoder.embedding, "embeddings")
+    spec.decoder.embeddings.weight = spec.decoder.projection.weight = target_embeddings
+    if model.output_projection is not None:
+        _copy_dense(spec.decoder.projection, model.output_projection)
+    if config.output_bias:
+        spec.decoder.projection.bias = float_weight(model.logits_layer, "bias")
     num_positions = config.max_sequence_length if config.positions == "learned" else max_tokens
     for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
         positions = ours.embedding.encode_positions(np.arange(num_positions))
-        stack.position_encodings.encodings = _array(positions)
+        stack.position_encodings.encodings = np.array(positions)
         for layer, block in zip(stack.layer, ours.blocks, strict=True):
             _copy_block(layer, block)
         if config.normalize_first:
@@ -169,8 +174,6 @@ def _require_expressible(model):
             "`key_dim` and `value_dim` must be `hidden_dim // num_heads`. Received: "
             f"key_dim={config.key_dim}, value_dim={config.value_dim}, {width} expected"
         )
-    elif not model.has_output_kernel:
-        problem = "the model must not be quantized, and its class must not override `call`"
     elif model.custom_layers:
         problem = f"it has layers of its own. Received: {', '.join(model.custom_layers)}"
     if problem:
@@ -204,14 +207,10 @@ def _copy_block(layer, block):
 
 def _copy_dense(linear, *layers):
     """Copies dense layers side by side; Keras's kernels are (in, out), CTranslate2's (out, in)."""
-    linear.weight = np.concatenate([_array(layer.kernel).T for layer in layers])
+    linear.weight = np.concatenate([float_weight(layer, "kernel").T for layer in layers])
     if layers[0].bias is not None:
-        linear.bias = np.concatenate([_array(layer.bias) for layer in layers])
+        linear.bias = np.concatenate([float_weight(layer, "bias") for layer in layers])
 
 
 def _copy_norm(norm, layer):
-    norm.gamma, norm.beta = _array(layer.gamma), _array(layer.beta)
-
-
-def _array(tensor):
-    return np.array(tensor).astype("float32")
+    norm.gamma, norm.beta = float_weight(layer, "gamma"), float_weight(layer, "beta")

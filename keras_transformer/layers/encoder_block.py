@@ -35,9 +35,10 @@ class EncoderBlock(TransformerBlock):
         use_bias: whether the projections add a bias. Defaults to `True`.
         attention_gain: factor on the initial kernels of query, key and value. Defaults to `1.0`.
         **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
-            `bias_regularizer`, `activity_regularizer`, `kernel_constraint`, `bias_constraint` of
-            every projection and `seed` of every dropout, which mean the same as in
-            `MultiHeadAttention`; and `keras.layers.Layer` arguments such as `name` and `dtype`.
+            `bias_regularizer`, `kernel_constraint`, `bias_constraint` of every projection and
+            `seed` of every dropout, which mean the same as in `MultiHeadAttention`;
+            `activity_regularizer` of the block's outputs, as in KerasHub; and
+            `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Attributes:
         self_attention_class: class of the sub-layer, `MultiHeadAttention`. A subclass of the block

@@ -45,7 +45,10 @@ class TransformerBlock(CompositeLayer):
         attention_gain: float = 1.0,
         **kwargs: Any,
     ) -> None:
+        activity_regularizer = kwargs.pop("activity_regularizer", None)
         super().__init__(use_bias, **kwargs)
+        # Of the block's output alone, not of each projection's.
+        self.activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.num_heads = require_positive(num_heads=num_heads)
         self.intermediate_dim = require_positive(intermediate_dim=intermediate_dim)
         self.key_dim = require_positive_if_given(key_dim=key_dim)
@@ -96,6 +99,8 @@ class TransformerBlock(CompositeLayer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        activation = keras.activations.serialize(self.activation)
-        arguments = arguments_of(TransformerBlock, self) | {"activation": activation}
-        return {**super().get_config(), **arguments}
+        serialized = {
+            "activation": keras.activations.serialize(self.activation),
+            "activity_regularizer": keras.regularizers.serialize(self.activity_regularizer),
+        }
+        return {**super().get_config(), **arguments_of(TransformerBlock, self), **serialized}

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import as_mask, require_axes
+from keras_transformer.layers.arguments import as_mask
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.models.transformer_stack import TransformerStack
 from keras_transformer.types import Cache, Shape, Tensor
@@ -115,8 +115,9 @@ class TransformerDecoder(TransformerStack):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Tensor | tuple[Any, ...]:
-        require_axes("BT", token_ids=token_ids)
-        encoder_padding_mask = as_mask("BS", encoder_padding_mask=encoder_padding_mask)
+        encoder_padding_mask = self._checked_mask(
+            token_ids, encoder_output, encoder_padding_mask=encoder_padding_mask
+        )
         ancestors = num_cached = None
         if cache is not None:
             encoder_padding_mask, ancestors = cache["encoder_padding_mask"], cache["ancestors"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.arguments import as_mask, require_axes
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.models.transformer_stack import TransformerStack
 from keras_transformer.types import Shape, Tensor
@@ -65,8 +64,7 @@ class TransformerEncoder(TransformerStack):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Tensor | tuple[Any, ...]:
-        require_axes("BS", token_ids=token_ids)
-        padding_mask = as_mask("BS", padding_mask=padding_mask)
+        padding_mask = self._checked_mask(token_ids, padding_mask=padding_mask)
         # (B, S) -> (B, 1, S): the same mask for every query.
         attention_mask = None if padding_mask is None else padding_mask[:, None, :]
         x = self._embed(token_ids, training=training)

@@ -44,7 +44,8 @@ class Transformer(TrainingStep, keras.Model):
 
     Attributes:
         accumulation_steps: int. Micro-batches per device and update; see `ExactTraining`. Defaults
-            to `1`.
+            to `1`. It, `r_drop` and `fused_loss` are kept where the arguments of `compile` are: by
+            `load_model`, copies and pickles of a compiled model.
         encoder_class, decoder_class: classes of the stacks. To change one block, subclass the stack
             and the model:
 
@@ -69,7 +70,8 @@ class Transformer(TrainingStep, keras.Model):
         `return_hidden`, `(B, T, D)` in the compute dtype.
 
     Raises:
-        ValueError: if `config` is not a `TransformerConfig`, or a field is invalid.
+        ValueError: if `config` is not a `TransformerConfig`, a field is invalid, or the dtype is
+            float64.
         NotImplementedError: from `keras.models.clone_model`. Use
             `type(model).from_config(model.get_config())`.
 
@@ -103,6 +105,12 @@ class Transformer(TrainingStep, keras.Model):
     ) -> None:
         config = _config_of(config, fields)
         dtype = keras.dtype_policies.get(dtype)
+        if dtype.variable_dtype == "float64":
+            raise ValueError(
+                "`dtype` must not be float64, because softmax, logits and loss are float32. "
+                f"Received: {dtype.name}. Pass `dtype=\"float32\"`, also if `keras.config.floatx()` is "
+                "float64; single layers take float64."
+            )
 
         # === Layers ===
         padding_mask = PaddingMask(config.pad_token_id, name="padding_mask")
@@ -190,8 +198,13 @@ class Transformer(TrainingStep, keras.Model):
 
     @property
     def custom_layers(self) -> list[str]:
-        """Class names of the layers that are neither Keras's nor this package's."""
+        """Class names of the layers that are neither Keras's nor this package's.
+
+        Also of the model itself, if it overrides `call`.
+        """
         parts = set(map(type, parts_of(self, "").values()))
+        if type(self).call is not Transformer.call:
+            parts.add(type(self))
         own = "keras", "keras_transformer"
         return sorted(p.__name__ for p in parts if p.__module__.partition(".")[0] not in own)
 

@@ -3,11 +3,12 @@
 Paper, sections 3.1 and 5.4.
 """
 
+import inspect
 from typing import Any, ClassVar, Self
 
 import keras
 
-from keras_transformer.layers.arguments import arguments_of, require_axes
+from keras_transformer.layers.arguments import arguments_of, as_mask, require_axes
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.parts import PartsInConfig
@@ -15,6 +16,8 @@ from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.types import Tensor
+
+INPUTS = "token_ids", "encoder_output", "padding_mask", "encoder_padding_mask"
 
 
 class TransformerStack(PartsInConfig):
@@ -54,13 +57,20 @@ class TransformerStack(PartsInConfig):
         if self.config.normalize_first:
             self.layer_norm.build(block_shapes[0])
 
-    def compute_output_spec(self, token_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if any(kwargs.get(name) for name in ("return_attention_scores", "cache")):
-            return super().compute_output_spec(token_ids, *args, **kwargs)
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(self.call).bind(*args, **kwargs).arguments
+        if any(given.get(name) for name in ("return_attention_scores", "cache")):
+            return super().compute_output_spec(*args, **kwargs)
         # Keras would trace `call` with a placeholder length, which may exceed the learned table.
-        require_axes("BT", token_ids=token_ids)
-        shape = (*token_ids.shape, self.config.hidden_dim)
+        self._checked_mask(**{name: given[name] for name in INPUTS if name in given})
+        shape = (*given["token_ids"].shape, self.config.hidden_dim)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def _checked_mask(self, token_ids, encoder_output=None, **padding_mask):
+        """Checks the inputs, and returns the padding mask as bool."""
+        require_axes("BT", token_ids=token_ids)
+        require_axes("BSD", encoder_output=encoder_output)
+        return as_mask("BS", **padding_mask) if padding_mask else None
 
     def _embed(self, token_ids, start_index=0, training=None):
         embedded = self.embedding(token_ids, start_index=start_index)

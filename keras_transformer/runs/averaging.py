@@ -136,8 +136,8 @@ def average_checkpoints(
         seeds, are taken from the newest checkpoint.
 
     Raises:
-        ValueError: no paths, no such arrays, or checkpoints whose arrays differ in name, shape or
-            dtype.
+        ValueError: no paths, no such arrays, checkpoints whose arrays differ in name, shape or
+            dtype, or weights in int8 or LoRA, where a mean of each array is not the mean model.
         CorruptCheckpointError: a checkpoint cannot be read.
     """
     paths = sorted(paths, key=step_of)
@@ -157,6 +157,12 @@ def average_checkpoints(
                     f"{kinds.get(name, 'missing')} in {path}"
                 )
         _add_floats(arrays, sums)
+    adapted = [name for name, a in arrays.items() if a.dtype == "int8" or "/lora_" in name]
+    if adapted:
+        raise ValueError(
+            "Checkpoints with int8 or LoRA weights cannot be averaged array by array. "
+            f"Received: {adapted[0]}. Average them before `quantize` or `enable_lora`."
+        )
     if not arrays:
         raise ValueError(
             "`paths` must name checkpoints with arrays whose names begin with `prefix`. "

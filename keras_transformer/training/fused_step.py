@@ -50,7 +50,7 @@ class FusedTraining(TokenTraining):
             self._reason_told = reason
             LOGGER.warning(
                 "The logits of all tokens are computed, which takes more time and memory, because "
-                "%s. `fused_loss=False` avoids this message.",
+                "%s. Set `fused_loss = False` on the model to avoid this message.",
                 reason,
             )
 

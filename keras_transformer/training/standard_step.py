@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 else:
     Model = object  # `super()` finds the methods in `keras.Model`, which follows in the MRO
 
+KEPT = "accumulation_steps", "r_drop", "fused_loss"
+
 
 class StandardTraining(Model):
     """Mixin to list before `keras.Model`: states the arguments of its training methods.
@@ -20,6 +22,9 @@ class StandardTraining(Model):
     Arguments and results of `fit` and the other methods are
     [those of Keras](https://keras.io/api/models/model_training_apis/), but `class_weight` must be
     `None`, and the compiled loss must take logits.
+
+    The attributes in `KEPT` are kept where the arguments of `compile` are: by `load_model`, copies
+    and pickles of a compiled model.
 
     Attributes:
         accumulation_steps: number of micro-batches per update; see `ExactTraining`.
@@ -41,6 +46,19 @@ class StandardTraining(Model):
             )
         self._accumulation_steps = value
         self.train_function = None  # the next `fit` traces it again
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """Returns the arguments of `compile`, and the attributes of the step that were set."""
+        config = super().get_compile_config()
+        attributes = {name: getattr(self, name) for name in KEPT if f"_{name}" in vars(self)}
+        return {**config, "step": attributes} if config and attributes else config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles the model as the one that was saved, and sets the same attributes."""
+        config = dict(config)
+        for name, value in config.pop("step", {}).items():
+            setattr(self, name, value)
+        super().compile_from_config(config)
 
     def fit(
         self,

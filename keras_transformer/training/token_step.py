@@ -16,8 +16,8 @@ class TokenTraining(StandardTraining):
         r_drop: the weight `a` of R-Drop. Unless 0, each batch passes the model twice, with
             different dropout, and the loss of a token is `(l1 + l2 + a / 2 * (KL(p1 || p2) +
             KL(p2 || p1))) / 2`, where `l` are the losses of the two passes and `p` their
-            predictions. Metrics are those of the first pass; validation has one pass. Not saved
-            with the model. Defaults to `0.0`. Reference:
+            predictions. Metrics are those of the first pass; validation has one pass. Defaults to
+            `0.0`. Reference:
             [Liang et al., 2021](https://arxiv.org/abs/2106.14448), equation 4, divided by 2: the
             loss stays a mean per token.
     """
