@@ -1,0 +1,217 @@
+"""What a file, a copy and a config keep: what was done to parts, and the attributes of training."""
+
+import copy
+import json
+import pickle
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import SmoothedCrossEntropy, Transformer, TransformerConfig, layers
+from keras_transformer.models import TransformerDecoder, TransformerEncoder
+from tests.builders import new_transformer, normal, padded_ids, to_numpy, token_inputs
+
+V, D, T = 11, 8, 4
+SIZES = {"num_heads": 2, "intermediate_dim": 16}
+CONFIG = TransformerConfig(vocabulary_size=V, hidden_dim=D, num_layers=1, dropout=0.0, **SIZES)
+LEARNED = {"positions": "learned", "max_sequence_length": 6}
+ids, x = padded_ids([T, 3], V, seed=1), normal(2, T, D)
+
+
+@keras.saving.register_keras_serializable(package="test_kept")
+class Gated(layers.EncoderBlock):
+    """A block whose `build` adds a part after that of its base class."""
+
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        self.gate = keras.layers.Dense(D, name="gate")
+        self.gate.build(inputs_shape)
+
+    def call(self, inputs, training=None):
+        return self.gate(super().call(inputs, training=training))
+
+
+def foreign(layer, array):
+    inputs = keras.Input((None, *array.shape[2:]), dtype=array.dtype.name)
+    return keras.Model(inputs, layer(inputs)), [array]
+
+
+def block():
+    return foreign(layers.EncoderBlock(**SIZES, name="part"), x)
+
+
+def gated():
+    return foreign(Gated(**SIZES, name="part"), x)
+
+
+def embedding():
+    return foreign(layers.PositionalEmbedding(V, D, **LEARNED, name="part"), ids)
+
+
+def encoding():
+    return foreign(layers.PositionalEncoding(**LEARNED, name="part"), x)
+
+
+def stacks():
+    """Encoder and decoder, which share an embedding."""
+    shared = layers.PositionalEmbedding(V, D, **LEARNED, name="shared")
+    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+    encoded = TransformerEncoder(CONFIG, shared, name="part")(source)
+    hidden = TransformerDecoder(CONFIG, shared, name="decoder")(target, encoded)
+    return keras.Model([source, target], shared(hidden, reverse=True)), [ids, ids[:, :3]]
+
+
+def transformer():
+    return Transformer(CONFIG, name="part"), list(token_inputs(ids, ids[:, :3]).values())
+
+
+def part_of(model):
+    return model if isinstance(model, Transformer) else model.get_layer("part")
+
+
+def freeze(find):
+    def freeze(model):
+        find(part_of(model)).trainable = False
+
+    return freeze
+
+
+def freeze_but_inner(model):
+    part_of(model).trainable = False
+    encoder = getattr(part_of(model), "encoder", part_of(model))
+    getattr(encoder, "blocks", [encoder])[-1].feed_forward.trainable = True
+
+
+def lora(model):
+    for layer in model._flatten_layers():
+        if isinstance(layer, layers.EncoderBlock | layers.DecoderBlock):
+            layer.enable_lora(2, lora_alpha=6)
+
+
+def lora_of_the_embedding(model):
+    part_of(model).embedding.enable_lora(2)
+
+
+def int8(filters=None):
+    def int8(model):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
+            warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+            model.quantize("int8", filters=filters)
+
+    return int8
+
+
+ROWS = {
+    "whole block": (block, freeze(lambda part: part)),
+    "block but an inner part": (block, freeze_but_inner),
+    "one weight of a block": (block, freeze(lambda part: part.feed_forward.output_dense.bias)),
+    "LoRA of a block": (block, lora),
+    "block in int8": (block, int8()),
+    "block in int8, in part": (block, int8("intermediate")),
+    "part that a subclass adds": (gated, freeze(lambda part: part.gate)),
+    "int8 of a part that a subclass adds": (gated, int8("gate")),
+    "learned positions": (embedding, freeze(lambda part: part.position_embeddings)),
+    "matrix without positions": (embedding, freeze(lambda part: part.embeddings)),
+    "positions alone": (encoding, freeze(lambda part: part.position_embeddings)),
+    "block of a stack": (stacks, freeze(lambda part: part.blocks[0])),
+    "stack but an inner part": (stacks, freeze_but_inner),
+    "shared embedding": (stacks, freeze(lambda part: part.embedding)),
+    "shared positions": (stacks, freeze(lambda part: part.embedding.position_embeddings)),
+    "LoRA of stacks": (stacks, lora),
+    "LoRA of a shared embedding": (stacks, lora_of_the_embedding),
+    "stacks in int8": (stacks, int8()),
+    "stacks in int8, in part": (stacks, int8("intermediate")),
+    "block of a model": (transformer, freeze(lambda part: part.encoder.blocks[0])),
+    "model but an inner part": (transformer, freeze_but_inner),
+    "LoRA of a model": (transformer, lora),
+    "model in int8, in part": (transformer, int8("intermediate")),
+}
+
+
+def state_of(model):
+    # The stack that is built first gives a shared embedding its path.
+    paths = [v.path.removeprefix("part/") for v in model.trainable_variables]
+    int8 = sum(v.dtype == "int8" for v in model.variables)
+    return {"trainable": sorted(paths), "int8": int8, "weights": len(model.weights)}
+
+
+@pytest.mark.parametrize(("make", "adapt"), ROWS.values(), ids=ROWS)
+def test_what_was_done_to_parts_is_kept(make, adapt, tmp_path):
+    model, inputs = make()
+    inputs = inputs if len(inputs) > 1 else inputs[0]
+    untouched = state_of(model)
+    adapt(model)
+    assert state_of(model) != untouched
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert state_of(loaded) == state_of(model)
+    np.testing.assert_allclose(to_numpy(loaded(inputs)), to_numpy(model(inputs)), atol=1e-6)
+
+
+def built(layer, *arrays):
+    layer(*arrays)
+    return layer
+
+
+def frozen_block(kind, *arrays):
+    layer = built(kind(**SIZES), *arrays)
+    layer.self_attention.trainable = False
+    return layer
+
+
+CONFIGURED = {
+    "DecoderBlock": lambda: frozen_block(layers.DecoderBlock, x, x),
+    "Dropout": lambda: layers.Dropout(0.1),
+    "EncoderBlock": lambda: frozen_block(layers.EncoderBlock, x),
+    "FeedForward": lambda: built(layers.FeedForward(16, activation="gelu"), x),
+    "MultiHeadAttention": lambda: built(layers.MultiHeadAttention(2), x, x),
+    "PaddingMask": lambda: layers.PaddingMask(3),
+    "PositionalEmbedding": lambda: built(layers.PositionalEmbedding(V, D, **LEARNED), ids),
+    "PositionalEncoding": lambda: built(layers.PositionalEncoding(**LEARNED), x),
+    "TransformerEncoder": lambda: stacks()[0].get_layer("part"),
+    "TransformerDecoder": lambda: stacks()[0].get_layer("decoder"),
+    "Transformer": lambda: transformer()[0],
+}
+
+
+def test_every_public_layer_has_a_row():
+    public = {n for n in layers.__all__ if isinstance(getattr(layers, n), type)}
+    assert set(CONFIGURED) == public | {"TransformerEncoder", "TransformerDecoder", "Transformer"}
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_from_config_leaves_the_config_as_it_is(name):
+    layer = CONFIGURED[name]()
+    config = layer.get_config()
+    before = json.dumps(config, default=str)
+    twins = [type(layer).from_config(config) for _ in range(2)]
+    assert json.dumps(config, default=str) == before
+    for twin in twins:
+        assert json.dumps(twin.get_config(), default=str) == before
+
+
+def through_a_file(model, folder):
+    model.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda model, folder: copy.deepcopy(model),
+        lambda model, folder: pickle.loads(pickle.dumps(model)),
+        through_a_file,
+    ],
+    ids=["deepcopy", "pickle", "load_model"],
+)
+def test_attributes_of_training_are_kept(kept, tmp_path):
+    model = new_transformer(num_encoder_layers=1, num_decoder_layers=1)
+    model.compile("sgd", SmoothedCrossEntropy(ignore_class=0))
+    defaults = kept(model, tmp_path)
+    assert (defaults.accumulation_steps, defaults.r_drop, defaults.fused_loss) == (1, 0.0, True)
+    model.accumulation_steps, model.r_drop, model.fused_loss = 2, 0.5, False
+    twin = kept(model, tmp_path)
+    assert (twin.accumulation_steps, twin.r_drop, twin.fused_loss) == (2, 0.5, False)
