@@ -10,8 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.types import Tensor
-
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
 

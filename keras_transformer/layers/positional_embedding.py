@@ -57,8 +57,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
 
     Raises:
         ValueError: if an argument is invalid, the inputs have another number of axes, the dtype of
-            the token ids cannot represent every id, or a position is not in the table of learned positions. If the
-            positions are known only at run time, a TensorFlow graph raises
+            the token ids cannot represent every id, or a position is not in the table of learned
+            positions. If the positions are known only at run time, a TensorFlow graph raises
             `tf.errors.InvalidArgumentError`. XLA, and JAX with a traced `start_index`, cannot
             raise: they return NaN at positions that are not in the table.
 

@@ -104,13 +104,7 @@ class Transformer(TrainingStep, keras.Model):
         **fields: Any,
     ) -> None:
         config = _config_of(config, fields)
-        dtype = keras.dtype_policies.get(dtype)
-        if dtype.variable_dtype == "float64":
-            raise ValueError(
-                "`dtype` must not be float64, because softmax, logits and loss are float32. "
-                f"Received: {dtype.name}. Pass `dtype=\"float32\"`, also if `keras.config.floatx()` is "
-                "float64; single layers take float64."
-            )
+        dtype = _policy_of(dtype)
 
         # === Layers ===
         padding_mask = PaddingMask(config.pad_token_id, name="padding_mask")
@@ -381,6 +375,18 @@ def _config_of(config, fields):
             f"`vocabulary_size=8000, num_layers=4`. Received: config={config!r}"
         )
     return config
+
+
+def _policy_of(dtype):
+    """The dtype policy; raises for float64."""
+    policy = keras.dtype_policies.get(dtype)
+    if policy.variable_dtype == "float64":
+        raise ValueError(
+            "`dtype` must not be float64, because softmax, logits and loss are float32. "
+            f'Received: {policy.name}. Pass `dtype="float32"`, also if `keras.config.floatx()` is '
+            "float64; single layers take float64."
+        )
+    return policy
 
 
 def _embeddings(config, dtype):

@@ -15,7 +15,6 @@ from keras_transformer.layers.parts import PartsInConfig
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.models.config import TransformerConfig
-from keras_transformer.types import Tensor
 
 INPUTS = "token_ids", "encoder_output", "padding_mask", "encoder_padding_mask"
 

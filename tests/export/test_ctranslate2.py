@@ -3,7 +3,10 @@
 import json
 import subprocess
 import sys
+import warnings
+from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 
@@ -18,7 +21,7 @@ from keras_transformer import (
 from keras_transformer.data import SentencePieceTokenizer, number_names
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.models import TransformerDecoder
-from tests.builders import randomize
+from tests.builders import normal, randomize
 from tests.decoding.test_translator import LINES, make_translator
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -99,6 +102,92 @@ def test_hypotheses_and_scores_are_ours(options, tmp_path):
             assert found == [text for text, _ in others]
             scores = [hypothesis.score for hypothesis in hypotheses]
             np.testing.assert_allclose(scores, [score for _, score in others], rtol=1e-4)
+
+
+def quantize(model, mode="int8", filters=None, **config):
+    kind = {"config": keras.quantizers.Int8QuantizationConfig(**config)} if config else {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        model.quantize(filters=filters, **(kind or {"mode": mode}))
+
+
+def add_lora(model):
+    for layer in (model.encoder.blocks[0], model.decoder.blocks[1], model.encoder.embedding):
+        layer.enable_lora(2, lora_alpha=6)
+    for number, weight in enumerate(w for w in model.weights if "lora" in w.name):
+        weight.assign(0.3 * normal(*weight.shape, seed=number))
+
+
+def weights_only(model, filters=None):
+    quantize(model, filters=filters, activation_quantizer=None)
+
+
+def add_lora_to_int8(model):
+    weights_only(model, "intermediate")
+    add_lora(model)
+
+
+UNTIED = {"tie_embeddings": "none"}
+# What is done to the model; its options; the tolerance of a score, or the error.
+STATES = {
+    "plain": (lambda model: None, {}, 1e-4),
+    "LoRA": (add_lora, {}, 1e-4),
+    "LoRA in half precision": (add_lora, {"dtype": "mixed_bfloat16"}, 0.05),
+    "cast to bfloat16": (lambda model: None, {"dtype": "bfloat16"}, 0.05),
+    "int8": (quantize, {}, 0.05),
+    "int8, weights alone": (weights_only, {}, 1e-4),
+    "int8, weights alone, untied": (weights_only, UNTIED, 1e-4),
+    "int8 in part": (lambda model: quantize(model, filters="intermediate"), {}, 0.05),
+    "int8 weights in part": (lambda model: weights_only(model, "intermediate"), {}, 1e-4),
+    "LoRA on int8": (add_lora_to_int8, {}, 1e-4),
+    "int4": (lambda model: quantize(model, "int4", "output"), {}, "quantization_mode='int4'"),
+    "float8": (lambda model: quantize(model, "float8", "value"), {}, "quantization_mode='float8'"),
+}
+
+
+@pytest.mark.parametrize(("adapt", "options", "expected"), STATES.values(), ids=STATES)
+def test_scores_are_those_of_the_model_whatever_was_done_to_it(
+    adapt, options, expected, translator_and_scores, tmp_path
+):
+    translator, plain = translator_and_scores
+    config = replace(translator.model.config, tie_embeddings=options.get("tie_embeddings", "all"))
+    model = randomize(Transformer(config, dtype=options.get("dtype")), seed=3)
+    adapt(model)
+    tokenizer = translator.source_tokenizer
+    translator = Translator(model, tokenizer, compiled=False, extra_length=6)
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            export_ctranslate2(translator, tmp_path / "ct2")
+        assert not (tmp_path / "ct2").exists()
+        return
+    ours = log_probs(translator)
+    assert adapt not in (add_lora, add_lora_to_int8) or np.abs(ours - plain).max() > 0.1
+    theirs = scores_of(export_ctranslate2(translator, tmp_path / "ct2"), tokenizer)
+    np.testing.assert_allclose(theirs, ours, rtol=expected)
+
+
+SOURCES, TARGETS = ["one", "twelve thousand", "two"], ["zwei", "zwölftausend", "hundert"]
+
+
+@pytest.fixture(scope="module")
+def translator_and_scores(tmp_path_factory):
+    translator = make_translator(tmp_path_factory.mktemp("numbers") / "numbers.model")
+    return translator, log_probs(translator)
+
+
+def log_probs(translator):
+    return np.array([best.log_prob for best in translator.score(SOURCES, TARGETS)])
+
+
+def scores_of(folder, tokenizer):
+    """CTranslate2's log-probabilities of the targets."""
+    source, target = (
+        [[t.decode() for t in tokenizer.tokens(tokenizer.tokenize(line)).numpy()] for line in lines]
+        for lines in (SOURCES, TARGETS)
+    )
+    scored = ctranslate2.Translator(str(folder), intra_threads=1).score_batch(source, target)
+    return [sum(one.log_probs) for one in scored]
 
 
 def test_two_vocabularies_and_ids_without_a_piece(tmp_path):
@@ -202,7 +291,7 @@ class OwnAttention(Transformer):
     [
         ({"activation": "elu"}, "`activation` must be one of relu, gelu.*Received: 'elu'"),
         ({"key_dim": 8}, "key_dim=8, value_dim=16, 16 expected"),
-        ({"kind": OwnCall}, "must not override `call`"),
+        ({"kind": OwnCall}, "layers of its own. Received: OwnCall"),
         ({"kind": OwnAttention}, "layers of its own. Received: Block, Decoder, Unscaled"),
     ],
 )

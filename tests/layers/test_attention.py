@@ -158,6 +158,7 @@ def test_gradients_are_finite_with_masked_keys_and_zero_in_fully_masked_rows():
 
         def call(self, mask):
             values = ops.reshape(ops.arange(len(SIMILARITIES), dtype="float32"), (1, 1, -1, 1))
+            mask = ops.cast(mask, "bool")  # `keras.Sequential` makes its inputs floats
             return scaled_dot_product_attention(self.queries, self.keys, values, mask)[0]
 
     mask = EVERY_MASK[None, None]

@@ -47,6 +47,22 @@ def peer_config(normalize_first):
     return {**shared, "normalize_first": normalize_first}
 
 
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_activity_regularizer_counts_once_as_in_keras_hub(name):
+    inputs = [source] if name == "encoder" else [target, source]
+    block = EncoderBlock if name == "encoder" else DecoderBlock
+    block = block(**SIZES, activity_regularizer="l2")
+    kind = keras_hub.layers.TransformerEncoder, keras_hub.layers.TransformerDecoder
+    peer = kind[name == "decoder"](**peer_config(False), activity_regularizer="l2")
+    for layer in (block, peer):
+        outputs = layer(*inputs)
+        expected = 0.01 * (to_numpy(outputs) ** 2).sum() / B
+        assert [float(to_numpy(loss)) for loss in layer.losses] == [pytest.approx(expected, 1e-5)]
+    assert type(block).from_config(block.get_config()).activity_regularizer.get_config() == {
+        "l2": pytest.approx(0.01)
+    }
+
+
 @NORMS
 def test_encoder_block_equals_keras_hub(normalize_first):
     block = encoder_block(normalize_first=normalize_first)

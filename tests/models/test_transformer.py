@@ -6,7 +6,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import Transformer, TransformerConfig
+from keras_transformer import (
+    SmoothedCrossEntropy,
+    TokenAccuracy,
+    Transformer,
+    TransformerConfig,
+)
 from tests.builders import (
     assert_close,
     new_transformer,
@@ -46,6 +51,27 @@ def test_fields_stand_for_a_config():
             Transformer(**wrong)
     with pytest.raises(ValueError, match="'num_head'. Did you mean 'num_heads'"):
         Transformer(vocabulary_size=V, num_head=4)
+
+
+@pytest.fixture
+def floatx_of_float64():
+    policy = keras.config.dtype_policy()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(policy)
+
+
+def test_float64_is_refused_by_name_and_float32_trains_beside_it(floatx_of_float64):
+    with pytest.raises(ValueError, match='`dtype` must not be float64.*`dtype="float32"`'):
+        new_transformer()
+    model = new_transformer(dtype="float32", output_bias=True)
+    metrics = [TokenAccuracy(ignore_class=0)]
+    model.compile("sgd", SmoothedCrossEntropy(ignore_class=0), metrics=metrics)
+    for model.fused_loss in (True, False):
+        logs = model.train_on_batch(inputs, target, return_dict=True)
+        assert np.isfinite(logs["loss"])
 
 
 def test_list_of_inputs_is_source_then_target():
