@@ -209,6 +209,22 @@ def test_checkpoints_of_different_models_are_not_averaged(tmp_path, other, error
         average_checkpoints(folder.last(2))
 
 
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("model/query/kernel", np.zeros((2, 2), "int8")),
+        ("model/query/lora_kernel_a", np.zeros((2, 2), "float32")),
+    ],
+)
+def test_weights_whose_arrays_have_no_mean_are_refused(tmp_path, name, array):
+    """The mean of int8 without its scales, or of two factors, is not the mean of the weights."""
+    folder = CheckpointFolder(tmp_path)
+    for step in (1, 2):
+        folder.save(step, {name: array + step, "model/bias": np.zeros(2)}, {})
+    with pytest.raises(ValueError, match=f"int8 or LoRA.*Received: {name}.*before `quantize`"):
+        average_checkpoints(folder.last(2))
+
+
 def test_average_of_nothing_is_rejected(tmp_path):
     path = CheckpointFolder(tmp_path).save(1, {"model/a": np.zeros(2)}, {})
     for paths, prefix in [([], "model/"), ([path], "weights/")]:
