@@ -44,8 +44,9 @@ class TextChanges:
             return []
         return [
             f"the tokenizer changes {self.share:.1%} of the {self.name} lines ({self.changed:,} of "
-            f"{self.lines:,}): {', '.join(self.examples)}; translations never hold the former: "
-            "train the vocabulary with `normalization: nfc` or `identity`, or clean the text"
+            f"{self.lines:,}): {', '.join(self.examples)}; the model never sees or writes "
+            "the former: train the vocabulary with `normalization: nfc` or `identity`, or clean "
+            "the text"
         ]
 
 
