@@ -1,6 +1,7 @@
 """The commands `evaluate` and `plot`, and `compare` with translations."""
 
 import json
+import os
 import pathlib
 import shutil
 from dataclasses import replace
@@ -81,7 +82,8 @@ def test_scores_are_printed_even_if_they_cannot_be_written(folder, tmp_path, blo
     (tmp_path / "out.txt").write_text("before")
     # A folder in place of the temporary file: even root cannot write it.
     name = "out.txt" if blocked == "output" else "run/report.json"
-    (tmp_path / name).with_name(f".partial.{pathlib.Path(name).name}").mkdir()
+    process = "" if blocked == "output" else f"{os.getpid()}."
+    (tmp_path / name).with_name(f".partial.{process}{pathlib.Path(name).name}").mkdir()
     before = (run / "report.json").read_text()
     ran = cli("evaluate", run, "--output", tmp_path / "out.txt", "--beam-size", 1)
     assert ran.exit_code == 2 and "could not be written" in ran.stderr
