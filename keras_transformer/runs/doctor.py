@@ -145,7 +145,7 @@ class _Checks:
             if all(file.is_file() for file in (run.recipe_file, *files)):
                 self.run_tokenizer_files = files
         self.pairs_with_text = 0
-        self.trainer = self.tokenizers = self.stream = self.batches = None
+        self.trainer = self.tokenizers = self.sample = self.stream = self.batches = None
 
     def devices(self):
         """First, because the cluster must be set up before any other use of TensorFlow."""
@@ -156,8 +156,8 @@ class _Checks:
         return passed, detail
 
     def data(self):
-        pairs = self.recipe.data.pairs("train", self.folders[0])
-        self.pairs_with_text = sum(bool(s.strip() and t.strip()) for s, t in pairs)
+        self.sample = Sample(self.recipe.data.pairs("train", self.folders[0]))
+        self.pairs_with_text = sum(bool(s.strip() and t.strip()) for s, t in self.sample)
         if not self.pairs_with_text:
             return False, "`train` holds no pair with text on both sides"
         try:
@@ -175,12 +175,8 @@ class _Checks:
         tokenizers = self.tokenizers or self._tokenizers()  # again: `data` hides its error
         _require(data=self.stream)
         self.batches = _batch_statistics(self.stream)
-        sample = Sample()
-        for pair in self.recipe.data.pairs("train", self.folders[0]):
-            sample.extend([pair])
-        sides = zip(
-            tokenizers, zip(*sample.items, strict=True), self.stream.report.changes, strict=True
-        )
+        lines, changes = zip(*self.sample.items, strict=True), self.stream.report.changes
+        sides = zip(tokenizers, lines, changes, strict=True)
         passed, details = zip(*(check_tokenizer(*side) for side in sides), strict=True)
         advice = "" if all(passed) else ": train the vocabulary on this text"
         return all(passed), "; ".join(details) + advice
@@ -255,8 +251,8 @@ class _Checks:
         if long:
             yield (
                 f"{long:,} of the {len(stream.lengths):,} references of `{split}` are longer than "
-                "a search allows, source tokens + "
-                f"{settings.extra_length}: give `--length-ratio` or `--extra-length`"
+                f"a search allows, source tokens + {settings.extra_length}: give `evaluate` and "
+                "`export` a larger `--length-ratio` or `--extra-length`"
             )
 
     def _tokenizers(self):
