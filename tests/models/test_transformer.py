@@ -63,6 +63,8 @@ def floatx_of_float64():
     keras.config.set_dtype_policy(policy)
 
 
+# JAX says that it has no float64 unless that is switched on.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 def test_float64_is_refused_by_name_and_float32_trains_beside_it(floatx_of_float64):
     with pytest.raises(ValueError, match='`dtype` must not be float64.*`dtype="float32"`'):
         new_transformer()
