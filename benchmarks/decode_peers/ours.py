@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from decode_peers import until
 from keras_transformer.decoding.compiled import CompiledSearches
-from keras_transformer.decoding.frozen import FrozenTransformer
+from keras_transformer.decoding.frozen import FrozenTransformer, copy_model
 from keras_transformer.decoding.model_search import (
     IDS,
     RUNTIME_SPECS,
@@ -29,10 +29,11 @@ class Ours:
         self.name += "" if compiled else ", graph"
         self.config = model.config
         self._settings = {"stopping": stopping, **scoring}
-        self.model = FrozenTransformer(model, dtype)
+        copy = copy_model(model, dtype)
+        self.model = FrozenTransformer(copy)
         self._graph = functools.cache(self._make_graph)
         # XLA keeps variables, so that it need not compile millions of constants.
-        models = (with_end(self.model.model, self._end(forced)) for forced in (False, True))
+        models = (with_end(copy, self._end(forced)) for forced in (False, True))
         mode = compiled and dtype == "float32"
         self._compiled = [CompiledSearches(one, mode) for one in models]
 

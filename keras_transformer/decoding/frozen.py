@@ -1,56 +1,97 @@
-"""A copy of a model whose weights are graph constants: faster, but it does not follow training."""
+"""A model with the weights that it has now: its graphs are faster, and do not follow training."""
 
+import math
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+# Bytes. As constants, the many small weights (biases, norms) save a step hundreds of operations;
+# matrices gain nothing, and each graph would hold several copies of them.
+_LARGEST_CONSTANT = 2**14
 
-class FrozenTransformer:
-    """Holds a copy of a model's weights, as constants in every graph that calls it.
 
-    TensorFlow casts, transposes and packs constants once, when it optimises the graph; variables
-    it reads again in every step of a loop.
+def copy_model(model: Any, dtype: str | None = None) -> Any:
+    """Returns a copy of a model.
+
+    Without `dtype`, both share the memory of the weights until one of them is trained: a variable
+    of TensorFlow takes new memory when it is written, if its tensor is used elsewhere.
 
     Args:
         model: `Transformer`.
         dtype: name of the dtype of the copy's weights and computation, such as `"bfloat16"`.
             Defaults to the model's own policy.
+    """
+    config = model.get_config()
+    if dtype is not None:
+        config["dtype"] = dtype
+    copy = type(model).from_config(config)
+    for new, old in zip(copy.weights, model.weights, strict=True):
+        new.assign(old)
+    return copy
+
+
+class FrozenTransformer:
+    """Computes with the weights that a model has now, also if it is trained later.
+
+    All graphs share the matrices, which are those of the model, not copies, until it is trained.
+    Small weights are constants of each graph. Under mixed precision, weights are cast once.
+
+    Args:
+        model: `Transformer`.
 
     Attributes:
-        model: `Transformer`, the copy, with variables: for graphs without a loop.
-        config: that of the model.
+        model: the model.
+        config, compute_dtype: those of the model.
     """
 
-    def __init__(self, model: Any, dtype: str | None = None) -> None:
-        config = model.get_config()
-        if dtype is not None:
-            config["dtype"] = dtype
-        self.model = type(model).from_config(config)
-        self.model.set_weights(model.get_weights())
-        self.config = self.model.config
-        self._values = {id(weight): weight.numpy() for weight in self.model.weights}
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.config = model.config
+        self.compute_dtype = model.compute_dtype
+        self._weights = {id(v): tf.convert_to_tensor(v.value) for v in model.weights}
+        self._cast: dict[Any, tf.Tensor] = {}
 
-    def init_cache(self, encoder_token_ids: tf.Tensor) -> Any:
+    def __call__(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """As a call of `Transformer`."""
+        return self._compute(self.model, inputs)
+
+    def attention_scores(self, inputs: dict[str, tf.Tensor]) -> Any:
+        """As `Transformer.attention_scores`."""
+        return self._compute(self.model.attention_scores, inputs)
+
+    def init_cache(self, encoder_token_ids: tf.Tensor, **options: Any) -> Any:
         """As `Transformer.init_cache`."""
-        with _Constants(self._values):
-            return self.model.init_cache(encoder_token_ids)
+        return self._compute(self.model.init_cache, encoder_token_ids, **options)
 
-    def decode_step(self, *args: Any, **kwargs: Any) -> Any:
+    def decode_step(self, *args: Any, **options: Any) -> Any:
         """As `Transformer.decode_step`."""
-        with _Constants(self._values):
-            return self.model.decode_step(*args, **kwargs)
+        return self._compute(self.model.decode_step, *args, **options)
+
+    def _compute(self, method, *args, **options):
+        with _FrozenScope(self._weights, self._cast):
+            return method(*args, **options)
 
 
-class _Constants(keras.StatelessScope):
-    """Replaces each variable by a constant of the graph that is being traced."""
+class _FrozenScope(keras.StatelessScope):
+    """Gives tensors of the weights to the layers that are traced."""
 
-    def __init__(self, values):
+    def __init__(self, weights, cast):
         super().__init__(initialize_variables=False)
-        self._values = values
+        self._weights, self._cast = weights, cast
 
     def get_current_value(self, variable):
-        # Made per scope, that is per call: the body of a loop is a graph of its own.
-        if id(variable) in self._values and id(variable) not in self.state_mapping:
-            self.state_mapping[id(variable)] = tf.constant(self._values[id(variable)])
+        key = id(variable)
+        if key in self._weights and key not in self.state_mapping:
+            # Kept per scope, that is per call: the body of a loop is a graph of its own.
+            self.state_mapping[key] = self._tensor(variable)
         return super().get_current_value(variable)
+
+    def _tensor(self, variable):
+        """Returns the weight as the layer casts it: a constant, or a tensor from outside."""
+        weight = self._weights[id(variable)]
+        with tf.init_scope(), keras.StatelessScope([(variable, weight)], initialize_variables=False):
+            tensor = variable.value
+        if math.prod(tensor.shape) * tensor.dtype.size <= _LARGEST_CONSTANT:
+            return tf.constant(tensor.numpy())
+        return self._cast.setdefault((id(variable), tensor.dtype), tensor)

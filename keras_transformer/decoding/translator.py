@@ -27,7 +27,7 @@ from keras_transformer.decoding.batches import (
     map_rows,
 )
 from keras_transformer.decoding.compiled import CompiledSearches
-from keras_transformer.decoding.frozen import FrozenTransformer
+from keras_transformer.decoding.frozen import FrozenTransformer, copy_model
 from keras_transformer.decoding.graph_translator import GraphTranslator
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
 from keras_transformer.decoding.lines import require_at_most, token_ids_of
@@ -62,7 +62,7 @@ _RESULT = SearchResult(
 )
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
-# Size of the LRU cache of traced searches: a graph of a frozen translator holds all weights.
+# Size of the LRU cache of traced searches.
 _KEPT_SEARCHES = 8
 
 
@@ -158,13 +158,12 @@ class Translator:
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
         require_matching_vocabularies(model.config, *tokenizers)
-        self.model: Any = model
-        self._decoder: Any = model
         if frozen or dtype is not None:
-            self._decoder = FrozenTransformer(model, dtype)
-            self.model = self._decoder.model
+            model = FrozenTransformer(copy_model(model, dtype))
+        self._decoder = model
+        self.model: Any = model.model if isinstance(model, FrozenTransformer) else model
         self.settings = self._bounded(SearchSettings(**settings))
-        graph = self._graph = GraphTranslator(self.model, self._decoder, *tokenizers)
+        graph = self._graph = GraphTranslator(model, model, *tokenizers)
         self._cut_text = {
             rule: _as_graph(partial(graph.pieces, on_too_long=rule), tokenizers[0], *_CUT_INPUTS)
             for rule in ON_TOO_LONG
@@ -173,7 +172,7 @@ class Translator:
         self._distinct = _as_graph(graph.distinct, tokenizers[1], *_RESULT)
         self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
         self._tracing = threading.Lock()
-        self._compiled = CompiledSearches(self.model, compiled)
+        self._compiled = CompiledSearches(model, compiled)
 
     # Any: a union of the four result types would force every caller to narrow it.
     def __call__(
@@ -389,11 +388,11 @@ class Translator:
 
     @tf.function(input_signature=[IDS, IDS], autograph=False)
     def _log_probs(self, source, target):
-        return score_model(self.model, source, target)
+        return score_model(self._decoder, source, target)
 
     @tf.function(input_signature=[IDS, IDS], autograph=False)
     def _attention_scores(self, source, target):
-        return self.model.attention_scores(teacher_forcing(self.model.config, source, target))
+        return self._decoder.attention_scores(teacher_forcing(self.model.config, source, target))
 
     def _penalty_of_tokens(self, settings, tokens):
         """Returns the length penalty of a list of tokens, which may have several end tokens."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keras_transformer.decoding.frozen import FrozenTransformer, copy_model
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.transformer import load_model
 from keras_transformer.runs.build import load_tokenizers
@@ -40,7 +41,11 @@ def load_run(
     if settings.get("max_source_tokens") is None:
         lengths = recipe.data.max_length, loaded.config.max_sequence_length
         settings["max_source_tokens"] = min(filter(None, lengths))
-    return Translator(loaded, *tokenizers, frozen=frozen, dtype=dtype, **settings)
+    if dtype is not None:
+        loaded = copy_model(loaded, dtype)
+    if frozen or dtype is not None:
+        loaded = FrozenTransformer(loaded)  # nobody else has the model, so it needs no copy
+    return Translator(loaded, *tokenizers, **settings)
 
 
 def take_weights(model, run_folder):
