@@ -29,8 +29,10 @@ BATCHES = (1, 2, 4, 8)
 SOURCE_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
 # Maximum lengths are rounded up to a multiple; longer ones are not compiled.
 _TARGET_STEP, _LONGEST_TARGET = 16, 512
-# A program takes 40 to 70 MiB even for a tiny model, and TensorFlow never frees it.
-_MOST_SHAPES = 16
+# A program takes 40 to 70 MiB even for a tiny model, and TensorFlow never frees it, so dropping one
+# would only lose it. After these shapes, each further one must be requested twice as often as the
+# one before: the common shapes are compiled, and memory grows with the logarithm of the calls.
+_EASY_SHAPES, _REQUESTS_OF_NEXT = 16, 32
 _REQUESTS_COUNTED = 1024
 
 
@@ -48,7 +50,7 @@ class CompiledSearches:
     """The compiled searches of a model, each for one shape and one set of graph settings.
 
     Args:
-        model: `Transformer`.
+        model: `Transformer`, or `FrozenTransformer`.
         mode: `"auto"`: a search is compiled when a second call requests its shape, and other
             threads use the graph meanwhile; only for at most 4 sentences in float32, because XLA
             gains little with more, and nothing in bfloat16 on a CPU. `True`: when it is requested
@@ -96,13 +98,13 @@ class CompiledSearches:
             ValueError: if searches of this kind are not compiled.
         """
         key = self._key(settings, n_best, shape)
-        if key is None or not self._is_on or not self._has_room(key):
+        if key is None or not self._is_on:
             most = _MOST_LINES[self._mode] if self._is_on else 0
             raise ValueError(
                 f"With `compiled={self._mode!r}`, searches of at most {most} lines of at most "
                 f"{SOURCE_LENGTHS[-1]} tokens are compiled here, if their translations have at "
-                f"most {_LONGEST_TARGET} tokens and they have no processors and no sampler; at "
-                f"most {_MOST_SHAPES}. Received: {shape[0]} lines of {shape[1]} tokens, {settings}"
+                f"most {_LONGEST_TARGET} tokens and they have no processors and no sampler. "
+                f"Received: {shape[0]} lines of {shape[1]} tokens, {settings}"
             )
         with self._compiling:
             if key not in self._ready:
@@ -123,15 +125,16 @@ class CompiledSearches:
             return None
         return _Key(settings.graph_settings, n_best, batch_size, source_length, target_length)
 
-    def _has_room(self, key):
-        return key in self._ready or len(self._ready) < _MOST_SHAPES
+    def _is_due(self, key):
+        further = len(self._ready) - _EASY_SHAPES
+        first = 1 if self._mode is True else 2
+        return next(self._requests(key)) >= (first if further < 0 else _REQUESTS_OF_NEXT << further)
 
     def _request(self, key):
         if not self._is_on or not self._compiling.acquire(blocking=self._mode is True):
             return None
         try:
-            is_due = self._mode is True or next(self._requests(key)) >= 2
-            if is_due and key not in self._ready and self._has_room(key):
+            if self._is_due(key) and key not in self._ready:
                 self._compile(key)
         except Exception as error:  # whatever it is, the graph gives the result
             self._is_on = False
