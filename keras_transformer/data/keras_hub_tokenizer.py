@@ -3,6 +3,7 @@
 KerasHub is not a requirement: only who has one of its tokenizers imports it.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,9 +60,12 @@ class KerasHubTokenizer(tf.Module):
     def __init__(self, tokenizer: Any, *, pad_token: str, start_token: str, end_token: str) -> None:
         super().__init__(name="tokenizer")
         self._kind = _kind_of(tokenizer)
+        special = {"pad_token": pad_token, "start_token": start_token, "end_token": end_token}
+        # For `pickle` and `copy`. A function, because a `tf.Module` tracks what it has, and the
+        # resource of KerasHub's SentencePiece cannot be exported.
+        self._made_of = lambda: (functools.partial(type(self), **special), (tokenizer,))
         is_sentencepiece = self._kind == "SentencePieceTokenizer"
         ids = ids_of(tokenizer.get_vocabulary() if is_sentencepiece else tokenizer.vocabulary)
-        special = {"pad_token": pad_token, "start_token": start_token, "end_token": end_token}
         for name, token in special.items():
             if token not in ids:
                 raise ValueError(
@@ -119,6 +123,9 @@ class KerasHubTokenizer(tf.Module):
             string tensor or `RaggedTensor` of the same shape.
         """
         return self._reader.tokens(token_ids)
+
+    def __reduce__(self):
+        return self._made_of()
 
     def __repr__(self):
         return f"KerasHubTokenizer({self._kind}, vocabulary_size={self.vocabulary_size})"

@@ -92,8 +92,6 @@ class MarianTokenizer(SentencePieceTokenizer):
             unk_token_id=vocabulary["<unk>"],
             vocabulary=vocabulary,
         )
-        # As text: a `tf.Module` would track each entry of a dict.
-        self._vocabulary = json.dumps(dict(vocabulary), ensure_ascii=False)
         tags = sorted(filter(is_tag_piece, vocabulary))
         self._tags = tf.constant([vocabulary[tag] for tag in tags], tf.int32)
         self._languages = "\n".join(tag[2:-2] for tag in tags)
@@ -132,6 +130,9 @@ class MarianTokenizer(SentencePieceTokenizer):
         with atomic_path(path, unique=True) as partial:
             partial.write_bytes(self.model_bytes)
         write_text(path.parent / VOCABULARY_FILE, self._vocabulary)
+
+    def __reduce__(self):
+        return type(self), (self.model_bytes, json.loads(self._vocabulary))
 
     def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
         """Returns which token ids are tags of languages: a bool tensor of the same shape."""

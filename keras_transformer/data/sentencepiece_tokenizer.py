@@ -3,7 +3,9 @@
 It runs in the TensorFlow graph and becomes part of the exported SavedModel.
 """
 
+import functools
 import hashlib
+import json
 import operator
 import os
 import pathlib
@@ -80,7 +82,9 @@ class SentencePieceTokenizer(tf.Module):
         self.model_bytes, proto = read_model(model)
         pieces = [p.piece for p in proto.pieces]
         ids = ids_of(pieces if vocabulary is None else vocabulary)
-        self._has_other_pieces = not set(ids) <= set(pieces)
+        # As text: a `tf.Module` would track each entry of a dict.
+        self._vocabulary = None if vocabulary is None else json.dumps(ids, ensure_ascii=False)
+        self.has_other_pieces = not set(ids) <= set(pieces)
         text_ids = {ids.get(p.piece) for p in proto.pieces if p.type in (p.NORMAL, p.BYTE)}
         names = proto.trainer_spec
         special: dict[str, int] = {}
@@ -150,7 +154,7 @@ class SentencePieceTokenizer(tf.Module):
         """
         pieces = tf.gather(self._pieces, self._text_ids(token_ids))
         text = self._sentencepiece.detokenize(pieces)
-        if self._has_other_pieces:  # SentencePiece leaves the space symbol of unknown pieces
+        if self.has_other_pieces:  # SentencePiece leaves the space symbol of unknown pieces
             text = tf.strings.strip(tf.strings.regex_replace(text, SPACE_SYMBOL, " "))
         return text
 
@@ -185,6 +189,13 @@ class SentencePieceTokenizer(tf.Module):
     def _prepare(self, text):
         """Changes text before SentencePiece reads it."""
         return text
+
+    def __reduce__(self):
+        """For `pickle` and `copy`: tables and resources belong to a process, so they are made anew."""
+        names = "pad_token_id", "start_token_id", "end_token_id", "unk_token_id", "vocabulary_size"
+        given = {name: getattr(self, name) for name in names}
+        given["vocabulary"] = self._vocabulary and json.loads(self._vocabulary)
+        return functools.partial(type(self), **given), (self.model_bytes,)
 
     def __repr__(self):
         return f"{type(self).__name__}(vocabulary_size={self.vocabulary_size})"

@@ -214,6 +214,9 @@ class Tokenizer(SentencePieceTokenizer):
     def _prepare(self, text):
         return _normalize(text, self.normalization)
 
+    def __reduce__(self):
+        return type(self), (self.model_bytes,)
+
     def __repr__(self):
         size, rule = self.vocabulary_size, self.normalization
         return f"Tokenizer(vocabulary_size={size}, normalization={rule!r})"

@@ -68,6 +68,13 @@ class FrozenTransformer:
         """As `Transformer.decode_step`."""
         return self._compute(self.model.decode_step, *args, **options)
 
+    def __reduce__(self):
+        """For `pickle` and `copy`: a copy of the model with these weights."""
+        made = copy_model(self.model)
+        for new, old in zip(made.weights, self.model.weights, strict=True):
+            new.assign(self._weights[id(old)])
+        return type(self), (made,)
+
     def _compute(self, method, *args, **options):
         with _FrozenScope(self._weights, self._cast):
             return method(*args, **options)

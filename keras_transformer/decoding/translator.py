@@ -173,6 +173,12 @@ class Translator:
         self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
         self._tracing = threading.Lock()
         self._compiled = CompiledSearches(model, compiled)
+        self._mode = compiled
+
+    def __reduce__(self):
+        """For `pickle` and `copy`: graphs belong to a process, so they are traced anew."""
+        arguments = {"compiled": self._mode, **vars(self.settings)}
+        return partial(type(self), **arguments), (self._decoder, *self.tokenizers)
 
     # Any: a union of the four result types would force every caller to narrow it.
     def __call__(

@@ -4,6 +4,8 @@ https://github.com/OpenNMT/CTranslate2, extra `ct2`. The rules of the search are
 `translate_batch`, not a part of the model.
 """
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +15,11 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
+from keras_transformer.data.marian_tokenizer import MarianTokenizer
+from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export import folder_tokenizer
 from keras_transformer.layers.float_weight import float_weight
 
 # Keras's name of an activation -> CTranslate2's. Keras's "gelu" is the exact one.
@@ -37,8 +43,10 @@ def export_ctranslate2(
 ) -> Path:
     """Writes a translator as a folder that `ctranslate2.Translator` loads.
 
-    The tokens of the model are the pieces of the tokenizers. A SentencePiece model is in the folder
-    as `source.spm` and `target.spm`. CTranslate2 appends the end token to each source by itself.
+    The tokens of the model are the pieces of the tokenizers. If they are SentencePiece models, the
+    folder also has the tokenizers: `folder_tokenizer.py`, plain Python that needs `sentencepiece`
+    only, its settings `tokenizers.json`, and the models `source.spm` and `target.spm`. CTranslate2
+    appends the end token to each source by itself.
 
     The settings of the translator are not in the folder. The page "Exported models" has a program
     that uses it, and "Decoding" says which arguments of `translate_batch` give the translations of
@@ -93,10 +101,26 @@ def export_ctranslate2(
     spec.optimize(quantization)
     with atomic_folder(path) as written:
         spec.save(str(written))
-        for name, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-            if model_bytes := getattr(tokenizer, "model_bytes", None):
-                (written / f"{name}.spm").write_bytes(model_bytes)
+        if all(isinstance(tokenizer, SentencePieceTokenizer) for tokenizer in tokenizers):
+            _write_tokenizers(written, dict(zip(("source", "target"), tokenizers, strict=True)))
     return path
+
+
+def _write_tokenizers(folder, tokenizers):
+    """Writes what `FolderTokenizer` reads, and its code."""
+    settings = {}
+    for side, tokenizer in tokenizers.items():
+        is_marian = isinstance(tokenizer, MarianTokenizer)
+        unknown = tokenizer.tokens([tokenizer.unk_token_id]).numpy()[0].decode()
+        settings[side] = {
+            "normalization": tokenizer.normalization if isinstance(tokenizer, Tokenizer) else None,
+            "has_tags": is_marian,
+            "has_other_pieces": tokenizer.has_other_pieces,
+            "dropped_pieces": [unknown] if is_marian else [],
+        }
+        (folder / f"{side}.spm").write_bytes(tokenizer.model_bytes)
+    (folder / folder_tokenizer.SETTINGS_FILE).write_text(json.dumps(settings, indent=2), "utf-8")
+    shutil.copy(folder_tokenizer.__file__, folder)
 
 
 def transformer_spec(model: Any, max_tokens: int) -> Any:

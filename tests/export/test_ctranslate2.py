@@ -52,19 +52,18 @@ MODELS = {
 }
 # What a user without this package writes.
 USE = """
-import json, sys, unicodedata
+import json, sys
 sys.modules["keras_transformer"] = sys.modules["tensorflow"] = None  # importing them would fail
 import ctranslate2
-import sentencepiece
 
 folder, lines, beam_size = json.loads(sys.stdin.read())
-source, target = (
-    sentencepiece.SentencePieceProcessor(model_file=f"{folder}/{side}.spm")
-    for side in ("source", "target")
-)
+sys.path.insert(0, folder)
+from folder_tokenizer import FolderTokenizer
+
+source, target = (FolderTokenizer(folder, side) for side in ("source", "target"))
 engine = ctranslate2.Translator(folder, intra_threads=1)
 found = engine.translate_batch(
-    [source.encode(unicodedata.normalize("NFC", line), out_type=str) for line in lines],
+    [source.encode(line) for line in lines],
     beam_size=beam_size, num_hypotheses=beam_size, length_penalty=0.6, max_decoding_length=12,
     min_decoding_length=0, max_input_length=0, return_scores=True,
 )
@@ -248,11 +247,8 @@ def test_folder_is_replaced_and_others_are_not(tmp_path):
     for _ in range(2):
         export_ctranslate2(translator, tmp_path / "ct2")
     assert sorted(path.name for path in (tmp_path / "ct2").iterdir()) == [
-        "config.json",
-        "model.bin",
-        "shared_vocabulary.json",
-        "source.spm",
-        "target.spm",
+        *("config.json", "folder_tokenizer.py", "model.bin", "shared_vocabulary.json"),
+        *("source.spm", "target.spm", "tokenizers.json"),
     ]
     (tmp_path / "precious").mkdir()
     with pytest.raises(FileExistsError, match="precious.*not a CTranslate2 model"):

@@ -1,0 +1,121 @@
+"""The tokenizer in the folder of an export is that of the model."""
+
+import sys
+import unicodedata
+from unittest import mock
+
+import pytest
+
+from keras_transformer import (
+    Tokenizer,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    export_ctranslate2,
+)
+from keras_transformer.data import SentencePieceTokenizer
+from keras_transformer.data.marian_tokenizer import MarianTokenizer
+from keras_transformer.data.number_corpus import number_names
+from keras_transformer.export.folder_tokenizer import FolderTokenizer
+from tests.data.sentencepiece_models import train_sentencepiece
+
+pytest.importorskip("ctranslate2")
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+TEXTS = [
+    *("", " ", "\t", "\n", "\u2028", "\u2581", " \u2581 ", "seven hundred and one"),
+    *("two\twords", "two\nwords", "two\r\nwords", "two\u2028words", "two\u2029words", "two\x85words"),
+    *("two\u2581words", "\u2581two", "two\u00a0words", "two\u3000words", "two\u200bwords", "two\x0bwords"),
+    *("  two   words  ", "\u2581\u2581two", "a\x00b", "a\x1fb", "\x7f", "\ufeffone", "\ufffd"),
+    *("Ωμέγα 😀", "👩🏽\u200d🚀", "e\u0301te\u0301", "\u00e9t\u00e9", "가각", "ㅎㅏㄴ", "ｆｕｌｌ", "½ ʲ … ， ？"),
+    *("</s>", "<unk>", "<pad>", "<s> one", "<0x41>", "⁇", "ﬁne", "Å Å", "\U0010ffff", "ﷺ"),
+    *(">>fra<< one", ">>fra<<", ">>xx<< one", ">> one", " >>fra<< one", ">>a\nb<< one", "two\n>>fra<<"),
+]  # fmt: skip
+
+
+def own(folder, normalization, lines):
+    path = folder / "own.model"
+    return [Tokenizer.train_on_lines(lines, 340, path, normalization=normalization)]
+
+
+def marian(folder, lines):
+    """Two models, one vocabulary: most pieces of one are not in the other."""
+    models = [train_sentencepiece(lines[side::2], 100, model_type="unigram") for side in (0, 1)]
+    pieces = {"</s>": 0, "<unk>": 1}
+    for model in models:
+        tokenizer = SentencePieceTokenizer(model, pad_token_id=500)
+        tokens = tokenizer.tokens(range(3, tokenizer.vocabulary_size)).numpy()
+        for token in filter(None, tokens):
+            pieces.setdefault(token.decode(), len(pieces))
+    pieces |= {">>fra<<": len(pieces)}
+    pieces |= {"<pad>": len(pieces)}
+    return [MarianTokenizer(model, pieces) for model in models]
+
+
+def foreign(folder, lines):
+    model = train_sentencepiece(lines, 100, pad_id=3)
+    return [SentencePieceTokenizer(model)]
+
+
+MAKERS = {
+    "nfkc": lambda *given: own(given[0], "nfkc", given[1]),
+    "identity": lambda *given: own(given[0], "identity", given[1]),
+    "SentencePiece": foreign,
+    "Marian": marian,
+}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def exported(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("folder")
+    lines = [line for pair in number_names("train", 500) for line in pair]
+    tokenizers = MAKERS[request.param](folder, lines)
+    one = tokenizers[0]
+    names = "pad_token_id", "start_token_id", "end_token_id", "unk_token_id"
+    special = {name: getattr(one, name) for name in names if hasattr(one, name)}
+    sizes = {"num_layers": 1, "hidden_dim": 16, "num_heads": 2}
+    model = Transformer(TransformerConfig.tiny(one.vocabulary_size, **sizes, **special))
+    translator = Translator(model, *tokenizers)
+    path = export_ctranslate2(translator, folder / "ct2")
+    with mock.patch.dict(sys.modules, {"tensorflow": None, "keras": None}):
+        shipped = [FolderTokenizer(path, side) for side in ("source", "target")]
+    return list(zip(translator.tokenizers, shipped, strict=True))
+
+
+def test_pieces_and_texts_are_those_of_our_tokenizer(exported):
+    for ours, shipped in exported:
+        known = {token.decode() for token in ours.tokens(range(ours.vocabulary_size)).numpy()}
+        unknown = ours.tokens([ours.unk_token_id]).numpy()[0].decode()
+        token_ids = ours.tokenize(TEXTS)
+        for text, row in zip(TEXTS, token_ids.to_list(), strict=True):
+            expected = [token.decode() for token in ours.tokens(row).numpy()] if row else []
+            found = [piece if piece in known else unknown for piece in shipped.encode(text)]
+            assert found == expected, ascii(text)
+            assert shipped.decode(expected) == ours.detokenize([row]).numpy()[0].decode(), ascii(text)
+
+
+def test_pieces_of_the_other_side_become_the_text_of_our_tokenizer(exported):
+    """A model may give any piece of its vocabulary, in any order."""
+    for ours, shipped in exported:
+        special = {ours.pad_token_id, ours.start_token_id, ours.end_token_id}
+        ids = [i for i in range(ours.vocabulary_size) if i not in special]
+        rows = [ids[start : start + 7] for start in range(0, len(ids), 5)]
+        expected = [text.decode() for text in ours.detokenize(rows).numpy()]
+        pieces = [[token.decode() for token in ours.tokens(row).numpy()] for row in rows]
+        assert [shipped.decode(row) for row in pieces] == expected
+
+
+def test_every_character_of_unicode_is_read_as_by_our_tokenizer(exported):
+    """Characters that Python's Unicode does not have may be normalised in another way."""
+    characters = [chr(point) for point in range(0x110000)]
+    known = [one for one in characters if unicodedata.category(one) not in ("Cn", "Cs")]
+    # Between a letter and two accents, so that composition and order count.
+    words = [f"e{character}\u0301\u0323" for character in known]
+    lines = ["".join(words[start : start + 64]) for start in range(0, len(words), 64)]
+    ours, shipped = exported[0]
+    pieces = {token.decode() for token in ours.tokens(range(ours.vocabulary_size)).numpy()}
+    expected = ours.tokens(ours.tokenize(lines)).to_list()
+    unknown = ours.tokens([ours.unk_token_id]).numpy()[0]
+    for line, tokens in zip(lines, expected, strict=True):
+        found = [p.encode() if p in pieces else unknown for p in shipped.encode(line)]
+        assert found == tokens, ascii(line)
