@@ -32,7 +32,6 @@ class Ours:
         copy = copy_model(model, dtype)
         self.model = FrozenTransformer(copy)
         self._graph = functools.cache(self._make_graph)
-        # XLA keeps variables, so that it need not compile millions of constants.
         models = (with_end(copy, self._end(forced)) for forced in (False, True))
         mode = compiled and dtype == "float32"
         self._compiled = [CompiledSearches(one, mode) for one in models]

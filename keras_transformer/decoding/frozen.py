@@ -97,7 +97,10 @@ class _FrozenScope(keras.StatelessScope):
     def _tensor(self, variable):
         """Returns the weight as the layer casts it: a constant, or a tensor from outside."""
         weight = self._weights[id(variable)]
-        with tf.init_scope(), keras.StatelessScope([(variable, weight)], initialize_variables=False):
+        with (
+            tf.init_scope(),
+            keras.StatelessScope([(variable, weight)], initialize_variables=False),
+        ):
             tensor = variable.value
         if math.prod(tensor.shape) * tensor.dtype.size <= _LARGEST_CONSTANT:
             return tf.constant(tensor.numpy())

@@ -74,9 +74,9 @@ class Translator:
         tokenizer: `Tokenizer` or other `TokenizerLike` of the source, and of the target unless
             `target_tokenizer` is given.
         target_tokenizer: that of the target, if the vocabularies are separate.
-        frozen: bool. Translate with a copy of the model whose weights are constants of the graph:
-            faster, by a third for one sentence at a time, but it does not follow later training.
-            Defaults to `False`.
+        frozen: bool. Translate with the weights that the model has now, also if it is trained
+            later: faster, by 2 to 20%, and without memory for the weights until it is trained.
+            Defaults to `False`: each call uses the model's current weights.
         dtype: name of a dtype, such as `"bfloat16"`, that a frozen copy is cast to. Optional.
         compiled: `"auto"`, `True` or `False`. Whether XLA compiles the search for batches of few
             lines, which is about twice as fast for one line. Compiling takes some 4 seconds for

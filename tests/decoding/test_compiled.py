@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig, Translator
 from keras_transformer.decoding import compiled
+from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.model_search import runtime_inputs, search_model
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -60,14 +61,17 @@ def test_compiled_search_is_the_search_in_the_graph(translator, settings, n_best
 
 
 @pytest.mark.parametrize(
-    "config",
-    [{"positions": "learned", "max_sequence_length": 11}, {"tie_embeddings": "none"}],
-    ids=["learned positions", "no tied embeddings"],
+    "config, freeze",
+    [
+        ({"positions": "learned", "max_sequence_length": 11}, lambda model: model),
+        ({"tie_embeddings": "none"}, FrozenTransformer),
+    ],
+    ids=["learned positions", "no tied embeddings, frozen"],
 )
-def test_compiled_search_of_other_models(config):
+def test_compiled_search_of_other_models(config, freeze):
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 16, "num_heads": 2}
     model = randomize(Transformer(TransformerConfig.tiny(30, **sizes, **config)), seed=1)
-    check_compiled_search(model, {"beam_size": 2}, 1, 3, 10)
+    check_compiled_search(freeze(model), {"beam_size": 2}, 1, 3, 10)
 
 
 def check_compiled_search(model, settings, n_best, count, length):

@@ -3,6 +3,8 @@
 import functools
 import json
 import math
+import pathlib
+import re
 from dataclasses import replace
 
 import keras_hub
@@ -16,6 +18,7 @@ from keras_transformer.decoding.graph_translator import Options
 from keras_transformer.decoding.model_search import max_lengths, runtime_inputs
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.training.losses import SmoothedCrossEntropy
 from tests.builders import randomize, token_inputs
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -44,6 +47,9 @@ def full_pass(model):
     return tf.function(
         lambda source, target: model(token_inputs(source, target)), input_signature=[ids, ids]
     )
+
+
+IN_GRAPH = {"compiled": False, "extra_length": 6}
 
 
 def plain_translation(translator, line):
@@ -373,6 +379,45 @@ def test_frozen_translator_keeps_the_weights_it_was_made_with(tmp_path):
     assert frozen(LINES) == before != live(LINES)
     assert frozen(LINES, beam_size=1) != live(LINES, beam_size=1)
     assert frozen.score(["one"], ["eins"]) != live.score(["one"], ["eins"])
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="needs Linux")
+def test_frozen_translator_takes_at_most_three_times_its_weights(tmp_path):
+    """Two searches are two graphs: each would hold copies of constants."""
+    live = make_translator(tmp_path / "numbers.model", hidden_dim=1024, num_decoder_layers=1)
+    before = resident_memory()
+    frozen = Translator(live.model, live.source_tokenizer, frozen=True, compiled=False)
+    for beam_size in (1, 4):
+        frozen(["one"] * 4, beam_size=beam_size, max_length=3)
+    assert resident_memory() - before <= 3 * 4 * live.model.count_params()
+
+
+def resident_memory():
+    """Bytes of this process that are no pages of files."""
+    status = pathlib.Path("/proc/self/status").read_text("utf-8")
+    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", status)[1])
+
+
+@pytest.mark.parametrize(
+    "policy, jit_compile",
+    [
+        ("float32", False),
+        ("mixed_bfloat16", False),
+        pytest.param("float32", True, marks=pytest.mark.long),
+    ],
+)
+def test_translate_train_translate(translator, policy, jit_compile):
+    """`fit` writes the variables whose memory a frozen translator shares."""
+    config, tokenizer = translator.model.config, translator.source_tokenizer
+    model = randomize(Transformer(config, dtype=policy), seed=3)
+    live, frozen = (Translator(model, tokenizer, frozen=flag, **IN_GRAPH) for flag in (False, True))
+    before = live(LINES)
+    assert frozen(LINES) == before
+    model.compile("adam", SmoothedCrossEntropy(ignore_class=0), jit_compile=jit_compile)
+    source, target = np.full((2, 2, 5), 7)
+    model.fit(token_inputs(source, target), target, epochs=3, verbose=0)
+    again = Translator(frozen.model, tokenizer, **IN_GRAPH)  # of the copy's variables
+    assert frozen(LINES) == again(LINES) == before != live(LINES)
 
 
 def test_bfloat16_is_a_copy_and_close(translator):

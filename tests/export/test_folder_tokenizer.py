@@ -91,7 +91,9 @@ def test_pieces_and_texts_are_those_of_our_tokenizer(exported):
             expected = [token.decode() for token in ours.tokens(row).numpy()] if row else []
             found = [piece if piece in known else unknown for piece in shipped.encode(text)]
             assert found == expected, ascii(text)
-            assert shipped.decode(expected) == ours.detokenize([row]).numpy()[0].decode(), ascii(text)
+            assert shipped.decode(expected) == ours.detokenize([row]).numpy()[0].decode(), ascii(
+                text
+            )
 
 
 def test_pieces_of_the_other_side_become_the_text_of_our_tokenizer(exported):
