@@ -83,7 +83,7 @@ class SentencePieceTokenizer(tf.Module):
         pieces = [p.piece for p in proto.pieces]
         ids = ids_of(pieces if vocabulary is None else vocabulary)
         # As text: a `tf.Module` would track each entry of a dict.
-        self._vocabulary = None if vocabulary is None else json.dumps(ids, ensure_ascii=False)
+        self._vocabulary = "" if vocabulary is None else json.dumps(ids, ensure_ascii=False)
         self.has_other_pieces = not set(ids) <= set(pieces)
         text_ids = {ids.get(p.piece) for p in proto.pieces if p.type in (p.NORMAL, p.BYTE)}
         names = proto.trainer_spec
@@ -191,10 +191,10 @@ class SentencePieceTokenizer(tf.Module):
         return text
 
     def __reduce__(self):
-        """For `pickle` and `copy`: tables and resources belong to a process, so they are made anew."""
+        """For `pickle` and `copy`: tables belong to a process, so they are made anew."""
         names = "pad_token_id", "start_token_id", "end_token_id", "unk_token_id", "vocabulary_size"
         given = {name: getattr(self, name) for name in names}
-        given["vocabulary"] = self._vocabulary and json.loads(self._vocabulary)
+        given["vocabulary"] = json.loads(self._vocabulary) if self._vocabulary else None
         return functools.partial(type(self), **given), (self.model_bytes,)
 
     def __repr__(self):

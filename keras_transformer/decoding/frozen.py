@@ -52,15 +52,15 @@ class FrozenTransformer:
         self._weights = {id(v): tf.convert_to_tensor(v.value) for v in model.weights}
         self._cast: dict[Any, tf.Tensor] = {}
 
-    def __call__(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    def __call__(self, inputs: dict[str, tf.Tensor], /) -> tf.Tensor:
         """As a call of `Transformer`."""
         return self._compute(self.model, inputs)
 
-    def attention_scores(self, inputs: dict[str, tf.Tensor]) -> Any:
+    def attention_scores(self, inputs: dict[str, tf.Tensor], /) -> Any:
         """As `Transformer.attention_scores`."""
         return self._compute(self.model.attention_scores, inputs)
 
-    def init_cache(self, encoder_token_ids: tf.Tensor, **options: Any) -> Any:
+    def init_cache(self, encoder_token_ids: tf.Tensor, /, **options: Any) -> Any:
         """As `Transformer.init_cache`."""
         return self._compute(self.model.init_cache, encoder_token_ids, **options)
 

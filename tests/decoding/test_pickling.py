@@ -77,7 +77,8 @@ def outputs(one):
 def in_new_process(made):
     """{name: outputs}: all are unpickled by one process that was spawned."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return dict(zip(made, pool.map(unpickled_outputs, map(pickle.dumps, made.values()))))
+        found = pool.map(unpickled_outputs, map(pickle.dumps, made.values()))
+    return dict(zip(made, found, strict=True))
 
 
 def unpickled_outputs(pickled):
