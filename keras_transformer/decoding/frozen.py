@@ -11,6 +11,15 @@ import tensorflow as tf
 _LARGEST_CONSTANT = 2**14
 
 
+def require_tensorflow() -> None:
+    """Raises a `ValueError` if Keras has another backend."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "`Translator` needs the TensorFlow backend: set KERAS_BACKEND=tensorflow, and load "
+            f"the model from its file. Received: the backend {keras.backend.backend()!r}"
+        )
+
+
 def copy_model(model: Any, dtype: str | None = None) -> Any:
     """Returns a copy of a model.
 
@@ -46,6 +55,7 @@ class FrozenTransformer:
     """
 
     def __init__(self, model: Any) -> None:
+        require_tensorflow()
         self.model = model
         self.config = model.config
         self.compute_dtype = model.compute_dtype

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -27,7 +26,11 @@ from keras_transformer.decoding.batches import (
     map_rows,
 )
 from keras_transformer.decoding.compiled import CompiledSearches
-from keras_transformer.decoding.frozen import FrozenTransformer, copy_model
+from keras_transformer.decoding.frozen import (
+    FrozenTransformer,
+    copy_model,
+    require_tensorflow,
+)
 from keras_transformer.decoding.graph_translator import GraphTranslator
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
 from keras_transformer.decoding.lines import require_at_most, token_ids_of
@@ -150,11 +153,7 @@ class Translator:
         compiled: str | bool = "auto",
         **settings: Any,
     ) -> None:
-        if keras.backend.backend() != "tensorflow":
-            raise ValueError(
-                "`Translator` needs the TensorFlow backend: set KERAS_BACKEND=tensorflow, and load "
-                f"the model from its file. Received: the backend {keras.backend.backend()!r}"
-            )
+        require_tensorflow()
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
         require_matching_vocabularies(model.config, *tokenizers)
