@@ -138,6 +138,7 @@ NO_LINES = {
     "cli/errors.py": {"open": "binary: /dev/null", "splitlines": "the text of an error"},
     "data/marian_tokenizer.py": {"read_text": "JSON", "split": "a list in one tensor"},
     "data/sentencepiece_training.py": {"open": "writes ASCII"},
+    "export/folder_tokenizer.py": {"read_text": "JSON"},
     "models/transformer.py": {"open": "binary: a zip file"},
     "plotting.py": {"open": "CSV"},
     "runs/checkpoint_file.py": {"open": "binary: a zip file"},
