@@ -384,7 +384,7 @@ def test_frozen_translator_keeps_the_weights_it_was_made_with(tmp_path):
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="needs Linux")
 def test_frozen_translator_takes_at_most_three_times_its_weights(tmp_path):
     """Two searches are two graphs: each would hold copies of constants."""
-    live = make_translator(tmp_path / "numbers.model", hidden_dim=1024, num_decoder_layers=1)
+    live = make_translator(tmp_path / "numbers.model", hidden_dim=2048, num_decoder_layers=1)
     before = resident_memory()
     frozen = Translator(live.model, live.source_tokenizer, frozen=True, compiled=False)
     for beam_size in (1, 4):
