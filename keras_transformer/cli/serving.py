@@ -28,7 +28,7 @@ FolderArgument = Annotated[
 def serve(
     directory: FolderArgument,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 or :: for all of this machine.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="0 takes a free one, which is printed.", min=0, max=65535)
@@ -46,6 +46,9 @@ def serve(
     max_body_bytes: Annotated[
         int, typer.Option(help="Most bytes in the body of a request.", min=1)
     ] = 2**20,
+    max_receive_seconds: Annotated[
+        int, typer.Option(help="Most seconds in which a request may arrive.", min=1)
+    ] = 10,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(help="Pages of this origin may call the server; several times for several."),
@@ -59,6 +62,7 @@ def serve(
             max_lines=max_lines,
             max_body_bytes=max_body_bytes,
             max_queue=max_queue,
+            max_receive_seconds=max_receive_seconds,
         )
         serve_folder(
             directory,

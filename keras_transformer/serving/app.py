@@ -74,7 +74,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _client_disconnect(request: Request, error: Exception) -> Response:
-    return error_response(400, "The connection was closed before the body was complete.")
+    # Nobody reads the answer; the log has the status.
+    return error_response(499, "The client closed the connection before it was answered.")
 
 
 async def _bug(request: Request, error: Exception) -> Response:

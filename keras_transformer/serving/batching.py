@@ -38,6 +38,7 @@ class Row:
 class _Waiting:
     row: Row
     answer: asyncio.Future
+    caller: object
 
 
 class Batcher:
@@ -48,7 +49,8 @@ class Batcher:
     the load. Before each batch that is not full, the batcher waits `max_wait` for more rows, also
     if some have waited already: callers that just got their answers come again at once.
 
-    A batch that fails is run again in halves, so only the rows at fault fail.
+    A batch of several callers that fails is run once more, the rows of each caller apart, so only
+    the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
 
     Args:
         run: function of a group and the list of its rows' values; returns a list of answers. It is
@@ -74,6 +76,7 @@ class Batcher:
         self._max_wait = max_wait
         self._max_queue = max_queue
         self._queue: list[_Waiting] = []
+        self._running: list[_Waiting] = []
         self._arrival = asyncio.Event()
 
     @property
@@ -86,28 +89,42 @@ class Batcher:
 
         Raises:
             QueueFull: if the queue has not enough room for all rows; none of them is run.
-            Exception: what `run` raised for one of the rows.
+            Exception: what `run` raised for one of the rows, or what `fail` was given.
         """
         if len(self._queue) + len(rows) > self._max_queue:
             raise QueueFull
-        loop = asyncio.get_running_loop()
-        waiting = [_Waiting(row, loop.create_future()) for row in rows]
+        loop, caller = asyncio.get_running_loop(), object()
+        waiting = [_Waiting(row, loop.create_future(), caller) for row in rows]
         self._queue += waiting
         self._arrival.set()
-        return await asyncio.gather(*(one.answer for one in waiting))
+        try:
+            return await asyncio.gather(*(one.answer for one in waiting))
+        except BaseException:
+            # The caller is gone, or one of its rows failed: nobody reads the other answers.
+            for one in waiting:
+                one.answer.cancel()
+            self._queue = _unanswered(self._queue)
+            raise
+
+    def fail(self, error: Exception) -> None:
+        """Raises an error in all callers, also in those whose rows are running."""
+        for one in (*self._queue, *self._running):
+            _finish(one.answer.set_exception, error)
 
     async def work(self) -> None:
         """Runs batches until it is cancelled."""
         while True:
-            await self._answer(await self._next_batch())
+            self._running = await self._next_batch()
+            await self._answer(self._running)
 
     async def _next_batch(self):
         while not self._queue:
             await self._next_arrival(None)
         deadline = asyncio.get_running_loop().time() + self._max_wait
         with contextlib.suppress(TimeoutError):
-            while len(batch := self._oldest_and_nearest()) < self._max_batch:
+            while len(self._oldest_and_nearest()) < self._max_batch:
                 await self._next_arrival(deadline)
+        batch = self._oldest_and_nearest()  # without callers that left while it waited
         taken = set(batch)
         self._queue = [one for one in self._queue if one not in taken]
         return batch
@@ -118,6 +135,8 @@ class Batcher:
             await self._arrival.wait()
 
     def _oldest_and_nearest(self):
+        if not self._queue:
+            return []
         oldest = self._queue[0].row
         mates = (
             one
@@ -129,6 +148,8 @@ class Batcher:
         )
 
     async def _answer(self, batch):
+        if not batch:
+            return
         values = [one.row.value for one in batch]
         loop = asyncio.get_running_loop()
         try:
@@ -136,12 +157,14 @@ class Batcher:
                 self._executor, self._run, batch[0].row.group, values
             )
         except Exception as error:
-            if len(batch) == 1:
-                _finish(batch[0].answer.set_exception, error)
-                return
-            middle = len(batch) // 2
-            for half in (batch[:middle], batch[middle:]):
-                await self._answer(half)
+            callers = dict.fromkeys(one.caller for one in batch)
+            for caller in callers:
+                rows = [one for one in batch if one.caller is caller]
+                if len(callers) > 1:
+                    await self._answer(_unanswered(rows))
+                    continue
+                for one in rows:
+                    _finish(one.answer.set_exception, error)
             return
         for one, answer in zip(batch, answers, strict=True):
             _finish(one.answer.set_result, answer)
@@ -150,6 +173,10 @@ class Batcher:
 def _are_similar(one, other):
     short, long = sorted((one, other))
     return long <= max(SHORT, MAX_LENGTH_RATIO * short)
+
+
+def _unanswered(waiting):
+    return [one for one in waiting if not one.answer.done()]
 
 
 def _finish(set_outcome, outcome):

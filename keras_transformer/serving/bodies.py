@@ -1,10 +1,14 @@
 """What the protocols share: bodies of requests, the name of the model, answers with errors."""
 
+import asyncio
 import json
+from email.message import Message
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+import numpy as np
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from keras_transformer.serving.errors import RETRY_SECONDS, RequestError, shown
@@ -12,6 +16,7 @@ from keras_transformer.serving.errors import RETRY_SECONDS, RequestError, shown
 # Of a body that is too large, so much is read and forgotten: a client that still sends when the
 # connection is closed does not see the answer.
 MAX_FORGOTTEN_BYTES = 64 * 2**20
+MAX_FORM_FIELDS = 16  # besides the lines
 
 
 async def json_object(request: Request) -> dict[str, Any]:
@@ -20,7 +25,10 @@ async def json_object(request: Request) -> dict[str, Any]:
     Raises:
         RequestError: if it is too large or something else.
     """
-    body = await _body(request)
+    return _parsed(await _body(request))
+
+
+def _parsed(body):
     try:
         value = json.loads(body, parse_constant=_refuse)
     except RecursionError as error:
@@ -35,17 +43,49 @@ async def json_object(request: Request) -> dict[str, Any]:
 
 
 async def json_or_form(request: Request) -> dict[str, Any]:
-    """Returns the body, a JSON object or the fields of a form."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type == "application/x-www-form-urlencoded":
-        body = await _body(request)
-        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
-        return dict(fields)
-    if content_type == "multipart/form-data":
+    """Returns the body, a JSON object or the fields of a form; a repeated `q` is a list."""
+    content = Message()
+    content["content-type"] = request.headers.get("content-type") or "application/json"
+    kind, charset = content.get_content_type(), content.get_content_charset("utf-8")
+    if kind == "multipart/form-data":
         raise RequestError(
             415, "Send JSON, or a form as `application/x-www-form-urlencoded`. Received: multipart."
         )
-    return await json_object(request)
+    if charset not in ("utf-8", "utf8", "us-ascii"):
+        raise RequestError(415, f"The body must be UTF-8. Received: {shown(charset)}")
+    if kind != "application/x-www-form-urlencoded":
+        return await json_object(request)
+    body = await _body(request)
+    if body.lstrip().startswith(b"{"):  # `curl -d` says that JSON is a form
+        return _parsed(body)
+    most_fields = request.app.state.engine.limits.max_lines + MAX_FORM_FIELDS
+    return await run_in_threadpool(_form, body, most_fields)
+
+
+def _form(body, most_fields):
+    try:
+        pairs = parse_qsl(
+            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=most_fields
+        )
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            400, f"The form must be UTF-8. Received: {shown(error.object[error.start :][:9])}"
+        ) from error
+    except ValueError as error:
+        raise RequestError(
+            413, f"A form may have at most {most_fields} fields. Send several requests."
+        ) from error
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        fields.setdefault(name, []).append(value)
+    for name, values in fields.items():
+        if len(values) == 1:
+            fields[name] = values[0]
+        elif name != "q":
+            raise RequestError(
+                400, f"{shown(name)} must be given once. Received: {len(values)} values"
+            )
+    return fields
 
 
 async def _body(request):
@@ -70,12 +110,39 @@ def _refuse(constant):
     raise ValueError(f"JSON has no {constant}")
 
 
+async def run(request: Request, name: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Returns what `Engine.run` does, unless the client closes the connection before.
+
+    Raises:
+        RequestError: as `Engine.run`.
+        ClientDisconnect: if nobody waits for the answer; the model does not run the lines.
+    """
+    work = asyncio.create_task(request.app.state.engine.run(name, values))
+    gone = asyncio.create_task(_client_is_gone(request))
+    try:
+        await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnect
+        return await work
+    finally:
+        work.cancel()
+        gone.cancel()
+
+
+async def _client_is_gone(request):
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def check_model_name(request: Request) -> str:
     """Returns the name of the model.
 
     Raises:
-        RequestError: if the path has another.
+        RequestError: if the path has another, or another version than 1.
     """
+    version = request.path_params.get("version", "1")
+    if version != "1":
+        raise RequestError(404, f"The model has the version 1. Received: {shown(version)}")
     name, received = request.app.state.engine.model.name, request.path_params["name"]
     if received != name:
         raise RequestError(404, f"The model is called {name!r}. Received: {shown(received)}")

@@ -1,7 +1,9 @@
 """The model behind the routes: rows of all requests in batches, run in one thread."""
 
 import asyncio
+import concurrent.futures
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ import numpy as np
 
 from keras_transformer.serving.batching import Batcher, QueueFull, Row
 from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.languages import check_tags
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.signature import NUMPY_TYPES, Signature
@@ -59,6 +62,7 @@ class Engine:
         self._model: Any = None
         self._is_draining = False
         self._thread = ThreadPoolExecutor(1, "model")
+        self._last: concurrent.futures.Future = concurrent.futures.Future()
         self._batcher = Batcher(
             self._run_batch,
             self._thread,
@@ -88,6 +92,14 @@ class Engine:
         """Says that the server is about to end; it still answers."""
         self._is_draining = True
 
+    def stop(self) -> None:
+        """Ends all open requests with 503: a batch that runs cannot be cancelled."""
+        self._batcher.fail(RequestError(503, "The server is being stopped. Try again later."))
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether the thread ends within some seconds, after `running`."""
+        return not concurrent.futures.wait([self._last], seconds).not_done
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Loads the model and works, until the context ends."""
@@ -98,7 +110,8 @@ class Engine:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            self._thread.shutdown()
+            self._last = self._thread.submit(int)  # done when the thread is idle
+            self._thread.shutdown(wait=False)
 
     async def run(self, name: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature.
@@ -114,10 +127,12 @@ class Engine:
             RequestError: if the request is wrong or too large, or the queue is full.
         """
         signature = self.model.signature(name)
+        self.limits.check(signature, values)
         columns = signature.columns(values)
-        self.limits.check(signature, columns)
+        check_tags(self.model.card, name, columns)
+        rows = list(_rows(signature, columns, _refused_bytes(self.model.card)))
         try:
-            answers = await self._batcher.submit(list(_rows(signature, columns)))
+            answers = await self._batcher.submit(rows)
         except QueueFull as error:
             message = f"{self._batcher.queue_length} lines wait for the model. Try again later."
             raise RequestError(503, message) from error
@@ -148,11 +163,24 @@ class Engine:
         return [dict(zip(pieces, each, strict=True)) for each in zip(*pieces.values(), strict=True)]
 
 
-def _rows(signature: Signature, columns: dict[str, np.ndarray]) -> Iterator[Row]:
-    """Yields what the batcher may put into different batches."""
-    lines = signature.lines(columns)
+def _refused_bytes(card):
+    """Returns the bytes from which on a line may have more tokens than the model takes."""
+    search = card.get("search") or {}
+    if search.get("on_too_long") != "error":
+        return math.inf
+    return search["max_source_tokens"] - 1  # less the end token; a token has at least a byte
+
+
+def _rows(
+    signature: Signature, columns: dict[str, np.ndarray], refused_bytes: float
+) -> Iterator[Row]:
+    """Yields what the batcher may put into different batches.
+
+    Rows that the model may refuse share no batch with other requests.
+    """
+    lines, request = signature.lines(columns), object()
     if lines and signature.name not in BATCHED:
-        yield Row(Group(signature.name, request=object()), 0, columns)
+        yield Row(Group(signature.name, request=request), 0, columns)
         return
     options = {name: column for name, column in columns.items() if name in signature.defaults}
     for line in range(lines):
@@ -160,5 +188,9 @@ def _rows(signature: Signature, columns: dict[str, np.ndarray]) -> Iterator[Row]
         inputs = {
             name: column[line : line + 1] for name, column in columns.items() if name not in options
         }
-        length = sum(len(text) for text in signature.texts(inputs))
-        yield Row(Group(signature.name, tuple(sorted(chosen.items()))), length, inputs)
+        prefix = len(chosen.get("target_prefix", b""))
+        length = prefix + sum(len(text) for text in signature.texts(inputs))
+        group = Group(signature.name, tuple(sorted(chosen.items())))
+        if prefix or length >= refused_bytes:
+            group = group._replace(request=request)
+        yield Row(group, length, inputs)

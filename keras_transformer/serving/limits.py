@@ -1,8 +1,7 @@
 """What one request, and all waiting requests together, may hold."""
 
 import dataclasses
-
-import numpy as np
+from typing import Any
 
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.signature import Signature
@@ -17,12 +16,14 @@ class Limits:
         max_lines: int, lines in a request.
         max_body_bytes: int, bytes in the body of a request.
         max_queue: int, lines of all requests that wait for the model.
+        max_receive_seconds: int, seconds from the first byte of a request to its last.
     """
 
     max_line_chars: int = 2_000
     max_lines: int = 128
     max_body_bytes: int = 2**20
     max_queue: int = 1_024
+    max_receive_seconds: int = 10
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
@@ -43,21 +44,29 @@ class Limits:
                 "Send the lines in several requests.",
             )
 
-    def check(self, signature: Signature, columns: dict[str, np.ndarray]) -> None:
+    def check(self, signature: Signature, values: dict[str, Any]) -> None:
         """Raises `RequestError` if the inputs of a signature are too large.
+
+        It counts before anything is converted, so a request that is refused costs nothing.
 
         Args:
             signature: `Signature`.
-            columns: dict from names to arrays, the lines on the first axis.
+            values: dict from names to JSON, lists if the request is right: a line each.
         """
-        lines = signature.lines(columns)
+        columns = {name: value for name, value in values.items() if isinstance(value, list)}
+        lines = max(map(len, columns.values()), default=0)
         self.check_lines(lines)
-        longest = max((_chars(line) for line in signature.texts(columns)), default=0)
+        # A prefix is translated with its line, so both are counted together.
+        longest, longest_option = (
+            max((_size(one) for name in names & columns.keys() for one in columns[name]), default=0)
+            for names in (columns.keys() - signature.defaults, signature.defaults.keys())
+        )
+        longest += longest_option
         if longest > self.max_line_chars:
             raise RequestError(
                 413,
-                f"A line may have at most {self.max_line_chars} characters. Received: a line of "
-                f"{longest}. Send its sentences as lines.",
+                f"A line with its prefix may have at most {self.max_line_chars} characters. "
+                f"Received: a line of {longest}. Send its sentences as lines.",
             )
         # Its answer is padded to the longest line on two axes, so a small request could fill the
         # memory.
@@ -70,5 +79,8 @@ class Limits:
             )
 
 
-def _chars(line):
-    return len(line.decode("utf-8", "replace"))
+def _size(line):
+    """Characters of a text, or numbers of a list."""
+    if isinstance(line, bytes):
+        line = line.decode("utf-8", "replace")
+    return len(line) if isinstance(line, str | list) else 0

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from keras_transformer import __version__
-from keras_transformer.serving.bodies import check_model_name, json_object
+from keras_transformer.serving.bodies import check_model_name, json_object, run
 from keras_transformer.serving.errors import RequestError, shown
 from keras_transformer.serving.signature import Spec, to_json
 
@@ -69,7 +69,7 @@ async def infer(request: Request) -> JSONResponse:
     signature = engine.model.signature(name)
     wanted = _wanted_outputs(body, signature)
     values = dict(_input(tensor, signature, engine.limits) for tensor in _list(body, "inputs"))
-    found = await engine.run(name, values)
+    found = await run(request, name, values)
     outputs = [
         {
             "name": output,
@@ -126,6 +126,7 @@ def _input(tensor, signature, limits):
             f"Received: {shown(shape)}, {shown(data)}",
         )
     limits.check_lines(shape[0])
+    limits.check_lines(len(data) // max(math.prod(shape[1:]), 1))
     flat = _flat(data) if any(isinstance(one, list) for one in data) else data
     if len(flat) != math.prod(shape):
         raise RequestError(

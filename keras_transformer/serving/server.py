@@ -1,8 +1,11 @@
 """The process: socket, signals, uvicorn."""
 
+import asyncio
 import contextlib
+import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -12,13 +15,14 @@ import uvicorn
 from keras_transformer import types
 from keras_transformer.console import console
 from keras_transformer.serving.app import build_app
+from keras_transformer.serving.connection import connection_class
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.observation import log_to_stdout
 
-# Orchestrators kill a process 30 s after SIGTERM.
-DRAIN_SECONDS = 25
+# Docker kills a process 10 s after SIGTERM, and other orchestrators later.
+DRAIN_SECONDS, EXIT_SECONDS = 7, 9
 
 
 def serve(
@@ -66,22 +70,35 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        http=connection_class(limits.max_receive_seconds),
+        ws="none",
     )
+    server = _Server(config, engine)
     # Uvicorn raises the signal again when it has ended. Then SIGTERM would end this process with
-    # an error, so it is ignored there.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # an error, so its handler stays; it is also there before Uvicorn's.
+    signal.signal(signal.SIGTERM, server.handle_exit)
     with contextlib.suppress(KeyboardInterrupt):
-        _Server(config, engine).run(sockets=[listener])
+        server.run(sockets=[listener])
     if engine.failure:
         raise engine.failure
+    if not engine.is_idle(0.1):
+        _exit()
+
+
+def _exit():
+    """Ends the process although the model's thread is busy: Python would wait for it."""
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _listen(host, port):
     """Returns a socket: it listens before the model is loaded, so that `/health/ready` answers."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = host == "::" and socket.has_dualstack_ipv6()  # all addresses, also those of IPv4
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server(
+            (host, port), family=family, backlog=2048, dualstack_ipv6=both
+        )
     except OSError as error:
         raise OSError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
     # Connections inherit it. asyncio sets it on its own sockets only, and without it each answer,
@@ -114,6 +131,13 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._engine.drain()
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Waits for answers, then answers 503, then ends the process whatever still runs."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(DRAIN_SECONDS, self._engine.stop)
+        loop.call_later(EXIT_SECONDS, _exit)
+        await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         return bool(self._engine.failure) or await super().on_tick(counter)

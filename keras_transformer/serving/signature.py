@@ -71,7 +71,7 @@ class Signature:
             raise RequestError(
                 400,
                 f"{self.name!r} takes {sorted(required)} and the options {sorted(self.defaults)}. "
-                f"Received: {shown(sorted(values))}",
+                f"Received: {shown(list(values))}",
             )
         columns = {name: to_array(name, value, self.inputs[name]) for name, value in values.items()}
         lines = self.lines(columns)

@@ -4,15 +4,17 @@ import base64
 import binascii
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from keras_transformer.serving.bodies import check_model_name, json_object
+from keras_transformer.serving.bodies import check_model_name, json_object, run
 from keras_transformer.serving.errors import RequestError, shown
 from keras_transformer.serving.signature import Signature, Spec, to_json
 
 VERSION = "1"
+MODEL_PATHS = ("/v1/models/{name}/versions/{version}", "/v1/models/{name}")
 DTYPES = {
     "string": "DT_STRING",
     "float32": "DT_FLOAT",
@@ -24,6 +26,8 @@ DTYPES = {
 
 async def status(request: Request) -> JSONResponse:
     """Answers whether the model can be called."""
+    if request.path_params["name"].endswith(":predict"):  # a GET; the route of POST has this path
+        raise HTTPException(405, headers={"Allow": "POST"})
     check_model_name(request)
     state = "AVAILABLE" if request.app.state.engine.is_ready else "UNLOADING"
     fine = {"error_code": "OK", "error_message": ""}
@@ -59,8 +63,12 @@ async def predict(request: Request) -> JSONResponse:
     name = body.get("signature_name") or "serving_default"
     signature = engine.model.signature(name)
     by_row = "instances" in body
-    values = _columns_of_rows(signature, body["instances"]) if by_row else _columns(signature, body)
-    outputs = await engine.run(name, {key: _decoded(value) for key, value in values.items()})
+    if by_row:
+        values = _columns_of_rows(signature, body["instances"], engine.limits)
+    else:
+        values = _columns(signature, body)
+    engine.limits.check(signature, values)  # before all of them are decoded
+    outputs = await run(request, name, {key: _decoded(value) for key, value in values.items()})
     plain = {key: to_json(array) for key, array in outputs.items()}
     request.state.rows = len(next(iter(plain.values())))
     answer: Any = plain
@@ -77,10 +85,11 @@ def _columns(signature, body):
     return {_only_input(signature): body["inputs"]}
 
 
-def _columns_of_rows(signature, rows):
+def _columns_of_rows(signature, rows, limits):
     """A row is an object, or the value of the only input."""
     if not isinstance(rows, list):
         raise RequestError(400, f"`instances` must be a list. Received: {shown(rows)}")
+    limits.check_lines(len(rows))
     if not rows:
         return {name: [] for name in signature.inputs if name not in signature.defaults}
     named = [row for row in rows if isinstance(row, dict) and not _is_bytes(row)]
@@ -103,9 +112,9 @@ def _is_bytes(value):
 
 
 def _decoded(value):
-    """Replaces `{"b64": ...}` by bytes, in nested lists."""
+    """Replaces `{"b64": ...}` by bytes in a list; text is never nested deeper."""
     if isinstance(value, list):
-        return [_decoded(element) for element in value]
+        return [one if isinstance(one, list) else _decoded(one) for one in value]
     if not _is_bytes(value):
         return value
     try:
@@ -129,7 +138,7 @@ def _tensor(name: str, spec: Spec) -> dict[str, Any]:
 
 
 routes = [
-    Route("/v1/models/{name}:predict", predict, methods=["POST"]),
-    Route("/v1/models/{name}/metadata", metadata),
-    Route("/v1/models/{name}", status),
+    *(Route(f"{path}:predict", predict, methods=["POST"]) for path in MODEL_PATHS),
+    *(Route(f"{path}/metadata", metadata) for path in MODEL_PATHS),
+    *(Route(path, status) for path in reversed(MODEL_PATHS)),
 ]

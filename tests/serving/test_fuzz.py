@@ -12,7 +12,11 @@ from tests.serving.stand_in import NAN, REFUSED, translation_of
 
 pytestmark = pytest.mark.tensorflow_only
 DESCRIPTION = json.loads((status.HERE / "openapi.json").read_text("utf-8"))
-POSTS = [path for path, item in DESCRIPTION["paths"].items() if "post" in item]
+POSTS = [
+    path
+    for path, item in DESCRIPTION["paths"].items()
+    if "post" in item and "{version}" not in path  # the same function
+]
 HOSTILE = [
     *("", " ", "\n", "\x00", "\t\x01\x7f", "\u2028", "\ufeff", "\ufffe", "\ud800", "\U0010ffff"),
     *("</s>", "<s>", "<pad>", "<unk>", "[MASK]", "▁", "שלום עולם", "e\u0301\u0323", "👩‍👩‍👧"),

@@ -71,11 +71,42 @@ def test_libretranslate_gives_at_most_as_many_alternatives_as_the_beam_has(clien
     assert many == {"translatedText": ["A", ""], "alternatives": [["A!", "A!!", "A!!!"], []]}
 
 
-def test_libretranslate_takes_a_form(client):
-    form = {"q": "ein Hund & größer", "source": "en", "target": "de", "alternatives": "1"}
-    response = client.post("/translate", data=form)
-    translation = "EIN HUND & GRÖSSER"
-    assert response.json() == {"translatedText": translation, "alternatives": [translation + "!"]}
+FORM = "application/x-www-form-urlencoded"
+# Content type, body -> status and translation, or what the error says.
+FORMS = [
+    (FORM, "q=ein+Hund+%26+gr%C3%B6%C3%9Fer&source=en&target=de", 200, "EIN HUND & GRÖSSER"),
+    (FORM, "q=größer".encode(), 200, "GRÖSSER"),
+    (FORM, "q=one&q=two&target=de", 200, ["ONE", "TWO"]),
+    (FORM, "q=&api_key=", 200, ""),
+    (FORM + "; charset=UTF-8", "q=gr%C3%B6%C3%9Fer", 200, "GRÖSSER"),
+    (FORM, "q=gr%F6%DFer", 400, "The form must be UTF-8. Received: b'\\xf6\\xdfer'"),
+    (FORM, "q=größer".encode("latin-1"), 400, "The form must be UTF-8"),
+    (FORM, "q=a&target=de&target=fr", 400, "'target' must be given once. Received: 2 values"),
+    (FORM, "q=a&source=", 400, "`source` must be 'auto' or 'en'. Received: ''"),
+    (FORM, "text=a", 400, "missing q"),
+    (FORM + "; charset=iso-8859-1", "q=gr%F6%DFer", 415, "must be UTF-8. Received: 'iso-8859-1'"),
+    (FORM, ' {"q": "größer"}'.encode(), 200, "GRÖSSER"),  # `curl -d` says so of JSON
+    (None, '{"q": "größer"}'.encode(), 200, "GRÖSSER"),
+    ("text/plain", '{"q": "größer"}'.encode(), 200, "GRÖSSER"),
+    ("application/json; charset=latin-1", b'{"q": "gr\xf6\xdfer"}', 415, "must be UTF-8"),
+    ("application/json", b'{"q": "gr\xf6\xdfer"}', 400, "The body must be JSON"),
+]
+
+
+@pytest.mark.parametrize(("kind", "body", "status", "expected"), FORMS)
+def test_libretranslate_reads_a_form_right_or_refuses_it(client, kind, body, status, expected):
+    headers = {"Content-Type": kind} if kind else {}
+    response = client.post("/translate", content=body, headers=headers)
+    assert response.status_code == status
+    if status == 200:
+        assert response.json() == {"translatedText": expected}
+    else:
+        assert expected in response.json()["error"]
+
+
+def test_libretranslate_takes_null_for_a_missing_field(client):
+    body = dict.fromkeys(("source", "target", "format", "alternatives"))
+    assert post(client, "/translate", {"q": "a", **body}) == {"translatedText": "A"}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +139,7 @@ def test_models_without_languages_and_alternatives_are_served(model):
 
     with client_of(Plain) as client:
         assert client.get("/languages").json() == []
-        body = {"q": "a", "source": "xx", "target": "yy", "alternatives": 3}
+        body = {"q": "a", "source": "auto", "alternatives": 3}
         assert post(client, "/translate", body) == {"translatedText": "A", "alternatives": []}
 
 
@@ -182,6 +213,15 @@ def test_tf_serving_describes_the_model(client):
     assert metadata["model_spec"]["name"] == "stand_in"
     described = metadata["metadata"]["signature_def"]["signature_def"]
     assert described["detokenize"]["inputs"]["token_ids"]["dtype"] == "DT_INT32"
+    assert client.get(f"{TFS}/versions/1").json()["model_version_status"] == status
+    assert client.get(f"{TFS}/versions/1/metadata").json() == metadata
+    assert post(client, f"{TFS}/versions/1:predict", {"instances": LINES}) == {"predictions": ROWS}
+    for path in (f"{TFS}/versions/2", f"{TFS}/versions/2/metadata"):
+        assert "the version 1. Received: '2'" in client.get(path).json()["error"]
+    assert "the version 1" in error(client, f"{TFS}/versions/2:predict", 404, json={})
+    for path in (f"{TFS}:predict", f"{TFS}/versions/1:predict"):
+        response = client.get(path)
+        assert response.status_code == 405 and response.headers["allow"] == "POST"
     size = {"size": "-1", "name": ""}
     shape = {"dim": [size, size], "unknown_rank": False}
     assert described["detokenize"]["inputs"]["token_ids"]["tensor_shape"] == shape
@@ -338,6 +378,7 @@ def test_limits_are_named_with_what_was_received(model):
         limits = client.get("/model_card").json()["limits"]
         assert limits == {
             "max_line_chars": 10, "max_lines": 3, "max_body_bytes": 500, "max_queue": 3,
+            "max_receive_seconds": 10,
         }  # fmt: skip
 
 

@@ -1,0 +1,82 @@
+"""HTTP connections with a time limit for requests that do not arrive completely."""
+
+import asyncio
+import json
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+STOP_SECONDS = 1
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if a request takes too long from its first byte to its last.
+
+    Once a request is complete, it may wait as long as it needs for its answer.
+
+    Attributes:
+        max_seconds: float.
+    """
+
+    max_seconds = 10.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._set_timer(self.max_seconds)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:  # of the next request, which arrived before
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._cancel_timer()
+
+    def shutdown(self) -> None:
+        """Begins to close: a request that is incomplete has a second for its rest."""
+        super().shutdown()
+        if self._timer:
+            self._cancel_timer()
+            self._set_timer(STOP_SECONDS)
+
+    def _watch(self):
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._cancel_timer()
+        elif not self._timer:
+            self._set_timer(self.max_seconds)
+
+    def _set_timer(self, seconds):
+        self._timer = self.loop.call_later(seconds, self._end)
+
+    def _cancel_timer(self):
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self):
+        if self.cycle and not self.cycle.response_complete:
+            # The application waits for the body: it sees a client that is gone.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        has_begun = self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]
+        if has_begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            message = f"A request must arrive within {self.max_seconds:g} s. Try again."
+            headers = [("content-type", "application/json"), ("connection", "close")]
+            for event in (
+                h11.Response(status_code=408, reason=b"Request Timeout", headers=headers),
+                h11.Data(data=json.dumps({"error": message}).encode()),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def connection_class(seconds: float) -> type[Connection]:
+    """Returns the class of connections with a limit."""
+    return type("Connection", (Connection,), {"max_seconds": seconds})

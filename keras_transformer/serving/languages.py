@@ -1,0 +1,101 @@
+"""What languages a model translates, as its card says, and what a request may ask for."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.serving.errors import RequestError, shown
+
+# The names of languages for people; other languages are shown by their code.
+NAMES = {
+    **{"ar": "Arabic", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek"},
+    **{"en": "English", "es": "Spanish", "fi": "Finnish", "fr": "French", "he": "Hebrew"},
+    **{"hi": "Hindi", "hu": "Hungarian", "it": "Italian", "ja": "Japanese", "ko": "Korean"},
+    **{"nl": "Dutch", "no": "Norwegian", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian"},
+    **{"ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese"},
+    **{"zh": "Chinese"},
+}
+ANY_SOURCE = "auto"
+UNTAGGED = ("tokenize", "detokenize")
+# As the model reads it: behind white space, up to the first "<<".
+SPACES = r"[\t\n\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*"
+TAG = re.compile(f"{SPACES}(>>.*?<<)", re.DOTALL)
+
+
+def described(card: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the source language with its targets, as LibreTranslate; nothing without targets."""
+    code, targets = card.get("source_language") or ANY_SOURCE, _targets(card)
+    return [{"code": code, "name": NAMES.get(code, code), "targets": targets}] if targets else []
+
+
+def target_language(card: dict[str, Any], source: object, target: object) -> str | None:
+    """Returns the language that the model must be told, or `None` if it has one target language.
+
+    Args:
+        card: dict, the model card.
+        source, target: what the request asks for; `None` if it does not.
+
+    Raises:
+        RequestError: if the model does not translate so, or the request must choose a target.
+    """
+    _check("source", source, [card.get("source_language")], ANY_SOURCE)
+    _check("target", target, _targets(card))
+    if not card.get("target_languages"):
+        return None
+    if target is None:
+        raise RequestError(400, f"`target` must be {_any_of(_targets(card))}. Received: none")
+    return str(target)
+
+
+def check_tags(card: dict[str, Any], signature: str, columns: dict[str, np.ndarray]) -> None:
+    """Raises `RequestError` if the model would refuse a target language, or a tag of a line.
+
+    Args:
+        card: dict, the model card.
+        signature: str, its name.
+        columns: dict from names of inputs to arrays.
+    """
+    codes = card.get("target_languages")
+    if not codes or signature in UNTAGGED:
+        return
+    languages = [one.decode("utf-8", "replace") for one in columns.get("target_language", [b""])]
+    for language in set(languages) - {""}:
+        _check("target_language", language, codes)
+    tags = [f">>{code}<<" for code in codes]
+    for number, line in enumerate(columns.get("text", columns.get("source", ()))):
+        found = TAG.match(text := line.decode("utf-8", "replace"))
+        if not found:
+            continue
+        asked = languages[number % len(languages)]
+        allowed = [f">>{asked}<<"] if asked else tags
+        second = TAG.match(text, found.end())
+        if found[1] not in allowed or (second and second[1] in tags):
+            raise RequestError(
+                400,
+                f"A line must begin with at most one tag: {_any_of(allowed)}. "
+                f"Received: line {number + 1}, {shown(text)}",
+            )
+
+
+def _targets(card):
+    one = card.get("target_language")
+    return card.get("target_languages") or ([one] if one else [])
+
+
+def _check(field, given, codes, *others):
+    codes = [code for code in codes if code]
+    if given is None or given in codes or given in others:
+        return
+    if codes:
+        must = f"`{field}` must be {_any_of([*others, *codes])}."
+    else:
+        must = (
+            f"The model card names no {field} language: leave `{field}` out, or export the model "
+            f"with `--{field}-language`."
+        )
+    raise RequestError(400, f"{must} Received: {shown(given)}")
+
+
+def _any_of(codes):
+    return " or ".join(map(repr, codes))

@@ -1,0 +1,191 @@
+"""Requests that nobody waits for, or that are refused, cost next to nothing."""
+
+import asyncio
+import collections
+import json
+import sys
+
+import pytest
+
+from keras_transformer.serving.app import build_app
+from keras_transformer.serving.engine import Engine
+from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.metrics import Metrics
+from tests.serving.plain_model import PlainModel
+
+PREDICT, INFER = "/v1/models/plain:predict", "/v2/models/plain/infer"
+MANY = 200_000
+MOST_CALLS = 5_000
+
+
+def tensor(name, datatype, shape, data):
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+
+def detokenize(ids):
+    return {"signature_name": "detokenize", "inputs": ids}
+
+
+def n_best(**inputs):
+    return {"signature_name": "translate_n_best", "inputs": inputs}
+
+
+# name: path, body. Each is refused with 413.
+FLOODS = {
+    "texts": ("/translate", {"q": [""] * MANY}),
+    "lines of a text": ("/translate", {"q": "\n" * MANY}),
+    "lines of texts": ("/translate", {"q": ["\n" * 99] * 9}),
+    "a long line": ("/translate", {"q": "é" * MANY}),
+    "fields of a form": ("/translate", "q=&" * MANY),
+    "rows": (PREDICT, {"instances": [""] * MANY}),
+    "rows with names": (PREDICT, {"instances": [{}] * MANY}),
+    "rows of base64": (PREDICT, {"instances": [{"b64": ""}] * (MANY // 4)}),
+    "a column": (PREDICT, {"inputs": [""] * MANY}),
+    "a column with a name": (PREDICT, {"inputs": {"text": [""] * MANY}}),
+    "an option": (PREDICT, n_best(text=["a"], n_best=[1] * MANY)),
+    "token ids": (PREDICT, detokenize([[1] * MANY])),
+    "rows of token ids": (PREDICT, detokenize([[1]] * MANY)),
+    "a prefix": (PREDICT, n_best(text=["a"], target_prefix=["b" * 2_000])),
+    "prefixes": (PREDICT, n_best(text=["a" * 1_001] * 2, target_prefix=["b", "b" * 1_000])),
+    "a tensor": (INFER, {"inputs": [tensor("text", "BYTES", [MANY], [""] * MANY)]}),
+    "a tensor beyond its shape": (INFER, {"inputs": [tensor("text", "BYTES", [1], [""] * MANY)]}),
+}
+
+
+async def ask(app, path, body, gone=None):
+    """Status and answer; the client closes the connection when the event `gone` is set."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    kind = b"application/json"
+    if isinstance(body, str):
+        content, kind = body.encode(), b"application/x-www-form-urlencoded"
+    scope = {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+        "headers": [(b"content-type", kind)], "query_string": b"", "root_path": "",
+        "http_version": "1.1", "scheme": "http",
+    }  # fmt: skip
+    messages, sent = [{"type": "http.request", "body": content, "more_body": False}], []
+
+    async def receive():
+        if messages:
+            return messages.pop()
+        await (gone or asyncio.Event()).wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+def serve(model, scenario, **limits):
+    """Runs `scenario(app, engine)` in the loop of a server."""
+
+    async def main():
+        engine = Engine(
+            lambda: model, limits=Limits(**limits), metrics=Metrics(), max_batch=8, max_wait=0.002
+        )
+        async with engine.running():
+            while not engine.is_ready:
+                await asyncio.sleep(0.01)
+            try:
+                return await asyncio.wait_for(scenario(build_app(engine), engine), 60)
+            finally:
+                model.may_run.set()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_flood_is_refused_before_its_elements_are_looked_at(name):
+    path, body = FLOODS[name]
+    calls = collections.Counter()
+
+    async def scenario(app, engine):
+        profile = sys.getprofile()
+        sys.setprofile(lambda frame, event, argument: calls.update([event]))
+        try:
+            return await ask(app, path, body)
+        finally:
+            sys.setprofile(profile)
+
+    status, answer = serve(PlainModel(), scenario)
+    assert status == 413 and " at most " in answer["error"], answer
+    assert calls["call"] + calls["c_call"] < MOST_CALLS
+
+
+NESTED = [
+    ("/translate", '{"q": %s}'),
+    ("/translate", '{"q": "a", "target": %s}'),
+    ("/translate", '{"q": "a", "alternatives": %s}'),
+    ("/translate", '{"q": "a", "format": %s}'),
+    ("/translate", "%s"),
+    (PREDICT, '{"instances": %s}'),
+    (PREDICT, '{"inputs": %s}'),
+    (PREDICT, '{"signature_name": "detokenize", "inputs": %s}'),
+    (PREDICT, '{"instances": ["a"], "signature_name": %s}'),
+    (INFER, '{"inputs": %s}'),
+    (INFER, '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": %s}]}'),
+]
+
+
+@pytest.mark.parametrize(("path", "around"), NESTED)
+def test_deeply_nested_json_is_400(path, around):
+    async def scenario(app, engine):
+        for levels in (30, 300, 500, 700, 900, 985, 1_000, 3_000, 100_000):
+            for value in ("[" * levels + "]" * levels, '{"a":' * levels + "1" + "}" * levels):
+                status, answer = await ask(app, path, (around % value).encode())
+                assert status == 400, (levels, answer)
+
+    serve(PlainModel(), scenario)
+
+
+def test_lines_of_clients_that_went_away_are_not_run_and_leave_the_queue():
+    model = PlainModel()
+
+    async def scenario(app, engine):
+        model.may_run.clear()
+        gone = asyncio.Event()
+        first = asyncio.create_task(ask(app, "/translate", {"q": "first"}))
+        while not model.runs.is_set():
+            await asyncio.sleep(0.01)
+        many = {"q": ["unwanted"] * 16}
+        left = [asyncio.create_task(ask(app, "/translate", many, gone)) for _ in range(4)]
+        stays = asyncio.create_task(ask(app, "/translate", {"q": "wanted"}))
+        while b"queue_rows 65.0" not in engine.metrics.text():
+            await asyncio.sleep(0.01)
+        gone.set()
+        assert {status for status, _ in await asyncio.gather(*left)} == {499}
+        assert b"queue_rows 1.0" in engine.metrics.text()
+        model.may_run.set()
+        return await asyncio.gather(first, stays)
+
+    answers = serve(model, scenario)
+    assert [answer["translatedText"] for _, answer in answers] == ["FIRST", "WANTED"]
+    assert model.batches == [["first"], ["wanted"]]
+
+
+def test_request_that_may_be_refused_shares_no_batch():
+    """A prefix, or a line that may be too long for a model that refuses such lines."""
+    model = PlainModel({"search": {"on_too_long": "error", "max_source_tokens": 8}})
+    bodies = [n_best(text=["a", "b"]), n_best(text=["c"]), n_best(text=["refused 1"])]
+    bodies += [n_best(text=["d"], target_prefix=["x"]), n_best(text=["e"], target_prefix=["x"])]
+
+    async def scenario(app, engine):
+        return await asyncio.gather(*(ask(app, PREDICT, body) for body in bodies))
+
+    answers = serve(model, scenario)
+    assert [status for status, _ in answers] == [200, 200, 400, 200, 200]
+    assert sorted(model.batches) == [["a", "b", "c"], ["d"], ["e"], ["refused 1"]]
+
+
+def test_batch_that_fails_is_run_once_more_by_requests():
+    model = PlainModel()
+    bodies = [{"q": ["a", "b"]}, {"q": ["refused", "c", "d"]}, {"q": "e"}]
+
+    async def scenario(app, engine):
+        return await asyncio.gather(*(ask(app, "/translate", body) for body in bodies))
+
+    answers = serve(model, scenario)
+    assert [status for status, _ in answers] == [200, 400, 200]
+    assert model.batches[1:] == [["a", "b"], ["refused", "c", "d"], ["e"]]

@@ -1,0 +1,102 @@
+"""What `/translate`, `/languages` and tags of lines make of the languages of a model card."""
+
+import pytest
+
+from tests.serving.clients import client_of
+from tests.serving.plain_model import PlainModel
+
+PAIR = {"source_language": "en", "target_language": "de"}
+SEVERAL = {"source_language": "en", "target_languages": ["deu", "fra"]}
+LIST = "`target` must be 'deu' or 'fra'. Received: "
+EXPORT = "names no {0} language: leave `{0}` out, or export the model with `--{0}-language`"
+TAG = "A line must begin with at most one tag: "
+ANY = TAG + "'>>deu<<' or '>>fra<<'. Received: line 1"
+
+# Card, fields beside `q`, line -> translation, or what the error says.
+ROWS = [
+    (PAIR, {}, "a", "A"),
+    (PAIR, {"source": "en", "target": "de"}, "a", "A"),
+    (PAIR, {"source": "auto", "target": None}, "a", "A"),
+    (PAIR, {"target": "de"}, ">>fra<< a", ">>FRA<< A"),  # a model without tags: text
+    (PAIR, {"target": "fr"}, "a", ValueError("`target` must be 'de'. Received: 'fr'")),
+    (PAIR, {"target": "DE"}, "a", ValueError("`target` must be 'de'. Received: 'DE'")),
+    (PAIR, {"target": ["de"]}, "a", ValueError("`target` must be 'de'. Received: ['de']")),
+    (PAIR, {"source": "es"}, "a", ValueError("`source` must be 'auto' or 'en'. Received: 'es'")),
+    ({}, {}, "a", "A"),
+    ({}, {"source": "auto"}, "a", "A"),
+    ({}, {"target": "de"}, "a", ValueError(EXPORT.format("target"))),
+    ({}, {"source": "en"}, "a", ValueError(EXPORT.format("source"))),
+    (SEVERAL, {"target": "fra"}, "a", "fraA"),
+    (SEVERAL, {"target": "deu", "source": "en"}, "a", "deuA"),
+    (SEVERAL, {"target": "fra"}, ">>fra<< a", "fra>>FRA<< A"),
+    (SEVERAL, {"target": "fra"}, ">> a", "fra>> A"),
+    (SEVERAL, {}, "a", ValueError(LIST + "none")),
+    (SEVERAL, {"target": None}, ">>fra<< a", ValueError(LIST + "none")),
+    (SEVERAL, {"target": "xx"}, "a", ValueError(LIST + "'xx'")),
+    (SEVERAL, {"target": ""}, "a", ValueError(LIST + "''")),
+    (SEVERAL, {"target": ">>fra<<"}, "a", ValueError(LIST + "'>>fra<<'")),
+    (SEVERAL, {"target": "fra"}, ">>deu<< a", ValueError(TAG + "'>>fra<<'. Received: line 1")),
+    (SEVERAL, {"target": "fra"}, " >>xx<<a", ValueError(TAG + "'>>fra<<'. Received: line 1")),
+    (SEVERAL, {"target": "fra"}, ">>fra<<>>deu<< a", ValueError(TAG)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("card", "fields", "line", "expected"), ROWS)
+def test_translate_is_into_the_language_asked_for_or_refused(card, fields, line, expected):
+    model = PlainModel(card)
+    with client_of(lambda: model) as client:
+        response = client.post("/translate", json={"q": line, **fields})
+    if isinstance(expected, ValueError):
+        assert response.status_code == 400 and str(expected) in response.json()["error"]
+        assert not model.batches, "refused before it is queued"
+    else:
+        assert response.json() == {"translatedText": expected}
+
+
+# Signature, inputs -> the error, or `None`.
+SIGNATURES = [
+    ("serving_default", {"text": ["a", ">>fra<< a"]}, None),
+    ("serving_default", {"text": [">>xx<< a"]}, ANY),
+    ("translate_n_best", {"text": ["a", ">>xx<< a"]}, TAG),
+    ("translate_n_best", {"text": ["a", ">>fra<< a"], "target_language": ["deu", "fra"]}, None),
+    ("translate_n_best", {"text": [">>fra<< a"], "target_language": ["deu"]}, TAG),
+    ("translate_n_best", {"text": [">>fra<< a"], "target_language": [""]}, None),
+    ("translate_n_best", {"text": ["a"], "target_language": ["xx"]}, "must be 'deu' or 'fra'"),
+]
+
+
+@pytest.mark.parametrize(("name", "inputs", "message"), SIGNATURES)
+def test_signatures_refuse_languages_and_tags_that_the_model_lacks(name, inputs, message):
+    model = PlainModel(SEVERAL)
+    body = {"signature_name": name, "inputs": inputs}
+    with client_of(lambda: model) as client:
+        response = client.post("/v1/models/plain:predict", json=body)
+    assert response.status_code == (400 if message else 200)
+    assert bool(model.batches) == (not message)
+    if message:
+        assert message in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ({}, []),
+        ({"source_language": "en"}, []),
+        (PAIR, [{"code": "en", "name": "English", "targets": ["de"]}]),
+        (SEVERAL, [{"code": "en", "name": "English", "targets": ["deu", "fra"]}]),
+        ({"target_language": "de"}, [{"code": "auto", "name": "auto", "targets": ["de"]}]),
+    ],
+)
+def test_languages_are_those_of_the_card(card, expected):
+    with client_of(lambda: PlainModel(card)) as client:
+        assert client.get("/languages").json() == expected
+
+
+def test_alternatives_repeat_neither_the_best_nor_each_other():
+    """The stand-in repeats each text, as exports did that count different tokens."""
+    with client_of(PlainModel) as client:
+        body = {"q": ["a", "b\nc"], "alternatives": 3}
+        assert client.post("/translate", json=body).json() == {
+            "translatedText": ["A", "B\nC"],
+            "alternatives": [["A!"], ["B!\nC!"]],
+        }
