@@ -26,7 +26,7 @@ DTYPES = {
 
 async def status(request: Request) -> JSONResponse:
     """Answers whether the model can be called."""
-    if request.path_params["name"].endswith(":predict"):  # a GET; the route of POST has this path
+    if request.url.path.endswith(":predict"):  # a GET of the path that POST has
         raise HTTPException(405, headers={"Allow": "POST"})
     check_model_name(request)
     state = "AVAILABLE" if request.app.state.engine.is_ready else "UNLOADING"

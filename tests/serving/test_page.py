@@ -407,6 +407,19 @@ def test_model_without_a_card_translates(page):
     page.press(Keys.ESCAPE)
 
 
+def test_model_of_several_languages_has_a_menu_and_gets_the_tag_of_the_chosen_one(page):
+    page.server.card = {**page_server.CARD, "target_languages": ["deu", "fra"]}
+    page.open()
+    assert page.texts("#language option") == ["German", "French"]
+    page.find("#source").send_keys("a dog")
+    page.wait(lambda: page.translations() == [">>DEU<< A DOG"])
+    page.find("#language").send_keys("French")
+    page.wait(lambda: page.translations() == [">>FRA<< A DOG"])
+    page.wait(lambda: ("search_tree", {"text": [">>fra<< a dog"]}) in page.server.requests)
+    page.find("#source").send_keys(Keys.HOME, ">>deu<< ")
+    page.wait(lambda: page.translations() == [">>DEU<< A DOG"])
+
+
 def test_reduced_motion_has_no_transitions(page):
     duration = "return getComputedStyle(document.querySelector('#output')).transitionDuration"
     assert page.run(duration) != "0s"
