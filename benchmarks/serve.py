@@ -11,22 +11,28 @@ this process. Every answer is compared with the answer that the line got when it
 - `--requests` requests of 16 clients: memory of the server after the first tenth and at the end.
 - More clients than a short queue holds: answers 503, and normal ones afterwards.
 - `kill -9` and a restart while 16 clients retry: all get their answers.
+- Floods, `--floods` alone: how long the line of one client and `/health` take alone, and beside
+  clients that send bodies of many empty lines, requests that they do not wait for, long prefixes,
+  or only the beginning of a request.
 
 Linux only.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import http.client
 import itertools
 import json
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 import numpy as np
 from decode_peers.timing import print_row, print_verdict, progress
@@ -38,6 +44,9 @@ WIDTHS = (8, 9, 9, 9, 12, 10)
 # Throughput with batching / without, at 16 clients; and growth of the memory.
 LEAST_GAIN, MOST_GROWTH = 3, 0.05
 OVERLOAD_CLIENTS, OVERLOAD_QUEUE = 64, 16
+FLOOD_CLIENTS, FLOOD_SECONDS = 4, 15
+# The line of another client: at most so many times what it takes alone, and one batch more.
+MOST_SLOWER, MOST_HEALTH_MS = 3, 100
 
 
 class Server:
@@ -85,6 +94,13 @@ class Client:
         answer = json.loads(response.read())
         return response.status, answer.get("translatedText")
 
+    def health(self, line):
+        """Returns as `translate`."""
+        self._connection.request("GET", "/health")
+        response = self._connection.getresponse()
+        response.read()
+        return response.status, None
+
     def translate_with_retries(self, line):
         """Returns the translation, although the server may be away or busy."""
         while True:
@@ -119,9 +135,9 @@ def send(port, lines, clients, work):
     return results, time.perf_counter() - began
 
 
-def timed(client, line):
+def timed(client, line, ask=Client.translate):
     began = time.perf_counter()
-    status, translation = client.translate(line)
+    status, translation = ask(client, line)
     return time.perf_counter() - began, status, translation
 
 
@@ -205,14 +221,92 @@ def restart(folder, lines, requests, expected):
     print_verdict(not wrong, what)
 
 
+def predict(signature, inputs):
+    """Returns the bytes of a request."""
+    body = json.dumps({"signature_name": signature, "inputs": inputs}).encode()
+    head = f"POST /v1/models/MODEL:predict HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
+
+
+def flood_requests(lines):
+    """{name: (bytes of a request, seconds that its client waits for the answer)}."""
+    batch = list(itertools.islice(itertools.cycle(lines), 32))
+    prefixes = {"text": batch, "target_prefix": [" ".join(lines)[:900]] * len(batch)}
+    return {
+        "nothing": (b"", 0),
+        "empty lines": (predict("serving_default", {"text": [""] * 250_000}), 60),
+        "clients that leave": (predict("serving_default", {"text": batch}), 0.05),
+        "long prefixes": (predict("translate_n_best", prefixes), 60),
+        "unfinished": (b"POST /translate HTTP/1.1\r\nHost: a\r\n", 60),
+    }
+
+
+def flood(port, request, patience, until):
+    """Sends a request again and again, each on a new connection."""
+    while request and time.perf_counter() < until:
+        with contextlib.suppress(OSError):
+            wait = min(patience, max(until - time.perf_counter(), 0.01))
+            with socket.create_connection(("127.0.0.1", port), timeout=wait) as connection:
+                connection.sendall(request)
+                connection.recv(1)
+
+
+def another_client(port, lines, until, ask):
+    """Returns the seconds of one client's requests, one after the other."""
+    client, seconds = Client(port), []
+    for line in itertools.cycle(lines):
+        if time.perf_counter() > until:
+            return seconds
+        taken, status, _ = timed(client, line, ask)
+        if status == 200:
+            seconds.append(taken)
+
+
+def floods(folder, lines):
+    """Prints how long another client waits beside each flood."""
+    print_row(WIDTHS, "", "p50, ms", "p99, ms", "answers", "health p99", "max, ms")
+    alone = None
+    with Server(folder) as server:
+        model = json.loads(
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/model_card").read()
+        )
+        batch_ms = one_batch_ms(server.port, lines)
+        for name, (request, patience) in flood_requests(lines).items():
+            request = request.replace(b"MODEL", model["model"].encode(), 1)
+            until = time.perf_counter() + FLOOD_SECONDS
+            with concurrent.futures.ThreadPoolExecutor(FLOOD_CLIENTS + 2) as pool:
+                for _ in range(FLOOD_CLIENTS):
+                    pool.submit(flood, server.port, request, patience, until)
+                asked = [pool.submit(another_client, server.port, lines, until, ask)
+                         for ask in (Client.translate, Client.health)]  # fmt: skip
+                translated, health = (np.array(one.result()) * 1e3 for one in asked)
+            p50, p99 = np.percentile(translated, (50, 99))
+            alone = alone or p99
+            health_p99 = np.percentile(health, 99)
+            cells = f"{p50:.0f}", f"{p99:.0f}", len(translated), f"{health_p99:.0f}"
+            print_row(WIDTHS, "", *cells, f"{health.max():.0f}")
+            is_fine = p99 <= MOST_SLOWER * alone + batch_ms and health_p99 <= MOST_HEALTH_MS
+            print_verdict(is_fine, f"beside {name}; one batch takes {batch_ms:.0f} ms")
+
+
+def one_batch_ms(port, lines):
+    """Returns the milliseconds of the slowest of a few requests of 32 lines."""
+    batch = list(itertools.islice(itertools.cycle(lines), 32))
+    return max(timed(Client(port), batch)[0] for _ in range(4)) * 1e3
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--served", required=True, help="exported folder")
     parser.add_argument("--source", type=pathlib.Path, required=True, help="file of sentences")
     parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--floods", action="store_true", help="measure the floods alone")
     arguments = parser.parse_args()
     folder, requests = arguments.served, arguments.requests
     lines = list(dict.fromkeys(arguments.source.read_text("utf-8").splitlines()))[:requests]
+    if arguments.floods:
+        floods(folder, lines)
+        return
     with progress(2 * len(CLIENTS) + 4) as show:
         with Server(folder) as server:
             show("each line alone")
@@ -226,6 +320,7 @@ def main():
         for work in (soak, overload, restart):
             show(work.__name__)
             work(folder, lines, requests if work is soak else requests // 40, expected)
+    floods(folder, lines)
 
 
 if __name__ == "__main__":
