@@ -1,10 +1,17 @@
 """What `/translate`, `/languages` and tags of lines make of the languages of a model card."""
 
+import contextlib
+
+import numpy as np
 import pytest
 
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.languages import check_tags
+from tests.decoding.test_tags import ROWS as MODEL_ROWS
 from tests.serving.clients import client_of
 from tests.serving.plain_model import PlainModel
 
+pytestmark = pytest.mark.tensorflow_only
 PAIR = {"source_language": "en", "target_language": "de"}
 SEVERAL = {"source_language": "en", "target_languages": ["deu", "fra"]}
 LIST = "`target` must be 'deu' or 'fra'. Received: "
@@ -100,3 +107,14 @@ def test_alternatives_repeat_neither_the_best_nor_each_other():
             "translatedText": ["A", "B\nC"],
             "alternatives": [["A!"], ["B!\nC!"]],
         }
+
+
+def test_server_refuses_the_tags_that_the_model_refuses():
+    """The rows of the test of the model: what its graph raises an error for, and nothing else."""
+    for line, option, codes, expected in MODEL_ROWS:
+        columns = {"text": np.array([b"two", line.encode()], object)}
+        if option:
+            columns["target_language"] = np.array([option.encode()], object)
+        is_refused = codes and isinstance(expected, ValueError)
+        with pytest.raises(RequestError) if is_refused else contextlib.nullcontext():
+            check_tags({"target_languages": list(codes)}, "translate_n_best", columns)
