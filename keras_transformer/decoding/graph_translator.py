@@ -301,8 +301,12 @@ class GraphTranslator:
         def score_batch(source, target):
             return (tf.reduce_sum(score_model(self.model, source, target), axis=1),)
 
-        # Those that are too long are not computed.
-        kept = [column[:, :most] for column in columns]
+        # Those that are too long are not computed: their first token stands for them.
+        computed = tf.where(longest <= most, longest, 1)[:, None]
+        kept = [
+            tf.ragged.boolean_mask(column, tf.ragged.range(column.row_lengths()) < computed)
+            for column in columns
+        ]
         specs = [tf.TensorSpec([None], tf.float32)]
         (log_probs,) = map_batches(score_batch, kept, [], self.model.config.pad_token_id, specs)
         log_probs = tf.where(longest <= most, log_probs, float("nan"))

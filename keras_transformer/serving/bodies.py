@@ -75,7 +75,7 @@ def _form(body, most_fields):
         raise RequestError(
             413, f"A form may have at most {most_fields} fields. Send several requests."
         ) from error
-    fields: dict[str, Any] = {}
+    fields = {}
     for name, value in pairs:
         fields.setdefault(name, []).append(value)
     for name, values in fields.items():
