@@ -54,7 +54,7 @@ def serve(
         OSError: if the server cannot listen there.
         Exception: what the model raised while it was loaded.
     """
-    listener = _listen(host, port)
+    listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
     engine = Engine(
@@ -91,10 +91,18 @@ def _exit():
     os._exit(0)
 
 
-def _listen(host, port):
-    """Returns a socket: it listens before the model is loaded, so that `/health/ready` answers."""
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a socket. It listens before the model is loaded, so that `/health/ready` answers.
+
+    Args:
+        host: str, an address of IPv4 or IPv6; "::" for all addresses of both.
+        port: int; 0 for any free one.
+
+    Raises:
+        OSError: if the address is not of this machine, or the port is in use.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    both = host == "::" and socket.has_dualstack_ipv6()  # all addresses, also those of IPv4
+    both = host == "::" and socket.has_dualstack_ipv6()
     try:
         listener = socket.create_server(
             (host, port), family=family, backlog=2048, dualstack_ipv6=both

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keras_transformer.serving.server import EXIT_SECONDS
+from keras_transformer.serving.server import EXIT_SECONDS, listen
 
 BODY = b"Host: a\r\nContent-Length: 99\r\n\r\n{"
 UNFINISHED = {
@@ -132,3 +132,10 @@ def test_requests_that_do_not_arrive_are_closed_and_hold_no_sigterm(start):
     assert server.stop() < EXIT_SECONDS - 4
     for connection in waiting:
         connection.close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_all_addresses_of_ipv6_are_also_those_of_ipv4():
+    with listen("::", 0) as listener:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listener.getsockname()[1]), timeout=5).close()
