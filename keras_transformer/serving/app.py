@@ -10,13 +10,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from keras_transformer.serving import libretranslate, open_inference, status, tf_serving
+from keras_transformer.serving import libretranslate, status, tf_serving
 from keras_transformer.serving.bodies import error_response
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.errors import RequestError, shown
 from keras_transformer.serving.observation import Observation
 
-ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes, *open_inference.routes]
+ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes]
 
 
 def build_app(engine: Engine, cors_origins: Sequence[str] = ()) -> Starlette:

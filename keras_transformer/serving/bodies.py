@@ -1,4 +1,4 @@
-"""What the protocols share: bodies of requests, the name of the model, answers with errors."""
+"""What the protocols share: bodies of requests, answers with errors."""
 
 import asyncio
 import json
@@ -134,22 +134,7 @@ async def _client_is_gone(request):
         pass
 
 
-def check_model_name(request: Request) -> str:
-    """Returns the name of the model.
-
-    Raises:
-        RequestError: if the path has another, or another version than 1.
-    """
-    version = request.path_params.get("version", "1")
-    if version != "1":
-        raise RequestError(404, f"The model has the version 1. Received: {shown(version)}")
-    name, received = request.app.state.engine.model.name, request.path_params["name"]
-    if received != name:
-        raise RequestError(404, f"The model is called {name!r}. Received: {shown(received)}")
-    return name
-
-
 def error_response(status: int, message: str) -> JSONResponse:
-    """Returns an error in the form that all three protocols have."""
+    """Returns an error in the form that both protocols have."""
     headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else None
     return JSONResponse({"error": message}, status, headers)

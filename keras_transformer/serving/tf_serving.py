@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from keras_transformer.serving.bodies import check_model_name, json_object, run
+from keras_transformer.serving.bodies import json_object, run
 from keras_transformer.serving.errors import RequestError, shown
 from keras_transformer.serving.signature import Signature, Spec, to_json
 
@@ -28,7 +28,7 @@ async def status(request: Request) -> JSONResponse:
     """Answers whether the model can be called."""
     if request.url.path.endswith(":predict"):  # a GET of the path that POST has
         raise HTTPException(405, headers={"Allow": "POST"})
-    check_model_name(request)
+    _check_model(request)
     state = "AVAILABLE" if request.app.state.engine.is_ready else "UNLOADING"
     fine = {"error_code": "OK", "error_message": ""}
     return JSONResponse(
@@ -38,7 +38,7 @@ async def status(request: Request) -> JSONResponse:
 
 async def metadata(request: Request) -> JSONResponse:
     """Answers the signatures."""
-    name = check_model_name(request)
+    name = _check_model(request)
     signatures = request.app.state.engine.model.signatures
     described = {key: _described(signature) for key, signature in signatures.items()}
     return JSONResponse(
@@ -51,7 +51,7 @@ async def metadata(request: Request) -> JSONResponse:
 
 async def predict(request: Request) -> JSONResponse:
     """Answers a call of a signature by rows (`instances`) or by columns (`inputs`)."""
-    check_model_name(request)
+    _check_model(request)
     engine = request.app.state.engine
     body = await json_object(request)
     if ("instances" in body) == ("inputs" in body):
@@ -77,6 +77,17 @@ async def predict(request: Request) -> JSONResponse:
     elif by_row:
         answer = [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
     return JSONResponse({"predictions" if by_row else "outputs": answer})
+
+
+def _check_model(request):
+    """Returns the name of the model, unless the path has another, or another version."""
+    version = request.path_params.get("version", VERSION)
+    if version != VERSION:
+        raise RequestError(404, f"The model has the version {VERSION}. Received: {shown(version)}")
+    name, received = request.app.state.engine.model.name, request.path_params["name"]
+    if received != name:
+        raise RequestError(404, f"The model is called {name!r}. Received: {shown(received)}")
+    return name
 
 
 def _columns(signature, body):

@@ -13,13 +13,9 @@ from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from tests.serving.plain_model import PlainModel
 
-PREDICT, INFER = "/v1/models/plain:predict", "/v2/models/plain/infer"
+PREDICT = "/v1/models/plain:predict"
 MANY = 200_000
 MOST_CALLS = 5_000
-
-
-def tensor(name, datatype, shape, data):
-    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
 
 
 def detokenize(ids):
@@ -47,8 +43,6 @@ FLOODS = {
     "rows of token ids": (PREDICT, detokenize([[1]] * MANY)),
     "a prefix": (PREDICT, n_best(text=["a"], target_prefix=["b" * 2_000])),
     "prefixes": (PREDICT, n_best(text=["a" * 1_001] * 2, target_prefix=["b", "b" * 1_000])),
-    "a tensor": (INFER, {"inputs": [tensor("text", "BYTES", [MANY], [""] * MANY)]}),
-    "a tensor beyond its shape": (INFER, {"inputs": [tensor("text", "BYTES", [1], [""] * MANY)]}),
 }
 
 
@@ -124,8 +118,6 @@ NESTED = [
     (PREDICT, '{"inputs": %s}'),
     (PREDICT, '{"signature_name": "detokenize", "inputs": %s}'),
     (PREDICT, '{"instances": ["a"], "signature_name": %s}'),
-    (INFER, '{"inputs": %s}'),
-    (INFER, '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": %s}]}'),
 ]
 
 

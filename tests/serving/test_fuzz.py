@@ -38,14 +38,6 @@ OPTIONS = {
     "token_ids": st.lists(st.lists(st.integers(-1, 2**31), max_size=3), max_size=3) | VALUES,
 }
 COLUMNS = st.fixed_dictionaries({"text": LISTS}, optional=OPTIONS) | VALUES
-TENSORS = st.fixed_dictionaries(
-    {
-        "name": st.sampled_from(["text", *OPTIONS]) | VALUES,
-        "shape": st.lists(st.integers(-1, 2**40), max_size=3) | st.just([1]) | VALUES,
-        "datatype": st.sampled_from(["BYTES", "INT32", "FP32"]) | VALUES,
-        "data": LISTS | OPTIONS["token_ids"],
-    }
-)
 # Almost right, which gets further than arbitrary JSON.
 BODIES = {
     "/translate": st.fixed_dictionaries(
@@ -63,14 +55,6 @@ BODIES = {
             "signature_name": SIGNATURES | VALUES,
             "instances": st.lists(COLUMNS, max_size=4) | LISTS,
             "inputs": COLUMNS,
-        },
-    ),
-    "/v2/models/{name}/infer": st.fixed_dictionaries(
-        {"inputs": st.lists(TENSORS, max_size=3) | VALUES},
-        optional={
-            "id": VALUES,
-            "parameters": st.fixed_dictionaries({"signature_name": SIGNATURES}) | VALUES,
-            "outputs": st.lists(st.fixed_dictionaries({"name": VALUES})) | VALUES,
         },
     ),
 }

@@ -9,7 +9,7 @@ from tests.serving.clients import client_of
 from tests.serving.stand_in import CARD, LINES, NAN, REFUSED, score_of, translation_of
 
 pytestmark = pytest.mark.tensorflow_only
-TFS, OIP = "/v1/models/stand_in", "/v2/models/stand_in"
+TFS = "/v1/models/stand_in"
 SCORES = [score_of(line) for line in LINES]
 TRANSLATIONS = [translation_of(line) for line in LINES]
 ROWS = [
@@ -31,10 +31,6 @@ def error(client, path, status, **request):
     assert response.status_code == status, response.text
     assert list(response.json()) == ["error"]
     return response.json()["error"]
-
-
-def tensor(name, datatype, data, shape=None):
-    return {"name": name, "datatype": datatype, "shape": shape or [len(data)], "data": data}
 
 
 # === LibreTranslate ===
@@ -203,6 +199,9 @@ def test_tf_serving_calls_signatures_with_matrices(client):
     body = {"signature_name": "detokenize", "inputs": [[97, 98], [99, 0]]}
     assert post(client, f"{TFS}:predict", body) == {"outputs": ["ab", "c"]}
     assert post(client, f"{TFS}:predict", {**body, "inputs": []}) == {"outputs": []}
+    body = {"signature_name": "tokenize", "inputs": ["ab", "c"]}
+    tokens = {"token_ids": [[97, 98], [99, 0]], "lengths": [2, 1]}
+    assert post(client, f"{TFS}:predict", body) == {"outputs": tokens}
 
 
 def test_tf_serving_describes_the_model(client):
@@ -267,89 +266,17 @@ def test_tf_serving_errors_say_what_to_send(client, body, message):
     assert message in error(client, f"{TFS}:predict", 400, json=body)
 
 
-# === Open Inference Protocol ===
-
-
-def test_open_inference_infers(client):
-    body = {"id": "42", "inputs": [tensor("text", "BYTES", LINES)]}
-    answer = post(client, f"{OIP}/infer", body)
-    outputs = answer.pop("outputs")
-    assert answer == {"id": "42", "model_name": "stand_in", "model_version": "1"}
-    assert {one["name"]: one for one in outputs} == {
-        "translation": tensor("translation", "BYTES", TRANSLATIONS),
-        "score": tensor("score", "FP32", SCORES),
-        "truncated": tensor("truncated", "BOOL", [False] * len(LINES)),
-    }
-
-
-def test_open_inference_takes_a_signature_and_gives_the_outputs_asked_for(client):
-    for data in ([97, 98, 99, 0], [[97, 98], [99, 0]]):
-        body = {
-            "parameters": {"signature_name": "detokenize"},
-            "inputs": [tensor("token_ids", "INT32", data, [2, 2])],
-            "outputs": [{"name": "text"}],
-        }
-        answer = post(client, f"{OIP}/infer", body)
-        assert answer["outputs"] == [tensor("text", "BYTES", ["ab", "c"])]
-    body = {
-        "parameters": {"signature_name": "tokenize"},
-        "inputs": [tensor("text", "BYTES", ["ab", "c"])],
-        "outputs": [{"name": "token_ids"}],
-    }
-    answer = post(client, f"{OIP}/infer", body)
-    assert answer["outputs"] == [tensor("token_ids", "INT32", [97, 98, 99, 0], [2, 2])]
-
-
-def test_open_inference_describes_server_and_model(client):
-    assert client.get("/v2/health/live").json() == {"live": True}
-    assert client.get("/v2/health/ready").json() == {"ready": True}
-    assert client.get("/v2").json()["name"] == "keras-transformer"
-    assert client.get(f"{OIP}/ready").json() == {"name": "stand_in", "ready": True}
-    metadata = client.get(OIP).json()
-    assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-    assert metadata["platform"] == "tensorflow_savedmodel"
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({}, "`inputs` must be a list of objects"),
-        ({"inputs": []}, "takes ['text']"),
-        ({"inputs": [{"name": 1}]}, "`inputs` must be a list of objects"),
-        ({"inputs": [tensor("x", "BYTES", ["a"])]}, "The inputs are ['text']. Received: 'x'"),
-        ({"inputs": [tensor("text", "FP32", ["a"])]}, "'text' must be BYTES. Received: 'FP32'"),
-        ({"inputs": [tensor("text", "BYTES", ["a"], [2])]}, "Received: 1 elements"),
-        ({"inputs": [tensor("text", "BYTES", ["a"], [-1])]}, "a `shape` of 1 sizes"),
-        ({"inputs": [tensor("text", "BYTES", ["a"], [1, 1])]}, "a `shape` of 1 sizes"),
-        ({"inputs": [tensor("text", "BYTES", [1])]}, "'text' must be a list of text (string)"),
-        ({"inputs": [], "parameters": 1}, "`parameters` must be an object"),
-        ({"inputs": [], "outputs": [{"name": "x"}]}, "The outputs are ['score'"),
-        ({"inputs": [], "parameters": {"signature_name": "x"}}, "the signatures"),
-    ],
-)
-def test_open_inference_errors_say_what_to_send(client, body, message):
-    assert message in error(client, f"{OIP}/infer", 400, json=body)
-
-
-def test_open_inference_refuses_a_shape_that_no_memory_holds(client):
-    body = {
-        "parameters": {"signature_name": "detokenize"},
-        "inputs": [tensor("token_ids", "INT32", [], [10**12, 0])],
-    }
-    assert "at most 128 lines" in error(client, f"{OIP}/infer", 413, json=body)
-
-
-# === All of them ===
-
-
-def test_another_model_is_not_found(client):
-    for path in ("/v1/models/other:predict", "/v2/models/other/infer"):
-        assert "The model is called 'stand_in'" in error(client, path, 404, json={})
-    for path in ("/v1/models/other", "/v1/models/other/metadata", "/v2/models/other"):
+def test_tf_serving_has_no_other_model(client):
+    other = "/v1/models/other"
+    assert "The model is called 'stand_in'" in error(client, f"{other}:predict", 404, json={})
+    for path in (other, f"{other}/metadata"):
         assert client.get(path).status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/translate", f"{TFS}:predict", f"{OIP}/infer"])
+# === Both of them ===
+
+
+@pytest.mark.parametrize("path", ["/translate", f"{TFS}:predict"])
 def test_bodies_that_are_not_objects_are_refused(client, path):
     for body in (b"", b"\xff", b"[1]", b'{"q": NaN}', b"1" * 5000, b'"' + b"\\ud800" * 50 + b'"'):
         assert "The body must be" in error(client, path, 400, content=body)
