@@ -11,7 +11,7 @@ from keras_transformer.cli.errors import import_tensorflow, one_line_errors
 commands = typer.Typer()
 
 # The requirements of the extra `serve`.
-REQUIREMENTS = "'starlette>=1.0,<2' 'uvicorn>=0.40,<1' 'prometheus-client>=0.22,<1'"
+REQUIREMENTS = "'starlette>=1.0,<2' 'uvicorn>=0.40,<1' 'h11>=0.16,<1' 'prometheus-client>=0.22,<1'"
 
 FolderArgument = Annotated[
     Path,

@@ -376,7 +376,8 @@ def foreign_model():
 @pytest.mark.parametrize("model", [b"", b"not a model", foreign_model], ids=["", "text", "foreign"])
 def test_bytes_that_train_did_not_write_raise(model):
     with pytest.raises(
-        ValueError, match="`model` must be a (SentencePiece model|file that `Tokenizer.train`)"
+        ValueError,
+        match="`model` must be a (whole SentencePiece model|file that `Tokenizer.train`)",
     ):
         Tokenizer(model() if callable(model) else model)
 
