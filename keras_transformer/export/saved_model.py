@@ -14,7 +14,6 @@ import tensorflow as tf
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.export.compact_graph import compact_saved_model
 from keras_transformer.export.serving_files import write_serving_files
 from keras_transformer.export.signatures import Signatures
 
@@ -118,10 +117,7 @@ def export_saved_model(
     module = Signatures(translator, frozen)
     # The log would name the temporary folder.
     with atomic_folder(path) as written, _quiet():
-        # Nobody trains a SavedModel, so it needs no gradients.
-        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-        tf.saved_model.save(module, str(written), module.functions, options)
-        compact_saved_model(written)
+        tf.saved_model.save(module, str(written), module.functions)
         write_serving_files(written, translator, module, card or {}, examples)
     return path
 
