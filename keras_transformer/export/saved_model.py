@@ -79,8 +79,9 @@ def export_saved_model(
     folder, as TensorFlow Serving expects.
 
     Beside the graph are `model_card.json`, `examples.jsonl` and, for TensorFlow Serving,
-    `batching_params.pbtxt` and `assets.extra/tf_serving_warmup_requests`. Files that a user added
-    to the folder are deleted with the old model.
+    `batching_params.pbtxt` and, if `tensorflow-serving-api` is installed,
+    `assets.extra/tf_serving_warmup_requests`. Files that a user added to the folder are deleted
+    with the old model.
     If `path` is a symbolic link, the folder that it points to is replaced.
 
     Args:

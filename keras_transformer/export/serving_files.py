@@ -3,7 +3,7 @@
 - `model_card.json`: what the model is.
 - `examples.jsonl`: lines with their translations and scores, see `keras-transformer verify`.
 - `assets.extra/tf_serving_warmup_requests`: requests that TensorFlow Serving runs before it answers
-  any, so that the first user does not wait.
+  any, so that the first user does not wait. Needs the package `tensorflow-serving-api`.
 - `batching_params.pbtxt`: how TensorFlow Serving joins requests.
 """
 
@@ -12,6 +12,7 @@ import importlib.metadata
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -65,12 +66,10 @@ def write_serving_files(
     text = "".join(_json(pair) + "\n" for pair in pairs)
     (folder / "examples.jsonl").write_text(text, "utf-8")
     (folder / "batching_params.pbtxt").write_text(BATCHING, "utf-8")
-    (folder / "assets.extra").mkdir()
-    with tf.io.TFRecordWriter(str(folder / "assets.extra" / "tf_serving_warmup_requests")) as file:
-        options = Options.default(translator.settings, most_hypotheses(translator.settings))
-        languages = getattr(translator.source_tokenizer, "languages", [])
-        for name, inputs in _warm_up_requests(words, options, languages):
-            file.write(_prediction_log(card["name"], name, inputs))
+    options = Options.default(translator.settings, most_hypotheses(translator.settings))
+    languages = getattr(translator.source_tokenizer, "languages", [])
+    requests = _warm_up_requests(words, options, languages)
+    _write_warm_up(folder / "assets.extra" / "tf_serving_warmup_requests", card["name"], requests)
 
 
 def _model_card(translator, signatures):
@@ -125,28 +124,30 @@ def _warm_up_requests(words, options, languages):
         yield "align", {"text": line, "target": line}
 
 
-def _prediction_log(model, signature, inputs):
-    """Returns a serialized `tensorflow.serving.PredictionLog`, whose package is not needed here.
+def _write_warm_up(file, model, requests):
+    """Writes requests, given as names of signatures and inputs, with TensorFlow Serving's messages.
 
-    The numbers are those of the fields in the `.proto` files of TensorFlow Serving.
+    Without their package, it writes nothing and says so.
     """
-    tensors = {
-        name: tf.make_tensor_proto(each).SerializeToString() for name, each in inputs.items()
-    }
-    spec = _field(1, model.encode()) + _field(3, signature.encode())
-    request = _field(1, spec)
-    for name, tensor in tensors.items():
-        request += _field(2, _field(1, name.encode()) + _field(2, tensor))
-    return _field(6, _field(1, request))
-
-
-def _field(number, content):
-    """Returns a field of bytes in the wire format of protocol buffers."""
-    size, length = len(content), b""
-    while size > 127:
-        length += bytes([size & 127 | 128])
-        size >>= 7
-    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+    try:
+        from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+    except ImportError:
+        warnings.warn(
+            "The folder has no warm-up requests for TensorFlow Serving; to add them, install "
+            "`tensorflow-serving-api` and export again. Everything else is there.",
+            stacklevel=4,  # the call of `export_saved_model`
+        )
+        return
+    file.parent.mkdir()
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for signature, inputs in requests:
+            log = PredictionLog()
+            request = log.predict_log.request
+            request.model_spec.name = model
+            request.model_spec.signature_name = signature
+            for name, tensor in inputs.items():
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
+            writer.write(log.SerializeToString())
 
 
 def _json(value, **options):

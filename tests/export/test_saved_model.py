@@ -354,7 +354,11 @@ def replaced(exported, tmp_path_factory):
         made.model, made.source_tokenizer, beam_size=1, max_source_tokens=5, on_too_long="truncate"
     )
     old = (folder / "served").stat().st_ino
-    assert export_saved_model(translator, folder / "latest", frozen=True) == folder / "latest"
+    with pytest.MonkeyPatch.context() as patch, pytest.warns(UserWarning) as warned:
+        patch.setitem(sys.modules, prediction_log_pb2.__name__, None)  # as if not installed
+        assert export_saved_model(translator, folder / "latest", frozen=True) == folder / "latest"
+    (said,) = warned
+    assert "install `tensorflow-serving-api`" in str(said.message) and said.filename == __file__
     assert (folder / "served").stat().st_ino != old
     return translator, folder
 
@@ -363,6 +367,7 @@ def test_export_replaces_a_saved_model_but_nothing_else(replaced):
     translator, folder = replaced
     assert (folder / "latest").is_symlink() and not (folder / "served").is_symlink()
     assert tf.saved_model.contains_saved_model(str(folder / "served"))
+    assert not (folder / "served" / "assets.extra").exists(), "see the warning"
     names = {entry.name for entry in folder.iterdir()}
     assert names == {"served", "latest"}, "temporary files are left"
     (folder / "precious").mkdir()
