@@ -38,7 +38,6 @@ def doctor(
         from keras_transformer.runs.recipe import Recipe
 
         parsed = Recipe.load(recipe, changes or ())
-        parsed.check_lengths()
         import_tensorflow()
         from keras_transformer.runs.doctor import CHECKS, run_checks
 
@@ -72,7 +71,6 @@ def train(
         from keras_transformer.runs.recipe import Recipe
 
         parsed = Recipe.load(recipe, changes or ())
-        parsed.check_lengths()
         import_tensorflow()
         from keras_transformer.runs.callbacks import NonFiniteLossError
         from keras_transformer.runs.fit_scope import TrainingInterrupted

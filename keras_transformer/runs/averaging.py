@@ -99,8 +99,6 @@ def last_to_average(folder, number):
 
 def _equally_spaced(paths, positions, distance):
     """The longest prefix of the paths whose neighbouring positions are `distance` apart."""
-    if distance is None and len(positions) > 1:  # a run of an earlier version
-        distance = positions[0] - positions[1]
     gaps = [n for n, (a, b) in enumerate(itertools.pairwise(positions), 1) if a - b != distance]
     return paths[: min(gaps, default=len(paths))]
 

@@ -18,9 +18,6 @@ from keras_transformer.runs.checkpoint_file import (
 from keras_transformer.training.best_epoch import ranked
 from keras_transformer.types import Path, PrintFn
 
-# Temporary files of killed processes; the second pattern is that of earlier versions.
-PARTIAL_FILES = (".partial.checkpoint-*.npz", ".checkpoint-*.npz.partial")
-
 
 class CheckpointFolder:
     """The checkpoints of a run. `checkpoint-00001234.npz` is the one after 1234 updates.
@@ -97,9 +94,8 @@ class CheckpointFolder:
         if step < 0:
             raise ValueError(f"`step` must not be negative. Received: step={step}")
         self.path.mkdir(parents=True, exist_ok=True)
-        for pattern in PARTIAL_FILES:
-            for stale in self.path.glob(pattern):
-                stale.unlink()
+        for stale in self.path.glob(".partial.checkpoint-*.npz"):  # of a killed process
+            stale.unlink()
         path = self.path_of(step)
         stored = {**metadata, "score": None if score is None else float(score)}
         if kinds:
@@ -126,8 +122,12 @@ class CheckpointFolder:
 
     def last(self, n: int, kind: str | None = None) -> list[pathlib.Path]:
         """Returns the `n` newest checkpoints, the newest first; with `kind`, those of this kind."""
-        metadata = self.metadata().items()
-        return [path for path, values in metadata if kind is None or kind in _kinds(values)][:n]
+        metadata = self.metadata()
+        return [
+            path
+            for path, values in metadata.items()
+            if kind is None or kind in values.get("kinds", ["epoch"])
+        ][:n]
 
     def best(self, n: int) -> list[pathlib.Path]:
         """Returns the `n` best checkpoints, the best first; equal scores: the earlier first."""
@@ -189,9 +189,3 @@ def step_of(path: Path) -> int:
     """Returns the number of updates in the name of a checkpoint; -1 for any other name."""
     match = re.fullmatch(r"checkpoint-(\d{8,})\.npz", pathlib.Path(path).name)
     return int(match[1]) if match else -1
-
-
-def _kinds(metadata):
-    """The kinds of a checkpoint. Earlier versions did not store them: derive them."""
-    old = "stop" if metadata.get("temporary") else "updates" if metadata.get("batch") else "epoch"
-    return metadata.get("kinds", [old])

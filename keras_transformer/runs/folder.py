@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
-
 from keras_transformer import types
 from keras_transformer.atomic_file import write_text
 from keras_transformer.runs.lock import file_lock
@@ -30,11 +28,8 @@ FILES = (
     *("origin.json", "vocabulary.json", *TOKENIZERS),
 )
 # A checkpoint, a damaged one, or the temporary file of a killed process.
-CHECKPOINT_FILE = r"(\.partial\.|\.)?checkpoint-\d{8,}\.npz(\.corrupt|\.partial)?"
+CHECKPOINT_FILE = r"(\.partial\.)?checkpoint-\d{8,}\.npz(\.corrupt)?"
 LOG_FILE = r"events\.out\.tfevents\..+"
-# Keys of `config.yaml` in runs of earlier versions, which have no manifest.
-SECTIONS = {"data", "vocabulary", "model", "training"}
-OLD_KEYS = {"train", "validation", "test", "max_length", "max_length_ratio"}
 
 
 class RunFolder:
@@ -114,16 +109,13 @@ class RunFolder:
     def owned_files(self) -> list[str] | None:
         """Returns the names of the files that the run wrote; `None` if it is not a run folder.
 
-        The manifest, `run.json`, lists them. Runs of earlier versions have no manifest; they are
-        recognised by a complete `config.yaml` beside a tokenizer, a model or checkpoints.
+        The manifest, `run.json`, lists them.
         """
         # Ignore a `run.json` that another program wrote.
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             manifest = json.loads(self.manifest_file.read_text("utf-8"))
             if manifest["made_by"] == MADE_BY:
                 return [name for name in manifest["files"] if Path(name).name == name]
-        if self._is_of_earlier_version():
-            return [name for name in FILES if (self.path / name).is_file()]
         return None
 
     def add_owned_files(self, *names: str) -> None:
@@ -192,9 +184,6 @@ class RunFolder:
     def reset(self) -> None:
         """Deletes the files that the run wrote, and no others."""
         owned = self.owned_files() or []
-        # Before deleting: a run of an earlier version has no manifest, and would not be recognised
-        # after a reset that was killed.
-        self._write_manifest(owned)
         for folder, pattern in ((self.checkpoints, CHECKPOINT_FILE), (self.logs, LOG_FILE)):
             for file in list(_files_like(folder, pattern)):
                 file.unlink()
@@ -210,15 +199,6 @@ class RunFolder:
 
     def _write_manifest(self, names):
         _write_json(self.manifest_file, {"made_by": MADE_BY, "files": names})
-
-    def _is_of_earlier_version(self):
-        try:
-            config = yaml.safe_load(self.recipe_file.read_text("utf-8"))
-            is_complete = config.keys() == SECTIONS and config["data"].keys() >= OLD_KEYS
-        except (OSError, ValueError, AttributeError, yaml.YAMLError):  # not a recipe
-            return False
-        has_tokenizer = any((self.path / name).is_file() for name in TOKENIZERS)
-        return is_complete and (has_tokenizer or self.trained)
 
     def origin(self) -> dict[str, Any] | None:
         """Returns where an imported model is from, with its licence; `None` for others."""

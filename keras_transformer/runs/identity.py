@@ -15,13 +15,6 @@ from keras_transformer.training.model_state import unnumbered
 
 serialize = keras.saving.serialize_keras_object
 
-OLD_VALIDATION = (
-    "An earlier version of keras_transformer started this run. It left long validation pairs out "
-    "of `val_loss`: do not compare values from before and after this resume. It is not known "
-    "whether the validation data changed."
-)
-
-
 # Keys of configs that change no number of a training: where a class is, what the checkpoint holds,
 # and how the same update is computed.
 LEFT_OUT = {
@@ -117,26 +110,26 @@ def check_identity(
 
     Args:
         identity: from `identity_of`.
-        saved: metadata of the checkpoint. Earlier versions did not store all of it.
+        saved: metadata of the checkpoint.
         path: file of the checkpoint, for the message.
         has_recipe: whether the run has a recipe. Without one, a `fit` may or may not have had
             validation data.
     """
     advice = "start again with `--no-resume`" if has_recipe else "choose another folder"
     for name, split in (("data", "training"), ("validation", "validation")):
-        values = saved.get(name, identity[name]), identity[name]
+        values = saved[name], identity[name]
         is_optional = name == "validation" and not has_recipe and None in values
         if values[0] != values[1] and not is_optional:
             raise ValueError(
                 f"The {split} pairs differ from those of {path}. Use the same data, or {advice}."
             )
     now = identity["batches"]
-    before = dict.fromkeys(now) | saved.get("batches", now)  # unused noise is left out
+    before = dict.fromkeys(now) | saved["batches"]  # unused noise is left out
     for what, cure, changed in (
         ("batches differ from those", "Use the same arguments of `make_dataset`",
          _differences(before, dict.fromkeys(before) | now, "")),
         ("training differs from that", "Compile the same model as before",
-         _differences(saved.get("training", {}), identity["training"], "")),
+         _differences(saved["training"], identity["training"], "")),
     ):  # fmt: skip
         received = list(dict.fromkeys(changed))
         if received:

@@ -14,12 +14,7 @@ from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.identity import (
-    OLD_VALIDATION,
-    check_identity,
-    identity_of,
-    training_of,
-)
+from keras_transformer.runs.identity import check_identity, identity_of, training_of
 from keras_transformer.runs.skipping import skip_batches
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights
@@ -174,12 +169,10 @@ class RunKeeper(keras.callbacks.Callback):
             path = self._folder.path_of(step)
             found = path, *read_checkpoint(path)
         path, arrays, metadata = found
-        if "validation" not in metadata and self._validation is not None:
-            print_fn(OLD_VALIDATION)
         check_identity(self._identity, metadata, path, self._has_recipe)
         restore_model_state(model, arrays, ("model", "optimizer"))
         self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
-        self._sums = metadata.get("sums", {})
+        self._sums = metadata["sums"]
         self.history = metadata["history"]
         self.epoch, self.batch = metadata["epoch"], metadata["batch"]
         if is_chief(strategy):

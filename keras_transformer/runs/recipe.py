@@ -192,14 +192,7 @@ class Recipe(Settings):
                 "`subword_regularization` of `training` needs `model_type: bpe` in `vocabulary`. "
                 f"Received: model_type={self.vocabulary.model_type}"
             )
-        self.model_config(self.vocabulary.size)  # raises before the vocabulary is trained
-
-    def check_lengths(self) -> None:
-        """Raises a `ValueError` if `max_length` exceeds the learned positions.
-
-        Call it before training. The constructor does not check this, because runs of earlier
-        versions may have such recipes, and their models can still translate.
-        """
+        # Raises before the vocabulary is trained.
         self.model_config(self.vocabulary.size).check_length(self.data.max_length)
 
     @classmethod

@@ -62,7 +62,6 @@ class Trainer:
         print_fn: PrintFn = print,
         resume: bool = True,
     ) -> None:
-        recipe.check_lengths()
         require_trackers(recipe.training.trackers)
         self.recipe = recipe
         self.data_folder = pathlib.Path(data_folder)

@@ -72,16 +72,6 @@ def test_unequally_spaced_updates_are_not_averaged(tmp_path):
     assert [path.name[-7:-4] for path in last_to_average(folder, 4)] == ["450"]
 
 
-def test_kind_of_old_checkpoints_follows_from_their_metadata(tmp_path):
-    folder = CheckpointFolder(tmp_path)
-    old = {10: {"batch": 0}, 15: {"batch": 5}, 17: {"batch": 7, "temporary": True}}
-    for step, metadata in old.items():
-        folder.save(step, {}, metadata, kinds=["stop"] if step == 17 else ())
-    for kind, step in (("epoch", 10), ("updates", 15)):
-        assert folder.last(9, kind) == [folder.path_of(step)]
-    assert folder.last(1) == [folder.path_of(17)]
-
-
 # One run with a moving average of the weights.
 
 MOMENTUM = 0.75

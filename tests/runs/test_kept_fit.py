@@ -15,7 +15,6 @@ from keras_transformer.runs import (
     CheckpointFolder,
     RunInUseError,
     TrainingInterrupted,
-    write_checkpoint,
 )
 from keras_transformer.training import model_state
 from tests.builders import ROOT, assert_same_arrays
@@ -357,17 +356,6 @@ def test_what_is_no_other_training_is_resumed(kept):
     ):
         _, lines = kept_training(training, dataset, folder, **attributes)
         assert lines == [f"This run is finished: 1 epochs, {BATCHES} updates."]
-
-
-def test_checkpoint_of_an_earlier_version_says_nothing_of_the_training(dataset, tmp_path):
-    kept_fit(compiled(), dataset, tmp_path, epochs=1)
-    folder = CheckpointFolder(tmp_path / "checkpoints")
-    path, arrays, metadata = folder.newest()
-    for name in ("training", "sums"):
-        del metadata[name]
-    write_checkpoint(path, arrays, metadata)
-    _, lines = kept_fit(compiled(loss=kt.SmoothedCrossentropy(0.0)), dataset, tmp_path, epochs=2)
-    assert lines == [f"Resuming after {BATCHES} updates, at epoch 2, batch 1."]
 
 
 @contextlib.contextmanager

@@ -140,19 +140,6 @@ def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
     Trainer(recipe(), folder, copy, resume=False)
 
 
-def test_run_without_a_manifest_resumes(folder, copy):
-    """An earlier version: no manifest, no kinds and no validation data in the checkpoints."""
-    RunFolder(copy).manifest_file.unlink()
-    path = max(RunFolder(copy).checkpoints.iterdir())
-    arrays, metadata = read_checkpoint(path)
-    del metadata["kinds"], metadata["validation"]
-    write_checkpoint(path, arrays, metadata)
-    longer = untrained(recipe(training=TRAINING | {"epochs": 2}), folder, copy)
-    assert longer.train()["updates"] == metadata["step"]
-    assert any("earlier version" in line and "val_loss" in line for line in longer.said)
-    assert {"config.yaml", "model.keras", "tokenizer.model"} <= set(RunFolder(copy).owned_files())
-
-
 # One process at a time.
 
 
@@ -163,7 +150,7 @@ def test_second_process_ends_at_once_in_one_line_and_touches_nothing(folder, tmp
     with holder(run) as process:
         checkpoints = run / "checkpoints"
         checkpoints.mkdir()
-        (checkpoints / ".checkpoint-00000001.npz.partial").write_text("half of it")
+        (checkpoints / ".partial.checkpoint-00000001.npz").write_text("half of it")
         (run / "config.yaml").write_text(recipe().to_yaml())
         RunFolder(run).add_owned_files("config.yaml")
         before = tree(tmp_path)

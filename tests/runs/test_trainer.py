@@ -120,25 +120,6 @@ def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     assert quiet(other, copy).finished
 
 
-@pytest.mark.long
-def test_run_whose_pairs_are_longer_than_its_positions_is_translated_but_not_trained(tmp_path):
-    """Earlier versions could train such a run."""
-    values = tiny_run.recipe(epochs=1).to_dict()
-    values["model"] |= {"positions": "learned", "max_sequence_length": 64}
-    values["data"]["max_length"] = 64
-    quiet(Recipe.from_dict(values), tmp_path / "run").train()
-    values["data"]["max_length"] = 256
-    earlier = Recipe.from_dict(values)
-    (tmp_path / "run" / "config.yaml").write_text(earlier.to_yaml())
-    translator = load_run(tmp_path / "run")
-    assert translator.settings.max_source_tokens == 64
-    with pytest.warns(UserWarning, match="pieces"):
-        assert len(translator(["one", "one " * 200])) == 2
-    for folder in ("run", "new"):
-        with pytest.raises(ValueError, match="max_length=256, max_sequence_length=64. Lower"):
-            quiet(earlier, tmp_path / folder)
-
-
 def test_missing_tokenizer_of_a_finished_run_is_made_again(copy, monkeypatch):
     recipe, file = tiny_run.recipe(**PLAIN), copy / "tokenizer.model"
     content, model = file.read_bytes(), (copy / "model.keras").read_bytes()
