@@ -44,10 +44,12 @@ class _Waiting:
 class Batcher:
     """Collects rows of concurrent callers, and runs them in batches, one batch at a time.
 
-    The oldest row is always in the next batch, so no row waits forever; those of its group that are
-    nearest in length join it. While a batch runs, rows queue up for the next one: batches grow with
-    the load. Before each batch that is not full, the batcher waits `max_wait` for more rows, also
-    if some have waited already: callers that just got their answers come again at once.
+    The oldest row is always in the next batch, so no row waits forever. Of its group, the oldest
+    row of each other caller joins it, so that a single row does not wait for the many of another
+    caller; then those that are nearest in length. While a batch runs, rows queue up for the next
+    one: batches grow with the load. Before each batch that is not full, the batcher waits
+    `max_wait` for more rows, also if some have waited already: callers that just got their answers
+    come again at once.
 
     A batch of several callers that fails is run once more, the rows of each caller apart, so only
     the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
@@ -122,9 +124,9 @@ class Batcher:
             await self._next_arrival(None)
         deadline = asyncio.get_running_loop().time() + self._max_wait
         with contextlib.suppress(TimeoutError):
-            while len(self._oldest_and_nearest()) < self._max_batch:
+            while len(self._batch_of_oldest()) < self._max_batch:
                 await self._next_arrival(deadline)
-        batch = self._oldest_and_nearest()  # without callers that left while it waited
+        batch = self._batch_of_oldest()  # without callers that left while it waited
         taken = set(batch)
         self._queue = [one for one in self._queue if one not in taken]
         return batch
@@ -134,17 +136,20 @@ class Batcher:
         async with asyncio.timeout_at(deadline):
             await self._arrival.wait()
 
-    def _oldest_and_nearest(self):
+    def _batch_of_oldest(self):
         if not self._queue:
             return []
         oldest = self._queue[0].row
-        mates = (
+        mates = [
             one
             for one in self._queue
             if one.row.group == oldest.group and _are_similar(one.row.length, oldest.length)
-        )
+        ]
+        firsts = {one.caller: one for one in reversed(mates)}
         return heapq.nsmallest(
-            self._max_batch, mates, key=lambda one: abs(one.row.length - oldest.length)
+            self._max_batch,
+            mates,
+            key=lambda one: (firsts[one.caller] is not one, abs(one.row.length - oldest.length)),
         )
 
     async def _answer(self, batch):

@@ -126,6 +126,20 @@ def test_oldest_row_runs_with_those_nearest_in_length():
     assert batches == [[90, 100, 110], [450, 900], [130], [20]]
 
 
+def test_single_row_does_not_wait_for_the_many_rows_of_another_caller():
+    model = Model()
+
+    async def scenario(batcher):
+        many = batcher.submit([Row("g", 50, ("many", i)) for i in range(12)])
+        one = batcher.submit([Row("g", 10, "one")])
+        await asyncio.gather(many, one)
+
+    run(scenario, model)
+    first, *others = [values for _, values in model.batches]
+    assert first == [("many", 0), "one", ("many", 1), ("many", 2)]
+    assert [value for values in others for value in values] == [("many", i) for i in range(3, 12)]
+
+
 def test_full_queue_refuses_whole_requests_and_recovers():
     model = Model()
     model.may_run.clear()
