@@ -287,7 +287,7 @@ WALKED = {
     "SentencePieceTokenizer": lambda folder: (t5()[0][1], SOURCES, TARGETS),
     "MarianTokenizer": opus,
     "KerasHubTokenizer": lambda folder: (word_piece()[1], SOURCES, TARGETS),
-    "a class of one's own": lambda folder: (ExportedCharacters(), SOURCES, SOURCES),
+    "a class of your own": lambda folder: (ExportedCharacters(), SOURCES, SOURCES),
 }
 
 
