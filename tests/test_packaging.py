@@ -109,7 +109,7 @@ def run(*command, cwd=None, **environment):
 # What the package imports only where it is installed.
 EXTRAS = (
     *("matplotlib", "keras_hub", "ctranslate2", "starlette", "uvicorn", "h11"),
-    *("prometheus_client", "jax", "torch", "huggingface_hub"),
+    *("prometheus_client", "jax", "torch", "huggingface_hub", "tensorflow_serving_api"),
 )
 
 

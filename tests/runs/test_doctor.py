@@ -274,6 +274,7 @@ def test_vocabulary_of_another_script_fails_vocabulary(here, untrained, folder, 
     greek = ["ένα δύο τρία τέσσερα πέντε", "έξι επτά οκτώ εννέα δέκα", "είκοσι τριάντα σαράντα"]
     Tokenizer.train_on_lines(greek, 280, tmp_path / "tokenizer.model")
     (tmp_path / "config.yaml").write_text(recipe().to_yaml())
+    RunFolder(tmp_path).add_owned_files("config.yaml", "tokenizer.model")
     before = names(tmp_path)
     passed, details = verdicts(recipe(), folder, run_folder=tmp_path)
     assert passed == only_fails("vocabulary")
@@ -381,6 +382,7 @@ def test_mistake_in_the_recipe_ends_in_one_line_and_exit_code_2(folder, tmp_path
     (tmp_path / "config.yaml").write_text(recipe(training={"warmup_steps": 7}).to_yaml())
     (tmp_path / "tokenizer.model").touch()
     (tmp_path / "right.yaml").write_text(recipe().to_yaml())
+    RunFolder(tmp_path).add_owned_files("config.yaml", "tokenizer.model")
     for name, word in (("wrong.yaml", "bach_tokens"), ("right.yaml", "another recipe")):
         words = ["doctor", str(tmp_path / name), "--data", str(folder), "--run", str(tmp_path)]
         ran = CliRunner().invoke(app, words)
