@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _GREY = "#8a8a8a"
 _MAX_LABEL_LENGTH = 24
+_LITERAL = {"parse_math": False, "usetex": False}  # a token may be "$"
 # The requirement of the extra `viz`. The error names matplotlib, not the extra, because
 # `pip install '.[viz]'` works only in a clone of the repository.
 _MATPLOTLIB = "matplotlib>=3.9,<4"
@@ -60,8 +61,8 @@ def plot_attention(
     """Draws the attention scores of one sentence: a row of heat-maps per layer, a column per head.
 
     In a heat-map each row is a query token, and its scores over the key tokens sum to 1. All
-    heat-maps share one colour scale from 0 to 1. A character that no installed font can draw
-    appears as "□": install a font that has it, such as Noto Sans CJK.
+    heat-maps share one colour scale from 0 to 1. For characters that matplotlib's own font lacks,
+    name fonts that have them: `matplotlib.rcParams["font.family"] += ["Noto Sans CJK JP"]`.
 
     Args:
         scores: float (L, N, T, S), or a list of L arrays (N, T, S), one per block. No batch
@@ -74,7 +75,7 @@ def plot_attention(
         key_label: name of the horizontal axes, such as `"source"`. Defaults to `"key tokens"`.
 
     Returns:
-        `matplotlib.figure.Figure`. Its L * N axes are the heat-maps, layer by layer.
+        `matplotlib.figure.Figure`. Its first L * N axes are the heat-maps, layer by layer.
 
     Raises:
         ValueError: the rank of the scores is wrong, or their shape does not match the tokens.
@@ -92,7 +93,7 @@ def plot_attention(
     scores = _stack_scores(scores, len(query_tokens), len(key_tokens))
     query_labels, key_labels = _token_labels(query_tokens), _token_labels(key_tokens)
     layout = _lay_out(scores.shape, query_labels, key_labels)
-    (width, height), panel_width, font_size, rotation = layout
+    (width, height), font_size, rotation = layout
     figure = _make_figure(width, height + (0.3 if title else 0), title)
     axes = figure.subplots(*scores.shape[:2], squeeze=False)
     for (layer, head), ax in np.ndenumerate(axes):
@@ -101,18 +102,14 @@ def plot_attention(
         ax.tick_params(length=0, pad=3)
         ax.set(xticks=[], yticks=[])
 
-    query_labels, font = _drawable_text(query_labels)
+    style = {"fontsize": font_size, **_LITERAL}
     for ax in axes[:, 0]:
-        ax.set_yticks(range(len(query_labels)), query_labels, fontsize=font_size, **font)
-    key_labels, font = _drawable_text(key_labels)
+        ax.set_yticks(range(len(query_labels)), query_labels, **style)
     for ax in axes[-1]:
-        ax.set_xticks(
-            range(len(key_labels)), key_labels, fontsize=font_size, rotation=rotation, **font
-        )
-    _draw_colour_bar(axes[0, -1], image, panel_width, "attention score")
-    (query_label, key_label), font = _drawable_text([query_label, key_label])
-    figure.supxlabel(key_label, fontsize=9, **font)
-    figure.supylabel(query_label, fontsize=9, **font)
+        ax.set_xticks(range(len(key_labels)), key_labels, rotation=rotation, **style)
+    _draw_colour_bar(axes, image, "attention score")
+    figure.supxlabel(key_label, fontsize=9, **_LITERAL)
+    figure.supylabel(query_label, fontsize=9, **_LITERAL)
     return figure
 
 
@@ -224,10 +221,9 @@ def plot_histories(
     for ax in axes[len(panels) :]:
         ax.remove()
     figure.align_ylabels()
-    labels, font = _drawable_text(list(read))
     place = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
-    for text in figure.legend(axes[0].get_lines(), labels, **place).get_texts():
-        text.set(**font)
+    for text in figure.legend(axes[0].get_lines(), list(read), **place).get_texts():
+        text.set(**_LITERAL)
     return figure
 
 
@@ -243,8 +239,8 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Fig
         title: string above the panels.
 
     Returns:
-        `matplotlib.figure.Figure`. Its axes are the table (dimensions down, positions across), the
-        curves and the inner products, all over the same positions.
+        `matplotlib.figure.Figure`. Its first axes are the table (dimensions down, positions across),
+        the curves and the inner products, all over the same positions.
 
     Raises:
         ValueError: the encoding is empty or its rank is not 2.
@@ -269,7 +265,7 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Fig
     table, curves, products = figure.subplots(3, sharex=True, height_ratios=[2.2, 1, 1])
     bound = np.abs(encoding).max() or 1.0
     image = _draw_table(table, encoding.T, "RdBu_r", -bound, bound)
-    _draw_colour_bar(table, image, 6.2, "value")
+    _draw_colour_bar(table, image, "value")
     table.set_ylabel("dimension")
 
     positions = np.arange(length)
@@ -302,7 +298,7 @@ def _stack_scores(scores, target_length, source_length):
 
 
 def _lay_out(shape, query_labels, key_labels):
-    """Returns sizes in inches of the figure and a panel, and font size and rotation of the labels.
+    """Returns the size of the figure in inches, and font size and rotation of the labels.
 
     Longer sentences and larger grids get smaller cells, down to the size that a label needs.
     """
@@ -316,7 +312,7 @@ def _lay_out(shape, query_labels, key_labels):
     is_upright = key_label > 0.9 * panel_width / source_length
     width = num_heads * (panel_width + 0.1) + query_label + 0.9
     height = num_layers * (panel_height + 0.3) + (key_label if is_upright else letter) + 0.5
-    return (width, height), panel_width, font_size, 90 if is_upright else 0
+    return (width, height), font_size, 90 if is_upright else 0
 
 
 def _scale_panel(ax, label):
@@ -386,8 +382,7 @@ def _make_figure(width, height, title=None):
     figure = Figure(figsize=(width, height), layout="constrained")
     figure._repr_png_ = functools.partial(_to_png, figure)
     if title:
-        (title,), font = _drawable_text([title])
-        figure.suptitle(title, fontsize=11, **font)
+        figure.suptitle(title, fontsize=11, **_LITERAL)
     return figure
 
 
@@ -405,19 +400,14 @@ def _draw_table(ax, values, colour_map, low, high):
     return ax.imshow(values, vmin=low, vmax=high, **style)
 
 
-def _draw_colour_bar(ax, image, width, label):
-    """Draws a colour bar right of `ax`, as high as `ax`; `width`: that of `ax` in inches."""
+def _draw_colour_bar(axes, image, label):
+    """Draws a colour bar right of the axes."""
     low, high = image.get_clim()
     ticks = [low, (low + high) / 2, high]
-    bar_axes = ax.inset_axes([1 + 0.1 / width, 0, 0.12 / width, 1])
-    bar = ax.figure.colorbar(image, cax=bar_axes, ticks=ticks, format="{x:.3g}")
+    bar = image.figure.colorbar(image, ax=axes, ticks=ticks, format="{x:.3g}", aspect=40)
     bar.set_label(label, fontsize=8)
     bar.outline.set(edgecolor=_GREY, linewidth=0.5)
     bar.ax.tick_params(length=2, labelsize=8)
-    # Labels beyond the bar's height would enlarge the first row of a grid.
-    bottom, _, top = bar.ax.get_yticklabels()
-    bottom.set_verticalalignment("bottom")
-    top.set_verticalalignment("top")
 
 
 def _draw_curves(ax, x, curves, label):
@@ -455,33 +445,3 @@ def _token_labels(tokens):
         is_short = len(label) <= _MAX_LABEL_LENGTH
         labels.append(label if is_short else label[: _MAX_LABEL_LENGTH - 1] + "…")
     return labels
-
-
-def _drawable_text(strings):
-    """Returns strings that installed fonts can draw, and the text properties to draw them with.
-
-    The properties name the fonts, and turn off mathtext and TeX. A character that is in no
-    installed font is replaced by "□".
-    """
-    from matplotlib import font_manager, ft2font, rcParams
-
-    families = list(rcParams["font.family"])
-    default = font_manager.findfont(font_manager.FontProperties(family=families))
-    regular = [
-        (font.weight, font.name, font.fname)
-        for font in font_manager.fontManager.ttflist
-        if font.style == "normal" and font.weight in (400, 500) and "Last Resort" not in font.name
-    ]
-    missing = {*"".join(strings), "□"} - {"\n"}
-    for _, family, path in [(0, None, default), *sorted(regular)]:
-        if not missing:
-            break
-        try:
-            font = ft2font.FT2Font(path)
-        except (OSError, RuntimeError):  # matplotlib cannot read this font
-            continue
-        drawn = {c for c in missing if font.scalable and font.get_char_index(ord(c))}
-        missing -= drawn
-        families += [family] if drawn and family else []
-    strings = [string.translate({ord(c): "□" for c in missing}) for string in strings]
-    return strings, {"fontfamily": families, "parse_math": False, "usetex": False}
