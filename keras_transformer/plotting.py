@@ -239,8 +239,8 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Fig
         title: string above the panels.
 
     Returns:
-        `matplotlib.figure.Figure`. Its first axes are the table (dimensions down, positions across),
-        the curves and the inner products, all over the same positions.
+        `matplotlib.figure.Figure`. Its first axes are the table (dimensions down, positions
+        across), the curves and the inner products, all over the same positions.
 
     Raises:
         ValueError: the encoding is empty or its rank is not 2.
@@ -250,7 +250,7 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Fig
     >>> from keras_transformer.plotting import plot_positional_encoding
     >>> encoding = np.sin(np.outer(np.arange(50), 0.5 ** np.arange(16)))
     >>> [ax.get_ylabel() for ax in plot_positional_encoding(encoding).axes]
-    ['dimension', 'encoding', 'inner product']
+    ['dimension', 'encoding', 'inner product', 'value']
 
     Reference: Vaswani et al., 2017, "Attention Is All You Need", section 3.5.
     """

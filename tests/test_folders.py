@@ -11,15 +11,15 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 # `lazy_names`, as every file may; `__main__` also `cli`.
 FOLDERS = {
     "layers": "",
-    "data": "atomic_file texts text_lines",
+    "data": "atomic_file texts",
     "training": "layers atomic_file evaluation plotting texts",
     "models": "layers training settings",
     "decoding": "layers data settings texts",
     "export": "layers data decoding atomic_file",
     "runs": "layers data training models decoding settings atomic_file console evaluation",
-    "serving": "console text_lines",
+    "serving": "console texts",
     "cli": "data decoding export runs serving settings atomic_file console evaluation plotting "
-    "text_lines",
+    "texts",
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (

@@ -141,7 +141,7 @@ def score(
 def lines_to_translate(path):
     """Returns the lines of a file, or of standard input if the path is `None`."""
     from keras_transformer.data.corpus import read_lines
-    from keras_transformer.text_lines import decode_lines
+    from keras_transformer.texts import decode_lines
 
     if path is None:
         return list(decode_lines(sys.stdin.buffer, "standard input"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
-from keras_transformer.text_lines import CorpusError, lines_of
+from keras_transformer.texts import CorpusError, lines_of
 from keras_transformer.types import Path
 
 

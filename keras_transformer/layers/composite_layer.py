@@ -1,18 +1,17 @@
-"""Base class of layers made of dense layers: their options, and LoRA."""
+"""Base class of layers made of dense layers: the options that these share, and LoRA."""
 
 import operator
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
+import keras
+from keras import ops
+
 from keras_transformer.layers.arguments import require_positive
-from keras_transformer.layers.dense_options import (
-    DenseOptions,
-    ScaledInitializer,
-    clone_initializer,
-    seed_of,
-)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.parts import PartsInConfig
-from keras_transformer.layers.projection import Projection
 
 
 class CompositeLayer(PartsInConfig):
@@ -68,7 +67,7 @@ class CompositeLayer(PartsInConfig):
         return {**super().get_config(), "seed": self.seed, **self.dense_options.get_config()}
 
     def _dense(self, units, name, activation=None, gain=1.0):
-        options = self.dense_options.of(name)
+        options = self.dense_options.for_part(name)
         if gain != 1:
             options["kernel_initializer"] = ScaledInitializer(options["kernel_initializer"], gain)
         return Projection(units, activation, **options, dtype=self.dtype_policy, name=name)
@@ -78,5 +77,137 @@ class CompositeLayer(PartsInConfig):
 
     def _part(self, layer_class, name, *args, **kwargs):
         """A composite layer inside this one."""
-        shared = {"seed": seed_of(self.seed, name), "dtype": self.dtype_policy, "name": name}
-        return layer_class(*args, **kwargs, **self.dense_options.of(name), **shared)
+        shared = {"seed": part_seed(self.seed, name), "dtype": self.dtype_policy, "name": name}
+        return layer_class(*args, **kwargs, **self.dense_options.for_part(name), **shared)
+
+
+class Projection(keras.layers.Dense):
+    """`keras.layers.Dense` whose LoRA matrices can be trained on after loading."""
+
+    def load_own_variables(self, store: Any) -> None:
+        super().load_own_variables(store)
+        if self.lora_enabled:
+            redraw_lora(self.lora_kernel_a)
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        super().quantize(mode, type_check=False, config=config)
+
+
+def redraw_lora(lora_a):
+    """Draws the first LoRA matrix again.
+
+    A file holds the kernel with LoRA merged, and Keras then loads zeros into both matrices, so that
+    the gradient of both is 0.
+    """
+    lora_a.assign(keras.initializers.HeUniform()(lora_a.shape, lora_a.dtype))
+
+
+def project(dense, inputs):
+    """Applies a dense layer to inputs whose axes but the last are flattened into one.
+
+    If lengths are unknown, `keras.layers.Dense` runs a dozen small shape operations, which in a
+    decoding step take longer than the product.
+
+    Args:
+        dense: `keras.layers.Dense`, built.
+        inputs: float tensor `(B, T, D)`.
+
+    Returns:
+        float tensor `(B, T, units)`.
+    """
+    if dense.activity_regularizer is not None:
+        return dense(inputs)  # Keras divides its loss by the first axis, which must be the batch
+    # (B, T, D) -> (B * T, D) -> (B, T, units)
+    outputs = dense(ops.reshape(inputs, (-1, inputs.shape[-1])))
+    return ops.reshape(outputs, (*outer_shape(inputs), dense.units))
+
+
+def outer_shape(inputs):
+    """All axes but the last, for a reshape; the first is -1 if the others are static."""
+    static = inputs.shape[1:-1]
+    return (-1, *static) if all(static) else ops.shape(inputs)[:-1]
+
+
+@dataclass(frozen=True)
+class DenseOptions:
+    """Arguments of `keras.layers.Dense` that a layer hands on to all its dense layers.
+
+    A name stays a string, because an instance would draw its seed too early.
+    """
+
+    use_bias: bool = True
+    kernel_initializer: str | Callable | None = "glorot_uniform"
+    bias_initializer: str | Callable | None = "zeros"
+    kernel_regularizer: str | Callable | None = None
+    bias_regularizer: str | Callable | None = None
+    activity_regularizer: str | Callable | None = None
+    kernel_constraint: str | Callable | None = None
+    bias_constraint: str | Callable | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            kind = name.rpartition("_")[2]
+            if kind != "bias" and not isinstance(value, str):
+                instance = getattr(keras, f"{kind}s").get(value)
+                object.__setattr__(self, name, instance)
+
+    @classmethod
+    def pop_from(cls, arguments: dict[str, Any], use_bias: bool) -> "DenseOptions":
+        """Takes the options out of a constructor's keyword arguments."""
+        names = {field.name for field in fields(cls)} & set(arguments)
+        return cls(use_bias, **{name: arguments.pop(name) for name in names})
+
+    def for_part(self, name: str) -> dict[str, Any]:
+        """Returns the keyword arguments for the part of this name.
+
+        Keras draws the same numbers each time from one initialiser, so each part gets a clone.
+        """
+        initializers = {
+            field: clone_initializer(value, name)
+            for field, value in vars(self).items()
+            if field.endswith("initializer")
+        }
+        return vars(self) | initializers
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the options as JSON."""
+        return {k: keras.saving.serialize_keras_object(v) for k, v in vars(self).items()}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ScaledInitializer(keras.initializers.Initializer):
+    """Draws the values of another initialiser, times a factor.
+
+    Args:
+        initializer: name or instance of the other one.
+        gain: float, the factor.
+    """
+
+    def __init__(self, initializer: str | Callable, gain: float) -> None:
+        self.initializer = keras.initializers.get(initializer)
+        self.gain = gain
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        return self.initializer(shape, dtype=dtype) * self.gain
+
+    def get_config(self) -> dict[str, Any]:
+        initializer = keras.initializers.serialize(self.initializer)
+        return {"initializer": initializer, "gain": self.gain}
+
+
+def clone_initializer(initializer: Any, name: str) -> Any:
+    """Returns an initialiser that draws other numbers; with a seed, they depend on `name`."""
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    config = initializer.get_config()
+    seed = config.get("seed")
+    if isinstance(seed, dict):  # of a `SeedGenerator`, which draws other numbers each time
+        return initializer
+    return type(initializer).from_config(
+        config | {"seed": part_seed(seed, name)} if seed is not None else config
+    )
+
+
+def part_seed(seed: int | None, name: str) -> int | None:
+    """Returns the seed of the part of this name: equal seeds would draw equal numbers."""
+    return None if seed is None else (seed + zlib.crc32(name.encode())) % 2**31

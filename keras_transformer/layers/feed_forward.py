@@ -9,8 +9,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
-from keras_transformer.layers.composite_layer import CompositeLayer
-from keras_transformer.layers.projection import project
+from keras_transformer.layers.composite_layer import CompositeLayer, project
 from keras_transformer.types import Shape, Tensor
 
 

@@ -17,10 +17,12 @@ from keras_transformer.layers.arguments import (
     require_positive,
     require_positive_if_given,
 )
-from keras_transformer.layers.attention import scaled_dot_product_attention
-from keras_transformer.layers.composite_layer import CompositeLayer
-from keras_transformer.layers.masks import causal_mask, combine_masks
-from keras_transformer.layers.projection import outer_shape, project
+from keras_transformer.layers.attention import (
+    causal_mask,
+    combine_masks,
+    scaled_dot_product_attention,
+)
+from keras_transformer.layers.composite_layer import CompositeLayer, outer_shape, project
 from keras_transformer.types import Cache, Shape, Tensor
 
 

@@ -11,8 +11,8 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
+from keras_transformer.layers.composite_layer import redraw_lora
 from keras_transformer.layers.positional_encoding import Positions, default_initializer
-from keras_transformer.layers.projection import redraw_lora
 from keras_transformer.types import Shape, Tensor
 
 # The dtype represents every integer from 0 to this one exactly; it rounds some larger ones.

@@ -13,8 +13,7 @@ from keras_transformer.layers.arguments import (
     require_positive,
     require_positive_if_given,
 )
-from keras_transformer.layers.composite_layer import CompositeLayer
-from keras_transformer.layers.dense_options import seed_of
+from keras_transformer.layers.composite_layer import CompositeLayer, part_seed
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.residual import Residual
@@ -93,7 +92,7 @@ class TransformerBlock(CompositeLayer):
             dropout=self.dropout,
             normalize_first=self.normalize_first,
             layer_norm_epsilon=self.layer_norm_epsilon,
-            seed=seed_of(self.seed, name),
+            seed=part_seed(self.seed, name),
             dtype=self.dtype_policy,
             name=name,
         )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import keras
 from keras import ops
 
-from keras_transformer.layers.masks import PaddingMask
+from keras_transformer.layers.attention import PaddingMask
 from keras_transformer.layers.parts import parts_of, restore_state, state_of
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.models.config import TransformerConfig

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from keras_transformer import types
 from keras_transformer.serving.model import ServedModel
 from keras_transformer.serving.signature import to_array, to_json
-from keras_transformer.text_lines import lines_of
+from keras_transformer.texts import lines_of
 
 MAX_SCORE_DIFFERENCE = 1e-4
 BATCH_LINES = 32

@@ -9,7 +9,7 @@ import typer
 from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.training_settings import TrainingSettings
-from keras_transformer.text_lines import decode_lines
+from keras_transformer.texts import decode_lines
 
 
 def missing_package():

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
-from keras_transformer.text_lines import decode_lines
+from keras_transformer.texts import decode_lines
 from tests.examples import examples
 
 # Where `str.splitlines` splits, but a line of a file does not end.

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
+from keras_transformer.layers.attention import causal_mask, combine_masks, padding_mask
 from tests.builders import to_numpy
 
 
