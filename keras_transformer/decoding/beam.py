@@ -215,9 +215,7 @@ class BeamSearch(Search):
         """Returns the candidates, and whether the log-probs of a sentence are numbers `(B,)`."""
         k = min(2 * self.beam_size, logits.shape[-1])
         constraints = self.constraints(state, index)
-        log_probs, token_ids, is_valid = best_next_tokens(
-            logits, k, constraints, self.is_compiled, self.forbidden_token_id
-        )
+        log_probs, token_ids, is_valid = best_next_tokens(logits, k, constraints, self.is_compiled)
         slots = tf.range(self.beam_size)[:, None]
 
         def flat(values):  # (B, W, k) -> (B, W * k)

@@ -141,11 +141,10 @@ class GreedySearch(Search):
     def _next_tokens(self, logits, constraints):
         """Returns the next tokens with the model's log-probs, and `is_valid`; all `(B, 1)`."""
         if self.sampler is None:
-            log_probs, token_ids, is_valid = best_next_tokens(
-                logits, 1, constraints, self.is_compiled, self.forbidden_token_id
-            )
+            best = best_next_tokens(logits, 1, constraints, self.is_compiled)
+            log_probs, token_ids, is_valid = best
             return Tokens(token_ids[:, :, 0], log_probs[:, :, 0]), is_valid
-        log_probs, is_valid = next_log_probs(logits, constraints, self.forbidden_token_id)
+        log_probs, is_valid = next_log_probs(logits, constraints)
         log_probs = log_probs[:, 0]  # (B, 1, V) -> (B, V)
         token_ids = self.sampler.get_next_token(self.sampler.compute_probabilities(log_probs))
         # If all tokens are forbidden, samplers return V, which is not a token id.

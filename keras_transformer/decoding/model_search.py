@@ -172,6 +172,7 @@ def require_n_best(settings: SearchSettings, n_best: int) -> None:
 
 def _search_of(decode_step, config, settings, alpha, n_best, **options):
     is_greedy = most_hypotheses(settings) == 1
+    suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
     require_n_best(settings, n_best)
 
     def step(token_ids, parents, cache, index):
@@ -190,7 +191,8 @@ def _search_of(decode_step, config, settings, alpha, n_best, **options):
         n_best=n_best,
         stopping=settings.stopping,
         sampler=settings.sampler,
-        forbidden_token_id=getattr(config, "forbidden_token_id", None),
+        suppressed_tokens=tuple(sorted(suppressed)),
+        force_end=settings.force_end,
         **options,
     )
 

@@ -51,40 +51,39 @@ def top_k(values, k):
     return values, tf.minimum(indices, size - 1)  # NaN has no order: padding could be among them
 
 
-def best_next_tokens(logits, k, constraints, compiled=False, forbidden=None):
+def best_next_tokens(logits, k, constraints, compiled=False):
     """Returns the most probable next tokens of each hypothesis.
 
     Args:
         logits: float tensor `(B, W, V)`.
         k: int.
-        constraints: `Constraints` or `None`.
+        constraints: `Constraints`.
         compiled: bool. Whether XLA compiles it. Defaults to `False`.
-        forbidden: int. A token that is never chosen. Optional.
 
     Returns:
         float32 log-probs and int32 token ids, both `(B, W, k)`, the best first; and bool `(B, W)`,
         whether the model's log-probs are numbers: `False` if logits are NaN, infinite or all -inf.
     """
-    if constraints is None:
-        return _best_of_all(logits, k, compiled, forbidden)
 
     def best_allowed():
-        log_probs, is_valid = next_log_probs(logits, constraints, forbidden)
+        log_probs, is_valid = next_log_probs(logits, constraints)
         return *top_k(log_probs, k), is_valid
 
-    if constraints.has_processors:
-        return best_allowed()
-    # Behind the prefix, all tokens are allowed again.
-    return tf.cond(
-        constraints.is_in_prefix, best_allowed, lambda: _best_of_all(logits, k, False, forbidden)
-    )
+    def best_of_most():
+        return _best_of_most(logits, k, compiled, constraints.suppressed)
+
+    is_active = constraints.is_active
+    if isinstance(is_active, bool):
+        return best_allowed() if is_active else best_of_most()
+    return tf.cond(is_active, best_allowed, best_of_most)
 
 
-def _best_of_all(logits, k, compiled, forbidden):
-    if forbidden is not None:  # one token more, so that the logits need no mask
-        more = min(k + 1, logits.shape[-1])
-        log_probs, token_ids, is_valid = _best_of_all(logits, more, compiled, None)
-        log_probs = tf.where(token_ids == forbidden, IMPOSSIBLE, log_probs)
+def _best_of_most(logits, k, compiled, suppressed=()):
+    if suppressed:  # as many tokens more, so that the logits need no mask
+        more = min(k + len(suppressed), logits.shape[-1])
+        log_probs, token_ids, is_valid = _best_of_most(logits, more, compiled)
+        is_suppressed = tf.reduce_any(token_ids[..., None] == suppressed, axis=-1)
+        log_probs = tf.where(is_suppressed, IMPOSSIBLE, log_probs)
         log_probs, order = tf.math.top_k(log_probs, k)
         return log_probs, tf.gather(token_ids, order, batch_dims=2), is_valid
     # Log-probs are logits minus a constant, so only the best one is normalised.
@@ -103,7 +102,7 @@ def _best_of_all(logits, k, compiled, forbidden):
     return log_probs, token_ids, tf.math.is_finite(highest[:, :, 0])
 
 
-def next_log_probs(logits, constraints=None, forbidden=None):
+def next_log_probs(logits, constraints):
     """Returns float32 log-probs `(B, W, V)` after the constraints; not renormalised.
 
     Args: as `best_next_tokens`.
@@ -113,11 +112,7 @@ def next_log_probs(logits, constraints=None, forbidden=None):
     """
     log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
     is_valid = tf.math.is_finite(tf.reduce_max(log_probs, axis=-1))
-    if constraints is not None:
-        log_probs = constraints.apply(log_probs)
-    if forbidden is not None:
-        log_probs = tf.where(tf.range(log_probs.shape[-1]) == forbidden, IMPOSSIBLE, log_probs)
-    return log_probs, is_valid
+    return constraints.apply(log_probs), is_valid
 
 
 class Constraints(NamedTuple):
@@ -125,38 +120,32 @@ class Constraints(NamedTuple):
 
     Args:
         apply: callable from log-probs `(B, W, V)` to log-probs.
-        has_processors: bool.
-        is_in_prefix: bool tensor, whether the prefix of any sentence has a token here.
+        suppressed: tuple of token ids, which `apply` forbids in every step.
+        is_active: bool, or bool tensor: whether `apply` does anything else in this step.
     """
 
     apply: Callable[[tf.Tensor], tf.Tensor]
-    has_processors: bool
-    is_in_prefix: tf.Tensor
+    suppressed: tuple[int, ...]
+    is_active: bool | tf.Tensor
 
 
-def make_constraints(processors, token_ids, index, target_prefix, pad_token_id):
-    """Joins processors and the forced prefix of a step into one function.
+def make_constraint(processors, token_ids, index, target_prefix, pad_token_id):
+    """Joins processors and the forced prefix of a step into one function of the log-probs.
 
     Args:
-        processors: see `decoding.processors`.
+        processors: list, see `decoding.processors`.
         token_ids: int32 tensor `(B, W, T)`, the hypotheses so far, without the start token.
         index: int tensor, their length.
         target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. A static P of 0 means
             no prefix.
         pad_token_id: int.
-
-    Returns:
-        `Constraints`, or `None` if there are none.
     """
-    has_prefix = target_prefix.shape[1] != 0
-    if not processors and not has_prefix:
-        return None
 
     def constrain(log_probs):
         given = log_probs
         for processor in processors:
             log_probs = processor(log_probs, token_ids, index)
-        if has_prefix:  # overrides the processors
+        if target_prefix.shape[1] != 0:  # overrides the processors
             log_probs = _force(given, log_probs, target_prefix, index, pad_token_id)
         message = (
             "A processor must return log-probs of at most 0, not above 0: the search relies on it "
@@ -167,7 +156,7 @@ def make_constraints(processors, token_ids, index, target_prefix, pad_token_id):
         with tf.control_dependencies([check]):
             return tf.identity(log_probs)
 
-    return Constraints(constrain, bool(processors), index < tf.shape(target_prefix)[1])
+    return constrain
 
 
 def _force(given, log_probs, target_prefix, index, pad_token_id):

@@ -36,13 +36,14 @@ def min_length(length: int, end_token_id: int) -> Processor:
     return process
 
 
-def force_end(max_length: int, end_token_id: int) -> Processor:
+def force_end(max_length: int | tf.Tensor, end_token_id: int) -> Processor:
     """Forces the end token as token number `max_length`, with log-prob 0, as Marian's models have.
 
     Without it, a translation that reaches its maximum length has no end token.
 
     Args:
-        max_length: int, the end token included: the `max_length` of the search.
+        max_length: int, or int tensor `(B, 1, 1)`, the end token included. The setting `force_end`
+            of a search takes the maximum length of each sentence.
         end_token_id: int.
 
     Returns:

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.decoding.next_tokens import NOT_FINITE, Processor, make_constraints
+from keras_transformer.decoding.next_tokens import (
+    NOT_FINITE,
+    Constraints,
+    Processor,
+    make_constraint,
+)
+from keras_transformer.decoding.processors import force_end, suppress_tokens
 
 # Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
 _COMPACTION_DIVISOR = 10
@@ -184,8 +190,7 @@ class Search:
         fixed_length: int. The tensors have room for this number of tokens from the start, so that
             their shapes do not change, as XLA needs. The cache must be such a one, and every
             sentence's maximum length at most this. Defaults to `None`: they grow.
-        forbidden_token_id: int. A token that is never chosen; the others are not renormalised.
-            Optional.
+        suppressed_tokens, force_end: as in `SearchSettings`.
     """
 
     step_fn: StepFunction
@@ -199,7 +204,8 @@ class Search:
     wanted: tf.Tensor | None = None
     strict: bool = True
     fixed_length: int | None = None
-    forbidden_token_id: int | None = None
+    suppressed_tokens: tuple[int, ...] = ()
+    force_end: bool = False
 
     def run(self, cache, max_lengths, start_token_id, target_prefix, compaction):
         """Returns the `SearchResult`. The arguments are those of `greedy_search`."""
@@ -264,8 +270,19 @@ class Search:
 
     def constraints(self, state, index):
         """Returns the constraints on the next token, for `best_next_tokens`."""
-        token_ids, prefix = state.history.token_ids, state.sentences.target_prefix
-        return make_constraints(self.processors, token_ids, index, prefix, self.pad_token_id)
+        sentences, prefix = state.sentences, state.sentences.target_prefix
+        processors, is_active = [*self.processors], bool(self.processors)
+        if self.suppressed_tokens:
+            processors.append(suppress_tokens(self.suppressed_tokens))
+        if self.force_end:
+            limits = sentences.max_lengths
+            processors.append(force_end(limits[:, None, None], self.end_token_id))
+            is_active |= tf.reduce_any((index + 1 >= limits) & ~sentences.done)
+        if prefix.shape[1] != 0:
+            is_active |= index < tf.shape(prefix)[1]
+        token_ids = state.history.token_ids
+        constraint = make_constraint(processors, token_ids, index, prefix, self.pad_token_id)
+        return Constraints(constraint, self.suppressed_tokens, is_active)
 
 
 def search_loop(search, state, compaction):

@@ -12,6 +12,10 @@ LENGTH_PENALTIES = ("gnmt", "mean", None)
 STOP_RULES = ("exhaustive", "first_beams")
 MOST_ALPHA = 10
 ON_TOO_LONG = ("split", "truncate", "error")
+GRAPH_SETTINGS = (
+    "beam_size length_penalty count_end_token stopping processors suppressed_tokens force_end "
+    "sampler"
+).split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,11 @@ class SearchSettings(Settings):
             the end token and a target prefix included. Defaults to no such limit.
         processors: tuple of callables that constrain the next token, such as those of
             `decoding.processors`. Defaults to none.
+        suppressed_tokens: tuple or list of token ids that no translation has, unless its target
+            prefix has them. The other tokens are not renormalised. Defaults to none.
+        force_end: bool. Whether the end token is forced, with log-prob 0, as the last token of the
+            maximum length, as by `forced_eos_token_id` of `transformers`. If not, a translation
+            that reaches its maximum length has no end token. Defaults to `False`.
         sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
             the tokens. `beam_size` is then ignored. The draws depend on the other lines of the
             batch. Optional.
@@ -77,6 +86,8 @@ class SearchSettings(Settings):
     extra_length: int = 50
     max_length: int | None = None
     processors: tuple | list = ()
+    suppressed_tokens: tuple | list = ()
+    force_end: bool = False
     sampler: object = None
     max_source_tokens: int | None = None
     on_too_long: str = "split"
@@ -99,6 +110,8 @@ class SearchSettings(Settings):
                 self._reject(name, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
+        if not all(type(token) is int and token >= 0 for token in self.suppressed_tokens):
+            self._reject("suppressed_tokens", "a list of token ids, ints of at least 0")
         if self.sampler is not None and not _draws_tokens(self.sampler):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
         if self.max_source_tokens is not None and self.max_source_tokens < 2:
@@ -106,7 +119,13 @@ class SearchSettings(Settings):
         if self.on_too_long not in ON_TOO_LONG:
             self._reject("on_too_long", '"split", "truncate" or "error"')
         # A tuple can be hashed: the settings are the key of the traced graphs.
-        object.__setattr__(self, "processors", tuple(self.processors))
+        for name in ("processors", "suppressed_tokens"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def require_ids_below(self, vocabulary_size: int) -> None:
+        """Raises a `ValueError` if a suppressed token is not in the model's vocabulary."""
+        is_valid = max(self.suppressed_tokens, default=0) < vocabulary_size
+        self._require("suppressed_tokens", is_valid, f"ids less than {vocabulary_size}")
 
     @property
     def runtime_values(self) -> tuple[float, float, int, int]:
@@ -120,8 +139,7 @@ class SearchSettings(Settings):
     @property
     def graph_settings(self) -> "SearchSettings":
         """The settings that a graph is traced for; the others are the defaults."""
-        names = "beam_size length_penalty count_end_token stopping processors sampler".split()
-        return SearchSettings(**{name: getattr(self, name) for name in names})
+        return SearchSettings(**{name: getattr(self, name) for name in GRAPH_SETTINGS})
 
 
 def _draws_tokens(sampler):

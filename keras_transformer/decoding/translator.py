@@ -90,7 +90,7 @@ class Translator:
         **settings: those of `SearchSettings`: `beam_size=4`, `length_penalty="gnmt"`, `alpha=0.6`,
             `count_end_token=True`, `stopping="exhaustive"`, `length_ratio=1.0`, `extra_length=50`,
             `max_length=None`, `processors=()`, `sampler=None`, `max_source_tokens=None`,
-            `on_too_long="split"`, `distinct_texts=True`.
+            `on_too_long="split"`, `distinct_texts=True`, `suppressed_tokens=()`, `force_end=False`.
 
     Call arguments:
         lines: list of strings, or one string.
@@ -318,8 +318,9 @@ class Translator:
         return self._graph.tagged(text, languages, tf.constant([True]))
 
     def _bounded(self, settings):
-        """Returns settings with `max_source_tokens` set, and checked against learned positions."""
+        """Returns settings with `max_source_tokens` set, and checked against the model."""
         config = self.model.config
+        settings.require_ids_below(config.vocabulary_size)
         most = config.max_sequence_length if config.positions == "learned" else None
         bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
         if most is not None and bound > most:

@@ -48,10 +48,10 @@ def export_ctranslate2(
     only, its settings `tokenizers.json`, and the models `source.spm` and `target.spm`. CTranslate2
     appends the end token to each source by itself.
 
-    The settings of the translator are not in the folder. The page "Exported models" has a program
-    that uses it, and "Decoding" says which arguments of `translate_batch` give the translations of
-    which settings. Pass `max_input_length=0`: by default CTranslate2 cuts longer lines without a
-    message.
+    The other settings of the translator are not in the folder. The page "Exported models" has a
+    program that uses it, and "Decoding" says which arguments of `translate_batch` give the
+    translations of which settings. Pass `max_input_length=0`: by default CTranslate2 cuts longer
+    lines without a message.
 
     Args:
         translator: `Translator`.
@@ -64,8 +64,8 @@ def export_ctranslate2(
         max_tokens: int. The most tokens of a source, with its end token, and of a translation, for
             sinusoidal positions: CTranslate2 has a table of them, and raises an error beyond it.
             Learned positions are those of the model. Defaults to `1024`.
-        suppressed_tokens: ids of target tokens that no translation may have, as the processor
-            `suppress_tokens` of our search. Defaults to none.
+        suppressed_tokens: ids of target tokens that no translation may have, beside the
+            `suppressed_tokens` of the translator. Defaults to none.
 
     Returns:
         `pathlib.Path`, the folder.
@@ -89,7 +89,8 @@ def export_ctranslate2(
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
-    forbidden = {*suppressed_tokens, config.forbidden_token_id} - {None}
+    suppressed = *suppressed_tokens, *translator.settings.suppressed_tokens
+    forbidden = {*suppressed, config.forbidden_token_id} - {None}
     _suppress(spec.decoder.projection, sorted(forbidden), config.vocabulary_size)
     spec.config.add_source_eos = True
     if source[config.end_token_id] != spec.config.eos_token:

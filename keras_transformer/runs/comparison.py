@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from keras_transformer import types
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe, align, differing
 from keras_transformer.training.best_epoch import best_epoch
@@ -90,7 +91,8 @@ class RunRecord:
 def differing_settings(records: Iterable[RunRecord]) -> dict[str, dict[str, list[Any]]]:
     """Returns section to key to values of the settings that differ, among runs with a recipe.
 
-    If all of them have scores, the section `search` holds the settings of these scores' search.
+    If all of them have scores, the section `search` holds the settings of these scores' search,
+    and otherwise those of the recipes.
     """
     known = [record for record in records if record.settings is not None]
     settings: list[dict[str, Any]] = [record.settings or {} for record in known]
@@ -103,13 +105,14 @@ def differing_settings(records: Iterable[RunRecord]) -> dict[str, dict[str, list
 def effective_settings(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Returns the settings of a recipe: section to key to value.
 
-    In `model`, the preset is replaced by the fields that it sets, so that two recipes that mean the
-    same model have the same settings.
+    In `model`, the preset is replaced by the fields that it sets, and `search` has all fields, so
+    that two recipes that mean the same model and search have the same settings.
     """
     model = recipe.model_config(recipe.vocabulary.size).to_dict()
     sizes = ("vocabulary_size", "source_vocabulary_size")  # `size` of `vocabulary`
     fields = {name: value for name, value in model.items() if name not in sizes}
-    return recipe.to_dict() | {"model": fields}
+    search = SearchSettings(**recipe.search).to_dict()
+    return recipe.to_dict() | {"model": fields, "search": search}
 
 
 def _row_figures(row):

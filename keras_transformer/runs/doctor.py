@@ -243,7 +243,7 @@ class _Checks:
         stream = self.single_device_trainer.stream(self.tokenizers, split)
         source, target = self.tokenizers
         config = self.recipe.model_config(target.vocabulary_size, source.vocabulary_size)
-        settings = SearchSettings()
+        settings = SearchSettings(**self.recipe.search)
         limits = {
             n: longest_target(n, settings, config) for n in set(stream.lengths[:, 0].tolist())
         }
@@ -251,8 +251,9 @@ class _Checks:
         if long:
             yield (
                 f"{long:,} of the {len(stream.lengths):,} references of `{split}` are longer than "
-                f"a search allows, source tokens + {settings.extra_length}: give `evaluate` and "
-                "`export` a larger `--length-ratio` or `--extra-length`"
+                f"a search allows, {settings.length_ratio:g} times the source tokens + "
+                f"{settings.extra_length}: give `search` of the recipe a larger `length_ratio` or "
+                "`extra_length`" + (" or `max_length`" if settings.max_length else "")
             )
 
     def _tokenizers(self):

@@ -26,8 +26,9 @@ def load_run(
             the run's own, `model.keras`.
         frozen: as in `Translator`. Defaults to `True`, because a loaded run is not trained further.
         dtype: as in `Translator`.
-        **settings: as in `Translator`; but `max_source_tokens` defaults to `data.max_length` of the
-            run's recipe, and at most the model's `max_sequence_length`.
+        **settings: as in `Translator`, but the defaults are those of `search` in the run's recipe;
+            and `max_source_tokens` defaults to its `data.max_length`, and at most the model's
+            `max_sequence_length`.
 
     Raises:
         FileNotFoundError: if there is no trained model.
@@ -38,6 +39,7 @@ def load_run(
     recipe = run.recipe()
     tokenizers = load_tokenizers(run.tokenizer_files(recipe.vocabulary.joint))
     loaded = load_model(model or run.model_file)
+    settings = recipe.search | settings
     if settings.get("max_source_tokens") is None:
         lengths = recipe.data.max_length, loaded.config.max_sequence_length
         settings["max_source_tokens"] = min(filter(None, lengths))

@@ -14,6 +14,7 @@ from typing import Any, Self
 from keras_transformer import types
 from keras_transformer.data.corpus import CorpusError, read_parallel
 from keras_transformer.data.number_corpus import number_names
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
 from keras_transformer.settings import Settings, read_yaml, yaml_line
@@ -143,7 +144,7 @@ class VocabularySettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Settings):
-    """Data, vocabulary, model and training of one run.
+    """Data, vocabulary, model and training of one run, and how its model searches.
 
     Args:
         data: mapping, see `DataSettings`.
@@ -151,6 +152,9 @@ class Recipe(Settings):
         model: mapping: `preset` (`tiny`, `base` or `big`; defaults to `base`) and any field of
             `TransformerConfig` except the vocabulary sizes, which the vocabulary sets.
         training: mapping, see `TrainingSettings`.
+        search: mapping of fields of `SearchSettings` except `processors` and `sampler`, such as
+            `{beam_size: 6, length_penalty: mean, alpha: 1.0}`: the defaults of `load_run` and of
+            the commands for this run. A run may resume with other ones.
 
     Example:
 
@@ -163,9 +167,16 @@ class Recipe(Settings):
     vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
     model: dict = field(default_factory=dict)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    search: dict = field(default_factory=dict)
 
     def __post_init__(self):
         super().__post_init__()
+        try:
+            SearchSettings.from_dict(self.search)
+            if objects := self.search.keys() & {"processors", "sampler"}:
+                raise ValueError(f"`load_run` takes Python objects. Received: {min(objects)}")
+        except ValueError as error:
+            raise ValueError(f"section `search`: {error}") from None
         if self.training.init_from is not None:  # of another working folder, it would be another
             training = replace(self.training, init_from=os.path.abspath(self.training.init_from))
             object.__setattr__(self, "training", training)
@@ -202,8 +213,8 @@ class Recipe(Settings):
             received = {type(None): "nothing", str: "text"}.get(type(values), type(values).__name__)
             raise ValueError(
                 "A recipe is a YAML mapping with the section `data` and, if they differ from the "
-                "defaults, `vocabulary`, `model` and `training`; `keras-transformer recipe` lists "
-                f"recipes to start from. Received: {received}"
+                "defaults, `vocabulary`, `model`, `training` and `search`; `keras-transformer "
+                f"recipe` lists recipes to start from. Received: {received}"
             )
         parsed = {k: sections[k].from_dict(v) if k in sections else v for k, v in values.items()}
         return super().from_dict(parsed)
@@ -253,7 +264,7 @@ class Recipe(Settings):
             f"{section}.{key} is {shown(theirs)} there, {shown(mine)} here"
             for section, keys in sections.items()
             for key, (mine, theirs) in keys.items()
-            if section != "training" or key not in RESUMABLE
+            if section != "search" and (section != "training" or key not in RESUMABLE)
         ]
 
     def model_config(

@@ -255,10 +255,10 @@ class Trainer:
         if self.is_chief and training.translation_sample is not None:
             pairs = data.pairs("validation", self.data_folder)
             sample = list(itertools.islice(pairs, training.translation_sample))
-            epochs, longest = training.translation_epochs, data.max_length
-            translator = Translator(
-                model, *tokenizers, compiled=False, beam_size=1, max_source_tokens=longest
-            )
+            epochs = training.translation_epochs
+            search = {"max_source_tokens": data.max_length} | self.recipe.search
+            search |= {"beam_size": 1, "on_too_long": "split"}  # quick, and never an error
+            translator = Translator(model, *tokenizers, compiled=False, **search)
             evaluator = TranslationEvaluator(
                 translator, sample, epochs, print_fn=self.print_fn, log_dir=self.run.logs
             )

@@ -344,6 +344,13 @@ def search_every_way(models, max_lengths, penalty, **options):
     return hypotheses(result, models.end)
 
 
+def search_by_rules(step_fn, cache, max_lengths, *token_ids, **rules):
+    """As `beam_search`, with the rules that only a `Search` has."""
+    start, rules["end_token_id"], rules["pad_token_id"] = token_ids
+    search = make_search(step_fn=step_fn, stopping="exhaustive", **rules)
+    return search.run(cache, max_lengths, start, target_prefix=None, compaction=True)
+
+
 def search_in_fixed_shapes(
     step_fn, cache, max_lengths, start_token_id, end_token_id, pad_token_id, **rules
 ):

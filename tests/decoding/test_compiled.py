@@ -54,6 +54,8 @@ def random_sources(count, length, vocabulary_size, seed):
         ({"beam_size": 3, "length_penalty": None}, 3, 8, 9),
         ({"beam_size": 4, "stopping": "first_beams", "count_end_token": False}, 4, 3, 9),
         ({"beam_size": 2, "length_ratio": 3.0, "max_length": 5}, 1, 2, 6),
+        ({"beam_size": 3, "suppressed_tokens": [5, 9, 2], "force_end": True}, 2, 4, 7),
+        ({"beam_size": 1, "suppressed_tokens": [5, 9], "force_end": True}, 1, 4, 7),
     ],
 )
 def test_compiled_search_is_the_search_in_the_graph(translator, settings, n_best, count, length):

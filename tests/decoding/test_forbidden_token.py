@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.compiled import compile_search
 from keras_transformer.decoding.model_search import search_model
-from keras_transformer.decoding.processors import suppress_tokens
+from keras_transformer.decoding.processors import force_end, suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import new_transformer, padded_ids
 
@@ -43,6 +43,21 @@ def test_forbidden_token_is_as_suppressed(models, beam_size, prefix):
     assert 9 not in found.token_ids.numpy()[:, :, : int(found.lengths.numpy().max())]
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_settings_are_as_processors_and_a_prefix_is_as_given(models, beam_size):
+    """The prefix has a suppressed token."""
+    rules = {"beam_size": beam_size, "max_length": 5}
+    source, prefix = tf.constant(padded_ids([7, 4], 60)), tf.constant([[5, 6], [7, 9]])
+    constraints = [suppress_tokens([6, 7, 11]), force_end(5, SPECIAL["end_token_id"])]
+    settings = SearchSettings(**rules, suppressed_tokens=[6, 7, 11], force_end=True)
+    found = search_model(models[0], source, settings, target_prefix=prefix)
+    settings = SearchSettings(**rules, processors=constraints)
+    expected = search_model(models[0], source, settings, target_prefix=prefix)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    np.testing.assert_array_equal(found.token_ids[0, 0, :2], [5, 6])
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.decoding.greedy import greedy_search
 from keras_transformer.decoding.processors import (
+    force_end,
     min_length,
     no_repeat_ngram_size,
     repetition_penalty,
@@ -26,6 +27,8 @@ from tests.decoding.search_oracle import (
     plain_search,
     random_examples,
     search,
+    search_by_rules,
+    search_in_fixed_shapes,
     small_models,
 )
 
@@ -72,6 +75,14 @@ def plain_repetition_penalty(penalty):
     return constrain
 
 
+def plain_force_end(max_length):
+    def constrain(log_probs, tokens):
+        forced = [0.0 if token == END else -math.inf for token in range(len(log_probs))]
+        return forced if len(tokens) + 1 >= max_length else log_probs
+
+    return constrain
+
+
 # Penalties with few binary digits keep the sums of "grid" models exact.
 PAIRS = {
     **{f"min_length({n})": (min_length(n, END), plain_min_length(n)) for n in (0, 1, 3)},
@@ -83,6 +94,7 @@ PAIRS = {
         f"repetition_penalty({x})": (repetition_penalty(x), plain_repetition_penalty(x))
         for x in (1, 1.25, 2.0)
     },
+    **{f"force_end({n})": (force_end(n, END), plain_force_end(n)) for n in (1, 3)},
     **{
         f"suppress_tokens({ids})": (suppress_tokens(ids), plain_suppress_tokens(ids))
         for ids in ([], [1], [0, END])
@@ -127,6 +139,34 @@ def test_search_under_processors_finds_the_best_of_what_they_leave(case, penalty
     options = {"beam_size": beam_size, "n_best": min(beam_size, 4), "processors": processors}
     found = hypotheses(search(models, max_lengths, penalty, **options))
     for sentence, max_length in enumerate(max_lengths):
+        complete, in_doubt = plain_search(
+            models, sentence, max_length, penalty, narrow, constraints
+        )
+        if not in_doubt:
+            assert_best(found[sentence], complete, options["n_best"])
+
+
+@random_examples(50)
+@given(
+    small_models(),
+    penalties,
+    st.lists(st.integers(0, 4), max_size=2),
+    st.booleans(),
+    st.sampled_from([1, 2, 3, None]),
+    st.sampled_from([search_by_rules, search_in_fixed_shapes]),
+)
+def test_search_without_some_tokens_and_with_a_forced_end_finds_the_best_of_what_is_left(
+    case, penalty, suppressed, forces_end, narrow, by
+):
+    """The end is forced at the maximum length of each sentence."""
+    models, max_lengths = case
+    beam_size = narrow or max(exhaustive_width(models, max_lengths), 4)
+    options = {"beam_size": beam_size, "n_best": min(beam_size, 4), "by": by}
+    options |= {"suppressed_tokens": tuple(suppressed), "force_end": forces_end}
+    found = hypotheses(search(models, max_lengths, penalty, **options))
+    for sentence, max_length in enumerate(max_lengths):
+        constraints = [plain_suppress_tokens(suppressed)]
+        constraints += [plain_force_end(max_length)] if forces_end else []
         complete, in_doubt = plain_search(
             models, sentence, max_length, penalty, narrow, constraints
         )

@@ -293,6 +293,13 @@ def test_processors_and_samplers_are_applied(translator):
     ]
     without = translator(LINES[:2], n_best=4, processors=[suppress_tokens(ids)])
     assert not any(chosen in h.tokens for hypotheses in without for h in hypotheses)
+    texts = [[h.text for h in one] for one in without]
+    found = translator(LINES[:2], n_best=4, suppressed_tokens=ids)
+    assert [[h.text for h in one] for one in found] == texts
+    drawn = {"sampler": keras_hub.samplers.TopKSampler(k=1, seed=1), "max_length": 2}
+    for best, *_ in translator(LINES[:2], n_best=1, suppressed_tokens=ids, force_end=True, **drawn):
+        assert len(best.tokens) == 2 and best.tokens[-1] == "</s>" and chosen not in best.tokens
+        assert best.log_probs[-1] == 0.0
     greedy = translator(LINES, beam_size=1)
     assert translator(LINES, sampler=keras_hub.samplers.TopKSampler(k=1, seed=1)) == greedy
 
@@ -451,6 +458,8 @@ def test_bfloat16_is_a_copy_and_close(translator):
         ({"batch_sentences": 0}, "batch_sentences=0"),
         ({"sampler": keras_hub.samplers.BeamSampler()}, "draws single tokens"),
         ({"processors": ["min_length"]}, "processors"),
+        ({"suppressed_tokens": [340]}, "less than 340. Received: suppressed_tokens=.340"),
+        ({"suppressed_tokens": [True]}, "suppressed_tokens"),
         ({"sampler": "top_k"}, "sampler='top_k'"),
     ],
 )

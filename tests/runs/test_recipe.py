@@ -57,6 +57,32 @@ def recipe(data=DATA, **sections):
     return Recipe.from_dict({"data": data, **sections})
 
 
+SEARCH = {"beam_size": 6, "length_penalty": None, "suppressed_tokens": [1, 5], "force_end": True}
+
+
+def test_run_resumes_with_another_search():
+    other = recipe(search=SEARCH)
+    assert other.continues(recipe()) and recipe().continues(other)
+    assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
+
+
+@pytest.mark.parametrize(
+    "search, named",
+    [
+        ({"beam_size": 0}, "section `search`: `beam_size` must be at least 1. Received: beam_size"),
+        ({"beam": 4}, "section `search`: Unknown key of SearchSettings: 'beam'. Did you mean"),
+        ({"suppressed_tokens": [-1]}, "section `search`: `suppressed_tokens` must be a list of"),
+        ({"suppressed_tokens": ["a"]}, "section `search`: `suppressed_tokens` must be a list of"),
+        ({"processors": []}, "section `search`: `load_run` takes Python objects. Received: proc"),
+        ({"sampler": None}, "section `search`: `load_run` takes Python objects. Received: sampler"),
+        (None, "`search` must be of type dict"),
+    ],
+)
+def test_wrong_search_is_named_with_its_section(search, named):
+    with pytest.raises(ValueError, match=named):
+        recipe(search=search)
+
+
 @pytest.mark.parametrize("name", OTHER)
 def test_recipe_continues_another_if_only_resumable_keys_differ(name):
     value, may_change = OTHER[name]
