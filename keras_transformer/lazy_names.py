@@ -33,7 +33,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
 def explanation(what: str, error: BaseException) -> str | None:
     """Returns a line on the package whose absence caused an error, or `None`.
 
-    A package of which only an empty folder is left is absent: its attributes are missing.
+    If only the empty folder of a package is left, the package counts as not installed.
 
     Args:
         what: what needs the package, as the subject of a sentence.

@@ -171,8 +171,7 @@ def plot_histories(
 ) -> "Figure":
     """Draws the learning curves of several trainings over each other, one panel per column.
 
-    The columns that are drawn are those of `plot_history`, which see. A training has the same
-    colour in all panels.
+    Draws the same columns as `plot_history`. A training has the same colour in all panels.
 
     Args:
         histories: name of a training to its history, as in `plot_history`.

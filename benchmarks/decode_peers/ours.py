@@ -49,7 +49,7 @@ class Ours:
     def _hypotheses(self, sentences, beam_size, is_forced, **limits):
         settings = SearchSettings(beam_size=beam_size, **self._settings, **limits)
         source = padded(sentences, self.config.pad_token_id)
-        search = self._compiled[is_forced].of_call(settings, 1, False)(source.shape)
+        search = self._compiled[is_forced].for_call(settings, 1, False)(source.shape)
         search = search or self._graph(settings.graph_settings, is_forced)
         result = search(runtime_inputs(settings), source)
         best = (tensor[:, 0].numpy() for tensor in (result.token_ids, result.lengths))

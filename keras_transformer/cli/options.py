@@ -53,7 +53,7 @@ Dtype = Annotated[
         "[default: the model's own]"
     ),
 ]
-BatchSentences = Annotated[int, typer.Option(help="Most sentences decoded together.", min=1)]
+BatchSentences = Annotated[int, typer.Option(help="Maximum number of sentences in a batch.", min=1)]
 TargetLanguage = Annotated[
     str | None,
     typer.Option(help="Code of the target language, of an imported model that has several."),

@@ -33,21 +33,24 @@ def serve(
     port: Annotated[
         int, typer.Option(help="0 takes a free one, which is printed.", min=0, max=65535)
     ] = 8000,
-    max_batch: Annotated[int, typer.Option(help="Most lines that run together.", min=1)] = 32,
+    max_batch: Annotated[int, typer.Option(help="Maximum lines in a batch.", min=1)] = 32,
     max_wait_ms: Annotated[
         float, typer.Option(help="How long a line waits for others to run with.", min=0)
     ] = 2.0,
     threads: Annotated[int, typer.Option(help="Cores that TensorFlow may use.", min=1)] = 1,
     max_queue: Annotated[
-        int, typer.Option(help="Most lines that wait; further requests get status 503.", min=1)
+        int,
+        typer.Option(help="Maximum lines that wait; further requests get status 503.", min=1),
     ] = 1_024,
-    max_lines: Annotated[int, typer.Option(help="Most lines in a request.", min=1)] = 128,
-    max_line_chars: Annotated[int, typer.Option(help="Most characters in a line.", min=1)] = 2_000,
+    max_lines: Annotated[int, typer.Option(help="Maximum lines in a request.", min=1)] = 128,
+    max_line_chars: Annotated[
+        int, typer.Option(help="Maximum characters in a line.", min=1)
+    ] = 2_000,
     max_body_bytes: Annotated[
-        int, typer.Option(help="Most bytes in the body of a request.", min=1)
+        int, typer.Option(help="Maximum bytes in the body of a request.", min=1)
     ] = 2**20,
     max_receive_seconds: Annotated[
-        int, typer.Option(help="Most seconds in which a request may arrive.", min=1)
+        int, typer.Option(help="Maximum seconds in which a request must arrive.", min=1)
     ] = 10,
     cors_origin: Annotated[
         list[str] | None,

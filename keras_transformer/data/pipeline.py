@@ -208,16 +208,16 @@ class BatchStream:
             digest.update(side.lengths.tobytes() + side.values.tobytes())
         return digest.hexdigest()
 
-    def seek(self, epoch: int, batch: int = 0, fills: bool = False) -> None:
+    def seek(self, epoch: int, batch: int = 0, repeat_skipped: bool = False) -> None:
         """Sets where the next iteration of the dataset starts.
 
         Args:
             epoch: from 0.
             batch: from 0. Those before it are left out.
-            fills: instead of leaving them out, yields `batch` in their place: for a training loop
-                that reads the batches it skips. Defaults to `False`.
+            repeat_skipped: instead of leaving them out, yields `batch` in their place: for a
+                training loop that reads the batches it skips. Defaults to `False`.
         """
-        self._epoch, self._batch, self._fills = epoch, batch, fills
+        self._epoch, self._batch, self._repeat_skipped = epoch, batch, repeat_skipped
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         """Returns the pair indices of each batch, as int arrays."""
@@ -291,12 +291,12 @@ class BatchStream:
         self.is_read = True
         epoch = self._epoch  # another iterator may move on meanwhile
         batches = self.batches(epoch)[self._batch :]
-        fills = [batches[0]] * self._batch if self._fills else []
-        yield from (self.arrays(rows, epoch) for rows in [*fills, *batches])
+        skipped = [batches[0]] * self._batch if self._repeat_skipped else []
+        yield from (self.arrays(rows, epoch) for rows in [*skipped, *batches])
 
     def _counts(self):
         last = self.report.batches_per_epoch - 1
-        yield from range(0 if self._fills else self._batch, last)
+        yield from range(0 if self._repeat_skipped else self._batch, last)
         self.seek(self._epoch + 1)
         yield last
 

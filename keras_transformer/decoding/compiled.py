@@ -63,12 +63,12 @@ class CompiledSearches:
         self._model = model
         self._mode = mode
         is_float32 = getattr(model, "compute_dtype", "float32") == "float32"
-        self._is_on = is_float32 if mode == "auto" else mode
+        self._is_enabled = is_float32 if mode == "auto" else mode
         self._requests = lru_cache(_REQUESTS_COUNTED)(lambda key: itertools.count(1))
         self._ready: dict[_Key, Any] = {}
         self._compiling = threading.Lock()
 
-    def of_call(self, settings: SearchSettings, n_best: int, has_prefix: bool) -> Any:
+    def for_call(self, settings: SearchSettings, n_best: int, has_prefix: bool) -> Any:
         """Returns the searches of one call, which counts as one request of each shape.
 
         Args:
@@ -98,8 +98,8 @@ class CompiledSearches:
             ValueError: if searches of this kind are not compiled.
         """
         key = self._key(settings, n_best, shape)
-        if key is None or not self._is_on:
-            most = _MOST_LINES[self._mode] if self._is_on else 0
+        if key is None or not self._is_enabled:
+            most = _MOST_LINES[self._mode] if self._is_enabled else 0
             raise ValueError(
                 f"With `compiled={self._mode!r}`, searches of at most {most} lines of at most "
                 f"{SOURCE_LENGTHS[-1]} tokens are compiled here, if their translations have at "
@@ -131,13 +131,13 @@ class CompiledSearches:
         return next(self._requests(key)) >= (first if further < 0 else _REQUESTS_OF_NEXT << further)
 
     def _request(self, key):
-        if not self._is_on or not self._compiling.acquire(blocking=self._mode is True):
+        if not self._is_enabled or not self._compiling.acquire(blocking=self._mode is True):
             return None
         try:
             if self._is_due(key) and key not in self._ready:
                 self._compile(key)
         except Exception as error:  # whatever it is, the graph gives the result
-            self._is_on = False
+            self._is_enabled = False
             warnings.warn(
                 "XLA cannot compile the search of this model here, so translations of few lines "
                 "stay slower: `compiled=False` turns this warning off. "

@@ -17,12 +17,12 @@ from keras_transformer.decoding.long_lines import (
     Pieces,
     cut_behind_tags,
     join_translations,
-    of_first_pieces,
+    prefixes_of_first_pieces,
 )
 from keras_transformer.decoding.model_search import (
     kept_hypotheses,
+    max_hypotheses,
     max_lengths,
-    most_hypotheses,
     runtime_inputs,
     score_model,
     search_model,
@@ -34,7 +34,7 @@ from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 
-LONGEST_ALIGNED = 256  # tokens: a picture of more cannot be read
+LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
 
 
 class Options(NamedTuple):
@@ -60,7 +60,7 @@ class Options(NamedTuple):
         dtypes = tf.int32, tf.float32, tf.int32, tf.string
         return cls(*(tf.constant(*pair) for pair in zip(values, dtypes, strict=True)))
 
-    def of_lines(self, count: tf.Tensor, most: int) -> "Options":
+    def for_lines(self, count: tf.Tensor, most: int) -> "Options":
         """Returns tensors `(B,)` of `(1,)` or `(B,)`, with the values in their ranges."""
         n_best, alpha, max_length, prefix = (tf.broadcast_to(each, [count]) for each in self)
         return Options(
@@ -160,7 +160,7 @@ class GraphTranslator:
             pieces: `Pieces` of the lines.
             limits: as in `max_lengths`, scalars or `(P,)`.
         """
-        prefixes = of_first_pieces(token_ids, pieces.lines)
+        prefixes = prefixes_of_first_pieces(token_ids, pieces.lines)
         lengths = tf.cast(pieces.token_ids.row_lengths(), tf.int32) - 1
         longest = tf.minimum(max_lengths(self.model.config, lengths, limits), self._longest())
         given = tf.cast(prefixes.row_lengths(), tf.int32)
@@ -201,8 +201,8 @@ class GraphTranslator:
             longest_line: as in `pieces`.
         """
         text = self.tagged(text, languages, None if languages is None else languages != "")
-        most = most_hypotheses(settings)
-        options = (options or Options.default(settings)).of_lines(tf.size(text), most)
+        most = max_hypotheses(settings)
+        options = (options or Options.default(settings)).for_lines(tf.size(text), most)
         longest_piece = settings.max_source_tokens - 1
         pieces = self.pieces(text, longest_piece, settings.on_too_long, longest_line)
         n_best, alpha, max_length = (tf.gather(each, pieces.lines) for each in options[:3])
@@ -227,7 +227,7 @@ class GraphTranslator:
             self.model.config.pad_token_id,
             [tf.TensorSpec([None, most], dtype) for dtype in dtypes],
         )
-        return self._of_lines(pieces, parts, options, settings)
+        return self._join_pieces(pieces, parts, options, settings)
 
     def distinct(self, *result: tf.Tensor) -> SearchResult:
         """Returns a `SearchResult`, given as its tensors, without repeated texts."""
@@ -252,7 +252,7 @@ class GraphTranslator:
         texts = tf.where(lengths > 0, texts, "")
         return texts, totals, lengths, tf.math.count_nonzero(is_end, axis=2, dtype=tf.int32)
 
-    def _of_lines(self, pieces, parts, options, settings):
+    def _join_pieces(self, pieces, parts, options, settings):
         """Joins the parts of each line's pieces."""
         count = tf.size(pieces.dropped)
         texts, *numbers = parts
@@ -342,7 +342,7 @@ class GraphTranslator:
         # One line after the other: the scores of all blocks and heads are in memory together.
         spec = tf.TensorSpec([None, None], tf.float32)
         scores = tf.cond(
-            tf.size(source) > 0,  # `map_fn` does not know the shape of nothing
+            tf.size(source) > 0,  # `map_fn` cannot infer a shape from an empty batch
             lambda: tf.map_fn(align_line, columns, fn_output_signature=spec, parallel_iterations=1),
             lambda: tf.zeros([0, 0, 0]),
         )

@@ -163,7 +163,7 @@ def _cuts(starts, ends, most, places):
     return tf.where(furthest == ends, ends, cuts)
 
 
-def of_first_pieces(prefixes: tf.RaggedTensor, lines: tf.Tensor) -> tf.RaggedTensor:
+def prefixes_of_first_pieces(prefixes: tf.RaggedTensor, lines: tf.Tensor) -> tf.RaggedTensor:
     """Returns the prefix of each piece `(P, None)`: only the first piece of a line has one.
 
     Args:
@@ -196,13 +196,13 @@ def join_translations(texts: tf.Tensor, lines: tf.Tensor, count: tf.Tensor) -> t
 def warn_of_long_lines(pieces: Pieces, max_source_tokens: int) -> None:
     """Warns of the lines that are not translated as a whole, by their numbers."""
     counts, dropped = np.bincount(pieces.lines), pieces.dropped.numpy()
-    of_lines = [f"line {i + 1} in {counts[i]} pieces" for i in np.flatnonzero(counts > 1)]
+    reports = [f"line {i + 1} in {counts[i]} pieces" for i in np.flatnonzero(counts > 1)]
     shortened = np.flatnonzero(dropped)
-    of_lines += [f"line {i + 1} without its last {dropped[i]} tokens" for i in shortened]
-    if of_lines:
-        more = f" and {len(of_lines) - 5} more" if len(of_lines) > 5 else ""
+    reports += [f"line {i + 1} without its last {dropped[i]} tokens" for i in shortened]
+    if reports:
+        more = f" and {len(reports) - 5} more" if len(reports) > 5 else ""
         warnings.warn(
             f"Longer than `max_source_tokens`, {max_source_tokens}, and not translated as a whole: "
-            f"{', '.join(of_lines[:5])}{more}",
+            f"{', '.join(reports[:5])}{more}",
             stacklevel=3,
         )

@@ -75,7 +75,7 @@ def search_model(
     alpha, *limits = runtime_values or runtime_inputs(settings)
     longest = _max_lengths(model.config, encoder_token_ids, limits)
     cache = model.init_cache(encoder_token_ids)
-    search = _search_of(model.decode_step, model.config, settings, alpha, n_best, **options)
+    search = _build_search(model.decode_step, model.config, settings, alpha, n_best, **options)
     start = model.config.start_token_id
     return search.run(cache, longest, start, target_prefix, compaction=True)
 
@@ -85,7 +85,7 @@ def tree_of_model(
 ) -> tuple[SearchResult, SearchTree]:
     """As `search_model`, with the tree of the search; sentences may fail, see `Search.strict`."""
     alpha, *limits = runtime_inputs(settings)
-    search = _search_of(model.decode_step, model.config, settings, alpha, n_best=1)
+    search = _build_search(model.decode_step, model.config, settings, alpha, n_best=1)
     longest = _max_lengths(model.config, encoder_token_ids, limits)
     cache = model.init_cache(encoder_token_ids)
     return search_with_tree(search, cache, longest, model.config.start_token_id)
@@ -111,7 +111,7 @@ def search_fixed(
         `SearchResult`, not trimmed and not checked: XLA ignores the checks of the graph.
     """
     alpha, *limits = runtime_values
-    search = _search_of(
+    search = _build_search(
         model.decode_step, model.config, settings, alpha, n_best, fixed_length=fixed_length
     )
     longest = _max_lengths(model.config, encoder_token_ids, limits)
@@ -120,7 +120,7 @@ def search_fixed(
     return search.run_fixed(cache, longest, model.config.start_token_id)
 
 
-def most_hypotheses(settings: SearchSettings) -> int:
+def max_hypotheses(settings: SearchSettings) -> int:
     """Returns the number of hypotheses of a sentence: 1 if the search is greedy or draws."""
     return settings.beam_size if settings.sampler is None else 1
 
@@ -132,7 +132,7 @@ def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
     """
     if not settings.distinct_texts:
         return n_best
-    most = most_hypotheses(settings)
+    most = max_hypotheses(settings)
     if tf.is_tensor(n_best):
         return tf.where(n_best == 1, 1, most)
     return 1 if n_best == 1 else most
@@ -163,15 +163,15 @@ def without_repeated_texts(
 
 def require_n_best(settings: SearchSettings, n_best: int) -> None:
     """Raises a `ValueError` if a search of these settings does not have `n_best` hypotheses."""
-    if n_best > most_hypotheses(settings):
+    if n_best > max_hypotheses(settings):
         raise ValueError(
             "`n_best` must be at most `beam_size`, and 1 with a sampler. Received: "
             f"{n_best=}, beam_size={settings.beam_size}, sampler={settings.sampler!r}"
         )
 
 
-def _search_of(decode_step, config, settings, alpha, n_best, **options):
-    is_greedy = most_hypotheses(settings) == 1
+def _build_search(decode_step, config, settings, alpha, n_best, **options):
+    is_greedy = max_hypotheses(settings) == 1
     suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
     require_n_best(settings, n_best)
 

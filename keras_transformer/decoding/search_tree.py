@@ -42,7 +42,7 @@ class SearchTree(NamedTuple):
             parents, is_next = step
             return tf.gather(is_before, parents, batch_dims=1) & is_next
 
-        # (B, T, W) -> (T + 1, B, W): `scan` cannot take no steps.
+        # (B, T, W) -> (T + 1, B, W): `scan` needs at least one step.
         steps = [
             tf.pad(tf.transpose(each, [1, 0, 2]), [[0, 1], [0, 0], [0, 0]])
             for each in (self.parents, is_next)

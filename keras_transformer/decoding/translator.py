@@ -368,7 +368,7 @@ class Translator:
         """Returns a search `(source, *prefix) -> SearchResult`."""
         values = runtime_inputs(settings)
         kept = kept_hypotheses(settings, n_best)
-        find_compiled = self._compiled.of_call(settings, kept, has_prefix)
+        find_compiled = self._compiled.for_call(settings, kept, has_prefix)
 
         def search(source, *prefix):
             found = find_compiled(source.shape)

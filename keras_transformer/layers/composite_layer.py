@@ -132,7 +132,7 @@ def outer_shape(inputs):
 class DenseOptions:
     """Arguments of `keras.layers.Dense` that a layer hands on to all its dense layers.
 
-    A name stays a string, because an instance would draw its seed too early.
+    A name stays a string: an initialiser object would fix its seed when it is created.
     """
 
     use_bias: bool = True

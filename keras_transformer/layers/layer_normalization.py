@@ -48,14 +48,14 @@ def _layer_norm(inputs, gamma, beta, epsilon):
         def gradient(upstream):
             upstream = tf.cast(upstream, dtype)
             outer_axes = list(range(inputs.shape.rank - 1))
-            of_gamma = upstream * normalized
+            grad_gamma = upstream * normalized
             of_normalized = upstream * gamma
             # Mean and variance depend on every input: what remains is orthogonal to both.
-            along = _mean(of_gamma * gamma)
+            along = _mean(grad_gamma * gamma)
             of_inputs = (of_normalized - _mean(of_normalized) - normalized * along) * scale
             return (
                 tf.cast(of_inputs, inputs.dtype),
-                tf.reduce_sum(of_gamma, outer_axes),
+                tf.reduce_sum(grad_gamma, outer_axes),
                 tf.reduce_sum(upstream, outer_axes),
             )
 

@@ -238,7 +238,7 @@ class RunKeeper(keras.callbacks.Callback):
                 self._run.lock(self._scope.stack, self._print)
             is_restored = self._restored is self.model or self.restore(self.model)
             if not is_restored and not self._has_recipe:
-                # A new process may begin with other random weights: it shall use these.
+                # Saves the initial weights, so that a restart begins with the same.
                 self._save(self._count_updates(), ["start"])
         except BaseException:
             self.release()
@@ -351,7 +351,7 @@ class RunKeeper(keras.callbacks.Callback):
     def _go_to(self, epoch):
         """Makes the dataset and the metrics go on where the checkpoint ends."""
         is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
-        self._stream.seek(epoch, self.batch, fills=is_read)
+        self._stream.seek(epoch, self.batch, repeat_skipped=is_read)
         self._stream.is_read = False
         self.epoch = epoch
         self._updates = self._count_updates()

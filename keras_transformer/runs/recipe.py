@@ -254,7 +254,7 @@ class Recipe(Settings):
         return not self.conflicts(other)
 
     def conflicts(self, other: "Recipe") -> list[str]:
-        """Returns the differences because of which a run of `other` cannot resume with this recipe.
+        """Returns the differences that keep a run of `other` from resuming with this recipe.
 
         Returns:
             a list of strings such as `"training.seed is 1 there, 2 here"`, "there" in `other`.

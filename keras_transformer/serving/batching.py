@@ -185,6 +185,6 @@ def _unanswered(waiting):
 
 
 def _finish(set_outcome, outcome):
-    # A caller that was cancelled waits no more.
+    # The caller may have been cancelled: its future is then already done.
     with contextlib.suppress(asyncio.InvalidStateError):
         set_outcome(outcome)

@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse
 
 from keras_transformer.serving.errors import RETRY_SECONDS, RequestError, shown
 
-# Of a body that is too large, so much is read and forgotten: a client that still sends when the
-# connection is closed does not see the answer.
-MAX_FORGOTTEN_BYTES = 64 * 2**20
+# At most this much of a body that is too large is read and discarded: a client that is still
+# sending when the connection closes does not see the answer.
+MAX_DISCARDED_BYTES = 64 * 2**20
 MAX_FORM_FIELDS = 16  # besides the lines
 
 
@@ -95,7 +95,7 @@ async def _body(request):
         received += len(chunk)
         if received <= limit:
             kept.append(chunk)
-        elif received > limit + MAX_FORGOTTEN_BYTES:
+        elif received > limit + MAX_DISCARDED_BYTES:
             break
     if received > limit:
         raise RequestError(

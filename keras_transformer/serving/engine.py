@@ -85,7 +85,7 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether new requests are welcome: the model is loaded, and the server is to stay."""
+        """Whether the server accepts requests: the model is loaded and no shutdown has begun."""
         return self._model is not None and not self._is_draining
 
     def drain(self) -> None:

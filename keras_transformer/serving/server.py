@@ -130,7 +130,7 @@ def _load(folder, threads, import_tensorflow):
 
 
 class _Server(uvicorn.Server):
-    """Ends when the model cannot be loaded, and tells the engine when it is to end."""
+    """Ends when the model cannot be loaded, and tells the engine when the server stops."""
 
     def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
         super().__init__(config)

@@ -80,7 +80,7 @@ def check_compiled_search(model, settings, n_best, count, length):
     settings = SearchSettings(**({"extra_length": 7} | settings))
     sources = random_sources(count, length, model.config.vocabulary_size, seed=length)
     searches = compiled.CompiledSearches(model, True)
-    found = searches.of_call(settings, n_best, False)(sources.shape)
+    found = searches.for_call(settings, n_best, False)(sources.shape)
     for rows in (sources, sources[:1], sources[-1:, : length - 1]):
         values = runtime_inputs(settings)
         expected = search_model(model, rows, settings, values, n_best)
@@ -168,7 +168,7 @@ def test_rows_that_fill_a_batch_cannot_fail_it(translator):
 
     settings = SearchSettings(extra_length=3)
     sources = tf.constant([[5, 6, 2]] * 3)
-    search = compiled.CompiledSearches(Fragile(), True).of_call(settings, 1, False)((3, 3))
+    search = compiled.CompiledSearches(Fragile(), True).for_call(settings, 1, False)((3, 3))
     assert search(runtime_inputs(settings), sources).lengths.numpy().min() > 0
 
 
@@ -189,10 +189,10 @@ def test_search_that_xla_cannot_compile_stays_in_the_graph_with_one_warning(tran
     searches = compiled.CompiledSearches(Eager(), True)
     settings = SearchSettings(extra_length=3)
     with pytest.warns(UserWarning, match="XLA cannot compile.*compiled=False"):
-        assert searches.of_call(settings, 1, False)((1, 5)) is None
+        assert searches.for_call(settings, 1, False)((1, 5)) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert searches.of_call(settings, 1, False)((1, 5)) is None
+        assert searches.for_call(settings, 1, False)((1, 5)) is None
 
 
 def test_model_with_nan_weights_raises_as_in_the_graph(tmp_path):
@@ -221,7 +221,7 @@ def test_common_shape_is_compiled_though_others_came_first(translator, made, mod
     def request(beam_size, times):
         settings = SearchSettings(beam_size=beam_size)
         for _ in range(times):
-            searches.of_call(settings, 1, False)((1, 8))
+            searches.for_call(settings, 1, False)((1, 8))
         return len(made)
 
     assert [request(beam_size, 2) for beam_size in range(1, 17)] == [*range(1, 17)]
@@ -240,7 +240,7 @@ def test_number_of_compiled_shapes_is_bounded(translator, made):
         settings = SearchSettings(
             beam_size=int(rng.integers(1, 9)), extra_length=int(rng.integers(0, 400))
         )
-        searches.of_call(settings, 1, False)((rng.integers(1, 10), rng.integers(1, 140)))
+        searches.for_call(settings, 1, False)((rng.integers(1, 10), rng.integers(1, 140)))
     assert 0 < len(made) == len(searches._ready) <= 16
     assert searches._requests.cache_info().currsize <= 1024
 
