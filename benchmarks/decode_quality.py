@@ -36,7 +36,7 @@ import tensorflow as tf
 from decode_peers.timing import print_row
 
 import keras_transformer as kt
-from keras_transformer.cli.translators import progress
+from keras_transformer.cli.progress import sentence_progress as progress
 from keras_transformer.data import read_parallel
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.model_search import score_model, search_model
