@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_transformer import types
@@ -151,7 +152,7 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
     if model.output_projection is not None:
         _copy_dense(spec.decoder.projection, model.output_projection)
     if config.output_bias:
-        spec.decoder.projection.bias = float_weight(model.logits_layer, "bias")
+        spec.decoder.projection.bias = keras.ops.convert_to_numpy(model.output_bias)
     num_positions = config.max_sequence_length if config.positions == "learned" else max_tokens
     for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
         positions = ours.embedding.encode_positions(np.arange(num_positions))

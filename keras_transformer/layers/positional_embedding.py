@@ -32,7 +32,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
     Args:
         vocabulary_size: number of token ids.
         hidden_dim: width of the embeddings.
-        positions: `"sinusoidal"` (any length) or `"learned"` (up to `max_sequence_length`).
+        positions: `"sinusoidal"` (any length), `"tensor2tensor"` (the same with Tensor2Tensor's
+            wavelengths, see `sinusoidal_encoding`) or `"learned"` (up to `max_sequence_length`).
             Defaults to `"sinusoidal"`; `keras_hub.layers.TokenAndPositionEmbedding` learns them.
         max_sequence_length: in tokens. Required for learned positions, otherwise unused.
         mask_zero: whether token id 0 is padding. The output then has a Keras mask, as with
@@ -41,13 +42,14 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
             deviation `1 / sqrt(D)`; Keras's is uniform in [-0.05, 0.05].
         positions_initializer: of learned positions. Defaults to the same distribution;
             `keras_hub.layers.TokenAndPositionEmbedding` has one initializer for both.
+        first_position: int. The sinusoidal position of index 0. Defaults to `0`.
         **kwargs: `embeddings_regularizer` and `embeddings_constraint`, of the matrix and of learned
             positions; `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         inputs: int tensor `(B, T)` of token ids. Float is accepted too, because `keras.Sequential`
             converts its inputs to float. With `reverse=True`, float tensor `(B, T, D)`.
-        start_index: int or int tensor, the position of the first token; in decoding, the number of
+        start_index: int or int tensor, the index of the first token; in decoding, the number of
             tokens decoded before. Defaults to `0`.
         reverse: whether to project to the vocabulary instead of embedding. Defaults to `False`.
 
@@ -91,6 +93,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         mask_zero: bool = False,
         embeddings_initializer: Any = None,
         positions_initializer: Any = None,
+        first_position: int = 0,
         **kwargs: Any,
     ) -> None:
         vocabulary_size = require_positive(vocabulary_size=vocabulary_size)
@@ -106,7 +109,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         )
         self.supports_masking = True
         self.autocast = False  # half precision cannot represent every token id
-        self._set_positions(positions, max_sequence_length)
+        self._set_positions(positions, max_sequence_length, first_position)
         self.positions_initializer = keras.initializers.get(positions_initializer)
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
@@ -191,7 +194,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         """Returns the position encodings, which `call` adds to the embeddings.
 
         Args:
-            positions: int tensor `(T,)`.
+            positions: int tensor `(T,)`, counted from 0, whatever `first_position` is.
 
         Returns:
             float32 tensor `(T, D)`.

@@ -3,6 +3,7 @@
 `PositionalEmbedding` uses the same positions for tokens. Paper, section 3.5.
 """
 
+import operator
 from typing import Any
 
 import keras
@@ -19,14 +20,20 @@ from keras_transformer.layers.parts import PartsInConfig
 from keras_transformer.types import Shape, Tensor
 
 
-def sinusoidal_encoding(positions: Tensor, hidden_dim: int) -> Tensor:
+def sinusoidal_encoding(positions: Tensor, hidden_dim: int, tensor2tensor: bool = False) -> Tensor:
     """Encodes positions as sines and cosines of geometrically spaced wavelengths.
 
     `PE(pos, 2i) = sin(pos / 10000^(2i/D))`, `PE(pos, 2i+1) = cos(pos / 10000^(2i/D))`.
 
+    Tensor2Tensor, the program of the paper's authors, divides `i` by `D/2 - 1` instead of `D/2`, so
+    that the last wavelength is exactly `10000 * 2 pi`. Marian does so too.
+
     Args:
         positions: int or float tensor `(T,)`, counted from 0.
-        hidden_dim: the width `D`. If it is odd, the last column is a sine without its cosine.
+        hidden_dim: the width `D`. If it is odd, the last column is a sine without its cosine; in
+            Tensor2Tensor it is 0.
+        tensor2tensor: whether to use Tensor2Tensor's wavelengths. Defaults to `False`. A width of 2
+            or 3 has one wavelength, which is the paper's.
 
     Returns:
         tensor `(T, D)`, sines and cosines interleaved; float32 under every dtype policy.
@@ -37,9 +44,13 @@ def sinusoidal_encoding(positions: Tensor, hidden_dim: int) -> Tensor:
     [0.8415, 0.5403, 0.01, 0.9999]
 
     Reference:
-        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5.
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5;
+        [Tensor2Tensor](https://github.com/tensorflow/tensor2tensor), `get_timing_signal_1d`.
     """
-    frequencies = 10000.0 ** (-np.arange(0, hidden_dim, 2) / hidden_dim)
+    divisor = max(hidden_dim // 2 * 2 - 2, 1) if tensor2tensor else hidden_dim
+    frequencies = 10000.0 ** (-np.arange(0, hidden_dim, 2) / divisor)
+    if tensor2tensor:
+        frequencies[hidden_dim // 2 :] = 0.0  # of an odd last column: sin(0) = 0
     frequencies = ops.convert_to_tensor(frequencies.astype("float32"))
     # (T, 1) * (ceil(D/2),) -> (T, ceil(D/2))
     angles = ops.cast(positions, "float32")[:, None] * frequencies
@@ -52,14 +63,21 @@ def sinusoidal_encoding(positions: Tensor, hidden_dim: int) -> Tensor:
 class Positions(PartsInConfig):
     """Mixin of the layers that add positions: sinusoidal, or learned rows of a table."""
 
-    def _set_positions(self, positions, max_sequence_length):
-        if positions not in ("sinusoidal", "learned"):
+    def _set_positions(self, positions, max_sequence_length, first_position):
+        if positions not in ("sinusoidal", "tensor2tensor", "learned"):
             raise ValueError(
-                f'`positions` must be "sinusoidal" or "learned". Received: positions={positions!r}'
+                '`positions` must be "sinusoidal", "tensor2tensor" or "learned". '
+                f"Received: positions={positions!r}"
             )
         if positions == "learned":
             max_sequence_length = require_positive(max_sequence_length=max_sequence_length)
+        if first_position < 0 or (first_position and positions == "learned"):
+            raise ValueError(
+                "`first_position` must be at least 0, and 0 if positions are learned. "
+                f"Received: first_position={first_position}, positions={positions!r}"
+            )
         self.positions = positions
+        self.first_position = operator.index(first_position)
         self.max_sequence_length = max_sequence_length
 
     def _build_positions(self, hidden_dim, initializer, regularizer, constraint):
@@ -80,8 +98,9 @@ class Positions(PartsInConfig):
         return self._encode_positions(ops.arange(length, dtype="int32") + start_index, hidden_dim)
 
     def _encode_positions(self, positions, hidden_dim):
-        if self.positions == "sinusoidal":
-            return sinusoidal_encoding(positions, hidden_dim)
+        if self.positions != "learned":
+            positions = ops.cast(positions, "float32") + self.first_position
+            return sinusoidal_encoding(positions, hidden_dim, self.positions == "tensor2tensor")
         rows = ops.cast(ops.take(self.position_embeddings, positions, axis=0), "float32")
         # On a GPU and in XLA, a lookup outside the table returns zeros or the last row.
         in_table = ops.less(positions, self.max_sequence_length)
@@ -97,13 +116,15 @@ def default_initializer(hidden_dim: int) -> keras.initializers.Initializer:
 class PositionalEncoding(Positions):
     """Adds positions to inputs that are vectors already.
 
-    `outputs[:, t] = inputs[:, t] + PE(start_index + t)`. Letters: B batch, T length, D width.
+    `outputs[:, t] = inputs[:, t] + PE(first_position + start_index + t)`. Letters: B batch, T
+    length, D width.
 
     `keras_hub.layers.SinePositionEncoding` and `PositionEmbedding` return the positions alone; this
     layer returns the sum. The inputs are not scaled.
 
     Args:
-        positions: `"sinusoidal"` (any length, any width) or `"learned"` (up to
+        positions: `"sinusoidal"` (any length, any width), `"tensor2tensor"` (the same with
+            Tensor2Tensor's wavelengths, see `sinusoidal_encoding`) or `"learned"` (up to
             `max_sequence_length`). Defaults to `"sinusoidal"`.
         max_sequence_length: number of learned positions. Required for learned positions, otherwise
             unused.
@@ -111,11 +132,12 @@ class PositionalEncoding(Positions):
             deviation `1 / sqrt(D)`; KerasHub's is Glorot uniform.
         embeddings_regularizer: of learned positions. Optional.
         embeddings_constraint: of learned positions. Optional.
+        first_position: int. The sinusoidal position of index 0. Defaults to `0`.
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
 
     Call arguments:
         inputs: float tensor `(B, T, D)`.
-        start_index: int or int tensor, the position of the first vector. Defaults to `0`.
+        start_index: int or int tensor, the index of the first vector. Defaults to `0`.
 
     Returns:
         float tensor `(B, T, D)` in the compute dtype.
@@ -146,11 +168,12 @@ class PositionalEncoding(Positions):
         embeddings_initializer: Any = None,
         embeddings_regularizer: Any = None,
         embeddings_constraint: Any = None,
+        first_position: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-        self._set_positions(positions, max_sequence_length)
+        self._set_positions(positions, max_sequence_length, first_position)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)

@@ -40,11 +40,17 @@ class TransformerConfig(Settings):
         use_bias: whether the projections inside the blocks add a bias. Defaults to `True`.
         attention_gain: factor on the initial kernels of query, key and value. Defaults to `1.0`.
             fairseq's is `2**-0.5`.
-        positions: `"sinusoidal"` or `"learned"`. Defaults to `"sinusoidal"`.
+        positions: `"sinusoidal"`, `"tensor2tensor"` (sinusoidal, with the wavelengths of
+            Tensor2Tensor and Marian: `i` is divided by `D/2 - 1`, not by `D/2`) or `"learned"`.
+            Defaults to `"sinusoidal"`, as in the paper.
+        first_position: the sinusoidal position of the first token. Defaults to `0`.
         max_sequence_length: in tokens. Number of learned positions.
         tie_embeddings: `"all"` (both embeddings and the softmax share one matrix), `"decoder"`
             (target embedding and softmax) or `"none"`. Defaults to `"all"`.
         output_bias: whether the logits have a bias. Defaults to `False`, as in the paper.
+        predict_padding: whether the padding token has a share of the softmax. `False`, as in
+            Marian's models, needs `output_bias`: the logit of padding is then about -1e9, and
+            training does not change it. Defaults to `True`.
         pad_token_id: defaults to `0`.
         start_token_id: defaults to `1`. It may be the id of padding, as in Marian's models; a
             search then never generates that token.
@@ -85,9 +91,11 @@ class TransformerConfig(Settings):
     use_bias: bool = True
     attention_gain: float = 1.0
     positions: str = "sinusoidal"
+    first_position: int = 0
     max_sequence_length: int | None = None
     tie_embeddings: str = "all"
     output_bias: bool = False
+    predict_padding: bool = True
     pad_token_id: int = 0
     start_token_id: int = 1
     end_token_id: int = 2
@@ -130,8 +138,14 @@ class TransformerConfig(Settings):
 
     @property
     def forbidden_token_id(self) -> int | None:
-        """The token that no search generates: padding, if the decoder starts with it."""
-        return self.pad_token_id if self.pad_token_id == self.start_token_id else None
+        """The token that no search generates: padding, if it starts the decoder or is excluded."""
+        starts = self.pad_token_id == self.start_token_id
+        return self.pad_token_id if starts else self.excluded_token_id
+
+    @property
+    def excluded_token_id(self) -> int | None:
+        """The token that has no share of the softmax: padding, with `predict_padding=False`."""
+        return None if self.predict_padding else self.pad_token_id
 
     def check_length(self, max_length: int) -> None:
         """Raises a `ValueError` if `max_length` tokens exceed the learned positions."""
@@ -162,14 +176,16 @@ class TransformerConfig(Settings):
             if name.endswith("_token_id"):
                 expected = f"an id of the vocabulary, 0 to {smallest - 1}"
                 self._require(name, 0 <= value < smallest, expected)
+            elif name == "first_position":
+                self._require(name, value >= 0, "at least 0")
             elif field.type in (int, int | None):  # a size
                 self._require(name, value is None or value >= 1, "at least 1")
             elif name.endswith("dropout"):
                 self._require(name, 0 <= value < 1, "at least 0 and less than 1")
         for name in ("layer_norm_epsilon", "attention_gain"):
             self._require(name, getattr(self, name) > 0, "positive")
-        if self.positions not in ("sinusoidal", "learned"):
-            self._reject("positions", '"sinusoidal" or "learned"')
+        if self.positions not in ("sinusoidal", "tensor2tensor", "learned"):
+            self._reject("positions", '"sinusoidal", "tensor2tensor" or "learned"')
         if self.tie_embeddings not in ("all", "decoder", "none"):
             self._reject("tie_embeddings", '"all", "decoder" or "none"')
 
@@ -184,6 +200,10 @@ class TransformerConfig(Settings):
             )
         if self.positions == "learned" and self.max_sequence_length is None:
             self._reject("max_sequence_length", "given for learned positions")
+        if self.positions == "learned" and self.first_position:
+            self._reject("first_position", "0 for learned positions")
+        if not (self.predict_padding or self.output_bias):
+            self._reject("output_bias", "True with `predict_padding=False`")
         if self.tie_embeddings == "all" and self.source_vocabulary_size != self.vocabulary_size:
             raise ValueError(
                 '`tie_embeddings="all"` needs one joint vocabulary; use "decoder" or "none". '

@@ -1,21 +1,46 @@
 """The bias of the logits, in float32."""
 
-import keras
+from typing import Any
 
+import keras
+from keras import ops
+
+from keras_transformer.training.losses import EXCLUDED_LOGIT
 from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class OutputBias(keras.layers.Layer):
-    """Adds a bias to logits `(B, T, V)`. A new bias is 0."""
+    """Adds a bias to logits `(B, T, V)`. A new bias is 0.
+
+    Args:
+        excluded_token_id: token that never has probability: its bias is -1e9, whatever training
+            makes of the weight. Optional.
+        **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
+    """
+
+    def __init__(self, excluded_token_id: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.excluded_token_id = excluded_token_id
 
     def build(self, inputs_shape: Shape) -> None:
         self.bias = self.add_weight(
             name="bias", shape=(inputs_shape[-1],), initializer="zeros", autocast=False
         )
 
+    @property
+    def effective_bias(self) -> Tensor:
+        """What is added: the weight, but -1e9 at the excluded token."""
+        if self.excluded_token_id is None:
+            return self.bias
+        bias = ops.convert_to_tensor(self.bias)
+        return ops.where(ops.arange(bias.shape[0]) == self.excluded_token_id, EXCLUDED_LOGIT, bias)
+
     def call(self, inputs: Tensor) -> Tensor:
-        return inputs + self.bias
+        return inputs + self.effective_bias
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "excluded_token_id": self.excluded_token_id}

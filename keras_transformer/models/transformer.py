@@ -127,13 +127,14 @@ class Transformer(TrainingStep, keras.Model):
             "linear", dtype="float32", name="logits"
         )
         if config.output_bias:
-            logits_layer = OutputBias(dtype="float32", name="logits")
+            logits_layer = OutputBias(config.excluded_token_id, dtype="float32", name="logits")
         logits = logits_layer(_project(hidden, target_embedding, output_projection))
         super().__init__(inputs=inputs, outputs=logits, name=name, trainable=trainable)
 
         # === Attributes ===
         self.config = config
         self._pad_token_id = config.pad_token_id
+        self.excluded_token_id = config.excluded_token_id
         self.dtype_policy = dtype
         self.padding_mask = padding_mask
         self.encoder = encoder
@@ -204,8 +205,11 @@ class Transformer(TrainingStep, keras.Model):
 
     @property
     def output_bias(self) -> Tensor | None:
-        """Float32 tensor `(V,)`, added to the product; `None` without `config.output_bias`."""
-        return self.logits_layer.bias if self.config.output_bias else None
+        """Float32 tensor `(V,)`, added to the product; `None` without `config.output_bias`.
+
+        With `predict_padding=False`, that of padding is -1e9.
+        """
+        return self.logits_layer.effective_bias if self.config.output_bias else None
 
     @property
     def _output_layer(self):
@@ -393,8 +397,15 @@ def _embeddings(config, dtype):
     """The embeddings of source and target: the same layer twice with `tie_embeddings="all"`."""
 
     def embedding(size, name):
-        positions = config.positions, config.max_sequence_length
-        return PositionalEmbedding(size, config.hidden_dim, *positions, dtype=dtype, name=name)
+        return PositionalEmbedding(
+            size,
+            config.hidden_dim,
+            config.positions,
+            config.max_sequence_length,
+            first_position=config.first_position,
+            dtype=dtype,
+            name=name,
+        )
 
     if config.tie_embeddings == "all":
         shared = embedding(config.vocabulary_size, "embedding")

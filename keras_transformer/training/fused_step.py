@@ -28,8 +28,10 @@ class FusedTraining(TokenTraining):
 
     Attributes:
         fused_loss: `False` always computes the logits. Defaults to `True`.
+        excluded_token_id: a class without probability, whose logit is about -1e9, or `None`.
     """
 
+    excluded_token_id: int | None = None
     _fused_loss = True
     _reason_told: str | None = None
 
@@ -81,6 +83,8 @@ class FusedTraining(TokenTraining):
         weights = loss.weights(labels, sample_weight)
         self._check_labels(labels, kernel.shape[0])
         indices, outside = class_indices(labels, kernel.shape[0])
+        if self.excluded_token_id is not None:
+            outside = ops.where(indices == self.excluded_token_id, float("inf"), outside)
         hidden = ops.reshape(hidden, (-1, kernel.shape[1]))
         if bias is not None:  # as a column of the kernel: [h, 1] @ [K, b]^T = h @ K^T + b
             hidden = ops.concatenate([hidden, ops.ones_like(hidden[:, :1])], axis=1)
@@ -94,6 +98,7 @@ class FusedTraining(TokenTraining):
             with_gradient=training,
             with_predictions=any(isinstance(metric, TokenAccuracy) for metric, _ in metrics),
             r_drop=self.r_drop if passes == 2 else 0.0,
+            excluded_class=self.excluded_token_id,
         )
         scores = TokenScores(*(each[::passes] for each in scores))
         scores = scores._replace(nll=scores.nll + ops.where(counted, outside, 0.0))

@@ -29,6 +29,7 @@ def linear_cross_entropy(
     with_gradient: bool = True,
     with_predictions: bool = True,
     r_drop: float = 0.0,
+    excluded_class: int | None = None,
 ) -> tuple[Tensor, TokenScores]:
     """Returns the weighted sum of the losses of `logits = hidden @ kernel^T`, and the scores.
 
@@ -46,6 +47,8 @@ def linear_cross_entropy(
         r_drop: unless 0, the tokens `2n` and `2n + 1` are one token in two passes, p and q, and
             each value is `loss + r_drop / 2 * KL`: KL(p || q) for the first, KL(q || p) for the
             second. Defaults to `0.0`.
+        excluded_class: class without probability, the label of no token whose weight is not 0.
+            Optional.
 
     Returns:
         float32 scalar, and the scores, which have no gradient. Without predictions, these are the
@@ -53,6 +56,9 @@ def linear_cross_entropy(
 
     Precision: the products have the dtype of `hidden`; softmax, losses and sums are float32.
     """
+    if excluded_class is not None:  # without its row, the softmax is that of the other classes
+        kernel = ops.concatenate([kernel[:excluded_class], kernel[excluded_class + 1 :]])
+        labels = ops.maximum(labels - ops.cast(labels >= excluded_class, "int32"), 0)
     constant = ops.stop_gradient(hidden)
     matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
     chunks = _chunks(constant, labels, weights, passes=2 if r_drop else 1)
@@ -63,6 +69,8 @@ def linear_cross_entropy(
     # The loss is `logsumexp(logits) - target . logits`. `target . logits` is linear in `hidden` and
     # in `kernel`: it needs the kernel's row of each label and the mean row, not the logits.
     states, rows = ops.cast(constant, "float32"), ops.cast(matrix, "float32")
+    if excluded_class is not None:
+        predictions += ops.cast(predictions >= excluded_class, "int32")
     mean_row = ops.mean(rows, axis=0)
     target = (1 - label_smoothing) * label_logits + label_smoothing * ops.matmul(states, mean_row)
     scores = TokenScores(log_sums - target, log_sums - label_logits, predictions)

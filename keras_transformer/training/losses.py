@@ -12,6 +12,9 @@ from keras import ops
 from keras_transformer.training.token_weights import class_indices, token_weights
 from keras_transformer.types import Tensor
 
+# Logit of a class without probability. Finite, so that 0 times it is 0.
+EXCLUDED_LOGIT = -1e9
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SmoothedCrossEntropy(keras.losses.Loss):
@@ -19,6 +22,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     The target distribution is `1 - eps` on the label plus `eps / V` on every class, the label
     included, as in the paper and in Keras (some toolkits spread `eps / (V - 1)` over the others).
+    Classes whose logit is about -1e9 have no probability and no share of `eps`; they must be the
+    same for all tokens.
     Letters: B batch, T length, V number of classes.
 
     Args:
@@ -40,7 +45,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     Returns:
         scalar in nats per token. `call` returns a `(B, T)` tensor without reduction and weights.
-        NaN if a label whose weight is not 0 is outside the vocabulary.
+        NaN if a label whose weight is not 0 is outside the vocabulary, and about 1e9 or infinite
+        if its class is excluded.
 
     Precision: float32.
     Departures from the paper: none.
@@ -91,7 +97,12 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         num_classes = logits.shape[-1]
         indices, outside = class_indices(y_true, num_classes)
         target = ops.one_hot(indices, num_classes, dtype="float32")
-        target = target * (1.0 - self.label_smoothing) + self.label_smoothing / num_classes
+        # The excluded classes are those of any token. With none, `spread` is exactly 1.
+        is_excluded = ops.any(ops.reshape(logits, (-1, num_classes))[:1] < EXCLUDED_LOGIT / 2, 0)
+        is_included = ops.cast(ops.logical_not(is_excluded), "float32")
+        spread = is_included * (num_classes / ops.sum(is_included))
+        target = target * (1.0 - self.label_smoothing)
+        target += self.label_smoothing / num_classes * spread
         return ops.categorical_crossentropy(target, logits, from_logits=True) + outside
 
     def get_config(self) -> dict[str, Any]:
