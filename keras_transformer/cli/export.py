@@ -42,7 +42,9 @@ Examples = Annotated[
         "for keras-transformer verify. [default: some words]"
     ),
 ]
-CTRANSLATE2_OPTIONS = {"run", "directory", "format", "quantization", "model"}
+CTRANSLATE2_OPTIONS = {
+    "run", "directory", "format", "quantization", "suppressed_tokens", "model"
+}  # fmt: skip
 
 
 @commands.command(

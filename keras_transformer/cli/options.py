@@ -71,11 +71,18 @@ SEARCH_HELP = {
     "--extra-length.",
     "extra_length": "Tokens that a translation may have beyond --length-ratio times the source's.",
     "max_length": "A translation also has at most this many tokens.",
-    "max_source_tokens": "A line with more tokens is too long to be translated as a whole. "
-    "[default: data.max_length of the run's recipe]",
+    "suppressed_tokens": "Id of a token that no translation has; several times for several.",
+    "force_end": "Whether the last token of the maximum length is always the end token.",
+    "max_source_tokens": "A line with more tokens is too long to be translated as a whole.",
     "on_too_long": "What to do with a line that is too long: translate it in pieces, translate "
     "only its first tokens, or stop with an error.",
     "distinct_texts": "Leave out a translation whose text equals that of a better one.",
+}
+# How `--help` shows a default that is no text or number.
+_DEFAULTS = {
+    "max_length": "no limit",
+    "suppressed_tokens": "none",
+    "max_source_tokens": "data.max_length of its recipe",
 }
 _CHOICES = {
     "length_penalty": LENGTH_PENALTIES,
@@ -90,7 +97,7 @@ OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: a command's parameter `settings` becomes options, one for each search setting.
 
-    Type and default are those of the field of `SearchSettings`.
+    `settings` holds those that the user gave; the others are those of the run.
 
     Args:
         names: fields of `SearchSettings`. Defaults to all of `SEARCH_HELP`.
@@ -101,7 +108,8 @@ def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
     def decorate(command):
         @functools.wraps(command)
         def with_settings(**values):
-            settings = {option.name: values.pop(option.name) for option in added}
+            asked = {option.name: values.pop(option.name) for option in added}
+            settings = {name: value for name, value in asked.items() if value not in (None, [])}
             if settings.get("length_penalty") == "none":
                 settings["length_penalty"] = None
             command(settings=settings, **values)
@@ -117,14 +125,16 @@ def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def _parameter(field):
-    kind = field.type
+    kind = list[int] if field.name == "suppressed_tokens" else field.type
     if field.name in _CHOICES:
         kind = Literal[tuple(choice or "none" for choice in _CHOICES[field.name])]
+    default = _DEFAULTS.get(field.name, str(field.default).lower())
+    text = f"{SEARCH_HELP[field.name]} [default: the run's, or {default}]"
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=field.default,
-        annotation=Annotated[kind, typer.Option(help=SEARCH_HELP[field.name])],
+        default=None,
+        annotation=Annotated[kind | None, typer.Option(help=text)],
     )
 
 

@@ -174,7 +174,7 @@ class Recipe(Settings):
         try:
             SearchSettings.from_dict(self.search)
             if objects := self.search.keys() & {"processors", "sampler"}:
-                raise ValueError(f"`load_run` takes Python objects. Received: {min(objects)}")
+                raise ValueError(f"Give Python objects to `load_run`. Received: {min(objects)}")
         except ValueError as error:
             raise ValueError(f"section `search`: {error}") from None
         if self.training.init_from is not None:  # of another working folder, it would be another

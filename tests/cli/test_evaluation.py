@@ -165,6 +165,7 @@ def test_evaluate_searches_as_translate_does(folder):
     bound = {"max_source_tokens": 256, "on_too_long": "split", "max_length": 30}
     bound |= {"stopping": "first_beams", "count_end_token": False}
     bound |= {"length_ratio": 2.0, "extra_length": 20}
+    bound |= {"suppressed_tokens": [], "force_end": False}
     assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0, **bound}
     report.write_text(before)
     stdin = "".join(

@@ -73,6 +73,11 @@ def test_help_of_every_command_has_an_example(command):
 
 ALL = {field.name: field.default for field in dataclasses.fields(SearchSettings)}
 ALL = {name: value for name, value in ALL.items() if name not in ("processors", "sampler")}
+SHOWN = {
+    "max_length": "no limit",
+    "suppressed_tokens": "none",
+    "max_source_tokens": "data.max_length of its recipe",
+}
 OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 # Commands that search -> the settings of a search that they do not take.
 LEFT_OUT = {
@@ -91,7 +96,9 @@ def test_commands_that_search_have_its_settings_with_their_defaults(command):
     taken = ALL.keys() - LEFT_OUT.get(command, ALL.keys())
     assert parameters.keys() & ALL.keys() == taken
     for name in taken:
-        assert parameters[name].default == ALL[name] and parameters[name].help, name
+        assert parameters[name].default is None, "what is not given is the run's"
+        shown = SHOWN.get(name, yaml.safe_dump(ALL[name]).split()[0])
+        assert parameters[name].help.endswith(f" [default: the run's, or {shown}]")
         assert f"--{name.replace('_', '-')}" in parameters[name].opts
 
 

@@ -19,7 +19,6 @@ from keras_transformer import (
     layers,
 )
 from keras_transformer.data import SentencePieceTokenizer, number_names
-from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.models import TransformerDecoder
 from tests.builders import normal, randomize
 from tests.decoding.test_translator import LINES, make_translator
@@ -215,13 +214,14 @@ def test_suppressed_tokens_and_the_attention_of_the_last_block_are_ours(tmp_path
     common -= {"</s>"}
     pieces = [piece.decode() for piece in tokenizer.tokens(range(340)).numpy()]
     suppressed = [pieces.index(token) for token in sorted(common)]
-    folder = export_ctranslate2(translator, tmp_path / "ct2", suppressed_tokens=suppressed)
+    part = Translator(translator.model, tokenizer, suppressed_tokens=suppressed[:1])
+    folder = export_ctranslate2(part, tmp_path / "ct2", suppressed_tokens=suppressed[1:])
     engine = ctranslate2.Translator(str(folder), intra_threads=1)
     source = [[t.decode() for t in tokenizer.tokens(tokenizer.tokenize(line)).numpy()]
               for line in lines]  # fmt: skip
     options = {"beam_size": 1, "max_decoding_length": LONGEST, "return_attention": True}
     theirs = engine.translate_batch(source, min_decoding_length=0, **options)
-    rules = {"beam_size": 1, "processors": (suppress_tokens(suppressed),), **LIMITS}
+    rules = {"beam_size": 1, "suppressed_tokens": suppressed, **LIMITS}
     ours = translator(lines, return_attention=True, **rules)
     for (best, *_), other in zip(ours, theirs, strict=True):
         found, attention = other.hypotheses[0], best.attention.encoder_decoder[-1].mean(axis=0)

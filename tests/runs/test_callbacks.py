@@ -2,6 +2,7 @@
 
 import time
 import types
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -47,9 +48,11 @@ def run(tmp_path_factory):
     """A run with averaged weights, whose translations are correct only after its second epoch."""
     folder = tmp_path_factory.mktemp("callbacks")
     (folder / "long.tsv").write_text("".join("\t".join(pair) + "\n" for pair in LINES), "utf-8")
-    calls = []
+    calls, made = [], []
 
     def translator(model, *tokenizers, **settings):
+        made.append(settings)
+
         def translate(lines):
             calls.append([np.array(variable) for variable in model.trainable_variables])
             right = dict(LINES)
@@ -64,6 +67,7 @@ def run(tmp_path_factory):
         monitor="val_bleu",
         translation_sample=8,
     )
+    recipe = replace(recipe, search={"beam_size": 6, "length_ratio": 2.0, "on_too_long": "error"})
     before, behind = Recorder(), Recorder()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "Translator", translator)
@@ -82,7 +86,7 @@ def run(tmp_path_factory):
         means[update] = mean
     return types.SimpleNamespace(
         path=path, model=model, saved=saved, means=means, translated=calls,
-        before=before, behind=behind, updates=len(saved) // EPOCHS,
+        settings=made, before=before, behind=behind, updates=len(saved) // EPOCHS,
     )  # fmt: skip
 
 
@@ -130,6 +134,11 @@ def test_history_holds_the_scores_of_the_averaged_weights(run):
         translations = references[0] if epoch == 1 else wrong
         assert row["val_bleu"] == BLEU().corpus_score(translations, references).score
         assert row["val_chrf"] == CHRF().corpus_score(translations, references).score
+
+
+def test_sample_is_translated_greedily_under_the_other_settings_of_the_recipe(run):
+    rules = {"length_ratio": 2.0, "on_too_long": "split", "beam_size": 1}
+    assert run.settings == [{"compiled": False, "max_source_tokens": 256} | rules]
 
 
 def test_model_is_the_average_of_the_epoch_with_the_best_bleu(run):

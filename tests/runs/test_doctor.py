@@ -44,7 +44,9 @@ RECIPE = {
 
 def recipe(**changes):
     """The healthy recipe with some sections changed."""
-    return Recipe.from_dict({**RECIPE, **{k: RECIPE[k] | change for k, change in changes.items()}})
+    return Recipe.from_dict(
+        {**RECIPE, **{k: RECIPE.get(k, {}) | change for k, change in changes.items()}}
+    )
 
 
 def write_pairs(path, pairs):
@@ -207,8 +209,12 @@ WARNINGS = {
     "references": (
         NUMBERS,
         [("one", " ".join(["zweihundert"] * 60)), ("two", "zwei")],
-        {"data": {"test": ["test.tsv"]}},
-        ["1 of the 2 references of `test` are longer", "+ 50", "--extra-length"],
+        {"data": {"test": ["test.tsv"]}, "search": {"length_ratio": 2.0, "extra_length": 30}},
+        [
+            "1 of the 2 references of `test` are longer",
+            "2 times the source tokens + 30",
+            "`search`",
+        ],
     ),
 }
 

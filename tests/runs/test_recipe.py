@@ -73,8 +73,8 @@ def test_run_resumes_with_another_search():
         ({"beam": 4}, "section `search`: Unknown key of SearchSettings: 'beam'. Did you mean"),
         ({"suppressed_tokens": [-1]}, "section `search`: `suppressed_tokens` must be a list of"),
         ({"suppressed_tokens": ["a"]}, "section `search`: `suppressed_tokens` must be a list of"),
-        ({"processors": []}, "section `search`: `load_run` takes Python objects. Received: proc"),
-        ({"sampler": None}, "section `search`: `load_run` takes Python objects. Received: sampler"),
+        ({"processors": []}, "section `search`: Give Python objects to `load_run`. Received: p"),
+        ({"sampler": None}, "section `search`: Give Python objects to `load_run`. Received: s"),
         (None, "`search` must be of type dict"),
     ],
 )

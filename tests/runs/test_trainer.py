@@ -90,6 +90,15 @@ def test_finished_run_resumes_with_more_epochs(copy, run, longer):
     assert quiet(recipe, copy).finished
 
 
+def test_finished_run_takes_another_search_and_is_not_trained(copy, run):
+    recipe = replace(tiny_run.recipe(**PLAIN), search={"beam_size": 2, "length_penalty": None})
+    quiet(recipe, copy).train()
+    assert RunFolder(copy).recipe() == recipe and load_run(copy).settings.beam_size == 2
+    assert tiny_run.history(copy) == tiny_run.history(run)
+    saved = [tiny_run.saved_weights(folder / "model.keras") for folder in (run, copy)]
+    tiny_run.assert_equal(*saved)
+
+
 def test_resumed_run_is_not_finished_until_it_ends(copy):
     class Killed(BaseException):
         pass

@@ -1,0 +1,79 @@
+"""The section `search` of a run's recipe: what it says is the default of every command."""
+
+import shutil
+
+import pytest
+import tensorflow as tf
+import yaml
+
+import keras_transformer as kt
+from keras_transformer.runs import load
+from tests.cli.small_run import RECIPE, cli
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+SEARCH = {
+    **{"beam_size": 3, "length_penalty": None, "alpha": 1.5, "count_end_token": False},
+    **{"length_ratio": 0.5, "extra_length": 2, "max_length": 6, "force_end": True},
+}
+LINES = ["twenty-one", "six hundred and two", "two", ""]
+
+
+@pytest.fixture
+def run(folder, tmp_path):
+    """A run whose most common token is suppressed, and its recipe's `search`."""
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    common = kt.load_run(run).target_tokenizer.tokenize(["eins"]).flat_values.numpy()[0]
+    search = SEARCH | {"suppressed_tokens": [int(common)]}
+    (run / "config.yaml").write_text(yaml.safe_dump(RECIPE | {"search": search}), "utf-8")
+    return run, search
+
+
+def translated(*words):
+    ran = cli("translate", *words, stdin="".join(f"{line}\n" for line in LINES).encode())
+    assert ran.exit_code == 0, ran.stderr
+    return ran.stdout.removesuffix("\n").split("\n")
+
+
+def test_run_translates_as_its_recipe_says_everywhere(run, tmp_path):
+    folder, search = run
+    parts = kt.load_model(folder / "model.keras"), *kt.load_run(folder).tokenizers
+    expected = kt.Translator(*parts, **search)(LINES)
+    assert expected != kt.Translator(*parts)(LINES)
+    assert kt.load_run(folder)(LINES) == translated(folder) == expected
+    assert cli("export", folder, tmp_path / "served").exit_code == 0
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    answer = served.serve(tf.constant(LINES))["translation"]
+    assert [text.decode() for text in answer.numpy()] == expected
+    given = {"beam_size": 1, "suppressed_tokens": [7], "force_end": False, "max_length": 9}
+    words = "--beam-size 1 --suppressed-tokens 7 --no-force-end --max-length 9".split()
+    assert translated(folder, *words) == kt.Translator(*parts, **search | given)(LINES)
+    assert kt.load_run(folder, **given)(LINES) == translated(folder, *words)
+
+
+COMMANDS = {
+    "translate": (),
+    "score": ("small.tsv", "small.tsv"),
+    "evaluate": (),
+    "compare": ("run", "--translate"),
+    "plot": ("--text", "one"),
+    "export": ("served",),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_overrides_only_what_the_user_gives(run, monkeypatch, command):
+    folder, search = run
+
+    def make(model, *tokenizers, **settings):
+        raise ValueError(f"made with {sorted(settings.items())}")
+
+    monkeypatch.setattr(load, "Translator", make)
+    for words, given in (
+        ((), {}),
+        (("--alpha", 0.5, "--count-end-token"), {"alpha": 0.5, "count_end_token": True}),
+        (("--length-penalty", "mean"), {"length_penalty": "mean"}),
+    ):
+        expected = search | {"max_source_tokens": 256} | given
+        expected |= {"on_too_long": "truncate"} if command == "plot" else {}
+        ran = cli(command, folder, *COMMANDS[command], *words)
+        assert f"made with {sorted(expected.items())}" in ran.stderr
