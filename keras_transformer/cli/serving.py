@@ -40,12 +40,10 @@ def serve(
     threads: Annotated[int, typer.Option(help="Cores that TensorFlow may use.", min=1)] = 1,
     max_queue: Annotated[
         int,
-        typer.Option(help="Maximum lines that wait; further requests get status 503.", min=1),
+        typer.Option(help="Maximum lines that wait; others get status 503.", min=1),
     ] = 1_024,
     max_lines: Annotated[int, typer.Option(help="Maximum lines in a request.", min=1)] = 128,
-    max_line_chars: Annotated[
-        int, typer.Option(help="Maximum characters in a line.", min=1)
-    ] = 2_000,
+    max_line_chars: Annotated[int, typer.Option(help="Maximum characters a line.", min=1)] = 2_000,
     max_body_bytes: Annotated[
         int, typer.Option(help="Maximum bytes in the body of a request.", min=1)
     ] = 2**20,
