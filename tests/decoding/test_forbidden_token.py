@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy.special import log_softmax
 
 from keras_transformer.decoding.compiled import compile_search
+from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.model_search import search_model
 from keras_transformer.decoding.processors import force_end, suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
-from tests.builders import new_transformer, padded_ids
+from tests.builders import new_transformer, padded_ids, token_inputs
 
 pytestmark = pytest.mark.tensorflow_only
 SPECIAL = {"pad_token_id": 9, "end_token_id": 0, "unk_token_id": 1}
@@ -71,6 +73,29 @@ def test_compiled_search_has_the_same_forbidden_token(models):
     found = compiled(values, source)
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["model", "frozen", pytest.param("xla", marks=pytest.mark.slow)])
+def test_scores_are_of_the_softmax_without_padding(form):
+    fields = {"positions": "tensor2tensor", "first_position": 1, "output_bias": True, **SPECIAL}
+    model = new_transformer(60, start_token_id=8, predict_padding=False, **fields)
+    source = tf.constant(np.where(padded_ids([7], 60) == 9, 10, padded_ids([7], 60)))
+    settings = SearchSettings(beam_size=3, max_length=8, length_penalty=None)
+    if form == "xla":
+        values = settings.runtime_values
+        values = tuple(tf.constant(v, d) for v, d in zip(values, DTYPES, strict=True))
+        found = compile_search(model, settings.graph_settings, 1, 1, 8, 16)(values, source)
+    else:
+        found = search_model(
+            FrozenTransformer(model) if form == "frozen" else model, source, settings
+        )
+    tokens = found.token_ids.numpy()[0, 0, : int(found.lengths.numpy()[0, 0])]
+    given = tf.constant([[8, *tokens[:-1]]])
+    hidden = model(token_inputs(source, given), return_hidden=True)
+    logits = hidden.numpy()[0] @ model.output_kernel.numpy().T + model.logits_layer.bias.numpy()
+    log_probs = log_softmax(np.delete(np.float64(logits), 9, axis=1), axis=-1)
+    expected = log_probs[np.arange(len(tokens)), tokens - (tokens > 9)].sum()
+    np.testing.assert_allclose(found.scores.numpy()[0, 0], expected, rtol=1e-5)
 
 
 DTYPES = tf.float32, tf.float64, tf.int32, tf.int32

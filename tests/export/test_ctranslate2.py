@@ -48,6 +48,12 @@ MODELS = {
         "positions": "learned",
         "max_sequence_length": 60,
     },
+    "Marian's positions, counted from 1, and softmax": {
+        "positions": "tensor2tensor",
+        "first_position": 1,
+        "output_bias": True,
+        "predict_padding": False,
+    },
 }
 # What a user without this package writes.
 USE = """

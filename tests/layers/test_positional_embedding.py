@@ -8,12 +8,15 @@ import pytest
 
 from keras_transformer.layers import PositionalEmbedding, PositionalEncoding, sinusoidal_encoding
 from tests.builders import assert_close, normal, randomize, to_numpy
-from tests.layer_checks import EPSILON, HALF_PRECISION, check_layer
+from tests.layer_checks import EPSILON, HALF_PRECISION, check_config, check_layer
 from tests.paper_reference import positional_encoding
 
 V, D = 11, 8
 LEARNED = {"positions": "learned", "max_sequence_length": 6}
-POSITIONS = pytest.mark.parametrize("positions", [{}, LEARNED], ids=["sinusoidal", "learned"])
+TENSOR2TENSOR = {"positions": "tensor2tensor", "first_position": 1}
+POSITIONS = pytest.mark.parametrize(
+    "positions", [{}, TENSOR2TENSOR, LEARNED], ids=["sinusoidal", "tensor2tensor", "learned"]
+)
 ids = np.array([[4, 5, 6, 7], [8, 9, 4, 0]], dtype="int32")
 
 
@@ -27,6 +30,41 @@ def built(**config):
 def test_sinusoidal_encoding_equals_the_formula(width):
     actual = to_numpy(sinusoidal_encoding(np.arange(50), width))
     assert_close(actual, positional_encoding(50, width), 1e-5)
+
+
+def timing_signal(positions, width):
+    """`get_timing_signal_1d` of Tensor2Tensor, whose columns are sines, cosines and a zero."""
+    number = width // 2
+    increment = math.log(10000) / max(number - 1, 1)
+    scaled = np.arange(*positions)[:, None] * np.exp(np.arange(number) * -increment)
+    signal = np.concatenate([np.sin(scaled), np.cos(scaled)], axis=1)
+    return np.pad(signal, [[0, 0], [0, width % 2]])
+
+
+@pytest.mark.parametrize("width", [16, 7, 4, 3, 2, 1])
+def test_tensor2tensor_encoding_equals_that_of_tensor2tensor(width):
+    # Sine, cosine, sine, cosine, ... -> all sines, all cosines.
+    order = [*range(0, width - 1, 2), *range(1, width, 2), *range(width - width % 2, width)]
+    actual = to_numpy(sinusoidal_encoding(np.arange(50), width, tensor2tensor=True))
+    assert_close(actual[:, order], timing_signal((0, 50), width), 1e-5)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "tensor2tensor"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_first_position_is_that_of_index_zero(positions, first):
+    arguments = {"positions": positions, "first_position": first}
+    order = [*range(0, D, 2), *range(1, D, 2)]
+    formula = timing_signal((first + 3, first + 7), D)
+    if positions == "sinusoidal":
+        formula = positional_encoding(first + 7, D)[first + 3 :, order]
+    series = normal(2, 4, D)
+    encoded = to_numpy(PositionalEncoding(**arguments)(series, start_index=3))
+    assert_close(encoded[..., order], series[..., order] + formula, 1e-6)
+    layer = built(**arguments)
+    embedded = to_numpy(layer(ids, start_index=3))
+    vectors = to_numpy(layer.embeddings)[ids] * math.sqrt(D)
+    assert_close(embedded[..., order], vectors[..., order] + formula, 1e-6)
+    assert_close(to_numpy(layer.encode_positions([3, 4, 5, 6]))[:, order], formula, 1e-6)
 
 
 def test_sinusoidal_encoding_starts_at_position_zero_and_interleaves():
@@ -70,7 +108,7 @@ def test_start_index_continues_where_the_prefix_ended(positions):
     full = to_numpy(layer(ids))
     for start_index in (3, np.int32(3), keras.ops.convert_to_tensor(3)):
         rest = layer(ids[:, 3:], start_index=start_index)
-        np.testing.assert_array_equal(to_numpy(rest), full[:, 3:])
+        assert_close(to_numpy(rest), full[:, 3:], 1e-7)  # a sine depends on its place in a vector
 
 
 def test_reverse_projects_with_the_same_matrix():
@@ -129,6 +167,8 @@ def test_layer_passes_the_layer_checks(positions, mask_zero):
     [
         ({"positions": "rotary"}, "`positions` must .*Received: positions='rotary'"),
         ({"positions": "learned"}, "`max_sequence_length`.*Received: max_sequence_length=None"),
+        ({"first_position": -1}, "`first_position` must .*Received: first_position=-1"),
+        ({**LEARNED, "first_position": 1}, "`first_position` must .*Received: first_position=1"),
         ({"hidden_dim": 0}, "`hidden_dim` must .*Received: hidden_dim=0"),
         ({"vocabulary_size": 0}, "`vocabulary_size` must .*Received: vocabulary_size=0"),
     ],
@@ -274,6 +314,7 @@ def test_encoding_with_learned_positions_adds_rows_of_the_table():
 
 def test_encoding_passes_the_layer_checks():
     check_layer(PositionalEncoding, LEARNED, {"inputs": normal(2, 4, 7)})
+    check_config(PositionalEncoding, TENSOR2TENSOR)
 
 
 def test_encoding_propagates_the_mask():

@@ -22,7 +22,8 @@ def configs(draw):
     special_ids = draw(st.permutations(range(6)))[:4]
     vocabulary_size = draw(st.integers(6, 1000))
     tie_embeddings = draw(st.sampled_from(["all", "decoder", "none"]))
-    positions = draw(st.sampled_from(["sinusoidal", "learned"]))
+    positions = draw(st.sampled_from(["sinusoidal", "tensor2tensor", "learned"]))
+    output_bias = draw(st.booleans())
     num_heads = draw(SIZE)
     joint = tie_embeddings == "all"
     return TransformerConfig(
@@ -43,6 +44,9 @@ def configs(draw):
         layer_norm_epsilon=draw(st.floats(1e-12, 1e-2)),
         use_bias=draw(st.booleans()),
         positions=positions,
+        first_position=0 if positions == "learned" else draw(st.integers(0, 9)),
+        output_bias=output_bias,
+        predict_padding=draw(st.booleans()) if output_bias else True,
         max_sequence_length=draw(SIZE if positions == "learned" else st.none() | SIZE),
         tie_embeddings=tie_embeddings,
         **dict(
@@ -116,6 +120,8 @@ def test_overrides_replace_the_values_of_a_preset():
         ("normalize_first", "yes"),
         ("use_bias", 1),
         ("positions", "rotary"),
+        ("first_position", -1),
+        ("predict_padding", 0),
         ("tie_embeddings", "encoder"),
         ("tie_embeddings", True),
         ("max_sequence_length", 0),
@@ -142,6 +148,11 @@ def test_wrong_field_raises_an_error_of_one_line(field, wrong):
             "`num_heads` must divide `hidden_dim`.*num_heads=3, hidden_dim=8",
         ),
         ({"positions": "learned"}, "`max_sequence_length` must.*max_sequence_length=None"),
+        (
+            {"positions": "learned", "max_sequence_length": 9, "first_position": 1},
+            "`first_position` must be 0.*Received: first_position=1",
+        ),
+        ({"predict_padding": False}, "`output_bias` must.*predict_padding.*output_bias=False"),
         (
             {"source_vocabulary_size": 90},
             "`tie_embeddings.*vocabulary_size=100, source_vocabulary_size=90",

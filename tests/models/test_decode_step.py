@@ -22,9 +22,10 @@ VARIANTS = pytest.mark.parametrize(
         {},
         {"normalize_first": True},
         {"positions": "learned", "max_sequence_length": 7},
+        {"positions": "tensor2tensor", "first_position": 1},
         {"tie_embeddings": "none", "value_dim": 3, "normalize_first": True},
     ],
-    ids=["post-norm", "pre-norm", "learned", "untied"],
+    ids=["post-norm", "pre-norm", "learned", "tensor2tensor", "untied"],
 )
 
 

@@ -1,10 +1,14 @@
 """A bias of the logits, wherever logits are computed without calling the model."""
 
+import json
+import zipfile
+
 import keras
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
-from keras_transformer import SmoothedCrossEntropy, TransformerConfig
+from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, TransformerConfig, load_model
 from tests.builders import (
     assert_close,
     assert_same_in_a_fresh_process,
@@ -45,6 +49,88 @@ def test_fused_loss_trains_an_output_bias_as_the_logits_do():
         assert np.abs(one - other).max() <= 1e-5 * np.abs(one).max()
         if one.shape == (50,):
             assert np.abs(one - old).max() > 1e-4
+
+
+def log_probs_without(excluded, hidden, kernel, bias):
+    """Marian's softmax, which has no padding, in float64; -inf for padding."""
+    logits = np.float64(hidden) @ np.float64(kernel).T + bias
+    logits[..., excluded] = -np.inf
+    return log_softmax(logits, axis=-1)
+
+
+@pytest.mark.parametrize("tie_embeddings, pad", [("all", 0), ("none", 7), ("all", 49)])
+def test_padding_may_have_no_share_of_the_softmax(tie_embeddings, pad, tmp_path):
+    ids = {"pad_token_id": pad, "start_token_id": 1, "unk_token_id": 3}
+    model = new_transformer(
+        output_bias=True, predict_padding=False, tie_embeddings=tie_embeddings, **ids
+    )
+    logits, hidden = to_numpy(model(INPUTS)), to_numpy(model(INPUTS, return_hidden=True))
+    bias = to_numpy(model.logits_layer.bias)
+    expected = log_probs_without(pad, hidden, to_numpy(model.output_kernel), bias)
+    found = log_softmax(np.float64(logits), axis=-1)
+    others = np.arange(50) != pad
+    assert_close(found[..., others], expected[..., others], 1e-6)
+    assert (np.exp(found[..., pad]) == 0).all()
+    product = hidden @ to_numpy(model.output_kernel).T
+    assert_close((product + to_numpy(model.output_bias))[..., others], logits[..., others], 1e-5)
+    for max_length in (None, 8):
+        cache = model.init_cache(INPUTS["encoder_token_ids"], max_length)
+        step = to_numpy(model.decode_step(INPUTS["decoder_token_ids"], cache, 0)[0])
+        assert_close(step[..., others], logits[..., others], 1e-5)
+        assert (step[..., pad] < -1e8).all()
+    model.save(tmp_path / "model.keras")
+    loaded = load_model(tmp_path / "model.keras")
+    assert loaded.config == model.config
+    np.testing.assert_array_equal(to_numpy(loaded(INPUTS)), logits)
+
+
+def test_file_of_a_version_without_these_fields_is_loaded(tmp_path):
+    model = new_transformer()
+    model.save(tmp_path / "new.keras")
+    with (
+        zipfile.ZipFile(tmp_path / "new.keras") as new,
+        zipfile.ZipFile(tmp_path / "old.keras", "w") as old,
+    ):
+        for name in new.namelist():
+            content = new.read(name)
+            if name == "config.json":
+                config = json.loads(content)
+                del config["config"]["config"]["first_position"]
+                del config["config"]["config"]["predict_padding"]
+                content = json.dumps(config)
+            old.writestr(name, content)
+    loaded = load_model(tmp_path / "old.keras")
+    assert loaded.config == model.config
+    np.testing.assert_array_equal(to_numpy(loaded(INPUTS)), to_numpy(model(INPUTS)))
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 2.0])
+def test_training_leaves_padding_without_probability(r_drop):
+    """Padding is token 7. Both losses are the definition, and their updates are the same."""
+    pad, labels = 7, padded_ids([4, 6], 50, seed=2)
+    labels[labels == pad], labels[labels == 0] = 8, pad
+    ids = {"pad_token_id": pad, "start_token_id": 1, "unk_token_id": 3}
+    model = new_transformer(output_bias=True, predict_padding=False, dropout=0.0, **ids)
+    hidden = to_numpy(model(INPUTS, return_hidden=True))
+    kernel, bias = to_numpy(model.output_kernel), to_numpy(model.logits_layer.bias)
+    log_probs = np.delete(log_probs_without(pad, hidden, kernel, bias), pad, axis=-1)
+    nll = -np.take_along_axis(log_probs, (labels - (labels > pad))[..., None], -1)[..., 0]
+    losses = 0.9 * nll - 0.1 * log_probs.mean(-1)  # without dropout, R-Drop adds 0
+    before, found = model.get_weights(), []
+    for fused in (True, False):
+        model.set_weights(before)
+        loss = SmoothedCrossEntropy(0.1, ignore_class=pad)
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=[TokenAccuracy(pad)])
+        model.fused_loss, model.r_drop = fused, r_drop
+        logs = model.train_on_batch(INPUTS, labels, return_dict=True)
+        assert_close(float(logs["loss"]), losses[labels != pad].mean(), 1e-5)
+        found.append([np.array([float(logs["accuracy"])]), *map(to_numpy, model.weights)])
+        for _ in range(19):
+            model.train_on_batch(INPUTS, labels)
+            logits = np.float64(to_numpy(model(INPUTS)))
+            assert (np.exp(log_softmax(logits, axis=-1)[..., pad]) == 0).all()
+    for one, other in zip(*found, strict=True):
+        assert np.abs(one - other).max() <= 1e-5 * np.abs(one).max()
 
 
 @pytest.mark.slow

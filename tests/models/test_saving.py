@@ -26,6 +26,7 @@ V = 50
 inputs = token_inputs(padded_ids([6, 3], V, seed=1), padded_ids([5, 4], V, seed=2))
 labels = padded_ids([5, 4], V, seed=3)
 VARIANT = {"normalize_first": True, "tie_embeddings": "none", "source_vocabulary_size": 60}
+VARIANT |= {"positions": "tensor2tensor", "first_position": 1}
 
 
 @pytest.fixture(scope="module")

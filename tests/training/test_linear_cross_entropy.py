@@ -112,6 +112,30 @@ def test_r_drop_adds_the_divergences_of_two_passes(pairs):
         assert_close(actual, expected, 1e-6)
 
 
+@pytest.mark.parametrize("excluded", [0, 7, V - 1])
+def test_excluded_class_has_no_part(excluded):
+    hidden, kernel, labels, weights = example(300)
+    weights[labels == excluded] = 0
+    # In the reference, a feature that only the excluded class has makes its logit -1e9.
+    far = np.zeros((V, 1))
+    far[excluded] = -1e9
+    others = np.eye(V, dtype=bool)[excluded] == 0
+    log_probs = log_softmax(hidden.astype(float) @ kernel.T.astype(float) + far.T, axis=-1)
+    target = np.eye(V)[labels] * 0.9 + 0.1 / (V - 1) * others
+    of_logits = weights[:, None] * (np.exp(log_probs) - target)
+    found, scores, gradients = computed(
+        hidden, kernel, labels, weights, 0.1, excluded_class=excluded
+    )
+    losses = -(target * log_probs).sum(-1)
+    counts = weights != 0
+    assert_close(found, (weights * losses)[counts].sum(), 1e-6)
+    assert_close(scores.losses[counts], losses[counts], 1e-6)
+    for actual, expected in zip(gradients, (of_logits @ kernel, of_logits.T @ hidden), strict=True):
+        assert_close(actual, expected, 1e-6)
+    assert not to_numpy(gradients[1])[excluded].any()
+    np.testing.assert_array_equal(scores.predictions, log_probs.argmax(-1))
+
+
 @pytest.mark.parametrize("with_predictions", [True, False])
 def test_logits_far_apart_lose_nothing(with_predictions):
     # Probabilities of e^-300 are 0 in float32; their logarithms are not.
