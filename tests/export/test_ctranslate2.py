@@ -49,6 +49,7 @@ MODELS = {
         "max_sequence_length": 60,
     },
     "Marian's positions, counted from 1, and softmax": {
+        "hidden_dim": 64,
         "positions": "tensor2tensor",
         "first_position": 1,
         "output_bias": True,

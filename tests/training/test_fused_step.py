@@ -28,6 +28,7 @@ FIELDS = {
     "intermediate_dim": 16,
     "activation": "gelu",  # a dead unit of relu would only show rounding
 }
+WITHOUT_PADDING = {"output_bias": True, "predict_padding": False}
 
 
 @keras.saving.register_keras_serializable()
@@ -153,6 +154,15 @@ CASES = [
         metrics=both_metrics(ignore_class=0),
     ),
     case(
+        slow_on_jax,
+        id="padding without probability",
+        kind=TwoFacedTransformer,
+        prepare=use_r_drop,
+        fields=WITHOUT_PADDING,
+        loss=SmoothedCrossEntropy(0.1, ignore_class=0),
+        metrics=both_metrics(ignore_class=0),
+    ),
+    case(
         tensorflow_only,
         id="replicas and micro-batches",
         replicas=2,
@@ -184,9 +194,12 @@ def test_updates_and_metrics_are_those_of_the_logits(arguments, monkeypatch, cap
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_r_drop_is_its_definition(fused):
+@pytest.mark.parametrize("fields", [{}, WITHOUT_PADDING], ids=["all", "without padding"])
+def test_r_drop_is_its_definition(fused, fields):
     """Equation 4 of Liang et al., 2021, divided by 2, of the logits of two passes."""
-    model = randomize(TwoFacedTransformer(**FIELDS, dropout=0.0))
+    model = randomize(TwoFacedTransformer(**FIELDS, **fields, dropout=0.0))
+    included = np.arange(V) != (0 if fields else V)
+    weights = WEIGHTS * (LABELS != 0)
     use_r_drop(model)
     model.compile(
         keras.optimizers.SGD(0.0), SmoothedCrossEntropy(0.1), weighted_metrics=[Perplexity()]
@@ -195,18 +208,18 @@ def test_r_drop_is_its_definition(fused):
     rows = np.arange(len(SOURCE)).repeat(2)
     logits = to_numpy(model([SOURCE[rows], TARGET[rows]], training=True))
     p, q = (log_softmax(each.astype(float), axis=-1) for each in (logits[::2], logits[1::2]))
-    target = 0.9 * np.eye(V)[LABELS] + 0.1 / V
+    target = 0.9 * np.eye(V)[LABELS] + 0.1 / included.sum() * included
     losses = -(target * (p + q)).sum(-1)
     divergences = (np.exp(p) * (p - q)).sum(-1) + (np.exp(q) * (q - p)).sum(-1)
     assert divergences.min() > 1e-3, "the passes must differ"
-    expected = ((losses + R_DROP / 2 * divergences) / 2 * WEIGHTS).sum() / WEIGHTS.sum()
+    expected = ((losses + R_DROP / 2 * divergences) / 2 * weights).sum() / weights.sum()
     nll = -np.take_along_axis(p, LABELS[..., None], -1)[..., 0]
-    logs = model.train_on_batch([SOURCE, TARGET], LABELS, WEIGHTS, return_dict=True)
+    logs = model.train_on_batch([SOURCE, TARGET], LABELS, weights, return_dict=True)
     assert_close(logs["loss"], expected, 1e-5)
-    assert_close(np.log(logs["perplexity"]), (nll * WEIGHTS).sum() / WEIGHTS.sum(), 1e-5)
-    logs = model.test_on_batch([SOURCE, TARGET], LABELS, WEIGHTS, return_dict=True)
+    assert_close(np.log(logs["perplexity"]), (nll * weights).sum() / weights.sum(), 1e-5)
+    logs = model.test_on_batch([SOURCE, TARGET], LABELS, weights, return_dict=True)
     single = log_softmax(to_numpy(model([SOURCE, TARGET])).astype(float), axis=-1)
-    assert_close(logs["loss"], (-(target * single).sum(-1) * WEIGHTS).sum() / WEIGHTS.sum(), 1e-5)
+    assert_close(logs["loss"], (-(target * single).sum(-1) * weights).sum() / weights.sum(), 1e-5)
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
