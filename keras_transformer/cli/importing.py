@@ -1,7 +1,7 @@
-"""Commands that import models of other projects: `import opus-mt`."""
+"""Commands that import models of other projects: `import marian`, `import opus-mt`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,48 +14,59 @@ importing = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Import a model of another project as a run.",
-    epilog=options.example("keras-transformer import opus-mt ~/opus-mt-en-de runs/en_de"),
+    epilog=options.example("keras-transformer import marian ~/model runs/mine"),
 )
 commands.add_typer(importing, name="import")
 
 
-@importing.command(
-    epilog=options.example(
-        "keras-transformer import opus-mt ~/opus-mt-en-de runs/en_de",
-        "keras-transformer import opus-mt opus-2020-02-26.zip runs/en_de",
-        "keras-transformer import opus-mt Helsinki-NLP/opus-mt-en-de runs/en_de",
-    )
+EPILOG = options.example(
+    "keras-transformer import marian ~/model runs/mine --weights model.npz.best-bleu.npz",
+    "keras-transformer import opus-mt opus-2020-02-26.zip runs/en_de",
+    "keras-transformer import opus-mt Helsinki-NLP/opus-mt-en-de runs/en_de",
 )
-def opus_mt(
+
+
+@importing.command("marian", epilog=EPILOG)
+@importing.command("opus-mt", epilog=EPILOG)
+def import_model(
     model: Annotated[
         str,
         typer.Argument(
             metavar="FOLDER",
-            help="Folder or zip file of the model, of the Hugging Face Hub or of Helsinki; or a "
-            "name on the Hub, perhaps with `@REVISION`, which is downloaded.",
+            help="Folder or zip file of the model, in the form of Marian or of the Hugging Face "
+            "Hub; or a name on the Hub, perhaps with `@REVISION`, which is downloaded.",
             show_default=False,
         ),
     ],
     run: Annotated[Path, typer.Argument(help="Folder to write: a run.", show_default=False)],
+    weights: Annotated[str | None, typer.Option(help="The `*.npz`, if there are several.")] = None,
+    arithmetic: Annotated[
+        str | None,
+        typer.Option(
+            help="`marian` or `transformers`: whose positions, layer norm and padding the weights "
+            "were trained with. By default, what the files tell."
+        ),
+    ] = None,
 ) -> None:
-    """Import an OPUS-MT model (Marian) of the University of Helsinki as a run.
+    """Import a Transformer that Marian trained, such as those of OPUS-MT, as a run.
 
     The run is like any other: translate, score, evaluate, export, serve; to fine-tune it, name it
-    as `training.init_from` of a recipe.
+    as `training.init_from` of a recipe. `opus-mt` and `marian` are the same.
     """
     with one_line_errors():
         import_tensorflow()
         from keras_transformer.runs.folder import RunFolder
         from keras_transformer.runs.importing import import_marian
 
-        translator = import_marian(model, run, compiled=False)
+        chosen: dict[str, Any] = {"weights": weights, "arithmetic": arithmetic, "compiled": False}
+        translator = import_marian(model, run, print_fn=console.print, **chosen)
         origin = RunFolder(run).origin() or {}
         languages = getattr(translator.source_tokenizer, "languages", [])
         config = translator.model.config
     parameters = translator.model.count_params()
-    console.print(f"{parameters:,} parameters, {config.vocabulary_size:,} tokens", highlight=False)
-    console.print(f"Licence: {origin['license']}", highlight=False)
-    console.print(f"Attribution: {origin['attribution']}", highlight=False)
+    console.print(f"{parameters:,} parameters, {config.vocabulary_size:,} tokens")
+    console.print(f"Licence: {origin['license']}")
+    console.print(f"Attribution: {origin['attribution']}")
     if languages:
-        console.print(f"--target-language is one of: {', '.join(languages)}", highlight=False)
+        console.print(f"--target-language is one of: {', '.join(languages)}")
     print(run)

@@ -1,4 +1,4 @@
-"""`MarianTokenizer`: the tokenizer of one side of an OPUS-MT (Marian) model."""
+"""`MarianTokenizer`: the tokenizer of one side of a Marian model, such as OPUS-MT's."""
 
 import json
 import pathlib
@@ -15,7 +15,6 @@ from keras_transformer.data.sentencepiece_tokenizer import (
 )
 from keras_transformer.types import Path
 
-VOCABULARY_FILE = "vocabulary.json"
 SPECIAL_PIECES = ("</s>", "<unk>", "<pad>")
 # The tag of a language at the beginning of a text, up to the first "<<"; and what follows.
 _TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
@@ -38,17 +37,22 @@ def checked_vocabulary(vocabulary, source):
     return vocabulary
 
 
+def vocabulary_file(model: Path) -> pathlib.Path:
+    """Returns the path of the vocabulary that belongs to a SentencePiece model."""
+    return pathlib.Path(model).with_suffix(".vocabulary.json")
+
+
 def is_tag_piece(piece):
     return piece.startswith(">>") and piece.endswith("<<")
 
 
 class MarianTokenizer(SentencePieceTokenizer):
-    """The tokenizer of one side of an OPUS-MT model.
+    """The tokenizer of one side of a Marian model, such as OPUS-MT's.
 
-    The pieces are those of a SentencePiece model; the ids are those of a vocabulary that both sides
-    share. Pieces that are not in it become the unknown token. A text may begin with the tag of a
-    language, `>>fra<<`, which becomes one token. Detokenizing leaves out unknown tokens, as
-    `transformers.MarianTokenizer` does with `skip_special_tokens=True`.
+    The pieces are those of a SentencePiece model; the ids are those of a vocabulary, which both
+    sides may share. Pieces that are not in it become the unknown token. A text may begin with the
+    tag of a language, `>>fra<<`, which becomes one token. Detokenizing leaves out unknown tokens,
+    as `transformers.MarianTokenizer` does with `skip_special_tokens=True`.
 
     The decoder of these models starts with padding, so `start_token_id` is `pad_token_id`. The
     texts `</s>`, `<unk>` and `<pad>` are ordinary text; `transformers.MarianTokenizer` makes
@@ -109,14 +113,13 @@ class MarianTokenizer(SentencePieceTokenizer):
         return self._languages.split("\n") if self._languages else []
 
     @classmethod
-    def load(cls, model: Path, vocabulary: Path | None = None) -> "MarianTokenizer":
-        """Returns the tokenizer of files that `save` wrote.
+    def load(cls, model: Path) -> "MarianTokenizer":
+        """Returns the tokenizer of the files that `save` wrote.
 
         Args:
             model: path of the SentencePiece model.
-            vocabulary: path of the vocabulary. Defaults to `vocabulary.json` in the same folder.
         """
-        path = pathlib.Path(vocabulary or pathlib.Path(model).parent / VOCABULARY_FILE)
+        path = vocabulary_file(model)
         try:
             pieces = json.loads(path.read_text("utf-8"), strict=False)
         except (ValueError, RecursionError) as error:
@@ -124,12 +127,15 @@ class MarianTokenizer(SentencePieceTokenizer):
         return cls(model, checked_vocabulary(pieces, path))
 
     def save(self, path: Path) -> None:
-        """Writes the SentencePiece model to `path`, and `vocabulary.json` beside it."""
+        """Writes the SentencePiece model to `path`, and the vocabulary beside it.
+
+        That of `source.model` is `source.vocabulary.json`.
+        """
         path = pathlib.Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path, unique=True) as partial:
             partial.write_bytes(self.model_bytes)
-        write_text(path.parent / VOCABULARY_FILE, self._vocabulary)
+        write_text(vocabulary_file(path), self._vocabulary)
 
     def __reduce__(self):
         return type(self), (self.model_bytes, json.loads(self._vocabulary))

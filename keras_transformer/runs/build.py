@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import keras
 
-from keras_transformer.data.marian_tokenizer import VOCABULARY_FILE, MarianTokenizer
+from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.transformer import Transformer
@@ -71,9 +71,8 @@ def load_tokenizers(files):
 
 
 def _load_tokenizer(file):
-    """The tokenizer of a file; beside a vocabulary, it is that of an imported model."""
-    is_imported = (file.parent / VOCABULARY_FILE).is_file()
-    return MarianTokenizer.load(file) if is_imported else Tokenizer(file)
+    """The tokenizer of a file; one with a vocabulary is that of an imported model."""
+    return MarianTokenizer.load(file) if vocabulary_file(file).is_file() else Tokenizer(file)
 
 
 def build_stream(recipe, data_folder, tokenizers, split):

@@ -25,7 +25,7 @@ TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
 # leaves checkpoints without a recipe.
 FILES = (
     *("model.keras", "averaged.keras", "history.csv", "report.json", "config.yaml"),
-    *("origin.json", "vocabulary.json", *TOKENIZERS),
+    *("origin.json", "source.vocabulary.json", "target.vocabulary.json", *TOKENIZERS),
 )
 # A checkpoint, a damaged one, or the temporary file of a killed process.
 CHECKPOINT_FILE = r"(\.partial\.)?checkpoint-\d{8,}\.npz(\.corrupt)?"

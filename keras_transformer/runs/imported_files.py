@@ -38,11 +38,10 @@ def file_of(folder, name):
     return path
 
 
-def one_file(folder, pattern, named):
-    """Returns the one file that is named, or the only one of a pattern."""
-    names = [Path(name).name for name in named]
-    names = names or sorted(path.name for path in folder.glob(pattern))
-    if len(set(names)) != 1:
+def one_file(folder, pattern):
+    """Returns the only file of a pattern."""
+    names = sorted(path.name for path in folder.glob(pattern))
+    if len(names) != 1:
         raise ValueError(
             f"{folder} must hold one `{pattern}`. Received: {', '.join(names) or 'none'}"
         )
@@ -97,6 +96,11 @@ def read_mapping(path):
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a mapping. Received: {type(value).__name__}")
     return value
+
+
+def read_optional(folder, name):
+    """Returns a mapping in JSON or YAML, an empty one if there is no such file."""
+    return read_mapping(file_of(folder, name)) if has_file(folder, name) else {}
 
 
 def parse_yaml(text, path):

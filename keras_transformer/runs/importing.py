@@ -1,4 +1,4 @@
-"""Imports an OPUS-MT (Marian) model: as a `Translator`, and as a run folder like any other."""
+"""Imports a Marian model, such as OPUS-MT's: as a `Translator`, and as a run like any other."""
 
 import contextlib
 import json
@@ -14,13 +14,13 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.atomic_file import write_text
-from keras_transformer.data.marian_tokenizer import VOCABULARY_FILE, MarianTokenizer
+from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.imported_files import damaged, file_of
-from keras_transformer.runs.marian import MarianModel, weights_of
-from keras_transformer.runs.marian_hub import HUB_FILES, HUB_NAME, INDEX, WEIGHTS, read_hub
+from keras_transformer.runs.marian import ARITHMETIC, MarianModel, weights_of
+from keras_transformer.runs.marian_hub import HUB_FILES, HUB_NAME, read_hub
 from keras_transformer.runs.marian_npz import read_npz
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.training.model_state import save_model
@@ -33,13 +33,23 @@ LONGEST_SOURCE = 512
 FINE_TUNING = {"learning_rate": 1e-4, "warmup_steps": 200, "epochs": 5, "batch_tokens": 2048}
 
 
-def import_marian(folder: types.Path, run: types.Path | None = None, **settings: Any) -> Translator:
-    """Imports an OPUS-MT model, in either form that the University of Helsinki publishes.
+def import_marian(
+    folder: types.Path,
+    run: types.Path | None = None,
+    *,
+    weights: str | None = None,
+    arithmetic: str | None = None,
+    print_fn: types.PrintFn = print,
+    **settings: Any,
+) -> Translator:
+    """Imports a Transformer that Marian trained, such as OPUS-MT's, in one of two forms.
 
-    These are Marian's files (`*.npz`, `decoder.yml`, `*vocab.yml`, `source.spm`, `target.spm`), as
-    a folder or its zip file, and the folder of the Hugging Face Hub (`config.json`,
-    `model.safetensors`, `vocab.json`, `source.spm`, `target.spm`). The weights are the same numbers
-    in another order; nothing is trained or rounded.
+    These are Marian's files (`*.npz`, `decoder.yml`, and vocabularies: two of SentencePiece, or
+    `*vocab.yml` with `source.spm` and `target.spm`), as a folder or its zip file, and the folder of
+    the Hugging Face Hub (`config.json`, `model.safetensors`, `vocab.json`, `source.spm`,
+    `target.spm`). The weights are the same numbers in another order; nothing is trained or
+    rounded, except that the gelu of Marian up to 1.12.0 becomes a scaled silu. The settings of the
+    search come with the model.
 
     Args:
         folder: path of the folder or zip file; or a name on the Hub, such as
@@ -48,7 +58,12 @@ def import_marian(folder: types.Path, run: types.Path | None = None, **settings:
             `Helsinki-NLP`, it is a path.
         run: path of a run folder to write, new or empty. `load_run` and all commands take it, and
             `training.init_from` of a recipe. Optional.
-        **settings: as in `Translator`.
+        weights: name of the `*.npz`, if the folder has several. Optional.
+        arithmetic: `"marian"` or `"transformers"`: whose positions, layer norm and padding the
+            weights were trained with. Defaults to Marian's for Marian's files, and to what the
+            files and the name tell for those of the Hub; a printed line says which and why.
+        print_fn: prints a line of text. Defaults to `print`.
+        **settings: as in `Translator`; they go before those of the model, and not into the run.
 
     Returns:
         `Translator`. Its `source_tokenizer.languages` lists the target languages of a model that
@@ -65,23 +80,35 @@ def import_marian(folder: types.Path, run: types.Path | None = None, **settings:
     run_folder = None if run is None else RunFolder(run)
     if run_folder is not None:
         _require_new(run_folder)
+    name = str(folder) if _is_hub_name(folder) else None
     with _local(folder) as local:
-        read = read_marian(local)
-    if _is_hub_name(folder):
-        read.origin["name"] = str(folder)
+        read = read_marian(local, name, weights, arithmetic)
+    for note in read.notes:
+        print_fn(note)
     model = build_marian(read)
     tokenizers = [
-        MarianTokenizer(m, read.vocabulary) for m in (read.source_model, read.target_model)
+        MarianTokenizer(*both)
+        for both in zip(read.sentencepiece_models, read.vocabularies, strict=True)
     ]
-    settings.setdefault("max_source_tokens", LONGEST_SOURCE)
-    translator = Translator(model, *tokenizers, **{"frozen": True, **settings})
+    settings = {"max_source_tokens": LONGEST_SOURCE, "frozen": True, **read.search, **settings}
+    translator = Translator(model, *tokenizers, **settings)
     if run_folder is not None:
         _write_run(run_folder, read, model, tokenizers)
     return translator
 
 
-def read_marian(folder: types.Path) -> MarianModel:
+def read_marian(
+    folder: types.Path,
+    name: str | None = None,
+    weights: str | None = None,
+    arithmetic: str | None = None,
+) -> MarianModel:
     """Reads a folder of either form.
+
+    Args:
+        folder: path of the folder.
+        name: that of the model on the Hub. Optional.
+        weights, arithmetic: as in `import_marian`.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -91,12 +118,15 @@ def read_marian(folder: types.Path) -> MarianModel:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"The folder of the model must exist. Received: {str(folder)!r}")
-    if (folder / "config.json").is_file():
-        return read_hub(folder)
-    if len(snapshots := [*folder.glob("snapshots/*/")]) == 1:  # of the Hub's cache
-        return read_hub(snapshots[0])
+    if arithmetic not in (None, *ARITHMETIC):
+        choices = " or ".join(map(repr, ARITHMETIC))
+        raise ValueError(f"`arithmetic` must be {choices}. Received: {arithmetic!r}")
+    snapshots = [*folder.glob("snapshots/*/")]  # of the Hub's cache
+    hub = snapshots[0] if len(snapshots) == 1 else folder
+    if (hub / "config.json").is_file():
+        return read_hub(hub, name, arithmetic)
     if any(folder.glob("*.npz")):
-        return read_npz(folder)
+        return read_npz(folder, weights, arithmetic or "marian")
     raise FileNotFoundError(
         f"{folder} must hold a model: `config.json` and `model.safetensors` of the Hub, or the "
         "`*.npz` of Marian. Neither is there."
@@ -127,9 +157,9 @@ def _write_run(run, read, model, tokenizers):
     with run.locked():
         _require_new(run)  # again, under the lock: another process may have written it
         files = run.tokenizer_files(joint=False)
-        names = [*(file.name for file in files), VOCABULARY_FILE]
         others = run.origin_file, run.recipe_file, run.model_file
-        run.add_owned_files(*names, *(file.name for file in others))
+        names = [*files, *map(vocabulary_file, files), *others]
+        run.add_owned_files(*(file.name for file in names))
         try:
             for tokenizer, file in zip(tokenizers, files, strict=True):
                 tokenizer.save(file)
@@ -155,6 +185,7 @@ def recipe_of(read: MarianModel, run: types.Path) -> Recipe:
             "vocabulary": {"size": read.config.vocabulary_size, "joint": False},
             "model": {name: value for name, value in fields.items() if value is not None},
             "training": {"init_from": str(run), **FINE_TUNING},
+            "search": read.search,
         }
     )
 
@@ -218,14 +249,3 @@ def _download(name, folder):
             f"There is no folder {name!r}, and the Hugging Face Hub gave no model of this name: "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from None
-    if not any((folder / weights).is_file() for weights in (WEIGHTS, INDEX)):
-        copy = repository.rpartition("/")[2]
-        command = (
-            "from transformers import MarianMTModel as M, MarianTokenizer as T; "
-            f"[kind.from_pretrained({repository!r}).save_pretrained({copy!r}) for kind in (M, T)]"
-        )
-        raise ValueError(
-            f"{name} has no `model.safetensors` on the Hub. If it has a pickle that you trust, "
-            "convert it where `transformers`, `sentencepiece` and `torch` are installed, and "
-            f'import the folder {copy!r}: python -c "{command}"'
-        )

@@ -14,9 +14,15 @@ from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.imported_files import as_floats, file_of, has_file
 
+SIZES = "hidden_dim intermediate_dim num_heads num_encoder_layers num_decoder_layers".split()
 PAD, END, UNK = "<pad>", "</s>", "<unk>"
-# Their name of an activation -> Keras's. Marian's own "gelu" is an approximation that Keras lacks.
-ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu"}
+# Their name of an activation -> Keras's.
+ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
+# What a program computes that its files do not say: {program: fields of the config}.
+ARITHMETIC: dict[str, dict[str, Any]] = {
+    "marian": {"positions": "tensor2tensor", "layer_norm_epsilon": 1e-6, "predict_padding": False},
+    "transformers": {"layer_norm_epsilon": 1e-5},
+}
 # Names of one block's arrays: Marian's -> the Hub's.
 _ATTENTIONS = {"self": "self_attn", "context": "encoder_attn"}
 BLOCK = {
@@ -41,6 +47,13 @@ BLOCK |= {
 # Beginning of the names of a layer's arrays, of one side: Marian's or the Hub's.
 LAYER = r"(?:model\.)?{}(?:_l|\.layers\.)([0-9]+)[_.]"
 OUTPUT_BIAS, OUTPUT_KERNEL = "decoder_ff_logit_out_b", "decoder_ff_logit_out_W"
+NOT_STATED = "not stated"
+# How files say that the University of Helsinki made a model, and whom to name then.
+HELSINKI = "Helsinki-NLP|University of Helsinki|(OPUS|Tatoeba)-MT-models"
+OPUS_MT = (
+    "OPUS-MT, Language Technology at the University of Helsinki (Tiedemann and Thottingal, 2020), "
+    "https://github.com/Helsinki-NLP/Opus-MT"
+)
 
 
 class MarianModel(NamedTuple):
@@ -49,17 +62,20 @@ class MarianModel(NamedTuple):
     Attributes:
         config: `TransformerConfig`.
         arrays: float32 arrays by Marian's names, kernels `(in, out)`, in Marian's order of the
-            hidden dimensions. The vocabulary includes padding, the last token.
-        vocabulary: `{piece: id}`.
-        source_model, target_model: SentencePiece models.
+            hidden dimensions. The vocabularies include padding.
+        vocabularies: `{piece: id}` of source and target; one object if both share it.
+        sentencepiece_models: contents of the files of source and target.
+        search: settings of the search, by the names of `SearchSettings`.
+        notes: lines to print.
         origin: name, form, licence and languages, as JSON.
     """
 
     config: TransformerConfig
     arrays: dict[str, np.ndarray]
-    vocabulary: dict[str, int]
-    source_model: bytes
-    target_model: bytes
+    vocabularies: tuple[dict[str, int], dict[str, int]]
+    sentencepiece_models: list[bytes]
+    search: dict[str, Any]
+    notes: list[str]
     origin: dict[str, Any]
 
 
@@ -80,6 +96,8 @@ def weights_of(model: MarianModel) -> dict[str, np.ndarray]:
         weights["output_projection/kernel"] = arrays[OUTPUT_KERNEL][order]
     weights["logits/bias"] = arrays[OUTPUT_BIAS].reshape(-1)
     for side, count in depths(config).items():
+        if config.normalize_first:
+            weights |= _norm_weights(arrays, f"{side}_top", f"{side}/layer_norm", order)
         for index in range(count):
             theirs, ours = f"{side}_l{index + 1}", f"{side}/block_{index}"
             weights |= _block_weights(arrays, theirs, ours, order, has_context=side == "decoder")
@@ -108,22 +126,36 @@ def _block_weights(arrays, theirs, ours, order, has_context):
     norms = [(f"{name}_Wo", layer) for name, layer in attentions] + [("ffn_ffn", "feed_forward")]
     for name, layer in norms:
         path = f"{ours}/{layer}_residual/layer_norm"
-        weights[f"{path}/gamma"] = arrays[f"{theirs}_{name}_ln_scale"].reshape(-1)[order]
-        weights[f"{path}/beta"] = arrays[f"{theirs}_{name}_ln_bias"].reshape(-1)[order]
+        weights |= _norm_weights(arrays, f"{theirs}_{name}", path, order)
     return weights
 
 
-def config_of(path, vocabulary, size, sizes, names, **fields):
+def _norm_weights(arrays, theirs, ours, order):
+    return {
+        f"{ours}/gamma": arrays[f"{theirs}_ln_scale"].reshape(-1)[order],
+        f"{ours}/beta": arrays[f"{theirs}_ln_bias"].reshape(-1)[order],
+    }
+
+
+def config_of(path, vocabularies, counts, sizes, names, **fields):
     """Returns the config. `names` are those of the arrays, which tell the number of layers.
 
     Nothing of a size that the file of the options claims is made before the arrays confirm it.
+
+    Args:
+        path: to show in errors.
+        vocabularies: of source and target.
+        counts: their numbers of tokens that the model says.
+        sizes: the values of `SIZES` that the model says.
+        names: of the arrays.
+        **fields: other fields of the config.
     """
-    if size != len(vocabulary):
+    if counts != (expected := [len(vocabulary) for vocabulary in vocabularies]):
         raise ValueError(
             f"{path} and the vocabulary must have the same number of tokens. Received: "
-            f"{reprlib.repr(size)} in the model, {len(vocabulary)} in the vocabulary, padding "
-            "included"
+            f"{reprlib.repr(counts)} in the model, {expected} in the vocabulary, padding included"
         )
+    sizes = dict(zip(SIZES, sizes, strict=True))
     for name, value in sizes.items():
         if type(value) is not int or value < 1:
             raise ValueError(
@@ -138,10 +170,11 @@ def config_of(path, vocabulary, size, sizes, names, **fields):
             )
     if sizes["hidden_dim"] % 2:
         raise ValueError(f"{path}: `hidden_dim` must be even. Received: {sizes['hidden_dim']}")
+    source, vocabulary = vocabularies
     try:
         return TransformerConfig(
             vocabulary_size=len(vocabulary),
-            layer_norm_epsilon=1e-5,
+            source_vocabulary_size=len(source),
             output_bias=True,
             pad_token_id=vocabulary[PAD],
             start_token_id=vocabulary[PAD],
@@ -212,11 +245,14 @@ def _shapes(config):
     if config.tie_embeddings == "all":
         shapes["Wemb"] = (size, width)
     else:
-        shapes |= {"encoder_Wemb": (size, width), "decoder_Wemb": (size, width)}
+        shapes["encoder_Wemb"] = (config.source_vocabulary_size, width)
+        shapes["decoder_Wemb"] = (size, width)
     if config.tie_embeddings == "none":
         shapes[OUTPUT_KERNEL] = (width, size)
     of_block = {"ffn_W1": (width, inner), "ffn_b1": (1, inner), "ffn_W2": (inner, width)}
     for side, count in depths(config).items():
+        if config.normalize_first:
+            shapes |= {f"{side}_top_ln_{part}": (1, width) for part in ("scale", "bias")}
         for index in range(count):
             for name in BLOCK:
                 if side == "decoder" or not name.startswith("context"):
@@ -225,7 +261,7 @@ def _shapes(config):
     return shapes
 
 
-def sentencepiece_models(folder, vocabulary):
+def sentencepiece_models(folder, vocabularies):
     """Returns the models of both sides; raises unless most pieces are in the vocabulary."""
     if has_file(folder, "source.bpe") and not has_file(folder, "source.spm"):
         raise ValueError(
@@ -233,7 +269,7 @@ def sentencepiece_models(folder, vocabulary):
             "own. Only models with `source.spm` and `target.spm` can be imported."
         )
     models = []
-    for name in ("source.spm", "target.spm"):
+    for name, vocabulary in zip(("source.spm", "target.spm"), vocabularies, strict=True):
         content, proto = read_model(file_of(folder, name))
         pieces = {piece.piece for piece in proto.pieces if piece.type == piece.NORMAL}
         known = len(pieces & vocabulary.keys())
@@ -246,6 +282,13 @@ def sentencepiece_models(folder, vocabulary):
     return models
 
 
+def without_equal(settings, usual, path):
+    """Returns a line that names the settings of a search that ours cannot follow, if any."""
+    given = [name for name in usual if settings.get(name) not in (usual[name], None)]
+    listed = ", ".join(f"{name}={reprlib.repr(settings[name])}" for name in given)
+    return [f"{path.name}: our search has no equal of {listed}"] if given else []
+
+
 def name_of(folder):
     """Name of the folder; in the Hub's cache, where it is a revision, that of the model."""
     folder = folder.resolve()
@@ -254,29 +297,26 @@ def name_of(folder):
     return folder.parents[1].name.removeprefix("models--").replace("--", "/")
 
 
+def read_stated(folder, name):
+    """Returns the text of a file that a person wrote, or an empty one."""
+    return file_of(folder, name).read_text("utf-8", "replace") if has_file(folder, name) else ""
+
+
 def origin_of(folder, name, form, languages):
-    """Where the model is from, for `model_card.json`."""
-    found = re.search(r"opus-mt(?:-[a-z]+)*-([a-z]{2,3})-([a-z]{2,3})$", name)
+    """Where the model is from, for `model_card.json`: what its files and its name say."""
+    found = re.search(r"opus-mt(?:-[a-z]+)*-([a-z]{2,3})-([a-z]{2,3})(?:@.*)?$", name)
     codes = [code if re.fullmatch("[a-z]{2,3}", str(code)) else None for code in languages]
     if found and None in codes:
         codes = [code or guess for code, guess in zip(codes, found.groups(), strict=True)]
+    readme, text = (read_stated(folder, file) for file in ("README.md", "LICENSE"))
+    licence = re.search(r"^license: *(\S+) *$", readme, re.MULTILINE)
+    is_helsinki = any(re.search(HELSINKI, stated) for stated in (name, readme, text))
+    is_cc_by = "Attribution 4.0 International" in text
     return {
         "name": name,
         "form": form,
-        "license": _license_of(folder),
-        "attribution": "OPUS-MT, Language Technology at the University of Helsinki (Tiedemann and "
-        "Thottingal, 2020), https://github.com/Helsinki-NLP/Opus-MT",
+        "license": licence[1] if licence else "cc-by-4.0" if is_cc_by else NOT_STATED,
+        "attribution": OPUS_MT if is_helsinki else NOT_STATED,
         "source_language": codes[0],
         "target_language": codes[1],
     }
-
-
-def _license_of(folder):
-    """The licence that the folder states, in the head of its README or as the text of CC-BY 4.0."""
-    readme, text = (
-        file_of(folder, name).read_text("utf-8", "replace") if has_file(folder, name) else ""
-        for name in ("README.md", "LICENSE")
-    )
-    if stated := re.search(r"^license: *(\S+) *$", readme, re.MULTILINE):
-        return stated[1]
-    return "cc-by-4.0" if "Attribution 4.0 International" in text else "not stated"

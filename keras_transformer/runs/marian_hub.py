@@ -1,132 +1,177 @@
-"""Reads an OPUS-MT model in the form of the Hugging Face Hub; its names are those of transformers.
+"""Reads a Marian model in the form of the Hugging Face Hub; its names are those of transformers.
 
 No pickle is read, and PyTorch is not needed.
 """
 
 import re
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.data.marian_tokenizer import checked_vocabulary, is_tag_piece
-from keras_transformer.runs.imported_files import (
-    file_of,
-    has_file,
-    map_safetensors,
-    read_json,
-    read_mapping,
-)
-from keras_transformer.runs.marian import (
-    ACTIVATIONS,
-    BLOCK,
-    END,
-    OUTPUT_BIAS,
-    OUTPUT_KERNEL,
-    PAD,
-    MarianModel,
-    check_options,
-    checked_arrays,
-    config_of,
-    depths,
-    is_kernel,
-    name_of,
-    origin_of,
-    sentencepiece_models,
-)
+from keras_transformer.runs import imported_files as files
+from keras_transformer.runs import marian
+from keras_transformer.runs.marian import ACTIVATIONS, END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD
 
+HELSINKI = "Helsinki-NLP/"
 # A name on the Hub, and perhaps the revision to take.
 HUB_NAME = r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUB_FILES = (
-    *("config.json", WEIGHTS, INDEX, "model-*.safetensors", "source.spm", "target.spm"),
+    *("config.json", "generation_config.json", WEIGHTS, INDEX, "model-*.safetensors"),
+    *("source.spm", "target.spm"),
     *("vocab.json", "added_tokens.json", "tokenizer_config.json", "README.md", "LICENSE"),
     "target_vocab.json",
 )
-HUB_ACTIVATIONS = ACTIVATIONS | {"gelu": "gelu"}
+SIZES = "d_model encoder_ffn_dim encoder_attention_heads encoder_layers decoder_layers".split()
+LACKING = ("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits")
 # As `MARIAN_OPTIONS`.
 HUB_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
     "model_type": (None, ["marian"]),
-    "normalize_before": (False, [False]),
-    "normalize_embedding": (False, [False]),
-    "add_final_layer_norm": (False, [False]),
-    "add_bias_logits": (False, [False]),
+    **dict.fromkeys(LACKING, (False, [False])),
     "static_position_embeddings": (True, [True]),
     "scale_embedding": (False, [True]),
-    "activation_function": ("gelu", list(HUB_ACTIVATIONS)),
+    "activation_function": ("gelu", list(ACTIVATIONS)),
     "share_encoder_decoder_embeddings": (True, [True, False]),
     "tie_word_embeddings": (True, [True, False]),
 }
+# Settings of the search of `transformers`, with the value that ours has.
+WITHOUT_EQUAL: dict[str, Any] = {
+    **{"min_length": 0, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0},
+    **dict.fromkeys(("forced_bos_token_id", "suppress_tokens", "begin_suppress_tokens")),
+    "bad_words_ids": [],
+}
 
 
-def read_hub(folder):
+def read_hub(folder, given_name=None, arithmetic=None):
     path = folder / "config.json"
-    settings = read_mapping(file_of(folder, "config.json"))
-    check_options(settings, HUB_OPTIONS, path)
+    settings = files.read_mapping(files.file_of(folder, "config.json"))
+    marian.check_options(settings, HUB_OPTIONS, path)
     if (folder / "target_vocab.json").is_file():
         raise ValueError(f"{folder} has a vocabulary for each side; one shared one is needed.")
     vocabulary = _hub_vocabulary(folder)
-    stored, weights = _weights(folder)
+    vocabularies = vocabulary, vocabulary
+    tokenizer = files.read_optional(folder, "tokenizer_config.json")
+    generation = files.read_optional(folder, "generation_config.json")
+    kind, why = arithmetic, "chosen"
+    if kind is None:
+        readme, name = marian.read_stated(folder, "README.md"), given_name or marian.name_of(folder)
+        kind, why = arithmetic_of(name, settings, tokenizer, readme)
+    stored, weights = _weights(folder, given_name)
     tied, names = _take_embeddings(settings, stored, weights)
-    config = _hub_config(settings, vocabulary, tied, stored, path)
+    fields = {**marian.ARITHMETIC[kind], "tie_embeddings": tied}
+    config = _hub_config(settings, vocabularies, fields, stored, path)
     _take_positions(stored, config.hidden_dim, weights)
     names |= {
         f"{side}_l{index + 1}_{theirs}": f"model.{side}.layers.{index}.{hub}"
-        for side, count in depths(config).items()
+        for side, count in marian.depths(config).items()
         for index in range(count)
-        for theirs, hub in BLOCK.items()
+        for theirs, hub in marian.BLOCK.items()
         if side == "decoder" or not theirs.startswith("context")
     }
     names[OUTPUT_BIAS] = "final_logits_bias"
     arrays = {theirs: stored[hub] for theirs, hub in names.items() if hub in stored}
-    arrays = {name: array.T if is_kernel(name) else array for name, array in arrays.items()}
+    arrays = {name: array.T if marian.is_kernel(name) else array for name, array in arrays.items()}
     foreign = {name: stored[name] for name in stored.keys() - names.values()}
-    arrays = checked_arrays(arrays | foreign, config, weights, names)
-    given = {}
-    if has_file(folder, "tokenizer_config.json"):
-        given = read_mapping(file_of(folder, "tokenizer_config.json"))
+    arrays = marian.checked_arrays(arrays | foreign, config, weights, names)
     name = str(settings.get("_name_or_path"))
-    name = name if re.fullmatch(HUB_NAME, name) else name_of(folder)
-    languages = [given.get("source_lang"), given.get("target_lang")]
-    origin = origin_of(folder, name, "hub", languages)
-    return MarianModel(
-        config, arrays, vocabulary, *sentencepiece_models(folder, vocabulary), origin
+    name = given_name or (name if re.fullmatch(HUB_NAME, name) else marian.name_of(folder))
+    languages = [tokenizer.get("source_lang"), tokenizer.get("target_lang")]
+    origin = marian.origin_of(folder, name, "hub", languages)
+    search, unequal = _search(settings, generation, vocabulary, path)
+    (other,) = marian.ARITHMETIC.keys() - {kind}
+    notes = [f"Arithmetic of {kind}: {why}. For the other: --arithmetic {other}", *unequal]
+    models = marian.sentencepiece_models(folder, vocabularies)
+    return marian.MarianModel(config, arrays, vocabularies, models, search, notes, origin)
+
+
+def arithmetic_of(
+    name: str, config: Mapping[str, Any], tokenizer: Mapping[str, Any], readme: str
+) -> tuple[str, str]:
+    """Returns whose arithmetic the weights need, `"marian"` or `"transformers"`, and why.
+
+    Helsinki converted weights that Marian trained; others trained or fine-tuned weights with
+    `transformers`, whose positions differ. The files look alike, so what they tell of their way
+    decides.
+
+    Args:
+        name: on the Hub, or of the folder.
+        config: `config.json`. What `transformers` saves again names the model that it loaded.
+        tokenizer: `tokenizer_config.json`.
+        readme: `README.md`.
+    """
+    loaded, converted = str(config.get("_name_or_path") or ""), str(tokenizer.get("name_or_path"))
+    weights = re.search(r"(OPUS|Tatoeba)-MT-models/\S+\.zip", readme)
+    rows = (
+        (name.startswith(HELSINKI), "marian", f"{name} was converted by Helsinki"),
+        (re.search("^base_model:", readme, re.M), "transformers", "README.md has a `base_model`"),
+        (loaded.startswith("/tmp/" + HELSINKI), "marian", f"Helsinki converted {loaded}"),
+        (loaded, "transformers", f"`transformers` saved what it had loaded from {loaded}"),
+        (converted.startswith("marian-models/"), "marian", f"converted from {converted}"),
+        (weights, "marian", "README.md links Marian's weights"),
+        ("transformers_version" not in config, "marian", "config.json is as the first conversions"),
+        (True, "transformers", "nothing says that Marian's weights were converted"),
     )
+    return next((kind, why) for holds, kind, why in rows if holds)
 
 
-def _weights(folder):
+def _search(config, generation, vocabulary, path):
+    """Returns the settings of the search, and a line on those that ours cannot follow."""
+    given = config | {name: value for name, value in generation.items() if value is not None}
+    banned = given.get("bad_words_ids") or []
+    longest = given.get("max_new_tokens") or (given.get("max_length") or 0) - 1  # without the start
+    search = {
+        "beam_size": given.get("num_beams") or 1,
+        "length_penalty": "mean",
+        "alpha": given.get("length_penalty", 1.0),
+        "stopping": "first_beams" if given.get("early_stopping") is True else "exhaustive",
+        "suppressed_tokens": tuple(b[0] for b in banned if len(b) == 1 and b != [vocabulary[PAD]]),
+        "force_end": given.get("forced_eos_token_id") == vocabulary[END],
+    }
+    if longest > 0:
+        search |= {"extra_length": longest, "max_length": longest}
+    given["bad_words_ids"] = [ids for ids in banned if len(ids) > 1]
+    return search, marian.without_equal(given, WITHOUT_EQUAL, path)
+
+
+def _weights(folder, given_name):
     """Returns the arrays of the file or of the shards of an index, and the path to show."""
-    pickles = sorted(folder.glob("pytorch_model*.bin"))
-    if has_file(folder, INDEX) and not has_file(folder, WEIGHTS):
-        shards = read_mapping(file_of(folder, INDEX)).get("weight_map")
+    if files.has_file(folder, INDEX) and not files.has_file(folder, WEIGHTS):
+        shards = files.read_mapping(files.file_of(folder, INDEX)).get("weight_map")
         if not isinstance(shards, dict) or any(Path(str(n)).name != n for n in shards.values()):
             raise ValueError(
                 f"{folder / INDEX}: `weight_map` must map each array to a file of the folder. "
                 f"Received: {reprlib.repr(shards)}"
             )
-        files = [map_safetensors(file_of(folder, name)) for name in sorted(set(shards.values()))]
-        return {n: array for file in files for n, array in file.items()}, folder / INDEX
-    if pickles and not has_file(folder, WEIGHTS):
+        paths = [files.file_of(folder, name) for name in sorted(set(shards.values()))]
+        stored = {n: a for path in paths for n, a in files.map_safetensors(path).items()}
+        return stored, folder / INDEX
+    pickles = [files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin")]
+    if not files.has_file(folder, WEIGHTS) and (pickles or given_name):
+        name = (given_name or str(folder)).partition("@")[0]
         command = (
-            "from transformers import MarianMTModel as M; "
-            f"M.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            "from transformers import MarianMTModel as M, MarianTokenizer as T; "
+            f"[kind.from_pretrained({name!r}).save_pretrained('copy') for kind in (M, T)]"
         )
         raise ValueError(
-            f"{file_of(folder, pickles[0].name)} is a pickle, which can run any program when it is "
-            "read. Convert it where `transformers` and `torch` are installed, if you trust it: "
-            f'python -c "{command}"'
+            f"{name} has no `model.safetensors`. A `pytorch_model.bin` is a pickle, which can run "
+            "any program when it is read. If you trust it, convert it where `transformers`, "
+            "`sentencepiece` and `torch` are installed, and import the folder 'copy' (with "
+            f'`--arithmetic marian`, if Marian trained it): python -c "{command}"'
         )
-    return map_safetensors(file_of(folder, WEIGHTS)), folder / WEIGHTS
+    return files.map_safetensors(files.file_of(folder, WEIGHTS)), folder / WEIGHTS
 
 
 def _hub_vocabulary(folder):
     """Returns `vocab.json` with the tokens that were added to it."""
-    path = file_of(folder, "vocab.json")
-    vocabulary = checked_vocabulary(read_json(path), path)
-    if has_file(folder, "added_tokens.json"):
-        path = file_of(folder, "added_tokens.json")
-        added = read_mapping(path)
+    path = files.file_of(folder, "vocab.json")
+    vocabulary = checked_vocabulary(files.read_json(path), path)
+    if files.has_file(folder, "added_tokens.json"):
+        path = files.file_of(folder, "added_tokens.json")
+        added = files.read_mapping(path)
         if others := [p for p in added if p not in vocabulary and not is_tag_piece(p)]:
             raise ValueError(
                 f"{path}: only tags of languages, such as `>>fra<<`, can be added to the "
@@ -137,7 +182,9 @@ def _hub_vocabulary(folder):
     return vocabulary
 
 
-def _hub_config(settings, vocabulary, tied, stored, path):
+def _hub_config(settings, vocabularies, fields, stored, path):
+    vocabulary, _ = vocabularies
+
     def same(first, second):
         if settings.get(first) != settings.get(second):
             raise ValueError(
@@ -156,24 +203,11 @@ def _hub_config(settings, vocabulary, tied, stored, path):
                 f"{path}: `{name}` must be the id of {piece!r} in the vocabulary, "
                 f"{vocabulary[piece]}. Received: {settings.get(name)}"
             )
-    sizes = {
-        "hidden_dim": "d_model",
-        "intermediate_dim": "encoder_ffn_dim",
-        "num_heads": "encoder_attention_heads",
-        "num_encoder_layers": "encoder_layers",
-        "num_decoder_layers": "decoder_layers",
-    }
-    return config_of(
-        path,
-        vocabulary,
-        settings.get("vocab_size"),
-        {ours: settings.get(theirs) for ours, theirs in sizes.items()},
-        stored,
-        activation=HUB_ACTIVATIONS[settings.get("activation_function", "gelu")],
-        tie_embeddings=tied,
-        **{n: settings.get(n, 0.0) for n in ("attention_dropout", "activation_dropout")},
-        dropout=settings.get("dropout", 0.1),
-    )
+    dropouts = {n: settings.get(n, 0.0) for n in ("attention_dropout", "activation_dropout")}
+    fields |= {**dropouts, "dropout": settings.get("dropout", 0.1)}
+    fields["activation"] = ACTIVATIONS[settings.get("activation_function", "gelu")]
+    counts = [settings.get("vocab_size")] * 2
+    return marian.config_of(path, vocabularies, counts, map(settings.get, SIZES), stored, **fields)
 
 
 def _take_embeddings(settings, stored, path):

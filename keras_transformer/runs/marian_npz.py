@@ -1,127 +1,184 @@
-"""Reads an OPUS-MT model in Marian's own form: `*.npz`, its options, and its vocabulary."""
+"""Reads a model in Marian's own form: `*.npz`, its options, and its vocabularies."""
 
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.data.marian_tokenizer import checked_vocabulary
-from keras_transformer.runs.imported_files import (
-    file_of,
-    has_file,
-    names_in,
-    one_file,
-    parse_yaml,
-    read_mapping,
-    read_npz_file,
-    read_vocabulary,
-)
-from keras_transformer.runs.marian import (
-    ACTIVATIONS,
-    OUTPUT_BIAS,
-    OUTPUT_KERNEL,
-    PAD,
-    MarianModel,
-    check_options,
-    checked_arrays,
-    config_of,
-    name_of,
-    origin_of,
-    sentencepiece_models,
-)
+from keras_transformer.data.sentencepiece_tokenizer import read_model
+from keras_transformer.runs import imported_files as files
+from keras_transformer.runs import marian
+from keras_transformer.runs.marian import END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD, UNK
 
+TIED = ("tied-embeddings-all", "tied-embeddings-src", "tied-embeddings")
+LACKING = (
+    "transformer-disable-position-embeddings transformer-no-affine transformer-no-bias "
+    "transformer-no-projection transformer-pool right-left ulr"
+).split()
 # Options that this architecture needs: {name: (value if it is missing, values that it can hold)}.
+# "d" is dropout. Marian 1.12 reads "transformer-train-position-embeddings" under another name, so
+# its Transformers have sinusoids in any case.
 MARIAN_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
     "type": (None, ["transformer"]),
     "transformer-decoder-autoreg": ("self-attention", ["self-attention"]),
-    "transformer-preprocess": ("", [""]),
-    "transformer-postprocess": ("dan", ["dan"]),
+    "transformer-preprocess": ("", ["", "n"]),
     "transformer-postprocess-emb": ("d", ["d", ""]),
-    "transformer-postprocess-top": ("", [""]),
-    "transformer-train-position-embeddings": (False, [False]),
-    "transformer-no-projection": (False, [False]),
+    "transformer-attention-mask": ("default", ["default"]),
     "transformer-ffn-depth": (2, [2]),
     "transformer-tied-layers": ([], [[], None]),
-    "transformer-decoder-dim-ffn": (0, [0]),
     "transformer-decoder-ffn-depth": (0, [0, 2]),
-    "transformer-ffn-activation": ("swish", list(ACTIVATIONS)),
-    "transformer-no-bias": (False, [False]),
-    "lemma-dim-emb": (0, [0]),
-    "ulr": (False, [False]),
-    "right-left": (False, [False]),
+    "transformer-ffn-activation": ("swish", list(marian.ACTIVATIONS)),
+    **dict.fromkeys(("transformer-decoder-dim-ffn", "lemma-dim-emb"), (0, [0])),
+    **dict.fromkeys(LACKING, (False, [False])),
+    **dict.fromkeys(TIED, (False, [False, True])),
 }
-# Arrays with a place for each token, and the axis of the tokens.
-PADDED = {"Wemb": 0, "encoder_Wemb": 0, "decoder_Wemb": 0, OUTPUT_BIAS: 1, OUTPUT_KERNEL: 1}
+POST_NORM = {"transformer-postprocess": ("dan", ["dan"]), "transformer-postprocess-top": ("", [""])}
+PRE_NORM = {"transformer-postprocess": ("dan", ["da"]), "transformer-postprocess-top": ("", ["n"])}
+SIZES = "dim-emb transformer-dim-ffn transformer-heads enc-depth dec-depth".split()
+# Up to this version, Marian's gelu was x * sigmoid(1.702 x).
+LAST_SWISH_GELU, GELU = (1, 12, 0), 1.702
+# Settings of Marian's search, with the value that ours has.
+WITHOUT_EQUAL = {"word-penalty": 0, "output-sampling": [], "shortlist": []}
+# Arrays with a place for each token: {name: (axis, whether it is the target's)}.
+OF_TOKENS = {"encoder_Wemb": (0, 0), "decoder_Wemb": (0, 1), "Wemb": (0, 1)}
+OF_TOKENS |= {OUTPUT_BIAS: (1, 1), OUTPUT_KERNEL: (1, 1)}
 
 
-def read_npz(folder):
-    decoder = {}
-    if has_file(folder, "decoder.yml"):
-        decoder = read_mapping(file_of(folder, "decoder.yml"))
-    named = {key: names_in(decoder, key, folder / "decoder.yml") for key in ("models", "vocabs")}
-    path = one_file(folder, "*.npz", named["models"])
-    stored = read_npz_file(path)
+def read_npz(folder, weights=None, arithmetic="marian"):
+    decoder, decoder_path = _decoder_settings(folder, weights)
+    path = _weights_file(folder, files.names_in(decoder, "models", decoder_path), weights)
+    stored = files.read_npz_file(path)
     settings = _model_yaml(stored, path)
-    check_options(settings, MARIAN_OPTIONS, path)
-    if len(set(named["vocabs"])) > 1:
-        raise ValueError(f"{folder} has a vocabulary for each side; one shared one is needed.")
-    vocabulary_path = one_file(folder, "*vocab.yml*", named["vocabs"])
-    vocabulary = read_vocabulary(vocabulary_path)
+    marian.check_options(settings, MARIAN_OPTIONS, path)
+    is_pre_norm = settings.get("transformer-preprocess") == "n"
+    marian.check_options(settings, PRE_NORM if is_pre_norm else POST_NORM, path)
+    vocabularies, models = _vocabularies(folder, files.names_in(decoder, "vocabs", decoder_path))
+    fields = {**marian.ARITHMETIC[arithmetic], "normalize_first": is_pre_norm, "dropout": 0.1}
+    fields["tie_embeddings"] = _take_embeddings(settings, stored, vocabularies, path)
+    fields["activation"] = marian.ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")]
+    counts, sizes = settings.get("dim-vocabs"), map(settings.get, SIZES)
+    if not isinstance(counts, list) or not all(type(count) is int for count in counts):
+        raise ValueError(f"{path}: `dim-vocabs` must be two numbers. Received: {counts}")
+    counts = [count + 1 for count in counts]  # and padding
+    vocabularies = _take_tokens(vocabularies, stored)
+    config = marian.config_of(path, vocabularies, counts, sizes, stored, **fields)
+    stored = {name.removesuffix("_pre"): array for name, array in stored.items()}
+    arrays = marian.checked_arrays(stored, config, path)
+    if config.activation == "gelu" and _version(settings) <= LAST_SWISH_GELU:
+        config = replace(config, activation="silu")
+        _scale_gelu(arrays)
+    search = _search(decoder, vocabularies[1], decoder_path)
+    notes = marian.without_equal(decoder, WITHOUT_EQUAL, decoder_path)
+    origin = marian.origin_of(folder, marian.name_of(folder), "marian", [None, None])
+    return marian.MarianModel(config, arrays, vocabularies, models, search, notes, origin)
+
+
+def _weights_file(folder, named, weights):
+    """Returns the path of the arrays: chosen, named, or the only ones."""
+    found = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
+    names = {weights or Path(name).name for name in named or found}
+    if len(names) != 1 or weights not in (None, *found):
+        raise ValueError(
+            f"{folder} has several models: `weights` (`--weights`) must name one of "
+            f"{', '.join(found)}. Received: {weights}"
+        )
+    return files.file_of(folder, *names)
+
+
+def _decoder_settings(folder, weights):
+    """Returns what `decoder.yml`, or that of the weights, says, and its path."""
+    names = [n for n in (f"{weights}.decoder.yml", "decoder.yml") if files.has_file(folder, n)]
+    if not names and any(folder.glob("*.decoder.yml")):
+        names = [files.one_file(folder, "*.decoder.yml").name]
+    name = names[0] if names else "decoder.yml"
+    return files.read_optional(folder, name), folder / name
+
+
+def _vocabularies(folder, names):
+    """Returns vocabularies, with padding, and SentencePiece models of source and target."""
+    paths = [files.file_of(folder, Path(name).name) for name in names]
+    paths = paths or [files.one_file(folder, "*vocab.yml*")]
+    source, target = (_read_vocabulary(path) for path in (paths[0], paths[-1]))
+    vocabularies = (source, source) if source == target else (source, target)
+    if all(path.suffix == ".spm" for path in paths):
+        return vocabularies, [paths[0].read_bytes(), paths[-1].read_bytes()]
+    return vocabularies, marian.sentencepiece_models(folder, vocabularies)
+
+
+def _read_vocabulary(path):
+    if path.suffix == ".spm":
+        vocabulary = {piece.piece: i for i, piece in enumerate(read_model(path)[1].pieces)}
+    else:
+        vocabulary = files.read_vocabulary(path)
     vocabulary.setdefault(PAD, len(vocabulary))
-    checked_vocabulary(vocabulary, vocabulary_path)
-    config = _npz_config(settings, vocabulary, stored, path)
-    transposed = OUTPUT_KERNEL + "t"  # (V, D)
-    if transposed in stored:
-        stored[OUTPUT_KERNEL] = stored.pop(transposed).T
-    # Marian starts the decoder with an embedding of zeros and has no padding. We give this
-    # embedding to padding, the start token, as `transformers` does.
-    for name, axis in PADDED.items():
-        if name in stored and stored[name].ndim == 2:
-            stored[name] = np.pad(stored[name], [(0, 1 - axis), (0, axis)])
-    arrays = checked_arrays(stored, config, path)
-    origin = origin_of(folder, name_of(folder), "marian", [None, None])
-    return MarianModel(
-        config, arrays, vocabulary, *sentencepiece_models(folder, vocabulary), origin
-    )
+    return checked_vocabulary(vocabulary, path)
 
 
-def _npz_config(settings, vocabulary, stored, path):
-    sizes = {
-        "hidden_dim": "dim-emb",
-        "intermediate_dim": "transformer-dim-ffn",
-        "num_heads": "transformer-heads",
-        "num_encoder_layers": "enc-depth",
-        "num_decoder_layers": "dec-depth",
+def _take_embeddings(settings, stored, vocabularies, path):
+    """Returns which embeddings are one matrix; gives each side its own, unless all are."""
+    is_all, is_source, is_target = (settings.get(name, False) for name in TIED)
+    is_all = is_all or (is_source and is_target)
+    if is_all and vocabularies[0] is not vocabularies[1]:
+        raise ValueError(f"{path}: `tied-embeddings-all` needs one vocabulary for both sides.")
+    if is_source and not is_all and "Wemb" in stored:
+        stored["encoder_Wemb"] = stored["decoder_Wemb"] = stored.pop("Wemb")
+    if OUTPUT_KERNEL + "t" in stored:  # (V, D)
+        stored[OUTPUT_KERNEL] = stored.pop(OUTPUT_KERNEL + "t").T
+    return "all" if is_all else "decoder" if is_target else "none"
+
+
+def _take_tokens(vocabularies, stored):
+    """Returns the vocabularies in our order; gives padding a place in arrays of the tokens.
+
+    Marian starts the decoder with an embedding of zeros and has no padding. We give this embedding
+    to padding, the start token, as `transformers` does. It is the last token of a shared
+    vocabulary. Two vocabularies begin with the special tokens, because these need the same ids on
+    both sides.
+    """
+    special = [] if vocabularies[0] is vocabularies[1] else [END, UNK, PAD]
+    orders = [list(dict.fromkeys([*special, *sorted(v, key=v.get)])) for v in vocabularies]
+    for name, (axis, side) in OF_TOKENS.items():
+        array, ids = stored.get(name), [vocabularies[side][piece] for piece in orders[side]]
+        if array is not None and array.ndim == 2 and array.shape[axis] + 1 == len(ids):
+            stored[name] = np.pad(array, [(0, 1 - axis), (0, axis)]).take(ids, axis)
+    return tuple({piece: i for i, piece in enumerate(order)} for order in orders)
+
+
+def _version(settings):
+    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", str(settings.get("version")))
+    return tuple(map(int, found.groups())) if found else (0, 0, 0)
+
+
+def _scale_gelu(arrays):
+    """Scales both projections, because x * sigmoid(1.702 x) = silu(1.702 x) / 1.702."""
+    for name in arrays:
+        if name.endswith(("_ffn_W1", "_ffn_b1")):
+            arrays[name] *= GELU
+        elif name.endswith("_ffn_W2"):
+            arrays[name] /= GELU
+
+
+def _search(decoder, vocabulary, path):
+    """Returns the settings of Marian's search, whose defaults count if `decoder.yml` is silent."""
+    power, factor = decoder.get("normalize", 0), decoder.get("max-length-factor", 3)
+    if not (isinstance(factor, int | float) and 0 <= factor <= 1000):
+        raise ValueError(f"{path}: `max-length-factor` must be 0 to 1000. Received: {factor!r}")
+    return {
+        "beam_size": decoder.get("beam-size", 12),
+        **({"length_penalty": "mean", "alpha": power} if power else {"length_penalty": None}),
+        "length_ratio": factor,
+        "extra_length": math.ceil(factor),  # our ratio does not count the end token
+        "suppressed_tokens": () if decoder.get("allow-unk") else (vocabulary[UNK],),
     }
-    tied_all = settings.get("tied-embeddings-all", False)
-    tied = settings.get("tied-embeddings", False) or tied_all
-    tied_source = settings.get("tied-embeddings-src", False) or tied_all
-    if tied_source and not tied:
-        raise ValueError(
-            f"{path}: embeddings that both sides share must also be the output's. Received: "
-            "tied-embeddings-src without tied-embeddings"
-        )
-    sizes_given = settings.get("dim-vocabs")
-    is_list = isinstance(sizes_given, list) and all(type(size) is int for size in sizes_given)
-    if not is_list or len(set(sizes_given)) != 1:
-        raise ValueError(
-            f"{path}: both sides must share one vocabulary, so `dim-vocabs` must be two equal "
-            f"numbers. Received: {sizes_given}"
-        )
-    return config_of(
-        path,
-        vocabulary,
-        sizes_given[0] + 1,  # and padding
-        {ours: settings.get(theirs) for ours, theirs in sizes.items()},
-        stored,
-        activation=ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
-        tie_embeddings="all" if tied_source else "decoder" if tied else "none",
-        dropout=0.1,
-    )
 
 
 def _model_yaml(stored, path):
     text = stored.pop("special:model.yml", None)
-    settings = None if text is None else parse_yaml(text.tobytes().rstrip(b"\0"), path)
+    settings = None if text is None else files.parse_yaml(text.tobytes().rstrip(b"\0"), path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} must hold `special:model.yml`, the options of its training.")
     return settings

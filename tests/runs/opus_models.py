@@ -1,4 +1,4 @@
-"""Small random OPUS-MT models, made by `transformers`, and the same model in Marian's own form."""
+"""Small random models: of OPUS-MT by `transformers`, the same in Marian's form, and of Marian."""
 
 import functools
 import importlib.util
@@ -26,21 +26,21 @@ ATTENTIONS = {"self_attn": "self", "encoder_attn": "context"}
 @functools.cache
 def sentencepiece_models():
     """SentencePiece models of source and target, trained on number names."""
-    pairs = list(number_names("train", 2000, 0))
+    return tuple(train_sentencepiece(side, 80) for side in (0, 1))
 
-    def train(lines):
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=model,
-            vocab_size=80,
-            character_coverage=1.0,
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
-        return model.getvalue()
 
-    return tuple(train([pair[side] for pair in pairs]) for side in (0, 1))
+def train_sentencepiece(side, size, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(pair[side] for pair in number_names("train", 2000, 0)),
+        model_writer=model,
+        vocab_size=size,
+        character_coverage=1.0,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
 
 
 @functools.cache
@@ -165,3 +165,79 @@ def marian_name(part, kind):
         return f"{prefix}_ln_{'scale' if kind == 'weight' else 'bias'}"
     attention, projection = part.split(".")
     return f"{ATTENTIONS[attention]}_{'W' if kind == 'weight' else 'b'}{PROJECTIONS[projection]}"
+
+
+# Options of a small model as Marian writes them.
+OPTIONS = {
+    **{"type": "transformer", "dim-emb": 16, "enc-depth": 2, "dec-depth": 1},
+    **{"transformer-heads": 2, "transformer-dim-ffn": 24, "transformer-ffn-activation": "relu"},
+    **{"transformer-preprocess": "", "transformer-postprocess": "dan"},
+    **{"transformer-postprocess-top": "", "version": "v1.12.42 b7be0e964"},
+    **{"tied-embeddings-all": False, "tied-embeddings": False, "tied-embeddings-src": False},
+}
+PRE_NORM = {
+    **{"transformer-preprocess": "n", "transformer-postprocess": "da"},
+    "transformer-postprocess-top": "n",
+}
+
+
+def write_form(folder, sizes, **changes):
+    """Writes random weights with SentencePiece vocabularies, one if `sizes` is one; see `OPTIONS`.
+
+    Returns:
+        `(arrays, options)` as in the `*.npz`.
+    """
+    ids = {"eos_id": 0, "unk_id": 1, "bos_id": -1, "pad_id": -1}
+    names = ["source.side.spm", "target.side.spm"][-len(sizes) :]
+    for name, size in zip(names, sizes, strict=True):
+        (folder / name).write_bytes(train_sentencepiece(names.index(name), size, **ids))
+    pieces = [sentencepiece.SentencePieceProcessor(model_file=str(folder / n)) for n in names]
+    counts = [pieces[side].get_piece_size() for side in (0, -1)]
+    options = OPTIONS | {"dim-vocabs": counts} | changes
+    arrays = dict(random_arrays(options, np.random.default_rng(0)))
+    text = np.frombuffer(json.dumps(options).encode() + b"\0", np.int8)
+    np.savez(folder / "model.npz", **arrays, **{"special:model.yml": text})
+    decoder = {
+        "models": ["/desk/model.npz"],
+        "vocabs": [f"/desk/{names[side]}" for side in (0, -1)],
+    }
+    (folder / "model.npz.decoder.yml").write_text(json.dumps(decoder), "utf-8")
+    return arrays, options
+
+
+def random_arrays(options, rng):
+    """Yields names and arrays of Marian."""
+    width, inner = options["dim-emb"], options["transformer-dim-ffn"]
+    source, target = options["dim-vocabs"]
+    is_all, is_source, is_target = (options[f"tied-embeddings{k}"] for k in ("-all", "-src", ""))
+
+    def normal(*shape):
+        return rng.normal(size=shape, scale=shape[0] ** -0.5 if shape[0] > 1 else 0.5).astype("f4")
+
+    if is_all or is_source:
+        yield "Wemb", normal(target, width)
+    else:
+        yield "encoder_Wemb", normal(source, width)
+        yield "decoder_Wemb", normal(target, width)
+    if not (is_all or is_target):
+        yield "decoder_ff_logit_out_Wt", normal(target, width)
+    yield "decoder_ff_logit_out_b", normal(1, target)
+    is_pre = options["transformer-preprocess"] == "n"
+    norms = []
+    for side in ("encoder", "decoder"):
+        norms += [(f"{side}_top", "")] if is_pre else []
+        for layer in range(1, options[f"{side[:3]}-depth"] + 1):
+            name = f"{side}_l{layer}"
+            for attention in ("self", "context") if side == "decoder" else ("self",):
+                for part in "qkvo":
+                    yield f"{name}_{attention}_W{part}", 2 * normal(width, width)
+                    yield f"{name}_{attention}_b{part}", normal(1, width)
+                norms.append((f"{name}_{attention}_Wo", "_pre" if is_pre else ""))
+            yield f"{name}_ffn_W1", normal(width, inner)
+            yield f"{name}_ffn_b1", normal(1, inner)
+            yield f"{name}_ffn_W2", normal(inner, width)
+            yield f"{name}_ffn_b2", normal(1, width)
+            norms.append((f"{name}_ffn_ffn", "_pre" if is_pre else ""))
+    for name, suffix in norms:
+        yield f"{name}_ln_scale{suffix}", 1 + normal(1, width)
+        yield f"{name}_ln_bias{suffix}", normal(1, width)

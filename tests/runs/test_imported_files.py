@@ -226,7 +226,7 @@ def cast_array(dtype, name):
 
 def same(read, before):
     equal_weights(weights_of(read), weights_of(before))
-    assert read.vocabulary == before.vocabulary
+    assert read.vocabularies == before.vocabularies
 
 
 def equal_weights(found, expected):
@@ -270,11 +270,11 @@ def named_as_on_the_hub(read, before):
 
 
 def swapped(read, before):
-    assert (read.source_model, read.target_model) == (before.target_model, before.source_model)
+    assert read.sentencepiece_models == before.sentencepiece_models[::-1]
 
 
 def has_piece(piece):
-    return lambda read, before: read.vocabulary.pop(piece) >= 0
+    return lambda read, before: read.vocabularies[1].pop(piece) >= 0
 
 
 UNTIED = change_json(CONFIG, tie_word_embeddings=False)
@@ -343,10 +343,13 @@ HUB = {
     ),
     "no weights": (remove(WEIGHTS), "must hold the file 'model.safetensors'"),
     "no target.spm": (remove("target.spm"), "must hold the file 'target.spm'"),
-    "pickle": (rename(WEIGHTS, "pytorch_model.bin"), "bin is a pickle.*save_pretrained"),
+    "pickle": (
+        rename(WEIGHTS, "pytorch_model.bin"),
+        "has no `model.safetensors`.*pickle.*save_pretrained",
+    ),
     "pickle in parts": (
         rename(WEIGHTS, "pytorch_model-00001-of-00002.bin"),
-        "00002.bin is a pickle.*save_pretrained",
+        "has no `model.safetensors`.*pickle.*save_pretrained",
     ),
     **{
         f"pointer, {name}": (text(name, LFS), f"{name} is a Git LFS pointer.*`git lfs pull`")
@@ -508,14 +511,14 @@ NPZ = {
     "inner": (options(transformer_dim_ffn=HUGE), "must have the shape"),
     "width": (options(dim_emb=2 * HUGE), "must have the shape"),
     "no heads": (options(transformer_heads=0), "`num_heads`. Received: 0"),
-    "vocabularies": (options(dim_vocabs=125), "`dim-vocabs` must be two equal numbers"),
+    "vocabularies": (options(dim_vocabs=125), "`dim-vocabs` must be two numbers"),
     "RNN": (options(type="s2s"), "`type` must be 'transformer'"),
-    "positions": (options(transformer_train_position_embeddings=True), "train-position-embeddings"),
     "factors": (options(lemma_dim_emb=8), "`lemma-dim-emb`"),
     "tied layers": (options(transformer_tied_layers=[1, 1]), "`transformer-tied-layers`"),
     "SSRU": (options(transformer_decoder_autoreg="rnn"), "`transformer-decoder-autoreg`"),
-    "pre-norm": (options(transformer_preprocess="n"), "`transformer-preprocess`"),
-    "gelu": (options(transformer_ffn_activation="gelu"), "must be 'swish' or 'silu' or 'relu'"),
+    "norms": (options(transformer_preprocess="n"), "`transformer-postprocess` must be 'da'"),
+    "tanh": (options(transformer_ffn_activation="tanh"), "`transformer-ffn-activation` must be"),
+    "three vocabularies": (options(dim_vocabs=[125] * 3), "must have the same number of tokens"),
 }
 
 
@@ -565,8 +568,8 @@ def test_size_that_the_arrays_do_not_confirm_is_refused_before_it_is_used(name, 
 )
 def test_vocabulary_of_a_run_that_is_another_is_refused(content, tmp_path):
     (tmp_path / "source.model").write_bytes(opus_models.sentencepiece_models()[0])
-    (tmp_path / "vocabulary.json").write_text(content)
-    with pytest.raises(ValueError, match="vocabulary.json (must map each piece|is damaged)"):
+    (tmp_path / "source.vocabulary.json").write_text(content)
+    with pytest.raises(ValueError, match="source.vocabulary.json (must map each piece|is damaged)"):
         MarianTokenizer.load(tmp_path / "source.model")
 
 

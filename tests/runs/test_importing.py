@@ -24,6 +24,7 @@ from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.imported_files import read_vocabulary
 from keras_transformer.runs.importing import read_marian
 from keras_transformer.runs.marian import weights_of
+from keras_transformer.runs.marian_hub import arithmetic_of
 from keras_transformer.runs.recipe import Recipe
 from tests.builders import ROOT
 from tests.runs import opus_models
@@ -31,7 +32,20 @@ from tests.runs.test_marian import CONFIGURATIONS, sentences
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
 
-README = "---\nlanguage:\n- en\n- de\nlicense: cc-by-4.0\n---\n"
+README = "---\nlanguage:\n- en\n- de\nlicense: cc-by-4.0\n---\nBy the University of Helsinki.\n"
+
+
+DATA = Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
+# The fields of `config.json` that are no settings of the search.
+ARCHITECTURE = (
+    "model_type d_model encoder_layers decoder_layers encoder_ffn_dim decoder_ffn_dim dropout "
+    "encoder_attention_heads decoder_attention_heads scale_embedding activation_function "
+    "pad_token_id decoder_start_token_id eos_token_id vocab_size decoder_vocab_size "
+    "share_encoder_decoder_embeddings tie_word_embeddings transformers_version"
+).split()
+TOKENIZER_FILES = [
+    f"{side}.{name}" for side in ("source", "target") for name in ("model", "vocabulary.json")
+]
 
 
 def cli(*words, stdin=None):
@@ -61,14 +75,14 @@ def run(hub, tmp_path_factory):
 def test_both_forms_import_to_equal_weights(name, tmp_path):
     theirs = opus_models.make_marian(**CONFIGURATIONS[name])
     forms = [
-        read_marian(write(theirs, tmp_path / form))
+        read_marian(write(theirs, tmp_path / form), arithmetic="marian")
         for form, write in (("hub", opus_models.write_hub), ("npz", opus_models.write_npz))
     ]
     weights = [weights_of(form) for form in forms]
     assert weights[0].keys() == weights[1].keys()
     for path, array in weights[0].items():
         np.testing.assert_array_equal(array, weights[1][path], err_msg=path)
-    for field in ("config", "vocabulary", "source_model", "target_model"):
+    for field in ("config", "vocabularies", "sentencepiece_models"):
         assert getattr(forms[0], field) == getattr(forms[1], field)
 
 
@@ -87,7 +101,7 @@ def test_zip_file_of_helsinki_imports_to_the_run_of_the_hub(run, tmp_path):
     ours, theirs = (load_model(folder / "model.keras") for folder in (tmp_path / "run", run))
     for path, weight in get_weights(ours).items():
         np.testing.assert_array_equal(weight, get_weights(theirs)[path], err_msg=path)
-    for name in ("source.model", "target.model", "vocabulary.json"):
+    for name in TOKENIZER_FILES:
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
 
 
@@ -106,14 +120,131 @@ def test_zip_file_that_is_damaged_or_holds_two_models_is_refused(npz, tmp_path):
     assert_refused(tmp_path / "opus.zip", "must hold one model", tmp_path)
 
 
-def test_licence_is_that_of_the_readme_or_the_licence_file_or_not_stated(hub, tmp_path):
+HELSINKI_ZIP = "https://object.pouta.csc.fi/OPUS-MT-models/en-de/opus-2020-02-26.zip"
+
+
+def test_licence_and_attribution_are_what_the_files_state(hub, tmp_path):
     folder = shutil.copytree(hub, tmp_path / "hub")
-    found = [read_marian(folder).origin["license"]]
-    (folder / "README.md").write_bytes(b"\xff no head")
-    found.append(read_marian(folder).origin["license"])
-    (folder / "LICENSE").write_text("Attribution 4.0 International\n", "utf-8")
-    found.append(read_marian(folder).origin["license"])
-    assert found == ["cc-by-4.0", "not stated", "cc-by-4.0"]
+    rows = [
+        (README.encode(), "", "cc-by-4.0", True),
+        (b"---\nlicense: apache-2.0\n---\nOurs.", "", "apache-2.0", False),
+        (b"\xff no head", "", "not stated", False),
+        (b"\xff no head", "Attribution 4.0 International\n", "cc-by-4.0", False),
+        (HELSINKI_ZIP.encode(), "", "not stated", True),
+        (b"base_model: Helsinki-NLP/opus-mt-en-de", "", "not stated", True),
+    ]
+    for readme, text, licence, is_helsinki in rows:
+        (folder / "README.md").write_bytes(readme)
+        (folder / "LICENSE").write_text(text, "utf-8")
+        origin = read_marian(folder).origin
+        assert origin["license"] == licence
+        assert ("University of Helsinki" in origin["attribution"]) == is_helsinki
+        assert is_helsinki or origin["attribution"] == "not stated"
+
+
+NEW = {"transformers_version": "4.22.0.dev0"}
+ARITHMETIC = [
+    # Name, config.json, tokenizer_config.json, README.md, what is decided and why.
+    ("Helsinki-NLP/opus-mt-en-de", NEW, {}, "", "marian", "was converted by Helsinki"),
+    ("Helsinki-NLP/opus-mt-en-de@v1", NEW, {}, "base_model: x", "marian", "converted by Helsinki"),
+    ("me/opus-mt-en-de", NEW, {}, "", "transformers", "nothing says"),
+    ("opus-mt-en-de", NEW, {}, "", "transformers", "nothing says"),
+    ("x", {}, {}, "base_model: Helsinki-NLP/opus-mt-en-de", "transformers", "`base_model`"),
+    ("x", {}, {}, f"* download original weights: {HELSINKI_ZIP}", "marian", "README.md links"),
+    ("x", {}, {}, "", "marian", "first conversions"),
+    # Saved by `transformers`: as it was, or fine-tuned.
+    (
+        "x",
+        NEW | {"_name_or_path": "Helsinki-NLP/opus-mt-en-de"},
+        {},
+        HELSINKI_ZIP,
+        "transformers",
+        "saved what it had loaded from Helsinki-NLP/opus-mt-en-de",
+    ),
+    (
+        "x",
+        NEW | {"_name_or_path": "/tmp/Helsinki-NLP/opus-mt-tc-big-fr-en"},
+        {},
+        "",
+        "marian",
+        "Helsinki converted /tmp/",
+    ),
+    ("x", NEW, {"name_or_path": "marian-models/opus/fr-en"}, "", "marian", "from marian-models"),
+    ("x", NEW, {"name_or_path": "Helsinki-NLP/opus-mt-fr-en"}, "", "transformers", "nothing"),
+]
+
+
+@pytest.mark.parametrize("row", ARITHMETIC)
+def test_files_of_the_hub_tell_whose_arithmetic_the_weights_need(row):
+    *told, kind, why = row
+    found = arithmetic_of(*told)
+    assert found[0] == kind
+    assert why in found[1]
+
+
+@pytest.mark.parametrize("name", ["opus-mt-en-mg", "opus-mt-tc-big-fr-en"])
+def test_published_files_need_the_arithmetic_of_marian(name):
+    folder = DATA / "opus_mt_tokenizers" / name
+    if not folder.is_dir():
+        pytest.skip(f"no OPUS-MT files in {DATA}; set KERAS_TRANSFORMER_DATA")
+    files = (json.loads((folder / f"{n}.json").read_text()) for n in ("config", "tokenizer_config"))
+    assert arithmetic_of(name, *files, "")[0] == "marian"
+
+
+def test_arithmetic_is_printed_and_can_be_chosen(hub, tmp_path):
+    for options, epsilon, line in (
+        ((), 1e-5, "Arithmetic of transformers: nothing says"),
+        (("--arithmetic", "marian"), 1e-6, "Arithmetic of marian: chosen."),
+    ):
+        imported = cli("import", "marian", hub, tmp_path / str(epsilon), *options)
+        assert imported.exit_code == 0, imported.output
+        assert line in imported.stderr
+        config = load_model(tmp_path / str(epsilon) / "model.keras").config
+        assert config.layer_norm_epsilon == epsilon
+        assert (config.positions, config.predict_padding) == (
+            ("sinusoidal", True) if epsilon == 1e-5 else ("tensor2tensor", False)
+        )
+    assert_refused(hub, "`arithmetic` must be 'marian' or", tmp_path, "--arithmetic", "other")
+
+
+SEARCHES = [
+    # config.json, generation_config.json, settings that differ, end of a printed line.
+    ({}, {}, {}, ""),
+    (
+        {"num_beams": 4, "max_length": 512, "bad_words_ids": [[125]], "forced_eos_token_id": 0},
+        {"num_beams": 6, "length_penalty": 0.6, "early_stopping": True, "max_length": None},
+        {
+            **{"beam_size": 6, "alpha": 0.6, "stopping": "first_beams", "force_end": True},
+            **{"extra_length": 511, "max_length": 511},
+        },
+        "",
+    ),
+    (
+        {"bad_words_ids": [[125], [7], [8, 9]], "max_length": 20, "do_sample": True},
+        {"max_new_tokens": 30},
+        {"suppressed_tokens": (7,), "extra_length": 30, "max_length": 30},
+        "our search has no equal of do_sample=True, bad_words_ids=[[8, 9]]",
+    ),
+]
+
+
+@pytest.mark.parametrize("row", SEARCHES)
+def test_files_of_the_hub_set_the_search(row, hub, tmp_path):
+    config, generation, changes, line = row
+    folder = shutil.copytree(hub, tmp_path / "hub")
+    old = json.loads((folder / "config.json").read_text("utf-8"))
+    kept = {name: value for name, value in old.items() if name in ARCHITECTURE}
+    (folder / "config.json").write_text(json.dumps(kept | config), "utf-8")
+    (folder / "generation_config.json").write_text(json.dumps(generation), "utf-8")
+    read = read_marian(folder)
+    usual = {"beam_size": 1, "length_penalty": "mean", "alpha": 1.0, "stopping": "exhaustive"}
+    usual |= {"suppressed_tokens": (), "force_end": False}
+    assert read.search == usual | changes
+    assert " ".join(read.notes).endswith(line)
+    kt.import_marian(folder, tmp_path / "run", alpha=2.0, print_fn=str)
+    settings = kt.load_run(tmp_path / "run").settings
+    assert {name: getattr(settings, name) for name in read.search} == read.search
+    assert kt.load_run(tmp_path / "run", beam_size=3).settings.beam_size == 3
 
 
 def test_settings_that_are_wrong_write_no_run(hub, tmp_path):
@@ -237,7 +368,7 @@ def test_ctranslate2_finds_the_greedy_translations(run, tmp_path):
 
     exported = cli("export", run, tmp_path / "ct2", "--format", "ctranslate2")
     assert exported.exit_code == 0, exported.output
-    translator = kt.load_run(run, beam_size=1, max_length=12)
+    translator = kt.load_run(run, beam_size=1, max_length=12, force_end=False)
     lines = sentences(100)
     tokenizer = translator.source_tokenizer
     pieces = [
@@ -262,7 +393,9 @@ def test_ctranslate2_converter_for_marian_gives_the_same_model(run, tmp_path):
         str(folder / "opus.model1.npz"), [vocabulary, vocabulary]
     )
     converter.convert(str(tmp_path / "theirs"))
-    kt.export_ctranslate2(kt.import_marian(folder), tmp_path / "ours")
+    # It gives Marian's weights the positions of `transformers`.
+    ours = kt.import_marian(folder, arithmetic="transformers", suppressed_tokens=())
+    kt.export_ctranslate2(ours, tmp_path / "ours")
     tokenizer = kt.load_run(run).source_tokenizer
     lines = tokenizer.tokenize(sentences(100))
     pieces = [[t.decode() for t in tokenizer.tokens(row).numpy()] for row in lines]
@@ -296,6 +429,7 @@ def test_name_on_the_hub_is_downloaded(hub, tmp_path, monkeypatch):
     assert calls == [("Helsinki-NLP/opus-mt-en-de", None)]
     origin = RunFolder("run").origin()
     assert origin["name"] == "Helsinki-NLP/opus-mt-en-de"
+    assert "Arithmetic of marian: Helsinki-NLP/opus-mt-en-de was" in imported.stderr
     assert [origin["source_language"], origin["target_language"]] == ["en", "de"]
 
     kt.import_marian("Helsinki-NLP/opus-mt-en-de@v1.0", "pinned")
@@ -315,10 +449,8 @@ def test_name_on_the_hub_is_downloaded(hub, tmp_path, monkeypatch):
     refused = cli("import", "opus-mt", "Helsinki-NLP/opus-mt-en-de", "pickle")
     assert refused.exit_code == 2
     message = " ".join(refused.stderr.split())
-    assert "no `model.safetensors` on the Hub" in message
-    assert (
-        "from_pretrained('Helsinki-NLP/opus-mt-en-de').save_pretrained('opus-mt-en-de')" in message
-    )
+    assert "Helsinki-NLP/opus-mt-en-de has no `model.safetensors`" in message
+    assert "from_pretrained('Helsinki-NLP/opus-mt-en-de').save_pretrained('copy')" in message
 
     def fails(name, **_):
         raise huggingface_hub.errors.LocalEntryNotFoundError("no network")
@@ -330,8 +462,8 @@ def test_name_on_the_hub_is_downloaded(hub, tmp_path, monkeypatch):
     assert not (tmp_path / "other").exists()
 
 
-def assert_refused(folder, message, tmp_path):
-    refused = cli("import", "opus-mt", folder, tmp_path / "run")
+def assert_refused(folder, message, tmp_path, *options):
+    refused = cli("import", "opus-mt", folder, tmp_path / "run", *options)
     assert refused.exit_code == 2, refused.output
     text = " ".join(refused.stderr.split())
     assert refused.stderr.count("Error:") == 1
@@ -353,7 +485,7 @@ def test_imported_run_is_fine_tuned_from_any_working_folder(hub, tmp_path, monke
     recipe = Recipe.load("../runs/en_de/config.yaml")
     files = RunFolder("mine").tokenizer_files(joint=False)
     make_tokenizers(recipe, ".", files)
-    for name in ("source.model", "target.model", "vocabulary.json", "origin.json"):
+    for name in (*TOKENIZER_FILES, "origin.json"):
         assert Path("mine", name).read_bytes() == Path("../runs/en_de", name).read_bytes()
 
 

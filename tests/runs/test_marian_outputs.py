@@ -1,0 +1,101 @@
+"""A model that Marian trained, beside what Marian itself printed for it.
+
+The files are not in the repository; see `benchmarks/marian.py`, which prints the same figures.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import keras_transformer as kt
+from tests.builders import ROOT
+
+DATA = Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
+FOLDER = DATA / "marian_trained"
+pytestmark = [
+    pytest.mark.tensorflow_only,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not FOLDER.is_dir(), reason=f"no outputs of Marian in {DATA}; set KERAS_TRANSFORMER_DATA"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "en_de"
+    kt.import_marian(FOLDER, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(run):
+    return kt.load_run(run)
+
+
+@pytest.fixture
+def lines():
+    return (FOLDER / "test.en").read_text("utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "fewest"), [("greedy", 300), ("beam6_normalize1", 291), ("beam12_normalize0.6", 291)]
+)
+def test_log_probs_and_texts_are_those_of_marian(name, fewest, translator, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    differences, count, differing = importlib.import_module("marian").compare(
+        translator, FOLDER, name
+    )
+    assert differences.max() <= 1e-4
+    assert count - len(differing) >= fewest
+    # Ours finds a better one, because hypotheses that ended take no beam slots.
+    assert sum(ours < theirs for _, _, ours, _, theirs in differing) <= 1
+
+
+def test_search_is_that_of_decoder_yml(translator):
+    settings = translator.settings
+    assert (settings.beam_size, settings.length_penalty, settings.alpha) == (6, "mean", 1)
+    assert settings.suppressed_tokens == (translator.target_tokenizer.unk_token_id,)
+
+
+SERVE = """
+import json, sys
+sys.modules["keras_transformer"] = None  # importing it would fail
+import tensorflow as tf
+import tensorflow_text
+
+folder, lines = json.load(sys.stdin)
+served = tf.saved_model.load(folder)
+found = served.serve(tf.constant(lines))["translation"].numpy()
+print(json.dumps([text.decode() for text in found]))
+"""
+
+
+def test_saved_model_gives_the_texts_of_the_translator(translator, lines, tmp_path):
+    kt.export_saved_model(translator, tmp_path / "served")
+    request = json.dumps([str(tmp_path / "served"), lines])
+    command = [sys.executable, "-P", "-c", SERVE]
+    ran = subprocess.run(command, input=request, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == translator(lines)
+
+
+def test_ctranslate2_export_gives_the_texts_of_the_translator(translator, lines, tmp_path):
+    """Its search ends by another rule, which ours has too."""
+    import ctranslate2
+
+    kt.export_ctranslate2(translator, tmp_path / "ct2")
+    source, target = translator.tokenizers
+    pieces = [[t.decode() for t in row] for row in source.tokens(source.tokenize(lines)).numpy()]
+    engine = ctranslate2.Translator(str(tmp_path / "ct2"), intra_threads=1)
+    for options, fewest in (({"beam_size": 1}, 300), ({"beam_size": 6, "length_penalty": 1}, 297)):
+        found = engine.translate_batch(pieces, max_input_length=0, **options)
+        ours = translator(lines, n_best=1, stopping="first_beams", beam_size=options["beam_size"])
+        tokens = [[t for t in best.tokens if t != "</s>"] for (best,) in ours]
+        equal = sum(o == one.hypotheses[0] for o, one in zip(tokens, found, strict=True))
+        assert equal >= fewest
