@@ -151,7 +151,7 @@ def print_times(folder, path, python):
             is_plain = any(folder.glob("*.spm")) and not (folder / "source.spm").is_file()
             pieces = (b" ".join(tokens(row).numpy()).decode() for row in rows)
             pathlib.Path(given).write_text("\n".join(lines if is_plain else pieces) + "\n", "utf-8")
-            command = ["decoder", *options, "-i", given, "-o", out]
+            command = ["decode", *options, "-i", given, "-o", out]
             code = f"import _pymarian; _pymarian.main({command!r})"
             ran = subprocess.run(
                 [python, "-c", code], capture_output=True, text=True, env=os.environ | ONE_CORE
