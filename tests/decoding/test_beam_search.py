@@ -208,7 +208,7 @@ def test_search_in_the_graph_is_the_search_in_python(stopping):
     tokens = {"start_token_id": START, "end_token_id": END, "pad_token_id": PAD}
     options = {"beam_size": 3, "n_best": 2, "stopping": stopping}
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def in_graph(logits, rows, max_lengths):
         cache = {"logits": logits, "rows": rows}
         return beam_search(models.step_fn, cache, max_lengths, **tokens, **options)

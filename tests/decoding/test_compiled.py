@@ -241,8 +241,7 @@ def test_number_of_compiled_shapes_is_bounded(translator, made):
             beam_size=int(rng.integers(1, 9)), extra_length=int(rng.integers(0, 400))
         )
         searches.for_call(settings, 1, False)((rng.integers(1, 10), rng.integers(1, 140)))
-    assert 0 < len(made) == len(searches._ready) <= 16
-    assert searches._requests.cache_info().currsize <= 1024
+    assert 0 < len(made) <= 16
 
 
 def test_many_threads_get_their_own_translations_while_one_compiles(translator):

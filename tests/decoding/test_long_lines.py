@@ -82,7 +82,8 @@ def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
     token_ids = tokenizer.tokenize(TEXTS)
     cutter = LineCutter(tokenizer)
     pieces = cutter.cut(token_ids, most, "split")
-    in_graph = tf.function(lambda ids: cutter.cut(ids, most, "split"))(token_ids)
+    cut = tf.function(lambda ids: cutter.cut(ids, most, "split"), autograph=False)
+    in_graph = cut(token_ids)
     assert in_graph.token_ids.to_list() == pieces.token_ids.to_list()
     assert in_graph.lines.numpy().tolist() == pieces.lines.numpy().tolist()
     expected = []
@@ -231,7 +232,7 @@ def test_batches_in_the_graph_are_bounded(seed):
         shapes.append(batch.shape)
         return np.array([str(row[0]) for row in batch], dtype=object)
 
-    @tf.function
+    @tf.function(autograph=False)
     def mapped(rows):
         def function(batch):
             texts = tf.numpy_function(first_ids, [batch], tf.string)

@@ -83,7 +83,8 @@ def tagged(codes, text, languages):
 @functools.cache
 def in_graph(codes):
     specs = [tf.TensorSpec([None], tf.string)] * 2
-    return tf.function(functools.partial(tagged, codes), specs).get_concrete_function()
+    function = tf.function(functools.partial(tagged, codes), specs, autograph=False)
+    return function.get_concrete_function()
 
 
 @pytest.mark.parametrize("line, option, codes, expected", ROWS)

@@ -80,7 +80,9 @@ def test_replicas_draw_different_masks_which_repeat_with_the_seed():
             layer = Dropout(0.5, seed=1)
             layer.build()
         run = tf.function(
-            lambda: mirrored().run(lambda: layer(tf.ones(1024), training=True)), jit_compile=False
+            lambda: mirrored().run(lambda: layer(tf.ones(1024), training=True)),
+            jit_compile=False,
+            autograph=False,
         )
         return [[to_numpy(value) for value in run().values] for _ in range(2)]
 

@@ -148,7 +148,7 @@ def test_steps_run_in_a_graph_of_unknown_shapes(variant):
     model = transformer(**variant)
     ids = tf.TensorSpec([None, None], tf.int32)
 
-    @tf.function(input_signature=[ids, ids])
+    @tf.function(input_signature=[ids, ids], autograph=False)
     def all_logits(source, target):
         cache = model.init_cache(source)
         step, cache = model.decode_step(target[:, :1], cache, 0)
