@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.cli.small_run import cli
 from tests.serving.stand_in import SLOW, translation_of
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -138,30 +138,18 @@ def test_clients_that_retry_get_all_answers_across_a_kill(start):
             assert answer["translation"] == translation_of(line)
 
 
-def test_too_large_a_body_is_answered_although_the_client_still_sends(start):
-    server = start().wait_until_ready()
-    status, answer = request(server.port, "POST", "/translate", {"q": "x" * 10_000_000})
-    assert status == 413 and "at most 1048576 bytes" in answer["error"]
-
-
-def run(*words):
-    """In a new process: exit status and standard error."""
-    ran = subprocess.run(
-        [*SERVE, *map(str, words)], capture_output=True, text=True, timeout=60, env=os.environ
-    )
-    return ran.returncode, ran.stderr
-
-
 def test_errors_of_the_start_are_one_line(folder, tmp_path):
-    code, errors = run(tmp_path, "--port", 0)
-    assert code == 2 and errors.splitlines()[-1].startswith("Error: There is no SavedModel in")
+    words = [*SERVE, str(tmp_path), "--port", "0"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[-1].startswith("Error: There is no SavedModel in")
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
-        code, errors = run(folder, "--port", port)
+        ran = cli("serve", folder, "--port", port)
     message = f"Error: Cannot listen on 127.0.0.1, port {port}: Address already in use"
-    assert code == 2 and message in errors
-    code, errors = run(folder, "--max-queue", 5)
-    assert code == 2 and "`max_queue` must be at least `max_lines`" in errors
+    assert ran.exit_code == 2 and ran.stderr.startswith(message) and ran.stderr.count("\n") == 1
+    ran = cli("serve", folder, "--max-queue", 5)
+    assert ran.exit_code == 2 and "`max_queue` must be at least `max_lines`" in ran.stderr
     hidden = "import sys; sys.modules['starlette'] = None; " + SERVE[2]
     ran = subprocess.run(
         [sys.executable, "-c", hidden, "serve", str(folder)], capture_output=True, text=True

@@ -134,6 +134,11 @@ def test_requests_that_do_not_arrive_are_closed_and_hold_no_sigterm(start):
         connection.close()
 
 
+def test_too_large_a_body_is_answered_although_the_client_still_sends(start):
+    status, _, answer = start().translate("x" * 10_000_000)
+    assert status == 413 and "at most 1048576 bytes" in answer["error"]
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_all_addresses_of_ipv6_are_also_those_of_ipv4():
     with listen("::", 0) as listener:
