@@ -47,13 +47,11 @@ def random_sources(count, length, vocabulary_size, seed):
 @pytest.mark.parametrize(
     ("settings", "n_best", "count", "length"),
     [
-        ({"beam_size": 1}, 1, 1, 5),
         ({"beam_size": 1, "alpha": -1.0, "length_penalty": "mean"}, 1, 7, 13),
-        ({"beam_size": 4}, 1, 1, 8),
         ({"beam_size": 4, "length_ratio": 0.5, "extra_length": 3}, 3, 5, 20),
         ({"beam_size": 3, "length_penalty": None}, 3, 8, 9),
         ({"beam_size": 4, "stopping": "first_beams", "count_end_token": False}, 4, 3, 9),
-        ({"beam_size": 2, "length_ratio": 3.0, "max_length": 5}, 1, 2, 6),
+        ({"beam_size": 2, "length_ratio": 3.0, "max_length": 5}, 1, 1, 6),
         ({"beam_size": 3, "suppressed_tokens": [5, 9, 2], "force_end": True}, 2, 4, 7),
         ({"beam_size": 1, "suppressed_tokens": [5, 9], "force_end": True}, 1, 4, 7),
     ],
