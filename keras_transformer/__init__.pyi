@@ -23,6 +23,7 @@ from .models import TransformerConfig as TransformerConfig
 from .models import load_model as load_model
 from .runs import RunKeeper as RunKeeper
 from .runs import TrainingLogger as TrainingLogger
+from .runs import TranslationEvaluator as TranslationEvaluator
 from .runs import import_marian as import_marian
 from .runs import load_run as load_run
 from .training import Adam as Adam
@@ -30,7 +31,6 @@ from .training import Perplexity as Perplexity
 from .training import SmoothedCrossEntropy as SmoothedCrossEntropy
 from .training import SmoothedCrossentropy as SmoothedCrossentropy
 from .training import TokenAccuracy as TokenAccuracy
-from .training import TranslationEvaluator as TranslationEvaluator
 from .training import WarmupSchedule as WarmupSchedule
 from .training import get_strategy as get_strategy
 from .training import paper_optimizer as paper_optimizer

@@ -12,11 +12,12 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 FOLDERS = {
     "layers": "",
     "data": "atomic_file texts",
-    "training": "layers atomic_file evaluation plotting texts",
+    "training": "layers atomic_file",
     "models": "layers training settings",
     "decoding": "layers data settings texts",
     "export": "layers data decoding atomic_file",
-    "runs": "layers data training models decoding settings atomic_file console evaluation",
+    "runs": "layers data training models decoding settings atomic_file console evaluation plotting "
+    "texts",
     "serving": "console texts",
     "cli": "data decoding export runs serving settings atomic_file console evaluation plotting "
     "texts",

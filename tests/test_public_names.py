@@ -37,8 +37,8 @@ def methods_of(cls):
             continue
         for name, member in vars(owner).items():
             member = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if getattr(member, "__module__", None) == "typing":
-                continue  # the constructor of a `Protocol`
+            if not getattr(member, "__module__", owner.__module__).startswith("keras_transformer"):
+                continue  # the constructor of a `Protocol`, and wrapped methods of Keras
             if inspect.isfunction(member) and (name in OWN_METHODS or not name.startswith("_")):
                 yield f"{owner.__name__}.{name}", member
 

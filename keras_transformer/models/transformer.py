@@ -20,8 +20,8 @@ from keras_transformer.models.encoder import TransformerEncoder
 from keras_transformer.models.output_bias import OutputBias
 
 # Imported to register their classes with Keras: a saved compiled model refers to them.
-from keras_transformer.training import losses, metrics, schedules  # noqa: F401
-from keras_transformer.training.training_step import TrainingStep
+from keras_transformer.training import losses, metrics, optimizers  # noqa: F401
+from keras_transformer.training.methods import TrainingStep
 from keras_transformer.types import Cache, Path, Tensor
 
 INPUT_NAMES = "encoder_token_ids", "decoder_token_ids"
@@ -43,7 +43,7 @@ class Transformer(TrainingStep, keras.Model):
             there is no `config`.
 
     Attributes:
-        accumulation_steps: int. Micro-batches per device and update; see `ExactTraining`. Defaults
+        accumulation_steps: int. Micro-batches per device and update; see `TrainingStep`. Defaults
             to `1`. It, `r_drop` and `fused_loss` are kept where the arguments of `compile` are: by
             `load_model`, copies and pickles of a compiled model.
         encoder_class, decoder_class: classes of the stacks. To change one block, subclass the stack

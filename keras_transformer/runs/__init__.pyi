@@ -25,4 +25,5 @@ from .recipe import packaged_recipes as packaged_recipes
 from .recipe import recipe_text as recipe_text
 from .trainer import Trainer as Trainer
 from .training_settings import TrainingSettings as TrainingSettings
+from .translation_evaluator import TranslationEvaluator as TranslationEvaluator
 from .workers import start_workers as start_workers

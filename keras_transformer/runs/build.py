@@ -13,8 +13,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
-from keras_transformer.training.optimizers import Adam
-from keras_transformer.training.schedules import WarmupSchedule
+from keras_transformer.training.optimizers import Adam, WarmupSchedule
 
 MAX_WARMUP = 2 / 3  # fraction of the updates
 # Of source and target.

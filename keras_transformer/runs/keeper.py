@@ -25,11 +25,11 @@ from keras_transformer.training.distribution import (
     sum_over_workers,
 )
 from keras_transformer.training.model_state import (
-    build_optimizer,
     check_model_state,
     model_state,
     restore_model_state,
 )
+from keras_transformer.training.optimizers import build_optimizer
 from keras_transformer.types import Path, PrintFn
 
 # With several workers: number of updates between the collectives that share stop signals.

@@ -24,13 +24,10 @@ from keras_transformer.runs.model_file import ModelFile
 from keras_transformer.runs.progress import TrainingProgress
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trackers import require_trackers, tracker_callbacks
+from keras_transformer.runs.translation_evaluator import TranslationEvaluator
 from keras_transformer.training import distribution
 from keras_transformer.training.best_epoch import monitor_mode
-from keras_transformer.training.callbacks import (
-    AveragedWeights,
-    BestModel,
-    TranslationEvaluator,
-)
+from keras_transformer.training.callbacks import AveragedWeights, BestModel
 from keras_transformer.types import Path, PrintFn
 
 

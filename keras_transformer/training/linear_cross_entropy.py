@@ -5,6 +5,8 @@ those of a chunk exist: their softmax gives the losses and, before the next chun
 Letters: N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
+import functools
+
 import keras
 from keras import ops
 
@@ -63,9 +65,10 @@ def linear_cross_entropy(
     matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
     chunks = _chunks(constant, labels, weights, passes=2 if r_drop else 1)
     values, of_kernel = _scores_of_chunks(chunks, matrix, with_gradient, with_predictions, r_drop)
-    log_sums, label_logits, predictions, divergences, *of_hidden = (
-        ops.reshape(each, (-1, *each.shape[2:]))[: ops.shape(labels)[0]] for each in values
-    )
+    count = ops.shape(labels)[0]
+    log_sums, label_logits, predictions, divergences, *of_hidden = [
+        ops.reshape(each, (-1, *each.shape[2:]))[:count] for each in values
+    ]
     # The loss is `logsumexp(logits) - target . logits`. `target . logits` is linear in `hidden` and
     # in `kernel`: it needs the kernel's row of each label and the mean row, not the logits.
     states, rows = ops.cast(constant, "float32"), ops.cast(matrix, "float32")
@@ -84,13 +87,11 @@ def linear_cross_entropy(
     num_classes = kernel.shape[0]
     of_kernel -= (1 - label_smoothing) * ops.segment_sum(states, labels, num_classes)
     of_kernel -= label_smoothing / num_classes * ops.sum(states, axis=0)
-    return loss + _zero(hidden, of_hidden) + _zero(kernel, of_kernel), scores
-
-
-def _zero(tensor, gradient):
-    """0, whose gradient by the tensor is the given one, on every backend."""
-    product = ops.sum(ops.cast(tensor, "float32") * gradient)
-    return product - ops.stop_gradient(product)
+    for tensor, gradient in ((hidden, of_hidden), (kernel, of_kernel)):
+        # The difference is 0, but its gradient with respect to `tensor` is `gradient`.
+        product = ops.sum(ops.cast(tensor, "float32") * gradient)
+        loss += product - ops.stop_gradient(product)
+    return loss, scores
 
 
 def _chunks(*tensors, passes):
@@ -103,13 +104,12 @@ def _chunks(*tensors, passes):
     number = count // CHUNK + 1
     size = count // number + 1
     size += size % passes
-
-    def split(tensor):
+    chunks = []
+    for tensor in tensors:
         zeros = ops.zeros((number * size - count, *tensor.shape[1:]), tensor.dtype)
         padded = ops.concatenate([tensor, zeros])
-        return ops.reshape(padded, (number, size, *tensor.shape[1:]))
-
-    return tuple(split(tensor) for tensor in tensors)
+        chunks.append(ops.reshape(padded, (number, size, *tensor.shape[1:])))
+    return tuple(chunks)
 
 
 def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions, r_drop):
@@ -143,7 +143,10 @@ def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions, r_drop):
 
     of_kernel = ops.zeros(kernel.shape if with_gradient else (), "float32")
     dtypes = "float32", "float32", "int32", "float32", *["float32"] * with_gradient
-    of_kernel, values = _scan(one_chunk, of_kernel, chunks, dtypes)
+    if keras.config.backend() == "tensorflow":
+        of_kernel, values = _tensorflow_scan(one_chunk, of_kernel, chunks, dtypes)
+    else:
+        of_kernel, values = ops.scan(one_chunk, of_kernel, chunks)
     return values, of_kernel
 
 
@@ -164,40 +167,37 @@ def _divergences(log_probs, probabilities):
     return divergences, slopes
 
 
-def _scan(function, carry, inputs, dtypes):
-    """`keras.ops.scan`; on TensorFlow, that takes only outputs that look like the carry."""
-    if keras.config.backend() != "tensorflow":
-        return ops.scan(function, carry, inputs)
+def _tensorflow_scan(function, carry, inputs, dtypes):
+    """`keras.ops.scan`, which takes on TensorFlow only outputs that look like the carry."""
     number = tf.shape(inputs[0])[0]
 
     def step(index, carry, arrays):
-        carry, outputs = function(carry, tuple(each[index] for each in inputs))
+        carry, outputs = function(carry, [each[index] for each in inputs])
         pairs = zip(arrays, outputs, strict=True)
-        return index + 1, carry, tuple(array.write(index, each) for array, each in pairs)
+        return index + 1, carry, [array.write(index, each) for array, each in pairs]
 
     _, carry, arrays = tf.while_loop(
         lambda index, *_: index < number,
         step,
-        (0, carry, tuple(tf.TensorArray(dtype, size=number) for dtype in dtypes)),
+        (0, carry, [tf.TensorArray(dtype, size=number) for dtype in dtypes]),
         parallel_iterations=1,
         maximum_iterations=number,
     )
-    return carry, tuple(array.stack() for array in arrays)
+    return carry, [array.stack() for array in arrays]
 
 
 def _safe_classes(logits, probabilities, labels, with_predictions):
-    """A class of each row whose probability did not underflow: the most probable, or the label."""
-    if with_predictions:
-        return _argmax(logits)
-    is_safe = ops.min(_pick(probabilities, labels)) > SMALLEST_PROBABILITY
-    return ops.cond(is_safe, lambda: labels, lambda: _argmax(logits))
+    """For each row, a class whose probability did not underflow: the most probable, or the label.
 
-
-def _argmax(matrix):
-    """`keras.ops.argmax` of each row; on TensorFlow, that takes twice as long, to find -0.0."""
+    On TensorFlow, `keras.ops.argmax` takes twice as long, because it handles -0.0.
+    """
+    argmax = ops.argmax
     if keras.config.backend() == "tensorflow":
-        return tf.argmax(matrix, axis=-1, output_type="int32")
-    return ops.argmax(matrix, axis=-1)
+        argmax = functools.partial(tf.argmax, output_type="int32")
+    if with_predictions:
+        return argmax(logits, axis=-1)
+    is_safe = ops.min(_pick(probabilities, labels)) > SMALLEST_PROBABILITY
+    return ops.cond(is_safe, lambda: labels, lambda: argmax(logits, axis=-1))
 
 
 def _pick(matrix, columns):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.training.token_weights import class_indices, token_weights
+from keras_transformer.training.losses import class_indices, token_weights
 from keras_transformer.types import Tensor
 
 

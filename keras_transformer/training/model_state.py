@@ -1,6 +1,5 @@
 """Saving and restoring a model: its state as arrays, or the whole model as a file."""
 
-import contextlib
 import re
 from collections.abc import Iterable, Mapping
 
@@ -9,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.atomic_file import atomic_path
+from keras_transformer.training.optimizers import build_optimizer
 from keras_transformer.types import Path
 
 PARTS = ("model", "optimizer", "metrics")
@@ -72,15 +72,6 @@ def check_model_state(
             f"{more}. Build and compile the model as before saving; metrics are built with the "
             "first batch. `parts=('model',)` restores only the weights."
         )
-
-
-def build_optimizer(model: keras.Model) -> None:
-    """Builds the optimizer of a model, if it has one that is not built yet."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and not optimizer.built:
-        strategy = getattr(model, "distribute_strategy", None)  # only with TensorFlow
-        with strategy.scope() if strategy else contextlib.nullcontext():
-            optimizer.build(model.trainable_variables)
 
 
 def restore_model_state(

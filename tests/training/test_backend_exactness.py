@@ -13,7 +13,7 @@ from keras.metrics import SparseCategoricalCrossentropy
 from keras.optimizers import SGD, Adam, AdamW, Lion, Muon
 
 from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, layers
-from keras_transformer.training.training_step import TrainingStep
+from keras_transformer.training import TrainingStep
 from tests.builders import padded_ids, to_numpy
 
 BACKEND = keras.backend.backend()

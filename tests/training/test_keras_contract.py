@@ -27,7 +27,7 @@ from keras_transformer import (
     WarmupSchedule,
     layers,
 )
-from keras_transformer.training.training_step import TrainingStep
+from keras_transformer.training import TrainingStep
 from tests.builders import ROOT, randomize, to_numpy
 
 BACKEND = keras.backend.backend()

@@ -13,7 +13,7 @@ import pytest
 from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy
 from keras_transformer.layers import Dropout
 from keras_transformer.runs.workers import start_workers
-from keras_transformer.training.training_step import TrainingStep
+from keras_transformer.training import TrainingStep
 from tests.builders import ROOT, padded_ids, randomize, to_numpy
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]

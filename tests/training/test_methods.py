@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import SmoothedCrossEntropy, Transformer
-from keras_transformer.training.exact_step import ExactTraining
-from keras_transformer.training.standard_step import StandardTraining
+from keras_transformer.training import ExactTraining, TrainingStep
 from tests.builders import (
     QUICK_XLA,
     new_transformer,
@@ -25,20 +24,32 @@ METHODS = ["fit", "evaluate", "train_on_batch", "test_on_batch", "predict_on_bat
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("owner", [Transformer, ExactTraining, StandardTraining])
+@pytest.mark.parametrize("owner", [Transformer, TrainingStep])
 def test_method_has_the_arguments_of_keras(owner, method):
-    """Names, kinds, order and defaults are equal, and stated rather than copied by a decorator."""
-    if owner is StandardTraining and method == "predict_on_batch":
-        assert not hasattr(owner, method)  # Keras's own
-        return
+    """What `help` shows: names, kinds, order and defaults are equal, and there is a text."""
 
-    def arguments(function, **options):
-        parameters = inspect.signature(function, **options).parameters.values()
+    def arguments(function):
+        parameters = inspect.signature(function).parameters.values()
         return [(p.name, p.kind, p.default) for p in parameters]
 
-    found = arguments(getattr(owner, method), follow_wrapped=False)
-    assert found == arguments(getattr(keras.Model, method))
-    assert method in getattr(owner, method).__doc__
+    assert arguments(getattr(owner, method)) == arguments(getattr(keras.Model, method))
+    assert len(getattr(owner, method).__doc__) > 40
+
+
+def test_step_has_two_names_and_is_the_only_class_between_model_and_keras():
+    assert ExactTraining is TrainingStep
+    assert [each for each in Transformer.__mro__ if "keras_transformer" in each.__module__] == [
+        Transformer,
+        TrainingStep,
+    ]
+
+
+@pytest.mark.parametrize("arguments", [{"epoch": 2}, {"x": 1, "X": 1}])
+def test_unknown_argument_is_named(arguments):
+    model = new_transformer()
+    model.compile("sgd", SmoothedCrossEntropy())
+    with pytest.raises(TypeError, match="epoch|X"):
+        model.fit(**arguments)
 
 
 TRAIN = """

@@ -1,0 +1,286 @@
+"""`TrainingStep`: the training methods of Keras, with their arguments checked."""
+
+import functools
+import importlib
+import inspect
+import logging
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from keras_transformer.training import objective
+from keras_transformer.training.losses import takes_probabilities
+from keras_transformer.training.metrics import TokenMean
+from keras_transformer.training.optimizers import without_loss_scaling
+
+if TYPE_CHECKING:
+    from keras import Model
+else:
+    Model = object  # `super()` finds the methods in `keras.Model`, which follows in the MRO
+
+# The step of Keras's backend: `step_tensorflow`, `step_jax` or `step_torch`.
+step = importlib.import_module(f"keras_transformer.training.step_{keras.config.backend()}")
+LOGGER = logging.getLogger(__name__)
+
+
+class Setting:
+    """An attribute of the step: checked, and kept with the arguments of `compile`.
+
+    Args:
+        default: its value until it is set.
+        rule: what a value must be, for the error.
+        is_valid: whether a value is so.
+    """
+
+    def __init__(self, default: Any, rule: str, is_valid: Callable[[Any], bool]) -> None:
+        self._default, self._rule, self._is_valid = default, rule, is_valid
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, model: Any, owner: type | None = None) -> Any:
+        return getattr(model, f"_{self._name}", self._default)
+
+    def __set__(self, model: Any, value: Any) -> None:
+        if not self._is_valid(value):
+            received = f"{self._name}={value!r}"
+            raise ValueError(f"`{self._name}` must be {self._rule}. Received: {received}")
+        setattr(model, f"_{self._name}", type(self._default)(value))
+        model.train_function = model.test_function = None  # the next `fit` traces them again
+
+
+def checked(name: str) -> Any:
+    """Returns a training method of Keras that checks its arguments before it runs."""
+    keras_method = getattr(keras.Model, name)
+    signature = inspect.signature(keras_method)
+
+    @functools.wraps(keras_method)
+    def method(self, *args, **kwargs):
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        del arguments["self"]
+        arguments |= arguments.pop("kwargs", {})
+        method = getattr(super(TrainingStep, self), name)
+        if "_use_cached_eval_dataset" in arguments:  # `evaluate` inside of `fit`
+            return method(**arguments)
+        class_weight = arguments.pop("class_weight", None)
+        if class_weight is not None:
+            raise ValueError(
+                "`class_weight` must be None, because labels are per token, not per row. Use "
+                f"`sample_weight` of shape (B, T). Received: class_weight={class_weight!r}"
+            )
+        if self.compiled:
+            _check_compiled(self)
+            _warn_if_padding_counts(self, arguments)
+        return step.call_keras(method, self, arguments)
+
+    method.__doc__ = inspect.getdoc(keras_method)
+    return method
+
+
+class TrainingStep(Model):
+    """Mixin to list before `keras.Model`: makes the same update on any number of devices.
+
+    `gradient = sum over tokens(weight * d loss) / sum over tokens(weight)`, where the sums go over
+    all replicas of all workers and all micro-batches. Then the gradient is clipped, if the
+    optimizer has a `clipnorm`, `clipvalue` or `global_clipnorm`, and applied. The losses and
+    metrics that `fit` and `evaluate` report are means over all tokens of the epoch so far.
+
+    The model has one output, logits `(B, T, V)`, and labels `(B, T)`. The compiled loss must return
+    one value per token. `SmoothedCrossEntropy` does, and so does Keras's
+    `SparseCategoricalCrossentropy(from_logits=True)`. Its `reduction` selects the divisor:
+
+    - `"mean_with_sample_weight"`: the sum of the weights;
+    - `"sum_over_batch_size"` (Keras's default) or `"mean"`: the number of labels that are not
+      ignored;
+    - `"sum"`: 1.
+
+    `loss_weights` is a factor of the loss.
+
+    Regularizers, activity regularizers and `add_loss` count once per update. A loss that a layer
+    adds during its call must be a mean over rows, like Keras's activity regularizers: the loss of
+    each part of a batch is weighted by the number of rows in the part.
+
+    A subclass may override `compute_loss` only for one device without micro-batches and R-Drop.
+
+    A model with `has_output_kernel`, whose `output_kernel` is a matrix `(V, D)` and whose `call`
+    returns the inputs of that product with `return_hidden=True`, has a fused loss: the loss, its
+    gradient and the metrics are computed without the logits, only of the tokens that count. The
+    results are those of the logits. The step computes the logits, and says so once, if `compile`
+    was given another loss than `SmoothedCrossEntropy` or other metrics than `TokenAccuracy` and
+    `Perplexity`; with float16; if a subclass overrides `call`, `compute_loss` or `compute_metrics`;
+    on TensorFlow with `jit_compile`; and on several JAX devices.
+
+    Attributes:
+        accumulation_steps: number of micro-batches that each replica's rows are split into, to save
+            memory. They are processed in sequence, and the update is the same. Defaults to `1`.
+        r_drop: the weight `a` of R-Drop. Unless 0, each batch passes the model twice, with
+            different dropout, and the loss of a token is `(l1 + l2 + a / 2 * (KL(p1 || p2) +
+            KL(p2 || p1))) / 2`, where `l` are the losses of the two passes and `p` their
+            predictions. Metrics are those of the first pass; validation has one pass. Defaults to
+            `0.0`. Reference:
+            [Liang et al., 2021](https://arxiv.org/abs/2106.14448), equation 4, divided by 2: the
+            loss stays a mean per token.
+        fused_loss: `False` always computes the logits. Defaults to `True`.
+        excluded_token_id: a class without probability, whose logit is about -1e9, or `None`.
+
+    The first three attributes are kept where the arguments of `compile` are: by `load_model`,
+    copies and pickles of a compiled model.
+
+    Raises:
+        ValueError: from `fit` and the other training methods:
+
+            - `class_weight` is given, or the loss does not return one value per token;
+            - the optimizer has `gradient_accumulation_steps`;
+            - `compute_loss` is overridden, with several replicas or micro-batches or R-Drop;
+            - `jit_compile` is set on TensorFlow, with several replicas or micro-batches.
+    """
+
+    test_function: Any  # for the type checker; Keras creates it
+    excluded_token_id: int | None = None
+    _pad_token_id: int | None = None  # label of the padding, if the model knows it
+    _warned_reason: str | None = None
+
+    accumulation_steps = Setting(1, "an int of at least 1", lambda n: isinstance(n, int) and n >= 1)
+    r_drop = Setting(0.0, "at least 0", lambda weight: 0 <= weight < float("inf"))
+    fused_loss = Setting(True, "a bool", lambda value: isinstance(value, bool))
+
+    fit, evaluate = checked("fit"), checked("evaluate")
+    train_on_batch, test_on_batch = checked("train_on_batch"), checked("test_on_batch")
+    train_step, test_step = step.train_step, step.test_step
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Returns the outputs for a batch; see `keras.Model.predict_on_batch`."""
+        if objective.num_replicas(self) == 1:
+            return super().predict_on_batch(x)
+        # Keras runs the whole batch on every replica and returns every copy, so use `predict`.
+        return self.predict(x, batch_size=keras.tree.flatten(x)[0].shape[0], verbose=0)
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """Returns the arguments of `compile`, and the attributes of the step that were set."""
+        config = super().get_compile_config()
+        names = [name for name, each in vars(TrainingStep).items() if isinstance(each, Setting)]
+        attributes = {name: getattr(self, name) for name in names if f"_{name}" in vars(self)}
+        return {**config, "step": attributes} if config and attributes else config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles the model as the one that was saved, and sets the same attributes."""
+        config = dict(config)
+        for name, value in config.pop("step", {}).items():
+            setattr(self, name, value)
+        super().compile_from_config(config)
+
+    # === What Keras calls inside its training methods ===
+
+    def _resolve_auto_jit_compile(self):
+        # On TensorFlow, XLA would compile each of the many batch shapes, so only if asked for.
+        return keras.config.backend() != "tensorflow" and super()._resolve_auto_jit_compile()
+
+    def _make_function(self, step_function, *args, **kwargs):
+        if objective.num_replicas(self) == 1:
+            return super()._make_function(step_function, *args, **kwargs)
+        return step.make_function(self, step_function)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Builds optimizer and metrics, on TensorFlow under a strategy."""
+        if self._distribute_strategy is not None:
+            if data_batch is None:
+                data_batch = step.symbolic_batch(iterator._get_iterator())
+            with self.distribute_strategy.scope():
+                self._symbolic_build(data_batch=data_batch)
+
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        """Checks the shapes of a batch before Keras builds loss and metrics with it."""
+        if data_batch is None and self._compile_loss is not None and not self._compile_loss.built:
+            for _, _, batches in iterator:  # as Keras does; `fit` resets the iterator after it
+                data_batch = batches[0] if isinstance(batches, list | tuple) else next(batches)
+                break
+        if data_batch is not None:
+            data_batch = data_batch[:3] if isinstance(data_batch, tuple) else data_batch
+            objective.check_shapes(data_batch)
+        super()._symbolic_build(iterator=iterator, data_batch=data_batch)
+
+    def _flatten_metrics_in_order(self, logs):
+        # Keras returns the loss alone if there are no metrics.
+        return super()._flatten_metrics_in_order(
+            {name: value for name, value in logs.items() if name != "gradient_norm"}
+        )
+
+
+def _check_compiled(model):
+    """Raises for arguments of `compile` that the step does not support; warns of slow ones."""
+    loss = objective.compiled_loss(model).loss
+    if loss is not None and takes_probabilities(loss):
+        raise ValueError(
+            "The loss must take logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
+            f"`from_logits=True`. Received: loss={loss!r}"
+        )
+    steps = getattr(without_loss_scaling(model.optimizer), "gradient_accumulation_steps", None)
+    if steps:
+        raise ValueError(
+            "The optimizer's `gradient_accumulation_steps` must be None: it ignores the number of "
+            "tokens of each batch. Use the model's `accumulation_steps`. "
+            f"Received: gradient_accumulation_steps={steps}"
+        )
+    replicas = objective.num_replicas(model)
+    has_own_loss = type(model).compute_loss is not keras.Model.compute_loss
+    num_parts, problem = replicas * model.accumulation_steps, None
+    if num_parts > 1 and model.jit_compile and keras.config.backend() == "tensorflow":
+        problem = "`jit_compile` must be False, because XLA needs static numbers of rows"
+    if (num_parts > 1 or model.r_drop) and has_own_loss:
+        problem = (
+            f"`{type(model).__name__}.compute_loss` must not be overridden: its result is the loss "
+            "of a whole batch in one pass"
+        )
+    if problem:
+        raise ValueError(
+            f"With several replicas, micro-batches or R-Drop, {problem}. Received: {replicas} "
+            f"replicas, accumulation_steps={model.accumulation_steps}, r_drop={model.r_drop}"
+        )
+    reason = objective.reason_for_logits(model)
+    has_choice = model.fused_loss and hasattr(model, "has_output_kernel")
+    if reason and has_choice and reason != model._warned_reason:
+        model._warned_reason = reason
+        LOGGER.warning(
+            "The logits of all tokens are computed, which takes more time and memory, because %s. "
+            "Set `fused_loss = False` on the model to avoid this message.",
+            reason,
+        )
+
+
+def _warn_if_padding_counts(model, arguments):
+    """Warns if padding has weight 1 in the compiled loss or in `TokenAccuracy` or `Perplexity`.
+
+    No warning is given where it is unknown: for data that must be read to see their structure, such
+    as generators, and for a loss without the attribute `ignore_class`.
+    """
+    pad_token_id = model._pad_token_id
+    if pad_token_id is None:
+        return
+    problems = []
+    for metric, is_weighted in objective.token_metrics(model):
+        if isinstance(metric, TokenMean) and metric.ignore_class is None and not is_weighted:
+            problems.append(
+                f"`{type(metric).__name__}` in `metrics`: Keras gives sample weights only to "
+                "`weighted_metrics`"
+            )
+    has_weights = arguments.get("sample_weight") is not None
+    if arguments.get("y") is None:
+        spec = getattr(arguments.get("x"), "element_spec", None)  # of a `tf.data.Dataset`
+        has_weights = not isinstance(spec, tuple) or len(spec) > 2
+    loss = objective.compiled_loss(model).loss
+    if getattr(loss, "ignore_class", pad_token_id) is None and not has_weights:
+        problems.append("the loss: the data have no `sample_weight`")
+    if problems:
+        warnings.warn(
+            f"Padding counts in {', and in '.join(problems)}. Pass `ignore_class={pad_token_id}` "
+            "to the loss and the metrics, or `sample_weight` with 0 at padding and metrics as "
+            "`weighted_metrics`. `make_dataset` makes such a `sample_weight`.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+ExactTraining = TrainingStep
+"""`TrainingStep` under its earlier name."""

@@ -1,0 +1,354 @@
+"""The objective of an update: a sum of shares, one of each part of its batch.
+
+`loss = sum over parts(loss_share(part, divisors))`. The divisors count the tokens and rows of the
+whole update, so it does not matter whether the parts are micro-batches, replicas or workers.
+Letters: B batch, T length, V vocabulary, D width, N tokens that count.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
+from keras_transformer.training.losses import SmoothedCrossEntropy, class_indices, token_weights
+from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenScores
+from keras_transformer.types import Tensor
+
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
+
+class Rows(NamedTuple):
+    """Some rows of a batch.
+
+    Attributes:
+        x: nest of tensors `(B, ...)`.
+        y: int tensor `(B, T)`.
+        sample_weight: float tensor `(B, T)` or `(B,)`.
+        is_real: bool tensor `(B,)`; `False` marks rows of padding, which come last. `None` if there
+            is no padding.
+    """
+
+    x: Any
+    y: Tensor
+    sample_weight: Tensor
+    is_real: Tensor | None = None
+
+
+class CompiledLoss(NamedTuple):
+    """What `compile` was given: the loss, or `None`, and its number in `loss_weights`."""
+
+    loss: Any
+    factor: float
+    reduction: str
+    ignore_class: int | None
+
+
+def to_rows(batch: Any) -> Rows:
+    """Returns the rows of a batch, as Keras passes it to a step.
+
+    Raises:
+        ValueError: if labels or weights have a wrong shape.
+    """
+    check_shapes(batch)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if sample_weight is None:
+        sample_weight = ops.ones(ops.shape(y))
+    return Rows(*keras.tree.map_structure(ops.convert_to_tensor, (x, y, sample_weight)))
+
+
+def check_shapes(batch: Any) -> None:
+    """Raises a `ValueError` if labels or weights have a shape that would give a wrong loss."""
+    _, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    checked = [("y", labels, [2], "(B, T), one token id per position")]
+    if sample_weight is not None:
+        checked.append(("sample_weight", sample_weight, [1, 2], "(B, T) or (B,)"))
+    for name, value, allowed, expected in checked:
+        shape = getattr(value, "shape", None)
+        is_tensor = value is not None and not isinstance(value, dict)
+        if not is_tensor or (shape is not None and len(shape) not in allowed):
+            received = "none" if value is None else f"shape {shape}"
+            raise ValueError(f"`{name}` must be one tensor {expected}. Received: {received}")
+
+
+def num_replicas(model: keras.Model) -> int:
+    """Returns the number of TensorFlow's replicas that train a model; 1 on other backends."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy.num_replicas_in_sync if strategy else 1
+
+
+def compiled_loss(model: keras.Model) -> CompiledLoss:
+    """Returns the loss given to `compile`.
+
+    Raises:
+        ValueError: if there are several losses, or the loss has no `reduction`.
+    """
+    if model._compile_loss is None:
+        return CompiledLoss(None, 1.0, "mean_with_sample_weight", None)
+    losses = keras.tree.flatten(model.loss)
+    factors = keras.tree.flatten(model._compile_loss._user_loss_weights)
+    if len(losses) > 1 or len(factors) > 1:
+        raise ValueError(
+            "The model has one output: `loss` must be one loss and `loss_weights` one number. "
+            f"Received: loss={model.loss!r}, loss_weights={factors!r}"
+        )
+    (loss,), (factor,) = losses, factors
+    # A plain function has no `reduction`: Keras uses this default.
+    reduction = getattr(loss, "reduction", "sum_over_batch_size")
+    if reduction in (None, "none"):
+        raise ValueError(
+            'The loss must have a `reduction` to one number: "mean_with_sample_weight", "mean", '
+            f'"sum_over_batch_size" or "sum". Received: reduction={reduction!r}'
+        )
+    ignore_class = getattr(loss, "ignore_class", None)
+    return CompiledLoss(loss, 1.0 if factor is None else factor, reduction, ignore_class)
+
+
+def divisors(model: keras.Model, rows: Rows, num_parts: int = 1) -> tuple[Tensor, Tensor]:
+    """Returns what some rows add to the divisors of the update.
+
+    Args:
+        model: compiled model.
+        rows: some rows of the batch. Their padding does not count.
+        num_parts: number of parts whose divisors are summed. Defaults to `1`.
+
+    Returns:
+        two float32 scalars. The second is the number of rows, for the losses that layers add. The
+        first is for the compiled loss, by its `reduction`:
+
+        - `"mean_with_sample_weight"`, or no loss: the sum of the weights;
+        - `"mean"`, `"sum_over_batch_size"`: the number of labels that are not ignored;
+        - `"sum"`: `1 / num_parts`, so that the sum over all parts is 1.
+    """
+    _, _, reduction, ignore_class = compiled_loss(model)
+    if reduction == "sum":
+        return ops.convert_to_tensor(1 / num_parts, "float32"), _num_real(rows)
+    is_weighted = reduction == "mean_with_sample_weight"
+    weights = token_weights(rows.y, ignore_class, rows.sample_weight if is_weighted else None)
+    if rows.is_real is not None:
+        weights *= ops.cast(rows.is_real, "float32")[:, None]
+    return ops.sum(weights), _num_real(rows)
+
+
+def loss_share(
+    model: keras.Model, rows: Rows, divisors: tuple[Tensor, Tensor], training: bool
+) -> Tensor:
+    """Returns what some rows add to the loss of the update, and updates the metrics with them.
+
+    Args:
+        model: compiled model.
+        rows: some rows of the batch.
+        divisors: the divisors of the whole update.
+        training: whether dropout and R-Drop are active.
+
+    Returns:
+        float32 scalar.
+    """
+    if type(model).compute_loss is not keras.Model.compute_loss:
+        x, y, sample_weight, _ = rows
+        loss = model._compute_loss(x, y, _logits(model, rows, training, 1), sample_weight, training)
+        return ops.cast(loss, "float32")
+    passes = 2 if training and model.r_drop else 1
+    if model.fused_loss and reason_for_logits(model) is None:
+        total = _fused_loss_sum(model, rows, training, passes)
+    else:
+        total = _loss_sum(model, rows, training, passes)
+    num_tokens, num_rows = divisors
+    shares = []
+    for additional in model.losses:
+        share = ops.sum(ops.cast(additional, "float32"))
+        shares.append(share * _num_real(rows) / num_rows)
+    if total is not None:
+        shares.append(ops.divide_no_nan(total, num_tokens) * compiled_loss(model).factor)
+    if not shares:
+        raise ValueError("There is no loss: give `compile` one. Received: loss=None")
+    return sum(shares[1:], shares[0])
+
+
+def reason_for_logits(model: keras.Model) -> str | None:
+    """Returns why the loss must be computed from the logits, or `None` if it can be fused."""
+    if type(compiled_loss(model).loss) is not SmoothedCrossEntropy:
+        return "the loss is not `SmoothedCrossEntropy`"
+    for metric, _ in token_metrics(model):
+        if type(metric) not in (TokenAccuracy, Perplexity):
+            return f"a metric is neither `TokenAccuracy` nor `Perplexity`: {metric!r}"
+    if model.compute_dtype == "float16":
+        return "float16 needs gradients that are scaled before each product"
+    methods = type(model).compute_loss, type(model).compute_metrics
+    if methods != (keras.Model.compute_loss, keras.Model.compute_metrics):
+        return "`compute_loss` or `compute_metrics` is overridden"
+    if not getattr(model, "has_output_kernel", False):
+        return "`output_kernel` of the model is None"
+    if keras.config.backend() == "tensorflow" and model.jit_compile:
+        return "`jit_compile` is set, and XLA needs a static number of tokens"
+    if keras.config.backend() == "jax" and num_devices() > 1:
+        return "on several JAX devices, a part of the tokens would lie on some of them only"
+    return None
+
+
+def num_devices() -> int:
+    """Returns the number of devices over which Keras's `distribution` divides the rows."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return 1
+    mesh = distribution.device_mesh
+    return mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
+
+
+def token_metrics(model: keras.Model) -> list[tuple[Any, bool]]:
+    """Returns the compiled metrics, each with whether it is given the sample weights."""
+    compiled = model._compile_metrics
+    if compiled is None:
+        return []
+    metrics, given = [], (compiled._user_metrics, compiled._user_weighted_metrics)
+    for is_weighted in (False, True):
+        for metric in keras.tree.flatten(given[is_weighted]):
+            if metric is not None:
+                metrics.append((metric, is_weighted))
+    return metrics
+
+
+def _loss_sum(model, rows, training, passes):
+    """Returns the weighted sum of the losses of the tokens, or `None` without a compiled loss."""
+    logits = ops.cast(_logits(model, rows, training, passes), "float32")
+    loss, _, _, ignore_class = compiled_loss(model)
+    if loss is None:
+        return None
+    num_classes = logits.shape[-1]
+    weights = token_weights(rows.y, ignore_class, rows.sample_weight)
+    labels = ops.where(ops.equal(weights, 0), 0, ops.cast(rows.y, "int32"))
+    if keras.config.backend() == "tensorflow":
+        _check_labels(labels, num_classes)
+    labels, outside = class_indices(labels, num_classes)
+    losses = 0.0
+    for number in range(passes):
+        is_loss = isinstance(loss, keras.losses.Loss)
+        values = (loss.call if is_loss else loss)(labels, logits[number::passes])
+        _check_values(loss, values)
+        losses += ops.cast(values, "float32") + outside
+    losses /= passes
+    if passes == 2:
+        losses += model.r_drop / 4 * _symmetric_divergence(logits[::2], logits[1::2])
+    return ops.sum(losses * weights)
+
+
+def _logits(model, rows, training, passes):
+    """Runs the model on each row `passes` times in turn, and updates the metrics."""
+    logits = model(rows.x if passes == 1 else _repeated(rows.x, passes), training=training)
+    if getattr(logits, "_keras_mask", None) is not None:
+        raise ValueError(
+            "The model's output must not have a Keras mask (`mask_zero=True` makes one): the "
+            "exact step ignores it. Pass masks to the layers as arguments, and exclude padding "
+            f"by `ignore_class` or `sample_weight`. Received: {type(model).__name__}"
+        )
+    values = (rows.x, rows.y, ops.stop_gradient(logits[::passes]), rows.sample_weight)
+    if rows.is_real is not None:  # unweighted metrics would count the padding
+        values = keras.tree.map_structure(lambda tensor: tensor[rows.is_real], values)
+    x, y, of_metrics, sample_weight = values
+    model.compute_metrics(x, y, of_metrics, sample_weight=sample_weight)
+    return logits
+
+
+def _fused_loss_sum(model, rows, training, passes):
+    """Returns what `_loss_sum` returns, without the logits: only of the tokens that count."""
+    compiled, metrics = compiled_loss(model), token_metrics(model)
+    inputs = rows.x if passes == 1 else _repeated(rows.x, passes)
+    hidden = model(inputs, training=training, return_hidden=True)
+    kernel, bias = model.output_kernel, getattr(model, "output_bias", None)
+    num_classes, width = kernel.shape
+    # === Tokens that count in the loss or in a metric ===
+    counted = token_weights(rows.y, compiled.ignore_class, rows.sample_weight) != 0
+    for metric, is_weighted in metrics:
+        sample_weight = rows.sample_weight if is_weighted else None
+        counted |= token_weights(rows.y, metric.ignore_class, sample_weight) != 0
+    if rows.is_real is not None:
+        counted &= rows.is_real[:, None]
+    hidden = hidden if passes == 1 else _passes_last(hidden, passes)
+    weights = token_weights(rows.y, None, rows.sample_weight)
+    tensors = hidden, ops.cast(rows.y, "int32"), weights, counted
+    if keras.config.backend() == "jax":  # (B, T, ...) -> (B * T, ...): its shapes are static
+        tensors = [ops.reshape(each, (-1, *each.shape[2:])) for each in tensors]
+    else:  # (B, T, ...) -> (N, ...)
+        tensors = [each[counted] for each in tensors]
+    hidden, labels, sample_weight, counted = tensors
+    # === Loss ===
+    weights = token_weights(labels, compiled.ignore_class, sample_weight)
+    if keras.config.backend() == "tensorflow":
+        _check_labels(labels, num_classes)
+    indices, outside = class_indices(labels, num_classes)
+    excluded = model.excluded_token_id
+    if excluded is not None:
+        outside = ops.where(indices == excluded, float("inf"), outside)
+    hidden = ops.reshape(hidden, (-1, width))
+    if bias is not None:  # as a column of the kernel: [h, 1] @ [K, b]^T = h @ K^T + b
+        hidden = ops.concatenate([hidden, ops.ones_like(hidden[:, :1])], axis=1)
+        kernel = ops.concatenate([kernel, ops.cast(bias, kernel.dtype)[:, None]], axis=1)
+    total, scores = linear_cross_entropy(
+        hidden,
+        kernel,
+        ops.repeat(indices, passes),
+        ops.repeat(weights / passes, passes),
+        compiled.loss.label_smoothing,
+        with_gradient=training,
+        with_predictions=TokenAccuracy in map(type, dict(metrics)),
+        r_drop=model.r_drop if passes == 2 else 0.0,
+        excluded_class=excluded,
+    )
+    # === Metrics, of the first pass ===
+    nll = scores.nll[::passes] + ops.where(counted, outside, 0.0)
+    scores = TokenScores(scores.losses[::passes], nll, scores.predictions[::passes])
+    of_keras = model._compile_metrics
+    if of_keras is not None and not of_keras.built:  # Keras does it with the first logits
+        of_keras.build(rows.y, keras.KerasTensor((*rows.y.shape, num_classes)))
+    for metric, is_weighted in metrics:
+        metric.update_from_scores(labels, scores, sample_weight if is_weighted else None)
+    return total + ops.sum(ops.where(weights == 0, 0.0, outside))
+
+
+def _num_real(rows):
+    """float32 scalar: number of rows that are not padding."""
+    if rows.is_real is None:
+        return ops.cast(ops.shape(rows.y)[0], "float32")
+    return ops.sum(ops.cast(rows.is_real, "float32"))
+
+
+def _check_labels(labels, num_classes):
+    """Raises an error for a label outside the vocabulary; only a graph of TensorFlow can."""
+    lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
+    rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
+    is_valid = (lowest >= 0) & (highest < num_classes)
+    tf.debugging.Assert(is_valid, [rule, lowest, "to", highest])
+
+
+def _check_values(loss, values):
+    shape = getattr(values, "shape", None)
+    if shape is None or len(shape) != 2:
+        raise ValueError(
+            "The loss must return one value per token, shape (B, T), such as "
+            f"`SmoothedCrossEntropy`. Received: loss={loss!r}, of shape {shape}"
+        )
+    ignores = getattr(loss, "ignore_class", None) is not None
+    if not ignores and getattr(values, "_keras_mask", None) is not None:
+        raise ValueError(
+            "A loss that ignores a class must be a `keras.losses.Loss` with `ignore_class`: a "
+            f"function cannot report the ignored labels. Received: loss={loss!r}"
+        )
+
+
+def _repeated(inputs, passes):
+    """Returns the inputs with each row `passes` times in turn."""
+    return keras.tree.map_structure(lambda tensor: ops.repeat(tensor, passes, axis=0), inputs)
+
+
+def _passes_last(hidden, passes):
+    """`(passes * B, T, D)`, the passes of a row one after the other, -> `(B, T, passes * D)`."""
+    _, length, width = ops.shape(hidden)
+    hidden = ops.reshape(hidden, (-1, passes, length, width))
+    return ops.reshape(ops.swapaxes(hidden, 1, 2), (-1, length, passes * width))
+
+
+def _symmetric_divergence(first, second):
+    """Returns `KL(p || q) + KL(q || p)` of two logits `(B, T, V)`, float32 `(B, T)`."""
+    first, second = ops.log_softmax(first), ops.log_softmax(second)
+    return ops.sum((ops.exp(first) - ops.exp(second)) * (first - second), axis=-1)

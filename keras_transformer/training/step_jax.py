@@ -1,0 +1,155 @@
+"""One update on JAX: micro-batches by `jax.lax.scan`, on one or several devices.
+
+One program sees the whole batch, also under `keras.distribution.DataParallel`: a sum over its rows
+is a sum over all devices.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import keras
+from jax import numpy as jnp
+
+from keras_transformer.training import objective
+
+# === Steps ===
+
+
+def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
+    """Makes one update with a batch; returns loss and metrics so far, and the new state."""
+    trainable, non_trainable, of_optimizer, of_metrics = state
+    rows = _to_rows(data)
+    divisors = objective.divisors(model, rows)
+
+    def loss_share(trainable, values, rows):
+        with _scope(model, trainable, values, of_optimizer) as scope:
+            loss = objective.loss_share(model, rows, divisors, training=True)
+            scaled = model.optimizer.scale_loss(loss)
+        return scaled, (loss, _values(model, scope))
+
+    def add_micro_batch(sums, rows):
+        gradients, total, values = sums
+        share, (loss, values) = jax.grad(loss_share, has_aux=True)(trainable, values, rows)
+        return jax.tree.map(jnp.add, gradients, share), total + loss, values
+
+    zeros = jax.tree.map(jnp.zeros_like, trainable)
+    sums = zeros, jnp.zeros(()), (non_trainable, of_metrics)
+    if model.accumulation_steps == 1:
+        gradients, loss, values = add_micro_batch(sums, rows)
+    else:
+        gradients, loss, values = _fold(add_micro_batch, sums, rows, model.accumulation_steps)
+    with _scope(model, trainable, values, of_optimizer) as scope:
+        # With float16, the gradients are still multiplied by the loss scale here.
+        squares = jax.tree.map(jnp.square, jax.tree.map(jnp.float32, gradients))
+        norm = jnp.sqrt(sum(map(jnp.sum, squares))) / model.optimizer.scale_loss(1.0)
+        model._loss_tracker.update_state(loss, sample_weight=divisors[0])
+        logs = model.get_metrics_result() | {"gradient_norm": norm}
+    non_trainable, of_metrics = _values(model, scope)
+    optimizer = model.optimizer
+    trainable, of_optimizer = optimizer.stateless_apply(of_optimizer, gradients, trainable)
+    return logs, (trainable, non_trainable, of_optimizer, of_metrics)
+
+
+def test_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
+    """Returns loss and metrics so far, with a batch more, and the new state."""
+    rows = _to_rows(data)
+    divisors = objective.divisors(model, rows)
+    trainable, *values = state
+    with _scope(model, trainable, values) as scope:
+        loss = objective.loss_share(model, rows, divisors, training=False)
+        model._loss_tracker.update_state(loss, sample_weight=divisors[0])
+        logs = model.get_metrics_result()
+    return logs, (trainable, *_values(model, scope))
+
+
+def _scope(model, trainable, values, of_optimizer=()):
+    """Returns a scope in which the variables have the given values."""
+    variables = (
+        *model.trainable_variables,
+        *model.non_trainable_variables,
+        *model.metrics_variables,
+        *(model.optimizer.variables if of_optimizer else ()),
+    )
+    non_trainable, of_metrics = values
+    pairs = zip(variables, (*trainable, *non_trainable, *of_metrics, *of_optimizer), strict=True)
+    return keras.StatelessScope(pairs, collect_losses=True)
+
+
+def _values(model, scope):
+    """Returns what a scope left in the non-trainable and in the metric variables."""
+    non_trainable = map(scope.get_current_value, model.non_trainable_variables)
+    return list(non_trainable), list(map(scope.get_current_value, model.metrics_variables))
+
+
+def _fold(add, sums, rows, number):
+    """Adds the rows to the sums in `number` parts, or fewer if there are fewer rows."""
+    num_rows = rows.y.shape[0]
+    size = -(-num_rows // number)
+    number = num_rows // size
+
+    def stack(tensor):
+        # (B, ...) -> (number, size, ...). A part takes every number-th row: from all devices.
+        shape = (size, number, *tensor.shape[1:])
+        return jnp.moveaxis(tensor[: size * number].reshape(shape), 1, 0)
+
+    sums, _ = jax.lax.scan(lambda *each: (add(*each), None), sums, jax.tree.map(stack, rows))
+    if num_rows > size * number:
+        sums = add(sums, jax.tree.map(lambda tensor: tensor[size * number :], rows))
+    return sums
+
+
+# === Rows of devices ===
+
+
+def _to_rows(data):
+    *batch, marker = data if len(data) == 4 else (*data, None)
+    if marker is not None:  # drop the rows that `_fill_up` added
+        batch = keras.tree.map_structure(lambda tensor: tensor[: marker.shape[1]], batch)
+    return objective.to_rows(tuple(batch))
+
+
+def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) -> Any:
+    """Calls a training method of `keras.Model`, with batches that the devices can share."""
+    devices = objective.num_devices()
+    steps = type(model).train_step, type(model).test_step
+    if devices > 1 and steps == (train_step, test_step):  # others expect the batches of Keras
+        for name in {"x", "validation_data"} & arguments.keys():
+            arguments[name] = _fill_up(arguments[name], devices)
+    try:
+        return method(**arguments)
+    except ValueError as error:
+        if devices > 1 and "evenly divide" in str(error):
+            raise ValueError(
+                "On several JAX devices, the number of rows of each batch must be divisible by "
+                f"the number of devices, {devices}. Pass a `tf.data.Dataset`, whose batches are "
+                f"filled up, or choose another `batch_size`. Received: {error}"
+            ) from error
+        raise
+
+
+def _fill_up(data, devices):
+    """Fills up the batches of a `tf.data.Dataset` to a multiple of the number of devices.
+
+    Keras divides the rows over the devices, which JAX can only do evenly. The step drops the rows
+    again, for which it must know their number when it is compiled, when only shapes are known. So
+    a fourth element of the batch, `(devices, rows)`, has the number of rows as its length.
+    """
+    tf = sys.modules.get("tensorflow")
+    if tf is None or not isinstance(data, tf.data.Dataset):
+        return data
+
+    def fill_up(x, y, sample_weight=None):
+        if sample_weight is None:
+            sample_weight = tf.ones(tf.shape(y))
+        num_rows = tf.shape(y)[0]
+
+        def add_rows(tensor):
+            padding = [[0, -num_rows % devices]] + [[0, 0]] * (tensor.shape.rank - 1)
+            return tf.pad(tensor, padding)
+
+        batch = keras.tree.map_structure(add_rows, (x, y, sample_weight))
+        return *batch, tf.zeros([devices, num_rows], tf.bool)
+
+    return data.map(fill_up)

@@ -1,0 +1,47 @@
+"""One update on PyTorch: micro-batches one after the other, whose gradients PyTorch adds."""
+
+from typing import Any
+
+import keras
+import torch
+
+from keras_transformer.training import objective
+
+
+def train_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
+    """Makes one update with a batch; returns loss and metrics of the epoch so far."""
+    rows = objective.to_rows(data)
+    divisors = objective.divisors(model, rows)
+    model.zero_grad()
+    loss = 0.0
+    size = -(-rows.y.shape[0] // model.accumulation_steps)
+    parts = keras.tree.map_structure(lambda tensor: tensor.split(size), rows[:3])
+    for index in range(len(parts[1])):
+        part = keras.tree.map_structure_up_to(rows[:3], lambda each, i=index: each[i], parts)
+        share = objective.loss_share(model, objective.Rows(*part), divisors, training=True)
+        model.optimizer.scale_loss(share).backward()
+        loss = loss + share.detach()
+    variables = model.trainable_variables
+    tensors = [variable.value for variable in variables]
+    gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]
+    with torch.no_grad():
+        # With float16, the gradients are still multiplied by the loss scale here.
+        squares = torch.stack([gradient.float().square().sum() for gradient in gradients])
+        norm = squares.sum().sqrt() / model.optimizer.scale_loss(1.0)
+        model.optimizer.apply(gradients, variables)
+        model._loss_tracker.update_state(loss, sample_weight=divisors[0])
+    return model.get_metrics_result() | {"gradient_norm": norm}
+
+
+def test_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
+    """Returns loss and metrics of the epoch so far, with a batch more."""
+    rows = objective.to_rows(data)
+    divisors = objective.divisors(model, rows)
+    loss = objective.loss_share(model, rows, divisors, training=False)
+    model._loss_tracker.update_state(loss, sample_weight=divisors[0])
+    return model.get_metrics_result()
+
+
+def call_keras(method: Any, model: keras.Model, arguments: dict[str, Any]) -> Any:
+    """Calls a training method of `keras.Model`."""
+    return method(**arguments)
