@@ -188,7 +188,7 @@ def engine_of(ctranslate2, path, quantization, pieces, arguments):
 def tokenizer_cost(folder, lines):
     """Prints memory and time; call it first: later, memory that was freed is used again."""
     from keras_transformer.data import MarianTokenizer
-    from keras_transformer.runs.imported_files import read_vocabulary
+    from keras_transformer.importing.files import read_vocabulary
 
     vocabulary = read_vocabulary(folder / "opus.vocab.yml")
     vocabulary["<pad>"] = len(vocabulary)

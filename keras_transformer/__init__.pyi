@@ -2,6 +2,7 @@ from . import data as data
 from . import decoding as decoding
 from . import evaluation as evaluation
 from . import export as export
+from . import importing as importing
 from . import layers as layers
 from . import models as models
 from . import plotting as plotting
@@ -18,13 +19,13 @@ from .decoding import beam_search as beam_search
 from .decoding import greedy_search as greedy_search
 from .export import export_ctranslate2 as export_ctranslate2
 from .export import export_saved_model as export_saved_model
+from .importing import import_marian as import_marian
 from .models import Transformer as Transformer
 from .models import TransformerConfig as TransformerConfig
 from .models import load_model as load_model
 from .runs import RunKeeper as RunKeeper
 from .runs import TrainingLogger as TrainingLogger
 from .runs import TranslationEvaluator as TranslationEvaluator
-from .runs import import_marian as import_marian
 from .runs import load_run as load_run
 from .training import Adam as Adam
 from .training import Perplexity as Perplexity

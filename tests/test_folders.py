@@ -18,9 +18,25 @@ FOLDERS = {
     "export": "layers data decoding atomic_file",
     "runs": "layers data training models decoding settings atomic_file console evaluation plotting "
     "texts",
+    "importing": "data training models decoding runs atomic_file",
     "serving": "console texts",
-    "cli": "data decoding export runs serving settings atomic_file console evaluation plotting "
-    "texts",
+    "cli": "data decoding export runs importing serving settings atomic_file console evaluation "
+    "plotting texts",
+}
+# Lines of code of a folder, 3% above what it had when the budget was set. A new capability is paid
+# for by saying once what was said twice; whoever raises a budget says why.
+BUDGETS = {
+    "layers": 1_120,
+    "data": 1_500,
+    "training": 1_350,
+    "models": 600,
+    "decoding": 1_970,
+    "export": 525,
+    "runs": 2_590,
+    "importing": 925,
+    "serving": 1_295,
+    "cli": 1_325,
+    None: 690,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (
@@ -95,6 +111,15 @@ def test_layers_and_models_are_plain_keras():
             if found := backends & {name.partition(".")[0] for name in names}:
                 wrong[relative(path)] = found
     assert not wrong
+
+
+def test_folders_stay_within_their_budgets():
+    lines = dict.fromkeys(BUDGETS, 0)
+    for path in FILES:
+        source = path.read_text()
+        lines[folder_of(path)] += code_length(ast.parse(source), source.splitlines())
+    over = {folder: count for folder, count in lines.items() if count > BUDGETS[folder]}
+    assert not over, f"more lines of code than the budgets allow: {over}"
 
 
 def test_files_and_functions_stay_short():

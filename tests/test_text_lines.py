@@ -145,13 +145,13 @@ NO_LINES = {
     "runs/device_check.py": {"splitlines": "the output of a process"},
     "runs/doctor.py": {"splitlines": "the text of a report"},
     "runs/folder.py": {"read_text": "JSON, YAML and CSV"},
-    "runs/imported_files.py": {
+    "importing/files.py": {
         "open": "binary",
         "read_text": "JSON",
         "split": "Marian's vocab.yml",
     },
-    "runs/importing.py": {"open": "binary: a zip file", "splitlines": "the text of an error"},
-    "runs/marian.py": {"read_text": "README and LICENSE, for their licence"},
+    "importing/importer.py": {"open": "binary: a zip file", "splitlines": "the text of an error"},
+    "importing/marian.py": {"read_text": "README and LICENSE, for their licence"},
     "runs/recipe.py": {"read_text": "YAML"},
     "runs/trainer.py": {"splitlines": "the text of a report"},
     "serving/libretranslate.py": {"split": "the text of a request"},

@@ -55,8 +55,8 @@ def import_model(
     """
     with one_line_errors():
         import_tensorflow()
+        from keras_transformer.importing.importer import import_marian
         from keras_transformer.runs.folder import RunFolder
-        from keras_transformer.runs.importing import import_marian
 
         chosen: dict[str, Any] = {"weights": weights, "arithmetic": arithmetic, "compiled": False}
         translator = import_marian(model, run, print_fn=console.print, **chosen)

@@ -14,7 +14,6 @@ from .doctor import Finding as Finding
 from .doctor import run_checks as run_checks
 from .fit_scope import TrainingInterrupted as TrainingInterrupted
 from .folder import RunFolder as RunFolder
-from .importing import import_marian as import_marian
 from .keeper import RunKeeper as RunKeeper
 from .load import load_run as load_run
 from .lock import RunInUseError as RunInUseError

@@ -21,7 +21,7 @@ from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.runs.doctor import check_tokenizer
 from tests.builders import randomize
 from tests.data.sentencepiece_models import train_sentencepiece
-from tests.runs import opus_models
+from tests.importing import opus_models
 
 pytestmark = pytest.mark.tensorflow_only
 

@@ -23,7 +23,7 @@ if keras.backend.backend() == "tensorflow":
     from keras_transformer.data.sentencepiece_proto import ModelProto
     from keras_transformer.runs import RunFolder, device_check, doctor
     from keras_transformer.runs.trainer import Trainer
-    from tests.runs import opus_models
+    from tests.importing import opus_models
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from keras_transformer.data.marian_tokenizer import checked_vocabulary
 from keras_transformer.data.sentencepiece_tokenizer import read_model
-from keras_transformer.runs import imported_files as files
-from keras_transformer.runs import marian
-from keras_transformer.runs.marian import END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD, UNK
+from keras_transformer.importing import files, marian
+from keras_transformer.importing.marian import END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD, UNK
 
 TIED = ("tied-embeddings-all", "tied-embeddings-src", "tied-embeddings")
 LACKING = (

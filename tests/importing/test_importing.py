@@ -18,17 +18,17 @@ from typer.testing import CliRunner
 import keras_transformer as kt
 from keras_transformer.cli import app
 from keras_transformer.data.number_corpus import number_names
+from keras_transformer.importing.files import read_vocabulary
+from keras_transformer.importing.importer import read_marian
+from keras_transformer.importing.marian import weights_of
+from keras_transformer.importing.marian_hub import arithmetic_of
 from keras_transformer.models.transformer import load_model
 from keras_transformer.runs.build import make_tokenizers
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.imported_files import read_vocabulary
-from keras_transformer.runs.importing import read_marian
-from keras_transformer.runs.marian import weights_of
-from keras_transformer.runs.marian_hub import arithmetic_of
 from keras_transformer.runs.recipe import Recipe
 from tests.builders import ROOT
-from tests.runs import opus_models
-from tests.runs.test_marian import CONFIGURATIONS, sentences
+from tests.importing import opus_models
+from tests.importing.test_marian import CONFIGURATIONS, sentences
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.data.sentencepiece_tokenizer import read_model
+from keras_transformer.importing.files import as_floats, file_of, has_file
 from keras_transformer.models.config import TransformerConfig
-from keras_transformer.runs.imported_files import as_floats, file_of, has_file
 
 SIZES = "hidden_dim intermediate_dim num_heads num_encoder_layers num_decoder_layers".split()
 PAD, END, UNK = "<pad>", "</s>", "<unk>"

@@ -18,9 +18,9 @@ import sentencepiece
 import keras_transformer as kt
 from keras_transformer.data.marian_tokenizer import MarianTokenizer
 from keras_transformer.data.sentencepiece_tokenizer import read_model
-from keras_transformer.runs.importing import read_marian
-from keras_transformer.runs.marian import weights_of
-from tests.runs import opus_models
+from keras_transformer.importing.importer import read_marian
+from keras_transformer.importing.marian import weights_of
+from tests.importing import opus_models
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
 

@@ -16,12 +16,12 @@ from keras_transformer import types
 from keras_transformer.atomic_file import write_text
 from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.importing.files import damaged, file_of
+from keras_transformer.importing.marian import ARITHMETIC, MarianModel, weights_of
+from keras_transformer.importing.marian_hub import HUB_FILES, HUB_NAME, read_hub
+from keras_transformer.importing.marian_npz import read_npz
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.imported_files import damaged, file_of
-from keras_transformer.runs.marian import ARITHMETIC, MarianModel, weights_of
-from keras_transformer.runs.marian_hub import HUB_FILES, HUB_NAME, read_hub
-from keras_transformer.runs.marian_npz import read_npz
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.training.model_state import save_model
 

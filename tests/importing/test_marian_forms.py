@@ -6,9 +6,9 @@ import sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data.number_corpus import number_names
-from keras_transformer.runs.importing import build_marian, read_marian
-from tests.runs import opus_models
-from tests.runs.marian_numpy import MarianNumpy
+from keras_transformer.importing.importer import build_marian, read_marian
+from tests.importing import opus_models
+from tests.importing.marian_numpy import MarianNumpy
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 

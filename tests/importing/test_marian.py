@@ -5,7 +5,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.number_corpus import number_names
-from tests.runs import opus_models
+from tests.importing import opus_models
 
 pytestmark = [
     opus_models.needs_torch,

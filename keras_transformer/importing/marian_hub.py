@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.marian_tokenizer import checked_vocabulary, is_tag_piece
-from keras_transformer.runs import imported_files as files
-from keras_transformer.runs import marian
-from keras_transformer.runs.marian import ACTIVATIONS, END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD
+from keras_transformer.importing import files, marian
+from keras_transformer.importing.marian import ACTIVATIONS, END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD
 
 HELSINKI = "Helsinki-NLP/"
 # A name on the Hub, and perhaps the revision to take.

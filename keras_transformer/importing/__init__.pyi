@@ -1,0 +1,1 @@
+from .importer import import_marian as import_marian
