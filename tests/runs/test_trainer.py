@@ -86,7 +86,7 @@ def test_finished_run_resumes_with_more_epochs(copy, run, longer):
     report = quiet(recipe, copy).train()
     assert tiny_run.history(copy)[:2] == tiny_run.history(run)
     assert report["epochs"] == 3 and report["updates"] == max(tiny_run.checkpoints(longer))
-    np.testing.assert_allclose(tiny_run.losses(copy), tiny_run.losses(longer), rtol=1e-5)
+    np.testing.assert_allclose(tiny_run.losses(copy), tiny_run.losses(longer), rtol=1e-4)
     assert quiet(recipe, copy).finished
 
 
