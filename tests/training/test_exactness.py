@@ -261,7 +261,8 @@ def test_float16_overflow_on_any_replica_skips_the_update_everywhere(culprit, cl
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "dtype, tolerance", [long("mixed_bfloat16", 0.05), ("mixed_float16", 0.05)]
+    "dtype, tolerance",
+    [long("mixed_bfloat16", 0.1), ("mixed_float16", 0.05)],  # bfloat16 differs by processor
 )
 def test_half_precision_on_replicas_stays_close_to_float32(dtype, tolerance):
     from tests.replicas import mirrored
