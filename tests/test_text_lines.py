@@ -133,7 +133,7 @@ def test_verify_says_that_there_are_no_examples(tmp_path, monkeypatch):
 
 # {file: {call: why it reads no lines of text}}.
 NO_LINES = {
-    "text_lines.py": {"open": "the reader: binary"},
+    "texts.py": {"open": "the reader: binary"},
     "atomic_file.py": {"open": "binary, to flush files"},
     "cli/errors.py": {"open": "binary: /dev/null", "splitlines": "the text of an error"},
     "data/marian_tokenizer.py": {"read_text": "JSON", "split": "a list in one tensor"},
@@ -185,7 +185,7 @@ def test_lines_are_read_in_one_place():
         if names:
             found[relative(path)] = names
     assert found == {file: set(reasons) for file, reasons in NO_LINES.items()}, (
-        "read lines with `text_lines.py`, or say here why these are none"
+        "read lines with `texts.py`, or say here why these are none"
     )
 
 
