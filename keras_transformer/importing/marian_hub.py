@@ -15,7 +15,7 @@ from keras_transformer.data.marian_tokenizer import checked_vocabulary, is_tag_p
 from keras_transformer.importing import files, marian
 from keras_transformer.importing.marian import ACTIVATIONS, END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD
 
-HELSINKI = "Helsinki-NLP/"
+HELSINKI_NAME = "Helsinki-NLP/"
 # A name on the Hub, and perhaps the revision to take.
 HUB_NAME = r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -105,9 +105,9 @@ def arithmetic_of(
     loaded, converted = str(config.get("_name_or_path") or ""), str(tokenizer.get("name_or_path"))
     weights = re.search(r"(OPUS|Tatoeba)-MT-models/\S+\.zip", readme)
     rows = (
-        (name.startswith(HELSINKI), "marian", f"{name} was converted by Helsinki"),
+        (name.startswith(HELSINKI_NAME), "marian", f"{name} was converted by Helsinki"),
         (re.search("^base_model:", readme, re.M), "transformers", "README.md has a `base_model`"),
-        (loaded.startswith("/tmp/" + HELSINKI), "marian", f"Helsinki converted {loaded}"),
+        (loaded.startswith("/tmp/" + HELSINKI_NAME), "marian", f"Helsinki converted {loaded}"),
         (loaded, "transformers", f"`transformers` saved what it had loaded from {loaded}"),
         (converted.startswith("marian-models/"), "marian", f"converted from {converted}"),
         (weights, "marian", "README.md links Marian's weights"),

@@ -59,7 +59,7 @@ class TranslationEvaluator(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._log_dir = log_dir
-        self._has_said = False
+        self._has_warned = False
         self._translator = translator
         self._sources, self._references = next(pair_chunks(pairs), ([], []))
         if not self._sources:
@@ -105,9 +105,9 @@ class TranslationEvaluator(keras.callbacks.Callback):
         try:
             plotting.require_matplotlib()
         except ImportError as error:
-            if not self._has_said:
+            if not self._has_warned:
                 self._print(f"TensorBoard gets no attention images. {error}")
-            self._has_said = True
+            self._has_warned = True
             return None
         line = self._sources[0]
         (best,) = self._translator(line, return_attention=True, on_too_long="truncate")

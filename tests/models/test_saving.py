@@ -17,6 +17,7 @@ from tests.builders import (
     new_transformer,
     padded_ids,
     randomize,
+    rewrite_config,
     to_numpy,
     token_inputs,
     transformer,
@@ -48,17 +49,13 @@ def saved(tmp_path_factory):
 
 def test_file_outlives_the_modules_of_its_classes(saved, tmp_path):
     folder, model = saved
-    with (
-        zipfile.ZipFile(folder / "model.keras") as old,
-        zipfile.ZipFile(tmp_path / "moved.keras", "w") as new,
-    ):
-        for name in old.namelist():
-            content = old.read(name)
-            if name == "config.json":
-                moved = content.replace(b'"keras_transformer.', b'"keras_transformer.elsewhere.')
-                assert moved.count(b"keras_transformer.elsewhere.") > 3
-                content = moved
-            new.writestr(name, content)
+
+    def move(config):
+        moved = config.replace(b'"keras_transformer.', b'"keras_transformer.elsewhere.')
+        assert moved.count(b"keras_transformer.elsewhere.") > 3
+        return moved
+
+    rewrite_config(folder / "model.keras", tmp_path / "moved.keras", move)
     loaded = keras_transformer.load_model(tmp_path / "moved.keras")
     np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
     assert loaded.optimizer.beta_2 == model.optimizer.beta_2
