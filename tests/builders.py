@@ -6,7 +6,6 @@ Random weights, padded token ids, tensors to arrays, code in a fresh process.
 import functools
 import os
 import pathlib
-import subprocess
 import sys
 import zipfile
 
@@ -15,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import Transformer, TransformerConfig
+from tests.processes import run
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # XLA compiles faster, what it compiles is slower.
@@ -120,7 +120,7 @@ def assert_same_arrays(actual, expected):
 def run_fresh(code, **environment):
     """Runs Python code in a new process on the same backend and returns what it printed."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": keras.backend.backend()}
-    finished = subprocess.run(
+    finished = run(
         [sys.executable, "-c", code],
         env={**variables, **environment},
         capture_output=True,

@@ -4,9 +4,10 @@ import fcntl
 import os
 import re
 import struct
-import subprocess
 import sys
 import termios
+
+from tests.processes import Popen
 
 TOKEN = re.compile(r"\x1b\[\??([\d;]*)([A-Za-z])|[^\x1b]")
 # Opens the terminal as the controlling one of the process, so that Ctrl-C sends SIGINT to it.
@@ -76,7 +77,7 @@ def run_on_terminal(code, *words, columns=80, answer=None, **environment):
     """
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen(
+    process = Popen(
         [sys.executable, "-c", PROGRAM.format(code), *map(str, words)],
         **{"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True},
         env=os.environ | {"TERM": "xterm"} | environment,

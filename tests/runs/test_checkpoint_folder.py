@@ -102,7 +102,7 @@ print(len(limits), os.listdir(folder.path), words)
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot limit the size of files")
 def test_full_disk_is_reported_and_older_checkpoints_are_intact(tmp_path):
-    printed = run_fresh(FULL_DISK.format(folder=str(tmp_path)), KERAS_BACKEND="numpy")
+    printed = run_fresh(FULL_DISK.format(folder=str(tmp_path)))
     assert "['checkpoint-00000002.npz']" in printed
     assert f"{tmp_path / 'checkpoint-00000002.npz'} could not be" in printed
     for part in ("File too large", "Older checkpoints are intact", "same command resumes"):
