@@ -3,7 +3,6 @@
 import gzip
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import yaml
 
 from keras_transformer.cli import decoding
 from tests.cli.small_run import CLI, RECIPE, cli
+from tests.processes import run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 def test_translate_gives_a_line_for_a_line(folder):
     stdin = "twenty-one\n\n  \nΩ € \U0001f600\u2028x\ntwo".encode()
     command = [*CLI, "translate", "run"]
-    ran = subprocess.run(command, input=stdin, capture_output=True)
+    ran = run(command, input=stdin, capture_output=True)
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.decode().split("\n")
     assert len(lines) == 6 and lines[-1] == "", "five lines, each with its end"

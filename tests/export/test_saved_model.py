@@ -4,7 +4,6 @@ import collections
 import json
 import math
 import shutil
-import subprocess
 import sys
 import warnings
 
@@ -18,6 +17,7 @@ from keras_transformer import Translator, export_saved_model
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.graph_translator import GraphTranslator
 from tests.decoding.test_translator import LINES, make_translator
+from tests.processes import run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -117,9 +117,9 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
     long = ["one", "seven hundred and one. " * 40, "", "two"]
     batches = [LINES, ["one"], [], long]
     sources, targets = ["one", "", "Ωμέγα 😀"], ["eins", "two", "seven  hundred"]
-    command = [sys.executable, "-P", "-c", SERVE, str(path)]
+    command = [sys.executable, "-c", SERVE, str(path)]
     request = json.dumps([batches, sources, targets])
-    ran = subprocess.run(command, input=request, capture_output=True, text=True)
+    ran = run(command, input=request, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert "unsaved custom gradients" not in ran.stderr, "a warning that alarms without cause"
     served = json.loads(ran.stdout)

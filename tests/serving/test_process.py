@@ -5,14 +5,14 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
 from tests.cli.small_run import cli
+from tests.processes import Popen, run
 from tests.serving.stand_in import SLOW, translation_of
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -25,7 +25,7 @@ class Server:
     def __init__(self, folder, tmp_path, *options, port=0):
         self._log, self._errors = tmp_path / f"log{time.time()}", tmp_path / f"errors{time.time()}"
         with open(self._log, "w") as log, open(self._errors, "w") as errors:
-            self.process = subprocess.Popen(
+            self.process = Popen(
                 [*SERVE, str(folder), "--port", str(port), *options], stdout=log, stderr=errors
             )
         while not (listening := re.search(r"Listening on http://127.0.0.1:(\d+)\n", self.errors)):
@@ -91,14 +91,14 @@ def translate_with_retries(port, line):
 
 
 def test_server_starts_answers_and_on_sigterm_answers_open_requests(start):
-    server = start("--max-batch", "2")
+    server = start("--max-batch", "1")
     # It listens before it is ready.
     assert request(server.port, "GET", "/health") == (200, {"status": "ok"})
     server.wait_until_ready()
-    lines = [f"{SLOW} {number}" for number in range(12)]
-    with ThreadPoolExecutor(12) as pool:
+    lines = [f"{SLOW} {number}" for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
         found = [pool.submit(translate, server.port, line) for line in lines]
-        time.sleep(0.2)
+        wait(found, return_when=FIRST_COMPLETED)
         assert not all(one.done() for one in found), "the model is too fast for this test"
         server.process.send_signal(signal.SIGTERM)
         answers = [one.result() for one in found]
@@ -106,7 +106,7 @@ def test_server_starts_answers_and_on_sigterm_answers_open_requests(start):
         assert status == 200 and answer["predictions"][0]["translation"] == translation_of(line)
     assert server.process.wait(30) == 0
     assert "Traceback" not in server.errors
-    assert [one["rows"] for one in server.log if one["method"] == "POST"] == [1] * 12
+    assert [one["rows"] for one in server.log if one["method"] == "POST"] == [1] * 6
 
 
 def test_answers_are_not_held_back_by_the_network(start):
@@ -140,7 +140,7 @@ def test_clients_that_retry_get_all_answers_across_a_kill(start):
 
 def test_errors_of_the_start_are_one_line(folder, tmp_path):
     words = [*SERVE, str(tmp_path), "--port", "0"]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    ran = run(words, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2
     assert ran.stderr.splitlines()[-1].startswith("Error: There is no SavedModel in")
     with socket.create_server(("127.0.0.1", 0)) as used:
@@ -151,7 +151,7 @@ def test_errors_of_the_start_are_one_line(folder, tmp_path):
     ran = cli("serve", folder, "--max-queue", 5)
     assert ran.exit_code == 2 and "`max_queue` must be at least `max_lines`" in ran.stderr
     hidden = "import sys; sys.modules['starlette'] = None; " + SERVE[2]
-    ran = subprocess.run(
+    ran = run(
         [sys.executable, "-c", hidden, "serve", str(folder)], capture_output=True, text=True
     )
     assert ran.returncode == 2

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from keras_transformer.serving.server import EXIT_SECONDS, listen
+from tests.processes import Popen
 
 BODY = b"Host: a\r\nContent-Length: 99\r\n\r\n{"
 UNFINISHED = {
@@ -31,7 +32,7 @@ class Server:
         self._errors = tmp_path / "errors"
         words = [sys.executable, "-m", "tests.serving.plain_model"]
         with open(self._errors, "w") as errors:
-            self.process = subprocess.Popen(
+            self.process = Popen(
                 [*words, str(seconds_to_load), str(receive_seconds)],
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
