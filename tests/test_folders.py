@@ -34,7 +34,7 @@ BUDGETS = {
     "export": 525,
     "runs": 2_590,
     "importing": 925,
-    "serving": 1_295,
+    "serving": 1_210,
     "cli": 1_325,
     None: 690,  # the top level
 }

@@ -8,15 +8,15 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 from keras_transformer.serving import libretranslate, status, tf_serving
-from keras_transformer.serving.bodies import error_response
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.errors import RequestError, shown
 from keras_transformer.serving.observation import Observation
 
 ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes]
+RETRY_SECONDS = 1
 
 
 def build_app(engine: Engine, cors_origins: Sequence[str] = ()) -> Starlette:
@@ -34,49 +34,31 @@ def build_app(engine: Engine, cors_origins: Sequence[str] = ()) -> Starlette:
 
     middleware = [Middleware(Observation, metrics=engine.metrics)]
     if cors_origins:
-        middleware.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=cors_origins,
-                allow_methods=["GET", "POST"],
-                allow_headers=["Content-Type"],
-            )
-        )
+        allowed = ["GET", "POST"], ["Content-Type"]
+        middleware.append(Middleware(CORSMiddleware, cors_origins, *allowed))
+    errors = RequestError, ClientDisconnect, HTTPException, Exception
     app = Starlette(
         routes=ROUTES,
         middleware=middleware,
         lifespan=lifespan,
-        exception_handlers={
-            RequestError: _request_error,
-            HTTPException: _http_error,
-            ClientDisconnect: _client_disconnect,
-            Exception: _bug,
-        },
+        exception_handlers=dict.fromkeys(errors, _answer_error),
     )
     app.router.redirect_slashes = False  # a client of POST would not follow
     app.state.engine = engine
     return app
 
 
-async def _request_error(request: Request, error: Exception) -> Response:
-    status_code = error.status if isinstance(error, RequestError) else 500
-    return error_response(status_code, str(error))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    status_code = error.status_code if isinstance(error, HTTPException) else 500
-    received = f"{request.method} {shown(request.url.path)}"
-    response = error_response(
-        status_code, f"The routes are described in /openapi.json. Received: {received}"
-    )
-    response.headers.update(getattr(error, "headers", None) or {})
-    return response
-
-
-async def _client_disconnect(request: Request, error: Exception) -> Response:
-    # Nobody reads the answer; the log has the status.
-    return error_response(499, "The client closed the connection before it was answered.")
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    return error_response(500, "Error in the server; its log has the reason.")
+async def _answer_error(request: Request, error: Exception) -> JSONResponse:
+    """Answers an error in the form that both protocols have."""
+    status_code, message, headers = 500, "Error in the server; its log has the reason.", {}
+    if isinstance(error, RequestError):
+        status_code, message = error.status, str(error)
+    elif isinstance(error, ClientDisconnect):  # nobody reads the answer; the log has the status
+        status_code, message = 499, "The client closed the connection before it was answered."
+    elif isinstance(error, HTTPException):
+        status_code, headers = error.status_code, dict(error.headers or {})
+        received = f"{request.method} {shown(request.url.path)}"
+        message = f"The routes are described in /openapi.json. Received: {received}"
+    if status_code == 503:
+        headers["Retry-After"] = str(RETRY_SECONDS)
+    return JSONResponse({"error": message}, status_code, headers)

@@ -101,12 +101,11 @@ class Batcher:
         self._arrival.set()
         try:
             return await asyncio.gather(*(one.answer for one in waiting))
-        except BaseException:
-            # The caller is gone, or one of its rows failed: nobody reads the other answers.
+        finally:
+            # If the caller is gone, or one of its rows failed, nobody reads the other answers.
             for one in waiting:
                 one.answer.cancel()
             self._queue = _unanswered(self._queue)
-            raise
 
     def fail(self, error: Exception) -> None:
         """Raises an error in all callers, also in those whose rows are running."""

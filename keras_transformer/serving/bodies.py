@@ -1,4 +1,4 @@
-"""What the protocols share: bodies of requests, answers with errors."""
+"""What the protocols share: the body of a request, and its way to the engine."""
 
 import asyncio
 import json
@@ -9,9 +9,8 @@ from urllib.parse import parse_qsl
 import numpy as np
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
 
-from keras_transformer.serving.errors import RETRY_SECONDS, RequestError, shown
+from keras_transformer.serving.errors import RequestError, shown
 
 # At most this much of a body that is too large is read and discarded: a client that is still
 # sending when the connection closes does not see the answer.
@@ -34,12 +33,15 @@ def _parsed(body):
     except RecursionError as error:
         raise RequestError(400, "The body is JSON that is nested too deeply.") from error
     except ValueError as error:
-        raise RequestError(
-            400, f"The body must be JSON: {error}. Received: {len(body)} bytes."
-        ) from error
+        message = f"The body must be JSON: {error}. Received: {len(body)} bytes."
+        raise RequestError(400, message) from error
     if not isinstance(value, dict):
-        raise RequestError(400, f"The body must be a JSON object. Received: {shown(value)}")
+        raise RequestError(400, "The body must be a JSON object.", value)
     return value
+
+
+def _refuse(constant):
+    raise ValueError(f"JSON has no {constant}")
 
 
 async def json_or_form(request: Request) -> dict[str, Any]:
@@ -48,44 +50,36 @@ async def json_or_form(request: Request) -> dict[str, Any]:
     content["content-type"] = request.headers.get("content-type") or "application/json"
     kind, charset = content.get_content_type(), content.get_content_charset("utf-8")
     if kind == "multipart/form-data":
-        raise RequestError(
-            415, "Send JSON, or a form as `application/x-www-form-urlencoded`. Received: multipart."
-        )
+        message = "Send JSON, or a form as `application/x-www-form-urlencoded`."
+        raise RequestError(415, f"{message} Received: multipart.")
     if charset not in ("utf-8", "utf8", "us-ascii"):
-        raise RequestError(415, f"The body must be UTF-8. Received: {shown(charset)}")
-    if kind != "application/x-www-form-urlencoded":
-        return await json_object(request)
+        raise RequestError(415, "The body must be UTF-8.", charset)
     body = await _body(request)
-    if body.lstrip().startswith(b"{"):  # `curl -d` says that JSON is a form
+    # `curl -d` says that JSON is a form.
+    if kind != "application/x-www-form-urlencoded" or body.lstrip().startswith(b"{"):
         return _parsed(body)
-    most_fields = request.app.state.engine.limits.max_lines + MAX_FORM_FIELDS
-    return await run_in_threadpool(_form, body, most_fields)
+    max_fields = request.app.state.engine.limits.max_lines + MAX_FORM_FIELDS
+    return await run_in_threadpool(_form, body, max_fields)
 
 
-def _form(body, most_fields):
+def _form(body, max_fields):
+    options = {"keep_blank_values": True, "errors": "strict", "max_num_fields": max_fields}
     try:
-        pairs = parse_qsl(
-            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=most_fields
-        )
+        pairs = parse_qsl(body.decode(), **options)
     except UnicodeDecodeError as error:
-        raise RequestError(
-            400, f"The form must be UTF-8. Received: {shown(error.object[error.start :][:9])}"
-        ) from error
+        wrong = error.object[error.start :][:9]
+        raise RequestError(400, "The form must be UTF-8.", wrong) from error
     except ValueError as error:
-        raise RequestError(
-            413, f"A form may have at most {most_fields} fields. Send several requests."
-        ) from error
+        message = f"A form may have at most {max_fields} fields. Send several requests."
+        raise RequestError(413, message) from error
     fields = {}
     for name, value in pairs:
         fields.setdefault(name, []).append(value)
     for name, values in fields.items():
-        if len(values) == 1:
-            fields[name] = values[0]
-        elif name != "q":
-            raise RequestError(
-                400, f"{shown(name)} must be given once. Received: {len(values)} values"
-            )
-    return fields
+        if len(values) > 1 and name != "q":
+            message = f"{shown(name)} must be given once. Received: {len(values)} values"
+            raise RequestError(400, message)
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 
 
 async def _body(request):
@@ -104,10 +98,6 @@ async def _body(request):
             "Send the lines in several requests.",
         )
     return b"".join(kept)
-
-
-def _refuse(constant):
-    raise ValueError(f"JSON has no {constant}")
 
 
 async def run(request: Request, name: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -132,9 +122,3 @@ async def run(request: Request, name: str, values: dict[str, Any]) -> dict[str, 
 async def _client_is_gone(request):
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def error_response(status: int, message: str) -> JSONResponse:
-    """Returns an error in the form that both protocols have."""
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else None
-    return JSONResponse({"error": message}, status, headers)

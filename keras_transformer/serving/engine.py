@@ -1,10 +1,9 @@
 """The model behind the routes: rows of all requests in batches, run in one thread."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.languages import check_tags
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
-from keras_transformer.serving.signature import NUMPY_TYPES, Signature
+from keras_transformer.serving.signature import NUMPY_TYPES
 
 # The rows of these do not depend on their neighbours. Those of the others are padded to the longest
 # one, so each request runs alone.
@@ -42,18 +41,11 @@ class Engine:
         load: function without arguments that returns a `ServedModel`. It is called in the thread.
         limits: `Limits`.
         metrics: `Metrics`.
-        max_batch: int, lines in a batch.
-        max_wait: float, seconds that a line waits for others.
+        batching: `max_batch` and `max_wait` of `Batcher`.
     """
 
     def __init__(
-        self,
-        load: Callable[[], Any],
-        *,
-        limits: Limits,
-        metrics: Metrics,
-        max_batch: int,
-        max_wait: float,
+        self, load: Callable[[], Any], limits: Limits, metrics: Metrics, **batching: Any
     ) -> None:
         self.limits = limits
         self.metrics = metrics
@@ -62,14 +54,8 @@ class Engine:
         self._model: Any = None
         self._is_draining = False
         self._thread = ThreadPoolExecutor(1, "model")
-        self._last: concurrent.futures.Future = concurrent.futures.Future()
-        self._batcher = Batcher(
-            self._run_batch,
-            self._thread,
-            max_batch=max_batch,
-            max_wait=max_wait,
-            max_queue=limits.max_queue,
-        )
+        queue = {"max_queue": limits.max_queue, **batching}
+        self._batcher = Batcher(self._run_batch, self._thread, **queue)
         metrics.watch_queue(lambda: self._batcher.queue_length)
 
     @property
@@ -96,10 +82,6 @@ class Engine:
         """Ends all open requests with 503: a batch that runs cannot be cancelled."""
         self._batcher.fail(RequestError(503, "The server is being stopped. Try again later."))
 
-    def is_idle(self, seconds: float) -> bool:
-        """Whether the thread ends within some seconds, after `running`."""
-        return not concurrent.futures.wait([self._last], seconds).not_done
-
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Loads the model and works, until the context ends."""
@@ -110,7 +92,6 @@ class Engine:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            self._last = self._thread.submit(int)  # done when the thread is idle
             self._thread.shutdown(wait=False)
 
     async def run(self, name: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -132,11 +113,10 @@ class Engine:
         check_tags(self.model.card, name, columns)
         rows = list(_rows(signature, columns, _refused_bytes(self.model.card)))
         try:
-            answers = await self._batcher.submit(rows)
+            return signature.joined(await self._batcher.submit(rows))
         except QueueFull as error:
             message = f"{self._batcher.queue_length} lines wait for the model. Try again later."
             raise RequestError(503, message) from error
-        return signature.joined(answers) if answers else signature.no_rows()
 
     async def _load_and_work(self):
         loop = asyncio.get_running_loop()
@@ -171,9 +151,7 @@ def _refused_bytes(card):
     return search["max_source_tokens"] - 1  # less the end token; a token has at least a byte
 
 
-def _rows(
-    signature: Signature, columns: dict[str, np.ndarray], refused_bytes: float
-) -> Iterator[Row]:
+def _rows(signature, columns, refused_bytes):
     """Yields what the batcher may put into different batches.
 
     Rows that the model may refuse share no batch with other requests.
@@ -182,12 +160,10 @@ def _rows(
     if lines and signature.name not in BATCHED:
         yield Row(Group(signature.name, request=request), 0, columns)
         return
-    options = {name: column for name, column in columns.items() if name in signature.defaults}
+    options = columns.keys() & signature.defaults
     for line in range(lines):
-        chosen = {name: column[line % len(column)] for name, column in options.items()}
-        inputs = {
-            name: column[line : line + 1] for name, column in columns.items() if name not in options
-        }
+        chosen = {name: columns[name][line % len(columns[name])] for name in options}
+        inputs = {name: columns[name][line : line + 1] for name in columns.keys() - options}
         prefix = len(chosen.get("target_prefix", b""))
         length = prefix + sum(len(text) for text in signature.texts(inputs))
         group = Group(signature.name, tuple(sorted(chosen.items())))

@@ -1,8 +1,7 @@
 """The error that a request ends with when the server cannot answer it."""
 
 import reprlib
-
-RETRY_SECONDS = 1
+from typing import Any
 
 
 class RequestError(Exception):
@@ -10,11 +9,12 @@ class RequestError(Exception):
 
     Args:
         status: int, the HTTP status: 4xx, or 503 with `Retry-After`.
-        message: str for the client: what must hold, what was received, what to do.
+        message: str for the client: what must hold, what to do.
+        received: the value of the client that the message ends with. Optional.
     """
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, message: str, *received: object) -> None:
+        super().__init__(" ".join([message, *(f"Received: {shown(value)}" for value in received)]))
         self.status = status
 
 
@@ -30,3 +30,9 @@ def shown(value: object) -> str:
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxlong = 80
 _REPR.maxlist = _REPR.maxdict = 20
+
+
+def tensorflow_reason(error: Any) -> str:
+    """Returns what is wrong: a TensorFlow error's last line without a graph node ("[[...]]")."""
+    lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
+    return next(filter(None, reversed(lines)), type(error).__name__)

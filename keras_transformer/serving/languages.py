@@ -71,11 +71,8 @@ def check_tags(card: dict[str, Any], signature: str, columns: dict[str, np.ndarr
         allowed = [f">>{asked}<<"] if asked else tags
         second = TAG.match(text, found.end())
         if found[1] not in allowed or (second and second[1] in tags):
-            raise RequestError(
-                400,
-                f"A line must begin with at most one tag: {_any_of(allowed)}. "
-                f"Received: line {number + 1}, {shown(text)}",
-            )
+            must = f"A line must begin with at most one tag: {_any_of(allowed)}."
+            raise RequestError(400, f"{must} Received: line {number + 1}, {shown(text)}")
 
 
 def _targets(card):
@@ -94,7 +91,7 @@ def _check(field, given, codes, *others):
             f"The model card names no {field} language: leave `{field}` out, or export the model "
             f"with `--{field}-language`."
         )
-    raise RequestError(400, f"{must} Received: {shown(given)}")
+    raise RequestError(400, must, given)
 
 
 def _any_of(codes):

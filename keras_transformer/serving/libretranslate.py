@@ -7,35 +7,55 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from keras_transformer.serving.bodies import json_or_form, run
-from keras_transformer.serving.errors import RequestError, shown
+from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.languages import described, target_language
 from keras_transformer.serving.signature import to_json
 
 
 async def languages(request: Request) -> JSONResponse:
-    """Answers the source language of the model with its targets; nothing if they are not known."""
+    """Languages, as LibreTranslate's.
+
+    ---
+    responses:
+      200: {$ref: "#/components/responses/Languages"}
+      503: {$ref: "#/components/responses/Unavailable"}
+    """
     return JSONResponse(described(request.app.state.engine.model.card))
 
 
 async def translate(request: Request) -> JSONResponse:
-    """Answers the translations of one text or several, each of one line or several."""
+    """Translate one text or several, each of one line or several, as LibreTranslate's.
+
+    ---
+    requestBody:
+      required: true
+      content:
+        application/json:
+          schema: {$ref: "#/components/schemas/TranslateRequest"}
+        application/x-www-form-urlencoded:
+          schema: {$ref: "#/components/schemas/TranslateForm"}
+    responses:
+      200: {$ref: "#/components/responses/Translation"}
+      400: {$ref: "#/components/responses/BadRequest"}
+      408: {$ref: "#/components/responses/TooSlow"}
+      413: {$ref: "#/components/responses/TooLarge"}
+      415: {$ref: "#/components/responses/UnsupportedMediaType"}
+      503: {$ref: "#/components/responses/Unavailable"}
+    """
     engine = request.app.state.engine
-    model, fields = engine.model, await json_or_form(request)
-    texts = _texts(fields, engine.limits)
-    language = target_language(model.card, fields.get("source"), fields.get("target"))
-    if fields.get("format") not in (None, "text"):
-        message = f"`format` must be 'text'. Received: {shown(fields['format'])}"
-        raise RequestError(400, message)
-    alternatives = _alternatives(fields)
+    card, fields = engine.model.card, await json_or_form(request)
     # A model translates lines, and clients send paragraphs: the line breaks are kept.
-    lines = [text.split("\n") for text in texts]
-    flat = [line for group in lines for line in group]
-    request.state.rows = len(flat)
-    found = iter(await _translated(request, flat, alternatives, language))
-    answers = [[next(found) for _ in group] for group in lines]
-    translated = ["\n".join(best for best, *_ in group) for group in answers]
-    others = [_joined_alternatives(group) for group in answers]
+    texts = [text.split("\n") for text in _texts(fields, engine.limits)]
+    language = target_language(card, fields.get("source"), fields.get("target"))
+    if fields.get("format") not in (None, "text"):
+        raise RequestError(400, "`format` must be 'text'.", fields["format"])
+    alternatives = _alternatives(fields)
+    lines = [line for text in texts for line in text]
+    request.state.rows = len(lines)
+    found = iter(await _translated(request, lines, alternatives, language))
+    answers = [_joined([next(found) for _ in text]) for text in texts]
     is_list = isinstance(fields["q"], list)
+    translated, others = [best for best, *_ in answers], [rest for _, *rest in answers]
     answer: dict[str, Any] = {"translatedText": translated if is_list else translated[0]}
     if alternatives:
         answer["alternatives"] = others if is_list else others[0]
@@ -46,12 +66,11 @@ def _texts(fields, limits):
     if "q" not in fields:
         raise RequestError(400, "Invalid request: missing q parameter")
     texts = fields["q"] if isinstance(fields["q"], list) else [fields["q"]]
-    limits.check_lines(len(texts))
-    if not all(isinstance(text, str) for text in texts):
-        raise RequestError(
-            400, f"`q` must be a text or a list of texts. Received: {shown(fields['q'])}"
-        )
-    limits.check_lines(sum(text.count("\n") + 1 for text in texts))
+    try:
+        lines = "\n".join(texts).count("\n") + 1
+    except TypeError as error:
+        raise RequestError(400, "`q` must be a text or a list of texts.", fields["q"]) from error
+    limits.check_lines(lines)
     return [text.replace("\r\n", "\n") for text in texts]
 
 
@@ -61,10 +80,8 @@ def _alternatives(fields):
         return 0
     if isinstance(value, str) and value.isascii() and value.isdigit():  # of a form
         value = int(value[:9])
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise RequestError(
-            400, f"`alternatives` must be an integer of at least 0. Received: {shown(value)}"
-        )
+    if type(value) is not int or value < 0:
+        raise RequestError(400, "`alternatives` must be an integer of at least 0.", value)
     return value
 
 
@@ -89,12 +106,10 @@ def _distinct(texts, scores):
     return list(dict.fromkeys([texts[0], *others]))
 
 
-def _joined_alternatives(lines):
-    """The k-th alternative of a text has the k-th of each line, or its best where it has fewer."""
-    count = max(map(len, lines))
-    return [
-        "\n".join(line[k] if k < len(line) else line[0] for line in lines) for k in range(1, count)
-    ]
+def _joined(lines):
+    """Returns a text for each rank: its translations of each line, or the best if there is none."""
+    ranks = range(max(map(len, lines)))
+    return ["\n".join(line[k] if k < len(line) else line[0] for line in lines) for k in ranks]
 
 
 routes = [

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.signature import Signature
+from keras_transformer.serving.signature import Signature, decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +81,7 @@ class Limits:
 
 def _size(line):
     """Characters of a text, or numbers of a list."""
+    line = decoded(line)
     if isinstance(line, bytes):
         line = line.decode("utf-8", "replace")
     return len(line) if isinstance(line, str | list) else 0

@@ -10,7 +10,7 @@ import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import types
-from keras_transformer.serving.errors import RequestError, shown
+from keras_transformer.serving.errors import RequestError, tensorflow_reason
 from keras_transformer.serving.signature import NUMPY_TYPES, Signature, Spec
 
 # Errors about the inputs. TensorFlow has no narrower ones, as an `Assert` in a graph raises the
@@ -61,10 +61,8 @@ class ServedModel:
             RequestError: if there is none of this name.
         """
         if not isinstance(name, str) or name not in self.signatures:
-            raise RequestError(
-                400,
-                f"The model has the signatures {sorted(self.signatures)}. Received: {shown(name)}",
-            )
+            must = f"The model has the signatures {sorted(self.signatures)}."
+            raise RequestError(400, must, name)
         return self.signatures[name]
 
     def call(self, name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -90,7 +88,7 @@ class ServedModel:
             outputs = self._loaded.signatures[name](**tensors)
         except tf.errors.OpError as error:
             status = 400 if isinstance(error, INPUT_ERRORS) else 503
-            raise RequestError(status, f"The model failed: {_reason(error)}") from error
+            raise RequestError(status, f"The model failed: {tensorflow_reason(error)}") from error
         return {key: tensor.numpy() for key, tensor in outputs.items()}
 
     def warm_up(self) -> None:
@@ -163,9 +161,3 @@ def _specs(tensors):
 def _example(spec: Spec, words: int) -> Any:
     value = b"a " * words if spec.dtype == "string" else 1
     return np.full([1, *[words] * (len(spec.shape) - 1)], value, NUMPY_TYPES[spec.dtype])
-
-
-def _reason(error):
-    """The last line of a TensorFlow error without a graph node ("[[...]]") says what is wrong."""
-    lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
-    return next(filter(None, reversed(lines)), type(error).__name__)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -31,24 +33,24 @@ def serve(
     host: str,
     port: int,
     limits: Limits,
-    max_batch: int,
-    max_wait: float,
     threads: int,
     cors_origins: Sequence[str] = (),
     import_tensorflow: Callable[[], None],
+    **batching: Any,
 ) -> None:
-    """Serves a SavedModel until SIGTERM or Ctrl-C; open requests are answered first.
+    """Serves a SavedModel until SIGTERM or Ctrl-C, then ends the process.
+
+    Open requests are answered first.
 
     Args:
         folder: path of the SavedModel.
         host: str, the address to listen on.
         port: int; 0 for any free one, which is printed.
         limits: `Limits`.
-        max_batch: int, lines in a batch.
-        max_wait: float, seconds that a line waits for others.
         threads: int, cores that TensorFlow may use.
         cors_origins: list of strings: pages of these origins may call the server.
         import_tensorflow: function that imports TensorFlow without its messages.
+        batching: `max_batch` and `max_wait` of `Batcher`.
 
     Raises:
         OSError: if the server cannot listen there.
@@ -57,13 +59,8 @@ def serve(
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
-    engine = Engine(
-        lambda: _load(folder, threads, import_tensorflow),
-        limits=limits,
-        metrics=Metrics(),
-        max_batch=max_batch,
-        max_wait=max_wait,
-    )
+    load = functools.partial(_load, folder, threads, import_tensorflow)
+    engine = Engine(load, limits, Metrics(), **batching)
     log_to_stdout()
     config = uvicorn.Config(
         build_app(engine, cors_origins),
@@ -81,12 +78,11 @@ def serve(
         server.run(sockets=[listener])
     if engine.failure:
         raise engine.failure
-    if not engine.is_idle(0.1):
-        _exit()
+    _exit()
 
 
 def _exit():
-    """Ends the process although the model's thread is busy: Python would wait for it."""
+    """Ends the process even if the model's thread is busy: Python would wait for it."""
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,12 +1,13 @@
 """Signatures of a SavedModel: their tensors, and JSON values to arrays and back."""
 
+import base64
 import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.serving.errors import RequestError, shown
+from keras_transformer.serving.errors import RequestError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Signature:
     defaults: dict[str, np.ndarray]
 
     @property
+    def required(self) -> list[str]:
+        """The names of the inputs that have no default."""
+        return [name for name in self.inputs if name not in self.defaults]
+
+    @property
     def is_quadratic(self) -> bool:
         """Whether a row of an output is a matrix."""
         return any(len(spec.shape) > 2 for spec in self.outputs.values())
@@ -66,22 +72,15 @@ class Signature:
         Raises:
             RequestError: if a name is unknown or missing, or a value has another type or length.
         """
-        required = self.inputs.keys() - self.defaults
-        if values.keys() - self.inputs or required - values.keys():
-            raise RequestError(
-                400,
-                f"{self.name!r} takes {sorted(required)} and the options {sorted(self.defaults)}. "
-                f"Received: {shown(list(values))}",
-            )
+        if not set(self.required) <= values.keys() <= self.inputs.keys():
+            must = f"{self.name!r} takes {self.required} and the options {sorted(self.defaults)}."
+            raise RequestError(400, must, list(values))
         columns = {name: to_array(name, value, self.inputs[name]) for name, value in values.items()}
         lines = self.lines(columns)
         for name, column in columns.items():
             if len(column) != lines and not (name in self.defaults and len(column) == 1):
-                raise RequestError(
-                    400,
-                    f"{name!r} must have {lines} elements, one for each line. "
-                    f"Received: {len(column)}",
-                )
+                must = f"{name!r} must have {lines} elements, one for each line."
+                raise RequestError(400, f"{must} Received: {len(column)}")
         return columns
 
     def lines(self, columns: dict[str, np.ndarray]) -> int:
@@ -94,19 +93,10 @@ class Signature:
             if self.inputs[name].dtype == "string":
                 yield from column
 
-    def no_rows(self) -> dict[str, np.ndarray]:
-        """Returns the outputs for no line."""
-        return {
-            name: np.zeros([0, *(max(size, 0) for size in spec.shape[1:])], NUMPY_TYPES[spec.dtype])
-            for name, spec in self.outputs.items()
-        }
-
     def joined(self, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Returns the outputs of several calls as those of one: padded to the longest rows."""
-        return {
-            name: _concatenated([part[name] for part in parts], PADDING[spec.dtype])
-            for name, spec in self.outputs.items()
-        }
+        """Returns the outputs of several calls, or none, as one: padded to the longest rows."""
+        outputs = self.outputs.items()
+        return {name: _joined([part[name] for part in parts], spec) for name, spec in outputs}
 
 
 def to_array(name: str, value: Any, spec: Spec) -> np.ndarray:
@@ -129,9 +119,7 @@ def to_array(name: str, value: Any, spec: Spec) -> np.ndarray:
     except (TypeError, ValueError, OverflowError) as error:
         what = f"{KINDS.get(spec.dtype, 'integers')} ({spec.dtype})"
         shape = " of equally long lists" if len(spec.shape) > 1 else ""
-        raise RequestError(
-            400, f"{name!r} must be a list{shape} of {what}. Received: {shown(value)}"
-        ) from error
+        raise RequestError(400, f"{name!r} must be a list{shape} of {what}.", value) from error
     return array.reshape(array.shape if array.size else [len(nested), *[0] * (len(spec.shape) - 1)])
 
 
@@ -141,10 +129,9 @@ def _converted(value, dtype, axes):
             raise TypeError
         return [_converted(element, dtype, axes - 1) for element in value]
     if dtype == "string":
-        if isinstance(value, bytes):
-            return value
-        if isinstance(value, str):
-            return value.encode()
+        value = decoded(value)
+        if isinstance(value, bytes | str):
+            return value.encode() if isinstance(value, str) else value
     elif dtype == "bool":
         if isinstance(value, bool):
             return value
@@ -154,6 +141,25 @@ def _converted(value, dtype, axes):
         if abs(value) <= FLOAT32_MAX if is_float else isinstance(value, int):
             return value
     raise TypeError
+
+
+def is_base64(value: object) -> bool:
+    """Whether a JSON value is text as `{"b64": ...}`, in base64."""
+    return isinstance(value, dict) and value.keys() == {"b64"}
+
+
+def decoded(value: Any) -> Any:
+    """Returns the bytes of text in base64, and any other value as it is.
+
+    Raises:
+        RequestError: if it is not base64.
+    """
+    if not is_base64(value):
+        return value
+    try:
+        return base64.b64decode(value["b64"], validate=True)
+    except (TypeError, ValueError) as error:
+        raise RequestError(400, "`b64` must be base64.", value["b64"]) from error
 
 
 def to_json(array: np.ndarray) -> list:
@@ -171,10 +177,12 @@ def to_json(array: np.ndarray) -> list:
     return array.tolist()
 
 
-def _concatenated(arrays, padding):
-    shape = np.max([array.shape[1:] for array in arrays], axis=0)
-    padded = []
+def _joined(arrays, spec):
+    longest = np.max([np.maximum(spec.shape, 0), *(array.shape for array in arrays)], axis=0)
+    shape = [sum(map(len, arrays)), *longest[1:]]
+    joined = np.full(shape, PADDING[spec.dtype], NUMPY_TYPES[spec.dtype])
+    row = 0
     for array in arrays:
-        widths = [(0, 0), *((0, int(size)) for size in shape - array.shape[1:])]
-        padded.append(np.pad(array, widths, constant_values=padding) if any(shape) else array)
-    return np.concatenate(padded)
+        joined[row:][tuple(map(slice, array.shape))] = array
+        row += len(array)
+    return joined

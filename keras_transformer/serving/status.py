@@ -1,12 +1,19 @@
-"""Routes about the server itself: health, metrics, model card, description, page."""
+"""Routes about the server itself: health, metrics, model card, description, page.
+
+The description of all routes is made of the docstrings of their functions and of `openapi.yaml`.
+"""
 
 import dataclasses
-import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import yaml
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
+from starlette.schemas import SchemaGenerator
 
 HERE = Path(__file__).parent
 # The page is one file: nothing is loaded from elsewhere, and nothing else on the server is run.
@@ -18,38 +25,90 @@ PAGE_HEADERS = {
 
 
 async def page(request: Request) -> HTMLResponse:
-    """Answers the page for people."""
+    """The page for people.
+
+    ---
+    responses:
+      200: {description: Answer., content: {text/html: {schema: {type: string}}}}
+    """
     return HTMLResponse((HERE / "page" / "index.html").read_bytes(), headers=PAGE_HEADERS)
 
 
 async def health(request: Request) -> JSONResponse:
-    """Answers that the process runs."""
+    """Whether the process runs.
+
+    ---
+    responses:
+      200: {$ref: "#/components/responses/Status"}
+    """
     return JSONResponse({"status": "ok"})
 
 
 async def ready(request: Request) -> JSONResponse:
-    """Answers whether the server takes requests."""
+    """Whether the server takes requests: not while it loads the model or drains.
+
+    ---
+    responses:
+      200: {$ref: "#/components/responses/Status"}
+      503: {$ref: "#/components/responses/Status"}
+    """
     if request.app.state.engine.is_ready:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "not ready"}, 503)
 
 
 async def metrics(request: Request) -> Response:
-    """Answers the metrics in Prometheus's text format."""
+    """Metrics in Prometheus's text format.
+
+    ---
+    responses:
+      200: {description: Answer., content: {text/plain: {schema: {type: string}}}}
+    """
     text = request.app.state.engine.metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def model_card(request: Request) -> JSONResponse:
-    """Answers the model card, with the name of the model and the limits of the server."""
+    """The model card, the name of the model and the limits of the server.
+
+    ---
+    responses:
+      200: {$ref: "#/components/responses/ModelCard"}
+      503: {$ref: "#/components/responses/Unavailable"}
+    """
     engine = request.app.state.engine
     limits = dataclasses.asdict(engine.limits)
     return JSONResponse(engine.model.card | {"model": engine.model.name, "limits": limits})
 
 
 async def openapi(request: Request) -> JSONResponse:
-    """Answers the description of all routes."""
-    return JSONResponse(json.loads((HERE / "openapi.json").read_text("utf-8")))
+    """This description.
+
+    ---
+    responses:
+      200: {description: Answer., content: {application/json: {schema: {type: object}}}}
+    """
+    return JSONResponse(description(request.app.routes))
+
+
+def description(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """Returns the description of routes, as OpenAPI."""
+    described = _Described(yaml.safe_load((HERE / "openapi.yaml").read_text("utf-8")))
+    schema = described.get_schema(list(routes))
+    for path, item in schema["paths"].items():
+        if names := re.findall(r"{(\w+)}", path):
+            item["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
+    return schema
+
+
+class _Described(SchemaGenerator):
+    """Also takes the first line of a docstring."""
+
+    def parse_docstring(self, func_or_method: Any) -> dict[str, Any]:
+        first, *_ = func_or_method.__doc__.splitlines()
+        described = super().parse_docstring(func_or_method)
+        answers = {str(status): answer for status, answer in described["responses"].items()}
+        return {"summary": first.removesuffix("."), **described, "responses": answers}
 
 
 routes = [

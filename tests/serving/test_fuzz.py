@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.serving import status
+from keras_transformer.serving.app import ROUTES
+from keras_transformer.serving.status import description
 from tests.serving.stand_in import NAN, REFUSED, translation_of
 
 pytestmark = pytest.mark.tensorflow_only
-DESCRIPTION = json.loads((status.HERE / "openapi.json").read_text("utf-8"))
+DESCRIPTION = description(ROUTES)
 POSTS = [
     path
     for path, item in DESCRIPTION["paths"].items()

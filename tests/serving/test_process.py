@@ -151,8 +151,6 @@ def test_errors_of_the_start_are_one_line(folder, tmp_path):
     ran = cli("serve", folder, "--max-queue", 5)
     assert ran.exit_code == 2 and "`max_queue` must be at least `max_lines`" in ran.stderr
     hidden = "import sys; sys.modules['starlette'] = None; " + SERVE[2]
-    ran = run(
-        [sys.executable, "-c", hidden, "serve", str(folder)], capture_output=True, text=True
-    )
+    ran = run([sys.executable, "-c", hidden, "serve", str(folder)], capture_output=True, text=True)
     assert ran.returncode == 2
     assert ran.stderr.startswith("Error: A server needs the extra `serve`: pip install")
