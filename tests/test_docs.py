@@ -22,6 +22,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 import keras_transformer
+from tests import processes
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "pages"
@@ -402,17 +403,18 @@ def test_examples_run(page, tmp_path, trained):
     path = tmp_path / f"{page.name}.py"
     path.write_text(to_script(text), "utf-8")
     programs = pathlib.Path(sys.executable).parent
-    run = subprocess.run(
+    environment = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    ran = processes.run(
         [sys.executable, path],
         cwd=tmp_path,
-        env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert run.returncode == 0, run.stderr
+    assert ran.returncode == 0, ran.stderr
     for block in PRINTED.findall(text):
-        assert block in run.stdout, f"{block}must be printed. Received: ...{run.stdout[-3000:]}"
+        assert block in ran.stdout, f"{block}must be printed. Received: ...{ran.stdout[-3000:]}"
     for folder, copy in copies.items():
         if folder.is_dir() and not copy.is_dir():
             shutil.copytree(folder, copy)

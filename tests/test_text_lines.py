@@ -3,11 +3,9 @@
 import ast
 import gzip
 import io
-import json
 import sys
 import types
 
-import numpy as np
 import pytest
 
 from keras_transformer.cli.decoding import lines_to_translate
@@ -88,41 +86,8 @@ def test_lines_of_a_file_are_the_same_for_every_entry(case, entry, tmp_path, mon
     assert "\n" not in str(error.value) and "Convert the text to UTF-8" in str(error.value)
 
 
-@pytest.mark.parametrize("case", [name for name, (_, lines) in CASES.items() if lines])
-def test_verify_reads_the_lines_of_its_examples_in_the_same_way(case, tmp_path, monkeypatch):
-    """The examples are JSON, with the text as it is: only control characters are escaped."""
-
-    class Echo:
-        def __init__(self, folder):
-            pass
-
-        def signature(self, name):
-            return types.SimpleNamespace(inputs={"text": None})
-
-        def call(self, name, inputs):
-            return {"translation": inputs["text"], "score": np.zeros(len(inputs["text"]))}
-
-    monkeypatch.setattr(verification, "ServedModel", Echo)
-    monkeypatch.setattr(verification, "to_array", lambda name, values, spec: values)
-    monkeypatch.setattr(verification, "to_json", list)
-    data, lines = CASES[case]
-    path = tmp_path / "examples.jsonl"
-    if not isinstance(lines, list):
-        path.write_bytes(data)
-        with pytest.raises(ValueError, match="not valid UTF-8|must be an object"):
-            list(verification.verify(tmp_path))
-        return
-    examples = [{"text": line, "translation": line, "score": 0.0} for line in lines]
-    text = "\r\n".join(json.dumps(example, ensure_ascii=False) for example in examples)
-    data = ("\ufeff" + text).encode()
-    path.write_bytes(gzip.compress(data) if "gzip" in case else data)
-    found = list(verification.verify(tmp_path))
-    assert [(one.text, one.is_equal) for one in found] == [(line, True) for line in lines]
-
-
 def test_verify_says_that_there_are_no_examples(tmp_path, monkeypatch):
-    spec = types.SimpleNamespace(inputs={"text": None})
-    model = types.SimpleNamespace(signature=lambda name: spec)
+    model = types.SimpleNamespace(signature=lambda name: types.SimpleNamespace(inputs={}))
     monkeypatch.setattr(verification, "ServedModel", lambda folder: model)
     (tmp_path / "examples.jsonl").write_text("\n\n", "utf-8")
     with pytest.raises(ValueError, match="must hold an example in each line"):
