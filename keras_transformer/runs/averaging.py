@@ -144,7 +144,8 @@ def average_checkpoints(
     arrays: dict[str, np.ndarray] = {}
     for path in paths:
         arrays.clear()  # frees the previous checkpoint before the next is loaded
-        arrays |= _arrays_of(path, prefix, ema)
+        read = ema_as_weights if ema else dict
+        arrays |= {n: a for n, a in read(read_checkpoint(path)[0]).items() if n.startswith(prefix)}
         kinds = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
         first = first or kinds
         for name in sorted(kinds.keys() | first.keys()):
@@ -169,13 +170,6 @@ def average_checkpoints(
     for name, total in sums.items():
         arrays[name] = np.asarray(total / len(paths)).astype(arrays[name].dtype, copy=False)
     return arrays
-
-
-def _arrays_of(path, prefix, ema):
-    arrays, _ = read_checkpoint(path)
-    if ema:
-        arrays = ema_as_weights(arrays)
-    return {name: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 # A function, because a variable `array` of the caller would keep a checkpoint in memory.

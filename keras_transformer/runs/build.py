@@ -92,13 +92,13 @@ def build_stream(recipe, data_folder, tokenizers, split):
         seed=training.seed,
         subword_regularization=training.subword_regularization if is_train else None,
         word_dropout=training.word_dropout if is_train else 0.0,
-        config=_config(recipe, tokenizers),
+        config=config_of(recipe, tokenizers),
     )
 
 
 def build_model(recipe, tokenizers, strategy, batches_per_epoch):
     """Returns the compiled model of a recipe, with random weights."""
-    training, config = recipe.training, _config(recipe, tokenizers)
+    training, config = recipe.training, config_of(recipe, tokenizers)
     with strategy.scope():
         model = Transformer(config, dtype=training.precision)
         model.compile(
@@ -167,6 +167,7 @@ def schedule_warnings(training, batches_per_epoch):
         )
 
 
-def _config(recipe, tokenizers):
+def config_of(recipe, tokenizers):
+    """Returns the configuration of a recipe's model for the vocabularies of its tokenizers."""
     source, target = tokenizers
     return recipe.model_config(target.vocabulary_size, source.vocabulary_size)

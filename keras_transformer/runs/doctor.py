@@ -3,6 +3,7 @@
 Each check uses the run's own settings and code, and does not write to the run folder.
 """
 
+import functools
 import gc
 import resource
 import shutil
@@ -22,7 +23,7 @@ from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import require_matching_vocabularies, tokenize
 from keras_transformer.decoding.model_search import longest_target
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.runs.build import load_tokenizers, schedule_warnings
+from keras_transformer.runs.build import config_of, load_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
@@ -241,13 +242,10 @@ class _Checks:
         if getattr(self.recipe.data, split) is None:
             return
         stream = self.single_device_trainer.stream(self.tokenizers, split)
-        source, target = self.tokenizers
-        config = self.recipe.model_config(target.vocabulary_size, source.vocabulary_size)
         settings = SearchSettings(**self.recipe.search)
-        limits = {
-            n: longest_target(n, settings, config) for n in set(stream.lengths[:, 0].tolist())
-        }
-        long = sum(length > limits[n] for n, length in stream.lengths.tolist())
+        config = config_of(self.recipe, self.tokenizers)
+        limit = functools.cache(lambda length: longest_target(length, settings, config))
+        long = sum(target > limit(source) for source, target in stream.lengths.tolist())
         if long:
             yield (
                 f"{long:,} of the {len(stream.lengths):,} references of `{split}` are longer than "
@@ -258,12 +256,11 @@ class _Checks:
 
     def _tokenizers(self):
         if self.run_tokenizer_files:
-            source, target = load_tokenizers(self.run_tokenizer_files)
+            tokenizers = load_tokenizers(self.run_tokenizer_files)
         else:
-            source, target = self.single_device_trainer.tokenizers()
-        config = self.recipe.model_config(target.vocabulary_size, source.vocabulary_size)
-        require_matching_vocabularies(config, source, target)
-        return source, target
+            tokenizers = self.single_device_trainer.tokenizers()
+        require_matching_vocabularies(config_of(self.recipe, tokenizers), *tokenizers)
+        return tokenizers
 
     def _train(self, indices, rate=None):
         """Trains a new model on the given batches with the run's settings; returns their losses."""

@@ -21,12 +21,6 @@ from keras_transformer.runs.recipe import Recipe
 
 MADE_BY = "keras_transformer"
 TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
-# Deletion order of `reset`: the recipe is deleted after the models, so an interrupted reset never
-# leaves checkpoints without a recipe.
-FILES = (
-    *("model.keras", "averaged.keras", "history.csv", "report.json", "config.yaml"),
-    *("origin.json", "source.vocabulary.json", "target.vocabulary.json", *TOKENIZERS),
-)
 # A checkpoint, a damaged one, or the temporary file of a killed process.
 CHECKPOINT_FILE = r"(\.partial\.)?checkpoint-\d{8,}\.npz(\.corrupt)?"
 LOG_FILE = r"events\.out\.tfevents\..+"
@@ -53,7 +47,6 @@ class RunFolder:
         self.staging = self.path / ".partial.run"
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
-        self._is_locked: bool | None = None  # `None` outside of `locked`
 
     @classmethod
     def existing(cls, path: types.Path) -> Self:
@@ -77,32 +70,6 @@ class RunFolder:
     def tokenizer_files(self, joint: bool) -> list[Path]:
         """Returns the paths of the tokenizers: one joint path, or source and target."""
         return [self.path / name for name in (TOKENIZERS[:1] if joint else TOKENIZERS[1:])]
-
-    def missing_tokenizers(self, joint: bool) -> list[Path]:
-        """Returns the paths of tokenizers that do not exist."""
-        return [file for file in self.tokenizer_files(joint) if not file.is_file()]
-
-    def check_tokenizers(self, joint: bool) -> None:
-        """Raises a `ValueError` if a run with a model has neither its tokenizers nor a checkpoint.
-
-        A missing tokenizer is trained again. Only the fingerprint of the token ids in a checkpoint
-        can show whether the new tokenizer equals the old one.
-        """
-        missing = self.missing_tokenizers(joint)
-        has_checkpoints = any(self.checkpoints.glob("checkpoint-*.npz"))
-        if missing and self.model_file.is_file() and not has_checkpoints:
-            raise ValueError(
-                f"{', '.join(map(str, missing))} is missing, and no checkpoint is left. Restore a "
-                "copy, or start again with `--no-resume`."
-            )
-
-    def check_unfinished(self) -> None:
-        """Raises a `ValueError` if the run is finished; for runs without a checkpoint."""
-        if "updates" in self.report():
-            raise ValueError(
-                f"{self.checkpoints} holds no checkpoint to resume from. Restore the checkpoints, "
-                "or replace the model with `--no-resume`."
-            )
 
     # === Manifest ===
 
@@ -143,11 +110,13 @@ class RunFolder:
         return self.model_file.is_file() or any(_files_like(self.checkpoints, CHECKPOINT_FILE))
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[bool]:
+    def locked(self, print_fn: types.PrintFn = lambda line: None) -> Iterator[bool]:
         """Locks the run against training by other processes, and makes the folder if needed.
 
-        On exit, folders that it made are deleted if they are empty. Inside of a `with` block of the
-        same object, another one changes nothing.
+        On exit, folders that it made are deleted if they are empty.
+
+        Args:
+            print_fn: called with a warning if the file system has no locks. Optional.
 
         Yields:
             whether the run is locked: `False` if the file system has no locks.
@@ -155,31 +124,21 @@ class RunFolder:
         Raises:
             RunInUseError: another process trains the run.
         """
-        if self._is_locked is not None:
-            yield self._is_locked
-            return
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with file_lock(self.lock_file) as is_locked:
-                self._is_locked = is_locked
-                try:
-                    yield is_locked
-                finally:
-                    self._is_locked = None
-                    shutil.rmtree(self.staging, ignore_errors=True)
+            with file_lock(self.lock_file) as is_locked, contextlib.ExitStack() as stack:
+                stack.callback(shutil.rmtree, self.staging, ignore_errors=True)
+                if not is_locked:
+                    print_fn(
+                        f"Files in {self.path} cannot be locked: make sure that no other process "
+                        "trains this run."
+                    )
+                yield is_locked
         finally:
             with contextlib.suppress(OSError):
                 for path in missing:
                     path.rmdir()
-
-    def lock(self, stack: contextlib.ExitStack, print_fn: types.PrintFn) -> None:
-        """Locks the run until `stack` is closed; warns if the file system has no locks."""
-        if not stack.enter_context(self.locked()):
-            print_fn(
-                f"Files in {self.path} cannot be locked: make sure that no other process trains "
-                "this run."
-            )
 
     def reset(self) -> None:
         """Deletes the files that the run wrote, and no others."""
@@ -190,7 +149,8 @@ class RunFolder:
             for path in [*folder.glob("*/"), folder]:
                 with contextlib.suppress(OSError):  # keep a folder that holds other files
                     path.rmdir()
-        for name in sorted(owned, key=lambda n: FILES.index(n) if n in FILES else -1):
+        # The recipe last: a killed `reset` must not leave a model without it.
+        for name in sorted(owned, key=lambda name: name == self.recipe_file.name):
             # Of a killed process: `.partial.NAME`, or with the number of the process before it.
             for file in (self.path / name, *self.path.glob(f".partial.*{glob.escape(name)}")):
                 if file.is_file():
@@ -242,18 +202,22 @@ class RunFolder:
 
         Without rows, the file is deleted: `pandas.read_csv` fails for a file without columns.
         """
-        if rows:
-            write_text(self.history_file, _csv(rows))
-        else:
+        if not rows:
             self.history_file.unlink(missing_ok=True)
+            return
+        text = io.StringIO()
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.history_file, text.getvalue())
 
     def start_report(self, **entries: Any) -> dict[str, Any]:
         """Writes and returns a new report. The old one is moved to its list `earlier`."""
         with file_lock(self._files_lock, waits=True):
             old = self.report()
             earlier = old.pop("earlier", [])
-            if old:
-                earlier = [*earlier, old]
+            earlier += [old] if old else []
             report = entries | ({"earlier": earlier} if earlier else {})
             if report:
                 _write_json(self.report_file, report)
@@ -270,13 +234,3 @@ def _files_like(folder, pattern):
 def _write_json(path, value):
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     write_text(path, text, unique=True)  # where the file system has no locks, several may write
-
-
-def _csv(rows):
-    """CSV text with the union of all columns."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -24,25 +24,25 @@ LEFT_OUT = {
 
 
 def identity_of(
-    stream: BatchStream, validation: BatchStream | None, training: dict[str, Any]
+    stream: BatchStream, validation: BatchStream | None, model: keras.Model | None
 ) -> dict[str, Any]:
     """Returns the hashes of the pairs, the arguments of the batches and the training, as JSON.
 
     Args:
         stream: the training batches.
         validation: the validation batches. Optional.
-        training: from `training_of`; empty if a recipe says it.
+        model: compiled model; `None` if a recipe states the training.
     """
     return {
         "data": stream.fingerprint,
         "validation": None if validation is None else validation.fingerprint,
         "batches": stream.settings,
-        "training": training,
+        "training": {} if model is None else _training_of(model),
     }
 
 
-def training_of(model: keras.Model) -> dict[str, Any]:
-    """Returns the configs of a compiled model, its optimizer and its loss, as JSON.
+def _training_of(model):
+    """The configs of a compiled model, its optimizer and its loss, as JSON.
 
     Weights, random states and a learning rate that is a number are in the checkpoint, not here.
     What has no config is left out.
@@ -104,7 +104,7 @@ def check_identity(
     identity: Mapping[str, Any],
     saved: Mapping[str, Any],
     path: pathlib.Path | str,
-    has_recipe: bool,
+    advice: str,
 ) -> None:
     """Raises a `ValueError` if pairs, batches or training are not those of a checkpoint.
 
@@ -112,26 +112,23 @@ def check_identity(
         identity: from `identity_of`.
         saved: metadata of the checkpoint.
         path: file of the checkpoint, for the message.
-        has_recipe: whether the run has a recipe. Without one, a `fit` may or may not have had
-            validation data.
+        advice: what to do instead of resuming, for the message.
     """
-    advice = "start again with `--no-resume`" if has_recipe else "choose another folder"
     for name, split in (("data", "training"), ("validation", "validation")):
         values = saved[name], identity[name]
-        is_optional = name == "validation" and not has_recipe and None in values
-        if values[0] != values[1] and not is_optional:
+        if values[0] != values[1] and None not in values:  # one `fit` had no validation data
             raise ValueError(
                 f"The {split} pairs differ from those of {path}. Use the same data, or {advice}."
             )
     now = identity["batches"]
     before = dict.fromkeys(now) | saved["batches"]  # unused noise is left out
-    for what, cure, changed in (
-        ("batches differ from those", "Use the same arguments of `make_dataset`",
-         _differences(before, dict.fromkeys(before) | now, "")),
-        ("training differs from that", "Compile the same model as before",
-         _differences(saved["training"], identity["training"], "")),
-    ):  # fmt: skip
-        received = list(dict.fromkeys(changed))
+    now = dict.fromkeys(before) | now
+    training = saved["training"], identity["training"]
+    for what, cure, configs in (
+        ("batches differ from those", "Use the same arguments of `make_dataset`", (before, now)),
+        ("training differs from that", "Compile the same model as before", training),
+    ):
+        received = list(dict.fromkeys(_differences(*configs, "")))
         if received:
             more = f" and {len(received) - 3} more" if len(received) > 3 else ""
             raise ValueError(

@@ -3,6 +3,7 @@
 import functools
 import signal
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -14,7 +15,7 @@ from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.identity import check_identity, identity_of, training_of
+from keras_transformer.runs.identity import check_identity, identity_of
 from keras_transformer.runs.skipping import skip_batches
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights
@@ -104,9 +105,12 @@ class RunKeeper(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         for name, value in (("every", every), ("patience", patience)):
-            if not (value is None and name == "patience") and not (value or 0) >= 1:
+            if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
         self._has_recipe = isinstance(folder, RunFolder)
+        self._advice = "choose another folder"
+        if self._has_recipe:
+            self._advice = "start again with `--no-resume`"
         self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
         self._stream = stream_of(dataset)
         self._validation = None if validation is None else stream_of(validation)
@@ -121,16 +125,15 @@ class RunKeeper(keras.callbacks.Callback):
         self._print = print_fn
         self._scope = FitScope()
         self._restored: keras.Model | None = None  # the model that `fit` need not restore
-        self._start()
+        self._set_state({}, {})
 
-    def _start(self) -> None:
-        """Sets the position and the history of a new run."""
+    def _set_state(self, metadata: Mapping[str, Any], metrics: dict[str, Any]) -> None:
+        """Sets position and history to those of a checkpoint; without metadata, of a new run."""
+        self.epoch, self.batch = metadata.get("epoch", 0), metadata.get("batch", 0)
+        self.history: list[dict[str, float]] = metadata.get("history", [])
+        self._updates = metadata.get("step", 0)
         # Of the interrupted epoch: metric state, and sums of what callbacks log as means.
-        self._metrics: dict[str, Any] = {}
-        self._sums: dict[str, Any] = {}
-        self.history: list[dict[str, float]] = []
-        self.epoch, self.batch = 0, 0  # where to resume
-        self._updates = 0
+        self._metrics, self._sums = metrics, metadata.get("sums", {})
 
     # === Resume ===
 
@@ -153,8 +156,8 @@ class RunKeeper(keras.callbacks.Callback):
         print_fn = print_fn or self._print
         strategy = strategy_of(model)
         self._build(model)
-        training = {} if self._has_recipe else training_of(model)
-        self._identity = identity_of(self._stream, self._validation, training)
+        stated = None if self._has_recipe else model
+        self._identity = identity_of(self._stream, self._validation, stated)
         # Only the chief searches, because the search may rename files. Then all workers read it.
         check = functools.partial(self._check_model, model)
         found = self._folder.newest(print_fn, check) if is_chief(strategy) else None
@@ -162,19 +165,16 @@ class RunKeeper(keras.callbacks.Callback):
         step = int(sum_over_workers(strategy, step if is_chief(strategy) else 0))
         if step < 0:
             self._check_new()
-            self._start()
+            self._set_state({"step": int(model.optimizer.iterations.numpy())}, {})
             self._restored = model
             return False
         if found is None:
             path = self._folder.path_of(step)
             found = path, *read_checkpoint(path)
         path, arrays, metadata = found
-        check_identity(self._identity, metadata, path, self._has_recipe)
+        check_identity(self._identity, metadata, path, self._advice)
         restore_model_state(model, arrays, ("model", "optimizer"))
-        self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
-        self._sums = metadata["sums"]
-        self.history = metadata["history"]
-        self.epoch, self.batch = metadata["epoch"], metadata["batch"]
+        self._set_state(metadata, {n: a for n, a in arrays.items() if n.startswith("metrics/")})
         if is_chief(strategy):
             self._run.write_history(self.history)
         self._restored = model
@@ -197,12 +197,11 @@ class RunKeeper(keras.callbacks.Callback):
 
     def _check_new(self):
         """Raises a `ValueError` if the folder holds results although there is no checkpoint."""
-        if self._has_recipe:
-            self._run.check_unfinished()
-        elif self._run.history_file.is_file():
+        is_kept = not self._has_recipe and self._run.history_file.is_file()
+        if is_kept or "updates" in self._run.report():
             raise ValueError(
-                f"{self._run.history_file} exists, but {self._folder.path} holds no checkpoint. "
-                "Restore the checkpoints, or choose another folder."
+                f"{self._run.path} holds results, but {self._folder.path} holds no checkpoint to "
+                f"resume from. Restore the checkpoints, or {self._advice}."
             )
 
     def _check_model(self, model, shapes):
@@ -234,12 +233,12 @@ class RunKeeper(keras.callbacks.Callback):
         self._scope.begin()
         try:
             self._check_fit()
-            if self._is_chief:
-                self._run.lock(self._scope.stack, self._print)
+            if self._is_chief and not self._has_recipe:  # the trainer has locked its run
+                self._scope.stack.enter_context(self._run.locked(self._print))
             is_restored = self._restored is self.model or self.restore(self.model)
             if not is_restored and not self._has_recipe:
                 # Saves the initial weights, so that a restart begins with the same.
-                self._save(self._count_updates(), ["start"])
+                self._save(["start"])
         except BaseException:
             self.release()
             raise
@@ -257,10 +256,17 @@ class RunKeeper(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         try:
             self._check_position(epoch)
-            self._go_to(epoch)
-        except BaseException:
+        except ValueError:
             self.release()
             raise
+        is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
+        self._stream.seek(epoch, self.batch, repeat_skipped=is_read)
+        self._stream.is_read = False
+        if self.batch:
+            self._restore_metrics()
+            self._stream.sums = dict(self._sums)
+            # Stops the skipping also if `fit` fails before.
+            self._scope.stack.callback(skip_batches(self.model, self.batch))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not logs:  # skipped: trained before the run was resumed
@@ -272,7 +278,7 @@ class RunKeeper(keras.callbacks.Callback):
             )
         batches = self._stream.report.batches_per_epoch
         end = min(batch + 1, batches)  # the last of several `steps_per_execution` may be beyond
-        before, self._updates = self._updates, self._count_updates(end - self.batch)
+        before, self._updates = self._updates, self._updates + end - self.batch
         self.batch = end
         self._is_due = self._updates // self._every > before // self._every
         if self.batch == batches:
@@ -282,7 +288,7 @@ class RunKeeper(keras.callbacks.Callback):
         is_left = self._stop_interval == 1 and self.model.stop_training  # by another callback
         if is_stopped or is_left or self._is_due:
             # "stop" is temporary: an uninterrupted run would not have this checkpoint.
-            path = self._save(self._updates, ["updates"] if self._is_due else ["stop"])
+            path = self._save(["updates"] if self._is_due else ["stop"])
         if is_stopped:
             self._stop(path)
 
@@ -295,7 +301,7 @@ class RunKeeper(keras.callbacks.Callback):
         self.history.append({"epoch": epoch, **{name: float(v) for name, v in logs.items()}})
         self.epoch, self.batch = epoch + 1, 0
         kinds = ["epoch", "updates"] if self._is_due else ["epoch"]
-        path = self._save(self._count_updates(), kinds, logs.get(self._monitor))
+        path = self._save(kinds, logs.get(self._monitor))
         if self._is_chief:
             self._run.write_history(self.history)
             is_logged = any(self._monitor in row for row in self.history)
@@ -348,25 +354,6 @@ class RunKeeper(keras.callbacks.Callback):
                 "`steps_per_execution=1`."
             )
 
-    def _go_to(self, epoch):
-        """Makes the dataset and the metrics go on where the checkpoint ends."""
-        is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
-        self._stream.seek(epoch, self.batch, repeat_skipped=is_read)
-        self._stream.is_read = False
-        self.epoch = epoch
-        self._updates = self._count_updates()
-        if self.batch:
-            self._restore_metrics()
-            self._stream.sums = dict(self._sums)
-            # Stops the skipping also if `fit` fails before.
-            self._scope.stack.callback(skip_batches(self.model, self.batch))
-
-    def _count_updates(self, batches=0):
-        """Number of updates of the optimizer; `batches`: trained since the last call."""
-        if batches and keras.backend.backend() == "jax":
-            return self._updates + batches  # within an epoch, the variables are out of date
-        return int(self.model.optimizer.iterations.numpy())
-
     def _restore_metrics(self):
         shapes = {name: array.shape for name, array in self._metrics.items()}
         try:
@@ -378,12 +365,12 @@ class RunKeeper(keras.callbacks.Callback):
             self.model.compute_metrics(x, y, self.model(x), sample_weight=weights)
         restore_model_state(self.model, self._metrics, ("metrics",))
 
-    def _save(self, step, kinds, score=None):
+    def _save(self, kinds, score=None):
         state = model_state(self.model)  # a collective, which every worker must call
         if self._guard is not None:
             self._guard.check_state(state)
         metadata = {
-            "step": step,
+            "step": self._updates,
             "epoch": self.epoch,
             "batch": self.batch,
             "every": self._every,
@@ -392,8 +379,8 @@ class RunKeeper(keras.callbacks.Callback):
             **self._identity,
         }
         if not self._is_chief:
-            return self._folder.path_of(step)
-        return self._folder.save(step, state, metadata, score, kinds)
+            return self._folder.path_of(self._updates)
+        return self._folder.save(self._updates, state, metadata, score, kinds)
 
     def _is_stop_requested(self):
         """Whether any worker received a signal. A collective: every worker must call it."""

@@ -35,49 +35,45 @@ def file_lock(path, waits=False):
     Raises:
         RunInUseError: another process holds the lock, without `waits`. Nothing was changed.
     """
-    descriptor = _open_locked(path, fcntl and (fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB)))
-    if descriptor is None:
-        yield False
-        return
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield True
-    finally:
-        # Delete while locked: afterwards the file may belong to another process.
-        if _is_open_file(descriptor, path):
-            path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _open_locked(path, operation):
-    """The descriptor of the locked file; `None` if the system cannot lock it."""
-    while fcntl is not None:
-        with contextlib.ExitStack() as stack:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            stack.callback(os.close, descriptor)
+    while True:
+        with open(path, "a+", encoding="utf-8") as file:
+            is_locked = _flock(file, path, waits)
+            if is_locked and not _is_at(path, file):
+                continue  # the previous holder has deleted it
             try:
-                fcntl.flock(descriptor, operation)
-            except BlockingIOError:
-                holder = os.pread(descriptor, 300, 0).decode("utf-8", "replace").strip()
-                raise RunInUseError(
-                    f"{str(path.parent)!r} is in use: {holder or 'another process'} is training "
-                    "this run. Wait until it ends, or stop it. Nothing was changed."
-                ) from None
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
-                path.unlink(missing_ok=True)  # another process may have deleted it
-                return None
-            if _is_open_file(descriptor, path):
-                stack.pop_all()  # keeps the descriptor open
-                return descriptor
-    return None
+                if is_locked:
+                    file.truncate(0)
+                    print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+                yield is_locked
+            finally:
+                # Delete while locked: afterwards the file may belong to another process.
+                if _is_at(path, file):
+                    path.unlink(missing_ok=True)
+        return
 
 
-def _is_open_file(descriptor, path):
-    """Whether `path` still names the open file. The previous holder may have deleted it."""
+def _flock(file, path, waits):
+    """Locks an open file; returns `False` if the system cannot."""
+    if fcntl is None:
+        return False
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        file.seek(0)
+        raise RunInUseError(
+            f"{str(path.parent)!r} is in use: {file.read().strip() or 'another process'} is "
+            "training this run. Wait until it ends, or stop it. Nothing was changed."
+        ) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+def _is_at(path, file):
+    """Whether `path` names the open file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
         return False

@@ -10,17 +10,18 @@ from typing import Any
 import keras
 
 from keras_transformer.atomic_file import write_text
-from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.pipeline import BatchStream, stream_of
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs import build
+from keras_transformer.runs.averaging import average_into, ema_as_weights, last_to_average
 from keras_transformer.runs.callbacks import StopOnNonFiniteLoss, TrainingLogger
+from keras_transformer.runs.checkpoint_file import read_checkpoint, read_metadata
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.devices import LocalDevices, run_devices
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.keeper import RunKeeper
 from keras_transformer.runs.load import take_weights
-from keras_transformer.runs.model_file import ModelFile
 from keras_transformer.runs.progress import TrainingProgress
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trackers import require_trackers, tracker_callbacks
@@ -28,6 +29,7 @@ from keras_transformer.runs.translation_evaluator import TranslationEvaluator
 from keras_transformer.training import distribution
 from keras_transformer.training.best_epoch import monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights, BestModel
+from keras_transformer.training.model_state import restore_model_state, save_model
 from keras_transformer.types import Path, PrintFn
 
 
@@ -64,18 +66,18 @@ class Trainer:
         self.data_folder = pathlib.Path(data_folder)
         self.run = RunFolder(run_folder)
         self.resume = resume
-        self._check_folder()
         training = recipe.training
-        # With several workers, the strategy must be created before any other use of TensorFlow.
-        self.strategy = run_devices(training)
-        self.is_chief = distribution.is_chief(self.strategy)
-        self.print_fn = print_fn if self.is_chief else lambda line: None
         self.checkpoints = CheckpointFolder(
             self.run.checkpoints,
             keep_last=training.keep_last,
             keep_best=training.keep_best,
             mode=monitor_mode(recipe.monitor),
         )
+        self._check_folder()
+        # With several workers, the strategy must be created before any other use of TensorFlow.
+        self.strategy = run_devices(training)
+        self.is_chief = distribution.is_chief(self.strategy)
+        self.print_fn = print_fn if self.is_chief else lambda line: None
 
     @property
     def finished(self) -> bool:
@@ -98,7 +100,8 @@ class Trainer:
             WorkerLostError: another worker has ended.
         """
         with distribution.raise_worker_lost(self.strategy), contextlib.ExitStack() as stack:
-            self._on_chief(lambda: self._lock(stack))
+            self._on_chief(lambda: stack.enter_context(self.run.locked(self.print_fn)))
+            self._on_chief(self._check_folder)  # again, under the lock
             if isinstance(self.strategy, LocalDevices):
                 stack.enter_context(self.strategy.scope())
             return self._train()
@@ -132,18 +135,17 @@ class Trainer:
         self.print_fn(str(stream.report))
         model = self.model(tokenizers, stream)
         self._print_size(model)
-        validation_stream = validation = None
+        validation = None
         if self.recipe.data.validation is not None:
-            validation_stream = self.stream(tokenizers, "validation")
-            validation = validation_stream.dataset()
-            self.print_fn(f"Validation: {str(validation_stream.report).splitlines()[0]}")
+            validation = self.stream(tokenizers, "validation").dataset()
+            self.print_fn(f"Validation: {str(stream_of(validation).report).splitlines()[0]}")
         logger = TrainingLogger(stream)
         guard = StopOnNonFiniteLoss(stream, self.checkpoints)
         averaged = AveragedWeights() if training.ema_momentum else None
         keeper = RunKeeper(
             self.run,
             stream,
-            validation=validation_stream,
+            validation=validation,
             monitor=self.recipe.monitor,
             patience=training.patience,
             every=training.checkpoint_updates,
@@ -155,22 +157,22 @@ class Trainer:
         is_resumed = self._resumes and keeper.restore(model)
         if not is_resumed and training.init_from is not None:
             take_weights(model, training.init_from)
-        progress = TrainingProgress(stream.report.batches_per_epoch)
-        others = self._callbacks(model, tokenizers, keeper, averaged, progress)
+        # Each one uses results of those before; the last may stop the run.
+        callbacks = [logger, guard, *filter(None, [averaged])]
+        if self.is_chief:
+            callbacks += self._callbacks_of_chief(model, tokenizers, stream, keeper)
+        callbacks += [keeper]
         is_trained = keeper.finished or keeper.epoch >= training.epochs
         report = self.run.report() if is_trained else {}
         is_reported = "updates" in report
-        model_file = ModelFile(
-            self.run.model_file, self.checkpoints, self.strategy, training.average, self.print_fn
-        )
-        was_missing = model_file.restore(model, keeper)
+        was_missing = self._restore_model_file(model, keeper)
         # Barrier: change the folder only after all workers are ready.
         distribution.sum_over_workers(self.strategy, 0.0)
         self._on_chief(lambda: self._write_start(is_reported))
         if not is_trained:
-            self._fit(model, stream, validation, keeper, progress, [logger, guard, *others])
-        if was_missing or not is_reported:
-            model_file.average(model, validation)
+            self._fit(model, stream, validation, callbacks)
+        if training.average is not None and (was_missing or not is_reported):
+            self._average(model, validation)
         if is_reported:
             return {name: value for name, value in report.items() if name != "earlier"}
         return self._report(time.perf_counter() - started, model, stream, keeper, logger)
@@ -182,7 +184,8 @@ class Trainer:
 
     @property
     def _missing_tokenizers(self):
-        return self.run.missing_tokenizers(self.recipe.vocabulary.joint)
+        files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
+        return [file for file in files if not file.is_file()]
 
     def _check_folder(self):
         self.run.check()
@@ -198,8 +201,13 @@ class Trainer:
                 f"{str(self.run.recipe_file)!r} is missing, but the folder holds a model or "
                 "checkpoints. Restore a copy, or start again with `--no-resume`."
             )
-        if self._resumes:
-            self.run.check_tokenizers(self.recipe.vocabulary.joint)
+        missing, model_file = self._missing_tokenizers, self.run.model_file
+        # A missing tokenizer is trained again. Only a checkpoint can show whether it is the same.
+        if self._resumes and missing and model_file.is_file() and not self.checkpoints.last(1):
+            raise ValueError(
+                f"{', '.join(map(str, missing))} is missing, and no checkpoint is left. Restore a "
+                "copy, or start again with `--no-resume`."
+            )
         init_from = self.recipe.training.init_from
         if init_from is not None and pathlib.Path(init_from).resolve() == self.run.path.resolve():
             raise ValueError(
@@ -221,10 +229,6 @@ class Trainer:
                 "again."
             )
 
-    def _lock(self, stack):
-        self.run.lock(stack, self.print_fn)
-        self._check_folder()  # again, under the lock: another process may have changed it
-
     def _write_start(self, is_reported):
         """Writes manifest, tokenizers and recipe into the folder, just before the first update."""
         if not self._resumes:
@@ -245,49 +249,86 @@ class Trainer:
             self.print_fn(f"{replicas} replicas, {micro_batches} micro-batches on each")
         self.print_fn(f"{model.count_params():,} parameters")
 
-    def _callbacks(self, model, tokenizers, keeper, averaged, progress):
-        """The callbacks that translate and save, in order: each uses results of those before."""
+    def _callbacks_of_chief(self, model, tokenizers, stream, keeper):
+        """The callbacks that translate, save and show, in their order."""
         data, training, monitor = self.recipe.data, self.recipe.training, self.recipe.monitor
-        callbacks = [] if averaged is None else [averaged]
-        if self.is_chief and training.translation_sample is not None:
-            pairs = data.pairs("validation", self.data_folder)
-            sample = list(itertools.islice(pairs, training.translation_sample))
-            epochs = training.translation_epochs
-            search = {"max_source_tokens": data.max_length} | self.recipe.search
-            search |= {"beam_size": 1, "on_too_long": "split"}  # quick, and never an error
-            translator = Translator(model, *tokenizers, compiled=False, **search)
-            evaluator = TranslationEvaluator(
-                translator, sample, epochs, print_fn=self.print_fn, log_dir=self.run.logs
-            )
-            callbacks += [evaluator]
-        if self.is_chief:
-            best = (keeper.best() or {}).get(monitor)
-            callbacks += [
-                BestModel(self.run.model_file, monitor, best),
-                keras.callbacks.TensorBoard(self.run.logs, write_graph=False),
-                progress,
-            ]
-        return [*callbacks, keeper]  # last, because it may stop the run
+        best = (keeper.best() or {}).get(monitor)
+        callbacks = [
+            BestModel(self.run.model_file, monitor, best),
+            keras.callbacks.TensorBoard(self.run.logs, write_graph=False),
+            TrainingProgress(stream.report.batches_per_epoch),
+        ]
+        if training.translation_sample is None:
+            return callbacks
+        pairs = data.pairs("validation", self.data_folder)
+        sample = list(itertools.islice(pairs, training.translation_sample))
+        search = {"max_source_tokens": data.max_length} | self.recipe.search
+        search |= {"beam_size": 1, "on_too_long": "split"}  # quick, and never an error
+        evaluator = TranslationEvaluator(
+            Translator(model, *tokenizers, compiled=False, **search),
+            sample,
+            training.translation_epochs,
+            print_fn=self.print_fn,
+            log_dir=self.run.logs,
+        )
+        return [evaluator, *callbacks]
 
-    def _fit(self, model, stream, validation, keeper, progress, callbacks):
-        try:
-            with contextlib.ExitStack() as stack:
-                if self.is_chief:
-                    name = self.run.path.resolve().name
-                    trackers = stack.enter_context(tracker_callbacks(self.recipe, name))
-                    at = callbacks.index(keeper)  # the keeper may stop the run
-                    callbacks = [*callbacks[:at], *trackers, *callbacks[at:]]
-                model.fit(
-                    stream.dataset(counts_epochs=False),  # the keeper sets them
-                    epochs=self.recipe.training.epochs,
-                    validation_data=validation,
-                    callbacks=callbacks,
-                    verbose=0,
-                    shuffle=False,  # the stream shuffles
-                )
-        finally:
-            progress.close()
-            keeper.release()
+    def _fit(self, model, stream, validation, callbacks):
+        *others, keeper = callbacks
+        with contextlib.ExitStack() as stack:
+            stack.callback(keeper.release)
+            if self.is_chief:
+                stack.callback(others[-1].close)  # the progress bar
+                name = self.run.path.resolve().name
+                others += stack.enter_context(tracker_callbacks(self.recipe, name))
+            model.fit(
+                stream.dataset(counts_epochs=False),  # the keeper sets them
+                epochs=self.recipe.training.epochs,
+                validation_data=validation,
+                callbacks=[*others, keeper],
+                verbose=0,
+                shuffle=False,  # the stream shuffles
+            )
+
+    def _restore_model_file(self, model, keeper):
+        """Writes the model of the best epoch again if the file is missing; returns whether it was.
+
+        A collective: every worker must call it.
+        """
+        best, path = keeper.best(), self.run.model_file
+        is_missing = self.is_chief and not path.is_file()
+        if best is None or not distribution.sum_over_workers(self.strategy, float(is_missing)):
+            return False
+        kept = self.checkpoints.best(1)
+        # A checkpoint stores the epoch to resume at: one after the epoch that it was saved in.
+        if kept and read_metadata(kept[0])["epoch"] == best["epoch"] + 1:
+            arrays = ema_as_weights(read_checkpoint(kept[0])[0])
+            restore_model_state(model, arrays, parts=("model", "optimizer"))
+            self._save(model)
+            keeper.restore(model, print_fn=lambda line: None)
+            self.print_fn(f"{path} was missing and has been restored from {kept[0].name}.")
+        elif self.recipe.training.average is None:
+            raise ValueError(
+                f"{str(path)!r} is missing, and no checkpoint of epoch {best['epoch'] + 1} "
+                "is kept. Restore a copy, or start again with `--no-resume`."
+            )
+        return True
+
+    def _average(self, model, validation):
+        """Replaces the model by the average of the last epochs."""
+        number = self.recipe.training.average
+        paths = last_to_average(self.checkpoints, number)
+        average_into(model, paths)
+        names = ", ".join(path.name for path in paths)
+        self.print_fn(f"Averaged {names} (`average` is {number}).")
+        if validation is not None:
+            logs = model.evaluate(validation, verbose=0, return_dict=True)
+            self.print_fn(f"Validation loss {logs['loss']:.4f}")
+        self._save(model)
+
+    def _save(self, model):
+        if self.is_chief:
+            save_model(model, self.run.model_file)
 
     def _report(self, seconds, model, stream, keeper, logger):
         best = keeper.best() or {}

@@ -7,15 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.models.transformer import load_model
-from keras_transformer.runs.averaging import average_checkpoints, average_run, last_to_average
+from keras_transformer.runs.averaging import average_checkpoints, last_to_average
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
-from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.trainer import Trainer
 from tests.builders import assert_same_arrays, normal
 from tests.examples import examples
-from tests.runs import tiny_run
-from tests.session import made_once
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -72,80 +67,6 @@ def test_unequally_spaced_updates_are_not_averaged(tmp_path):
     assert [path.name[-7:-4] for path in last_to_average(folder, 4)] == ["450"]
 
 
-# One run with a moving average of the weights.
-
-MOMENTUM = 0.75
-PER_EPOCH = 10
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    recipe = tiny_run.recipe(ema_momentum=MOMENTUM, average=2)
-
-    def train(run):
-        Trainer(recipe, ".", run, print_fn=lambda line: None).train()
-
-    run = made_once(tmp_path_factory, "averaging", train)
-    assert list(tiny_run.checkpoints(run)) == list(range(1, 2 * PER_EPOCH + 1))
-    return run
-
-
-def moving_averages(run):
-    """{update: the moving averages}, computed with NumPy from the weights after every update."""
-    model = load_model(RunFolder(run).model_file)
-    averages = {}
-    for update, (arrays, _) in tiny_run.checkpoints(run).items():
-        weights = [w.astype("float64") for w in tiny_run.weights(arrays, model)]
-        before = averages.get(update - 1, weights)
-        pairs = zip(before, weights, strict=True)
-        averages[update] = [MOMENTUM * old + (1 - MOMENTUM) * new for old, new in pairs]
-    return averages
-
-
-def assert_close(actual, expected):
-    for one, other in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("asked", "updates"),
-    [
-        ({"last": 2}, [20, 10]),
-        ({"last": 4}, [20, 19, 18, 17]),
-        ({"best": 1}, None),
-    ],
-    ids=str,
-)
-def test_average_run_averages_the_moving_averages(run, tmp_path, asked, updates):
-    if updates is None:
-        rows = tiny_run.history(run)
-        best = min(range(2), key=lambda epoch: rows[epoch]["val_loss"])
-        updates = [PER_EPOCH * (best + 1)]
-    said = []
-    paths = average_run(run, tmp_path / "mean.keras", **asked, print_fn=said.append)
-    assert len(said) == (len(paths) == 4), "that they are no epochs"
-    assert [int(path.stem[-8:]) for path in paths] == updates
-    averages = moving_averages(run)
-    means = [np.mean(w, axis=0) for w in zip(*(averages[n] for n in updates), strict=True)]
-    assert_close(tiny_run.saved_weights(tmp_path / "mean.keras"), means)
-
-
-@pytest.mark.slow
-def test_recipe_with_average_averages_the_moving_averages_of_epochs(run):
-    averages = moving_averages(run)
-    means = [np.mean(w, axis=0) for w in zip(averages[10], averages[20], strict=True)]
-    assert_close(tiny_run.saved_weights(run / "model.keras"), means)
-
-
-@pytest.mark.slow
-def test_average_belongs_to_its_run_by_any_spelling_of_its_path(run):
-    """`--no-resume` deletes what belongs to the run."""
-    folder = RunFolder(run)
-    average_run(run, folder.checkpoints / ".." / "averaged.keras", last=2)
-    assert "averaged.keras" in folder.owned_files()
-
-
 def test_average_is_the_mean_of_floats_and_the_newest_of_others(tmp_path):
     folder = CheckpointFolder(tmp_path)
     saved = [
@@ -177,46 +98,33 @@ def test_average_is_taken_in_float64(tmp_path):
     assert average_checkpoints(folder.last(3))["model/a"] == np.float32((2**24 + 2) / 3)
 
 
-@pytest.mark.parametrize(
-    ("other", "error"),
-    [
-        ({"model/a": np.zeros(2)}, r"model/b is float64 \[3\] in .*1.npz, and missing in .*2.npz"),
-        (
-            {"model/a": np.zeros(2), "model/b": np.zeros(3), "model/c": np.zeros(3)},
-            "model/c is missing in .*1.npz, and float64",
-        ),
-        (
-            {"model/a": np.zeros(2), "model/b": np.zeros((3, 1))},
-            r"model/b is float64 \[3\] in .*, and float64 \[3, 1\] in",
-        ),
-    ],
-)
-def test_checkpoints_of_different_models_are_not_averaged(tmp_path, other, error):
+A, B, INT8 = np.zeros(2), np.zeros(3), np.zeros(2, "int8")
+REFUSED = {
+    "missing": (
+        {"a": A, "b": B},
+        {"a": A},
+        r"b is float64 \[3\] in .*1.npz, and missing in .*2",
+    ),
+    "new": ({"a": A}, {"a": A, "c": B}, "c is missing in .*1.npz, and float64"),
+    "shape": ({"b": B}, {"b": B[None]}, r"b is float64 \[3\] in .*, and float64 \[1, 3\] in"),
+    # The mean of int8 without its scales, or of two factors, is not the mean of the weights.
+    "int8": ({"a": INT8}, {"a": INT8}, "int8 or LoRA.*before `quantize`"),
+    "LoRA": (
+        {"q/lora_kernel_a": A},
+        {"q/lora_kernel_a": A},
+        "int8 or LoRA.*: model/q/lora",
+    ),
+    "nothing": ({}, {}, "Received: paths=.*prefix='model/'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_checkpoints_without_a_mean_are_refused(tmp_path, case):
+    *saved, error = REFUSED[case]
     folder = CheckpointFolder(tmp_path)
-    folder.save(1, {"model/a": np.zeros(2), "model/b": np.zeros(3)}, {})
-    folder.save(2, other, {})
+    for step, arrays in enumerate(saved, start=1):
+        folder.save(step, {f"model/{name}": array for name, array in arrays.items()}, {})
     with pytest.raises(ValueError, match=error):
         average_checkpoints(folder.last(2))
-
-
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("model/query/kernel", np.zeros((2, 2), "int8")),
-        ("model/query/lora_kernel_a", np.zeros((2, 2), "float32")),
-    ],
-)
-def test_weights_whose_arrays_have_no_mean_are_refused(tmp_path, name, array):
-    """The mean of int8 without its scales, or of two factors, is not the mean of the weights."""
-    folder = CheckpointFolder(tmp_path)
-    for step in (1, 2):
-        folder.save(step, {name: array + step, "model/bias": np.zeros(2)}, {})
-    with pytest.raises(ValueError, match=f"int8 or LoRA.*Received: {name}.*before `quantize`"):
-        average_checkpoints(folder.last(2))
-
-
-def test_average_of_nothing_is_rejected(tmp_path):
-    path = CheckpointFolder(tmp_path).save(1, {"model/a": np.zeros(2)}, {})
-    for paths, prefix in [([], "model/"), ([path], "weights/")]:
-        with pytest.raises(ValueError, match="Received: paths="):
-            average_checkpoints(paths, prefix)
+    with pytest.raises(ValueError, match=r"Received: paths=\[\]"):
+        average_checkpoints([])

@@ -3,8 +3,7 @@
 import itertools
 import json
 import shutil
-import signal
-import socket
+import subprocess
 from types import SimpleNamespace
 
 import keras
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.runs.recipe import Recipe
+from tests.processes import Popen
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
@@ -21,9 +21,11 @@ if keras.backend.backend() == "tensorflow":
     from keras_transformer import Tokenizer, Transformer
     from keras_transformer.data import MarianTokenizer
     from keras_transformer.data.sentencepiece_proto import ModelProto
-    from keras_transformer.runs import RunFolder, device_check, doctor
+    from keras_transformer.runs import RunFolder, device_check, doctor, workers
     from keras_transformer.runs.trainer import Trainer
     from tests.importing import opus_models
+
+    MEMORY, LEARNING = doctor._Checks.memory, doctor._Checks.learning
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -76,19 +78,10 @@ def here(monkeypatch):
 
 
 @pytest.fixture
-def without_memory(monkeypatch):
-    """Skips a check that trains, to save time."""
-    monkeypatch.setattr(doctor._Checks, "memory", lambda self: (True, ""))
-
-
-@pytest.fixture
-def without_learning(monkeypatch):
-    monkeypatch.setattr(doctor._Checks, "learning", lambda self: (True, ""))
-
-
-@pytest.fixture
-def untrained(without_memory, without_learning):
-    """Skips both checks that train."""
+def untrained(monkeypatch):
+    """Skips the checks that train, to save time."""
+    for name in ("memory", "learning"):
+        monkeypatch.setattr(doctor._Checks, name, lambda self: (True, ""))
 
 
 def verdicts(recipe, folder, **options):
@@ -106,64 +99,35 @@ def only_fails(name, not_run=()):
     return {check: None if check in not_run else check != name for check in CHECKS}
 
 
-@pytest.fixture(scope="module")
-def healthy(folder):
-    """The findings of a healthy recipe, the printed lines, and the shapes of trained batches."""
-    shapes, said = [], []
-    fit = Transformer.fit
+@pytest.mark.long
+def test_healthy_recipe_passes_every_check(folder, tmp_path, monkeypatch):
+    """Memory is tried on the largest batch, and on that with the longest sentence."""
+    said, tried, fit = [], [], Transformer.fit
 
     def recording_fit(model, dataset, **options):
-        shapes.extend(
-            [tuple(side.shape) for side in inputs.values()] for inputs, _, _ in iter(dataset)
-        )
+        tried.extend([side.shape for side in inputs.values()] for inputs, _, _ in iter(dataset))
         return fit(model, dataset, **options)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Transformer, "fit", recording_fit)
-        findings = doctor.run_checks(recipe(), folder, folder / "run", print_fn=said.append)
-    return SimpleNamespace(findings=findings, said=said, shapes=shapes)
-
-
-@pytest.mark.long
-def test_healthy_recipe_passes_every_check(healthy):
-    assert [(f.name, f.passed) for f in healthy.findings] == [(name, True) for name in CHECKS], (
-        healthy.said
-    )
-
-
-@pytest.mark.long
-def test_each_finding_is_one_line(healthy):
-    assert len(healthy.said) == len(CHECKS)
-    for line, finding in zip(healthy.said, healthy.findings, strict=True):
+    monkeypatch.setattr(Transformer, "fit", recording_fit)
+    starts_fast = SimpleNamespace(**vars(subprocess) | {"Popen": Popen})
+    monkeypatch.setattr(device_check, "subprocess", starts_fast)
+    findings = doctor.run_checks(recipe(), folder, folder / "run", print_fn=said.append)
+    assert [(f.name, f.passed) for f in findings] == [(name, True) for name in CHECKS], said
+    for line, finding in zip(said, findings, strict=True):
         assert line.startswith(f"✓ {finding.name} ") and finding.detail in line
         assert "\n" not in line
+    assert names(folder) == ["train.tsv"], "nothing is written into the run folder"
 
-
-@pytest.mark.long
-def test_nothing_is_written_into_the_run_folder(healthy, folder):
-    assert [path.name for path in folder.iterdir()] == ["train.tsv"]
-
-
-@pytest.mark.long
-def test_memory_is_tried_on_the_largest_batch_and_on_the_longest_sentence(
-    healthy, folder, tmp_path
-):
     trainer = Trainer(recipe(), folder, tmp_path, print_fn=lambda line: None)
     tokenizers = trainer.tokenizers()
     shapes = [
-        [tuple(side.shape) for side in inputs.values()]
+        [side.shape for side in inputs.values()]
         for inputs, _, _ in trainer.stream(tokenizers).dataset()
     ]
-    tried = healthy.shapes[:2]  # the batches of `learning` follow
+    sides = zip(tokenizers, zip(*healthy_pairs(), strict=True), strict=True)
+    longest = max(len(tokenizer.tokenize(line)) + 1 for tokenizer, side in sides for line in side)
     assert slots(tried[0]) == max(map(slots, shapes))
-    lengths = [
-        [
-            len(tokenizer.tokenize(line)) + 1
-            for tokenizer, line in zip(tokenizers, pair, strict=True)
-        ]
-        for pair in healthy_pairs()
-    ]
-    assert max(width for _, width in tried[1]) == np.max(lengths)
+    assert max(width for _, width in tried[1]) == longest
     assert slots(tried[1]) < slots(tried[0]), "two batches, or this shows nothing"
 
 
@@ -292,19 +256,9 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.fixture
-def five_minutes():
-    """Ends the test by an error instead of waiting with TensorFlow for as long as an hour."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.alarm(300)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def test_missing_worker_fails_devices_within_the_timeout(folder, monkeypatch, five_minutes):
+def test_missing_worker_fails_devices_within_the_timeout(folder, monkeypatch):
     """A real check of the devices, which gives up after its timeout."""
-    mine, dead = free_ports(2)
+    mine, dead = workers._free_ports(2)
     cluster = {"worker": [f"127.0.0.1:{mine}", f"127.0.0.1:{dead}"]}
     task = {"type": "worker", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
@@ -315,40 +269,27 @@ def test_missing_worker_fails_devices_within_the_timeout(folder, monkeypatch, fi
     assert "within 5 s" in findings[0].detail
 
 
-def free_ports(number):
-    """Unused ports of this machine."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [server.getsockname()[1] for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
-
-
 def test_device_that_does_not_exist_fails_devices(here, folder):
     passed, details = verdicts(recipe(training={"devices": ["GPU:77"]}), folder)
     assert passed == only_fails("devices", not_run=["memory", "learning"])
     assert "GPU:77" in details["devices"]
 
 
-@pytest.mark.long
-def test_batch_that_does_not_fit_fails_memory(here, without_learning, folder, healthy, monkeypatch):
-    fit, largest = Transformer.fit, max(map(slots, healthy.shapes))
+def test_batch_that_does_not_fit_fails_memory(here, untrained, folder, monkeypatch):
+    def fit(*args, **options):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
-    def small_machine(model, dataset, **options):
-        ((inputs, _, _),) = dataset
-        if slots(side.shape for side in inputs.values()) == largest:
-            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-        return fit(model, dataset, **options)
-
-    monkeypatch.setattr(Transformer, "fit", small_machine)
+    monkeypatch.setattr(doctor._Checks, "memory", MEMORY)
+    monkeypatch.setattr(Transformer, "fit", fit)
     passed, details = verdicts(recipe(), folder)
     assert passed == only_fails("memory")
     assert "micro_batch_tokens" in details["memory"]
 
 
 @pytest.mark.long
-def test_recipe_that_cannot_learn_fails_learning(here, without_memory, folder):
+def test_recipe_that_cannot_learn_fails_learning(here, untrained, folder, monkeypatch):
     """Smoothing of 0.999: the minimum of the cross-entropy is almost ln V."""
+    monkeypatch.setattr(doctor._Checks, "learning", LEARNING)
     passed, details = verdicts(recipe(training={"label_smoothing": 0.999}), folder)
     assert passed == only_fails("learning"), details
 

@@ -103,12 +103,6 @@ def test_reset_deletes_what_the_run_made_and_nothing_else(tmp_path):
     run.check()  # still a run folder
 
 
-def test_reset_of_a_run_alone_leaves_only_the_manifest(tmp_path):
-    run = RunFolder(make(tmp_path, RUN))
-    run.reset()
-    assert list(tree(tmp_path)) == ["run.json"]
-
-
 def test_reset_follows_no_names_and_links_out_of_the_folder(tmp_path):
     manifest = {"made_by": "keras_transformer", "files": ["../notes.txt", "..", "curves.png"]}
     make(tmp_path, {"notes.txt": "mine", "disk/checkpoint-00000001.npz": "", "disk/a.txt": "mine"})

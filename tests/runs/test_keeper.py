@@ -12,10 +12,10 @@ from keras_transformer import Tokenizer, make_dataset
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.keeper import RunKeeper
+from tests.builders import assert_same_arrays
 from tests.examples import examples
 from tests.runs import tiny_run
 from tests.runs.test_kept_fit import BATCH, PAIRS, At, Killed, compiled, kill
-from tests.session import made_once
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -66,34 +66,20 @@ RECIPE = tiny_run.recipe(
 )
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """An uninterrupted run."""
-    return made_once(
-        tmp_path_factory, "keeper", lambda run: tiny_run.WatchedTrainer(RECIPE, run).train()
-    )
-
-
 @pytest.mark.long
-def test_run_ends_where_plain_early_stopping_does(run):
+def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(tmp_path):
+    """Early stopping, averaged weights, dropout and kept checkpoints are bit-identical."""
+    run, again = tmp_path / "whole", tmp_path / "run"
+    tiny_run.WatchedTrainer(RECIPE, run).train()
     values = [row["val_loss"] for row in tiny_run.history(run)]
     assert len(values) == epochs_until_stop([*values, math.inf], 1, float.__lt__) < 12
-
-
-@pytest.mark.long
-def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(run, tmp_path):
-    """Early stopping, averaged weights, dropout and kept checkpoints are bit-identical."""
     saved = tiny_run.checkpoints(run)
     updates = max(saved)
-    epochs = len(tiny_run.history(run))
-    per_epoch = updates // epochs
-    again = tmp_path / "run"
-    # In the last epoch but one; at its last batch, so that the epoch is finished first; and near
-    # the end, where an extra checkpoint would displace one of those that are averaged.
-    last = updates - per_epoch
+    per_epoch = updates // len(values)
+    # At the last batch of an epoch, so that the epoch is finished first; and near the end, where
+    # an extra checkpoint would displace one of those that are averaged.
     late = next(n for n in (updates - 1, updates - 2) if n % EVERY)
-    told = {last - 4: signal.SIGTERM, last: signal.SIGINT, late: signal.SIGTERM}
-    for update, number in told.items():
+    for update, number in ((updates - per_epoch, signal.SIGINT), (late, signal.SIGTERM)):
         handlers = [signal.getsignal(number) for number in signal.Signals]
         stop = tiny_run.AtUpdate(update, lambda model, number=number: signal.raise_signal(number))
         with pytest.raises(TrainingInterrupted) as caught:
@@ -101,8 +87,7 @@ def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(run, tmp_pat
         assert caught.value.signal == number
         stopped = tiny_run.checkpoints(again)
         assert max(stopped) == update
-        is_due = update % EVERY == 0 or update % per_epoch == 0
-        assert (stopped[update][1]["kinds"] == ["stop"]) == (not is_due)
+        assert (stopped[update][1]["kinds"] == ["stop"]) == (update == late)
         assert [signal.getsignal(number) for number in signal.Signals] == handlers
         assert len(tiny_run.history(again)) == update // per_epoch, "each epoch once"
     tiny_run.WatchedTrainer(RECIPE, again).train()
@@ -110,8 +95,7 @@ def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(run, tmp_pat
     resumed = tiny_run.checkpoints(again)
     assert list(resumed) == list(saved)
     for update, (arrays, metadata) in saved.items():
-        assert list(resumed[update][0]) == list(arrays)
-        tiny_run.assert_equal(resumed[update][0].values(), arrays.values())
+        assert_same_arrays(resumed[update][0], arrays)
         assert resumed[update][1]["score"] == metadata["score"]
     models = [tiny_run.saved_weights(folder / "model.keras") for folder in (run, again)]
     tiny_run.assert_equal(*models)
@@ -134,11 +118,11 @@ def test_second_signal_stops_the_run_immediately():
 
 
 @pytest.mark.parametrize("name", ["every", "patience"])
-def test_number_below_1_is_refused(name):
+@pytest.mark.parametrize("number", [0, -3])
+def test_number_below_1_is_refused(name, number):
     stream = object.__new__(BatchStream)  # not read
-    for number in (0, -3):
-        with pytest.raises(ValueError, match=f"`{name}` must be at least 1.*{name}={number}"):
-            RunKeeper("unused", stream, **{name: number})
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1.*{name}={number}"):
+        RunKeeper("unused", stream, **{name: number})
 
 
 def fit(model, dataset, keeper, *others, **options):

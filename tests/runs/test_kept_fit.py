@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 
 import keras
@@ -13,11 +12,17 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.runs import (
     CheckpointFolder,
+    RunFolder,
     RunInUseError,
+    StopOnNonFiniteLoss,
     TrainingInterrupted,
 )
+from keras_transformer.runs.callbacks import NonFiniteLossError
+from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.training import model_state
+from keras_transformer.training.callbacks import BestModel
 from tests.builders import ROOT, assert_same_arrays
+from tests.processes import run
 
 PAIRS = kt.number_names("train", 90)
 EPOCHS, BATCHES = 3, 4
@@ -47,6 +52,15 @@ def functional(width=8):
     logits = keras.layers.Dense(320, name="logits")(x)
     inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
     return keras.Model(inputs, logits, name="plain")
+
+
+def in_float16():
+    """A loss-scaling optimizer wraps its optimizer, and its variables have other names."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        return functional()
+    finally:
+        keras.config.set_dtype_policy("float32")
 
 
 class Subclassed(keras.Model):
@@ -94,11 +108,18 @@ def without_metrics(state):
 
 
 class At(keras.callbacks.Callback):
-    """Calls a function after some batch, counted over all epochs of this `fit` from 1."""
+    """Calls a function after some batch, counted over all epochs of this `fit` from 1.
+
+    Batch 0: when the training begins.
+    """
 
     def __init__(self, batch, function):
         super().__init__()
         self._left, self._function = batch, function
+
+    def on_train_begin(self, logs=None):
+        if self._left == 0:
+            self._function()
 
     def on_train_batch_end(self, batch, logs=None):
         self._left -= bool(logs)
@@ -114,10 +135,10 @@ def kill():
     raise Killed
 
 
-def kept_fit(model, dataset, folder, *others, epochs=EPOCHS, **options):
+def kept_fit(model, dataset, folder, *others, before=(), epochs=EPOCHS, **options):
     lines = []
     keeper = kt.RunKeeper(folder, dataset, every=2, print_fn=lines.append, **options)
-    callbacks = [kt.TrainingLogger(dataset), keeper, *others]
+    callbacks = [*before, kt.TrainingLogger(dataset), keeper, *others]
     history = model.fit(dataset, epochs=epochs, verbose=0, shuffle=False, callbacks=callbacks)
     return history, lines
 
@@ -139,8 +160,9 @@ def outcome(model, folder, history):
         (functional, {}, [1, 3, 5]),
         (Subclassed, {}, [7]),
         pytest.param(functional, {"steps_per_execution": 2}, [1, 1, 2], marks=pytest.mark.long),
+        pytest.param(in_float16, {}, [6], marks=pytest.mark.long),
     ],
-    ids=["functional", "not built", "two steps per execution"],
+    ids=["functional", "not built", "two steps per execution", "loss scaling"],
 )
 def test_killed_fit_ends_as_one_that_was_never_killed(make, options, kills, dataset, tmp_path):
     """Every process begins with other random weights, and goes on from the folder alone."""
@@ -204,27 +226,34 @@ def test_callback_that_stops_within_an_epoch_is_resumed_there(dataset, tmp_path)
     kept_fit(whole, dataset, tmp_path / "whole")
     model = compiled()
 
-    class Stop(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if self.model.optimizer.iterations == 7:
-                self.model.stop_training = True
+    def stop():
+        model.stop_training = True
 
     folder = tmp_path / "stopped"
-    if keras.backend.backend() != "jax":  # there, a callback does not see the iterations
-        keeper = kt.RunKeeper(folder, dataset, every=2, print_fn=lambda line: None)
-        model.fit(dataset, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[Stop(), keeper])
-        assert CheckpointFolder(folder / "checkpoints").newest()[2]["batch"] == 3
-        # One keeper for two calls of `fit`.
-        model.fit(dataset, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[keeper])
-        assert_same_state(model_state(model), model_state(whole))
+    keeper = kt.RunKeeper(folder, dataset, every=2, print_fn=lambda line: None)
+    model.fit(dataset, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[At(7, stop), keeper])
+    assert CheckpointFolder(folder / "checkpoints").newest()[2]["batch"] == 3
+    # One keeper for two calls of `fit`.
+    model.fit(dataset, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[keeper])
+    assert_same_state(model_state(model), model_state(whole))
 
 
 def test_patience_counts_over_interruptions(dataset, tmp_path):
+    """The second epoch is the best; each `fit` is killed after the next one."""
+    values = [3.0, 2.0, 2.5, 2.25, 2.75, 1.0]
+
+    class Value(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["value"] = values[epoch]
+
+    arguments = {"before": [Value()], "monitor": "value", "patience": 3, "epochs": len(values)}
     for seed in (1, 2):
-        arguments = {"monitor": "padding_efficiency", "patience": 1, "epochs": 5}
+        with pytest.raises(Killed):
+            kept_fit(compiled(seed=seed), dataset, tmp_path, At(BATCHES + 1, kill), **arguments)
+    for seed in (3, 4):
         history, lines = kept_fit(compiled(seed=seed), dataset, tmp_path, **arguments)
-        assert history.epoch == [0, 1] or len(history.epoch) < 5
-    assert lines[0].startswith("This run is finished")
+        assert history.history["value"] == values[:5]
+    assert lines == ["This run is finished: 5 epochs, 20 updates."]
 
 
 def test_two_keepers_of_two_folders_keep_two_trainings(dataset, tmp_path):
@@ -242,24 +271,57 @@ def test_two_keepers_of_two_folders_keep_two_trainings(dataset, tmp_path):
         kept_fit(model, dataset, tmp_path / "a", kt.RunKeeper(tmp_path / "b", dataset))
 
 
-@pytest.mark.slow
-@pytest.mark.slow_on_jax
 def test_history_of_an_interrupted_epoch_is_that_of_the_whole_epoch(dataset, tmp_path):
     """`gradient_norm` is the mean of all updates, also of those before the kill."""
-    norms = []
 
     class Norms(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if logs:
-                norms.append(float(logs["gradient_norm"]))
+                logs["gradient_norm"] = float(2**batch)
 
-    folder = tmp_path / "killed"
-    with pytest.raises(Killed):
-        kept_fit(compiled(transformer), dataset, folder, Norms(), At(3, kill), epochs=1)
-    del norms[2:]  # the third update is repeated
-    history, _ = kept_fit(compiled(transformer, 2), dataset, folder, Norms(), epochs=1)
-    assert len(norms) == BATCHES
-    np.testing.assert_allclose(history.history["gradient_norm"], [np.mean(norms)], rtol=1e-6)
+    for seed, others in ((1, [At(3, kill)]), (2, [])):
+        with pytest.raises(Killed) if others else contextlib.nullcontext():
+            history, _ = kept_fit(
+                compiled(seed=seed), dataset, tmp_path, *others, before=[Norms()], epochs=1
+            )
+    assert history.history["gradient_norm"] == [(1 + 2 + 4 + 8) / BATCHES]
+
+
+@pytest.mark.tensorflow_only
+@pytest.mark.parametrize(
+    "batch, is_validated, problem, at",
+    [
+        (2, True, " not finite", 2),  # found by the save
+        (3, True, "loss nan", 4),  # found by the next batch
+        (BATCHES, True, "val_loss nan", BATCHES),
+        (BATCHES, False, " not finite", BATCHES),
+    ],
+)
+def test_weights_that_are_not_finite_are_never_saved(
+    batch, is_validated, problem, at, dataset, tmp_path
+):
+    model, best = compiled(), tmp_path / "best.keras"
+
+    def poison():
+        variable = model.trainable_variables[-1]
+        variable.assign(np.full(variable.shape, np.nan))
+
+    checkpoints = CheckpointFolder(tmp_path / "checkpoints")
+    guard = StopOnNonFiniteLoss(dataset.stream, checkpoints)
+    keeper = kt.RunKeeper(tmp_path, dataset, every=2, guard=guard, checkpoints=checkpoints)
+    callbacks = [At(batch, poison), guard, BestModel(best, "loss"), keeper]
+    validation = {"validation_data": dataset} if is_validated else {}
+    with pytest.raises(NonFiniteLossError) as caught:
+        model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks, **validation)
+    assert not best.exists()
+    (saved,) = checkpoints.last(1)
+    arrays, metadata = read_checkpoint(saved)
+    assert metadata["step"] == (0 if batch == 2 else 2)
+    assert all(np.isfinite(array).all() for array in arrays.values())
+    message = str(caught.value)
+    assert f"{problem} at update {at} (epoch 1, batch {at})" in message
+    lines = ", ".join(str(row + 1) for row in sorted(dataset.stream.batches(0)[at - 1]))
+    assert f"the training pairs on lines {lines}. The last good checkpoint is {saved}." in message
 
 
 def adam(rate=0.05, **options):
@@ -304,16 +366,24 @@ CHANGED = {
 
 
 def kept_training(training, dataset, folder, **attributes):
+    """Ends by `Killed` where the training would begin; returns what was printed."""
     make, optimizer, loss = training
     model = compiled(make, optimizer=optimizer(), loss=loss())
     for name, value in attributes.items():
         setattr(model, name, value)
-    return kept_fit(model, dataset, folder, epochs=1)
+    lines = []
+    keeper = kt.RunKeeper(folder, dataset, print_fn=lines.append)
+    callbacks = [keeper, At(0, kill)]
+    try:
+        model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+    except Killed:
+        keeper.release()
+    return lines
 
 
 @pytest.fixture(scope="module")
 def kept(tokenizer, tmp_path_factory):
-    """One epoch of `PLAIN`; the dataset of it."""
+    """A dataset, and a folder with the first checkpoint of `PLAIN`."""
     folder = tmp_path_factory.mktemp("plain")
     dataset, _ = kt.make_dataset(PAIRS, tokenizer, **BATCH)
     kept_training(PLAIN, dataset, folder)
@@ -346,16 +416,19 @@ def test_schedule_r_drop_and_parts_of_a_model_without_config_count(kept, tmp_pat
 
 
 @pytest.mark.slow_on_jax
-def test_what_is_no_other_training_is_resumed(kept):
-    """How the update is computed, and a rate that is a number: the checkpoint holds it."""
-    dataset, folder = kept
-    for training, attributes in (
+@pytest.mark.parametrize(
+    "training, attributes",
+    [
         (PLAIN, {}),
         ((transformer, adam(0.01), PLAIN[2]), {}),
         (PLAIN, {"fused_loss": False, "accumulation_steps": 2}),
-    ):
-        _, lines = kept_training(training, dataset, folder, **attributes)
-        assert lines == [f"This run is finished: 1 epochs, {BATCHES} updates."]
+    ],
+    ids=["the same", "rate", "computation"],
+)
+def test_what_is_no_other_training_is_resumed(training, attributes, kept):
+    """How the update is computed, and a rate that is a number: the checkpoint holds it."""
+    lines = kept_training(training, *kept, **attributes)
+    assert lines == ["Resuming after 0 updates, at epoch 1, batch 1."]
 
 
 @contextlib.contextmanager
@@ -407,8 +480,6 @@ def test_what_does_not_fit_is_refused(dataset, tokenizer, tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="no locks")
 def test_folder_in_use_is_refused(dataset, tmp_path):
-    from keras_transformer.runs import RunFolder
-
     with RunFolder(tmp_path).locked(), pytest.raises(RunInUseError):
         kept_fit(compiled(), dataset, tmp_path)
 
@@ -447,16 +518,16 @@ def test_killed_process_goes_on_where_it_was(tmp_path):
 
     folders = [tmp_path / name for name in ("whole", "killed")]
 
-    def run(*calls):
+    def call(*calls):
         code = SCRIPT + "\n".join(calls)
         command = [sys.executable, "-c", code, str(tmp_path / "numbers.model")]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
+        return run(command, env=environment, capture_output=True, text=True)
 
     whole, killed = map(str, folders)
-    ran = run(f"train({killed!r}, seed=1, killed_at=5)")
+    ran = call(f"train({killed!r}, seed=1, killed_at=5)")
     assert ran.returncode == -signal.SIGKILL, ran.stderr
-    resumed = run(f"train({killed!r}, seed=2)", f"train({whole!r}, seed=1)")
+    resumed = call(f"train({killed!r}, seed=2)", f"train({whole!r}, seed=1)")
     assert resumed.returncode == 0, resumed.stderr
     first, *lines = resumed.stdout.splitlines()
     assert first == "Resuming after 4 updates, at epoch 1, batch 5."

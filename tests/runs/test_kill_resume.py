@@ -1,23 +1,25 @@
 """A run that is killed and resumed ends bit-identical to a run that is never killed."""
 
-import subprocess
 import sys
 
 import pytest
 
+from tests import processes
 from tests.builders import ROOT
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 
 @pytest.mark.long
-def test_run_killed_at_eight_points_ends_bit_for_bit_as_the_one_never_killed():
+def test_run_killed_at_eight_points_ends_bit_for_bit_as_the_one_never_killed(monkeypatch, capsys):
     """The benchmark's first run; `--runs 20` also kills 20 runs at random moments."""
-    ran = subprocess.run(
-        [sys.executable, "benchmarks/kill_resume.py", "--runs", "0"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "1 of 1 runs are bit-identical" in ran.stdout
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import kill_resume
+
+    monkeypatch.setattr(kill_resume, "subprocess", processes)
+    monkeypatch.setattr(sys, "argv", ["kill_resume.py", "--runs", "0"])
+    with pytest.raises(SystemExit) as ended:
+        kill_resume.main()
+    printed = capsys.readouterr().out
+    assert not ended.value.code, ended.value.code
+    assert "1 of 1 runs are bit-identical" in printed, printed

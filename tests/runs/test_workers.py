@@ -2,7 +2,6 @@
 
 import collections
 import json
-import subprocess
 import sys
 import time
 
@@ -13,9 +12,10 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli import app
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.runs import workers
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.recipe import Recipe
-from keras_transformer.runs.workers import start_workers
+from tests import processes
 from tests.builders import ROOT
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -52,6 +52,13 @@ def command(folder, run, recipe):
     return [sys.executable, "-m", "tests.runs.recording_worker", str(folder / run), *words]
 
 
+def start(folder, run, **files):
+    """Starts two workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "subprocess", processes)
+        return workers.start_workers(command(folder, run, "workers.yaml"), 2, cwd=ROOT, **files)
+
+
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory):
     """A folder with the recipe for one worker and for several."""
@@ -66,7 +73,7 @@ def recipes(tmp_path_factory):
 def folder(recipes):
     """The recipes, and the run that one worker trains."""
     folder = recipes
-    subprocess.run(command(folder, "single", "single.yaml"), cwd=ROOT, check=True)
+    processes.run(command(folder, "single", "single.yaml"), cwd=ROOT, check=True)
     return folder
 
 
@@ -88,9 +95,9 @@ def assert_same_run(folder, run):
         np.testing.assert_allclose(found[path], value, atol=1e-4)
 
 
-def seen(folder, run, workers):
+def seen(folder, run, number):
     """For each update, the pairs that all workers together received."""
-    lines = [(folder / f"{run}.{worker}").read_text().splitlines() for worker in range(workers)]
+    lines = [(folder / f"{run}.{worker}").read_text().splitlines() for worker in range(number)]
     for parts in zip(*lines, strict=True):
         pairs = [tuple(map(tuple, pair)) for part in parts for pair in json.loads(part)]
         yield collections.Counter(pairs)
@@ -98,8 +105,7 @@ def seen(folder, run, workers):
 
 @pytest.mark.long
 def test_two_workers_train_the_run_of_one_and_see_each_pair_once_an_epoch(folder):
-    processes = start_workers(command(folder, "two", "workers.yaml"), 2, cwd=ROOT)
-    assert [process.wait(timeout=400) for process in processes] == [0, 0]
+    assert [worker.wait(timeout=400) for worker in start(folder, "two")] == [0, 0]
     assert_same_run(folder, "two")
     updates = list(seen(folder, "two", 2))
     assert updates == list(seen(folder, "single", 1)), "the same pairs in every update"
@@ -116,27 +122,27 @@ def test_two_workers_train_the_run_of_one_and_see_each_pair_once_an_epoch(folder
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("victim", [0, 1])
-def test_dead_worker_stops_the_other_and_a_restart_resumes(folder, victim):
-    run = f"killed_{victim}"
-    errors = folder / f"{run}.stderr"
-    with open(errors, "wb") as file:
-        processes = start_workers(command(folder, run, "workers.yaml"), 2, cwd=ROOT, stderr=file)
-    deadline = time.monotonic() + 300
-    checkpoints = CheckpointFolder(folder / run / "checkpoints")
-    while not checkpoints.last(1) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    processes[victim].kill()
-    processes[victim].wait()
-    assert processes[1 - victim].wait(timeout=SECONDS_TO_NOTICE) == 2
-    told = errors.read_text()
-    assert "worker was lost" in told and "start all workers again" in told
-    assert "Traceback" not in told
-    with open(errors, "wb") as file:
-        again = start_workers(command(folder, run, "workers.yaml"), 2, cwd=ROOT, stderr=file)
-    assert [process.wait(timeout=400) for process in again] == [0, 0], errors.read_text()
+def test_dead_worker_stops_the_other_and_a_restart_resumes(folder):
+    """First the second worker dies, and after the restart the first one."""
+    errors = folder / "killed.stderr"
+    for victim, step in ((1, 5), (0, 10), (None, None)):
+        with open(errors, "wb") as file:
+            started = start(folder, "killed", stderr=file)
+        if victim is None:
+            break
+        saved = folder / "killed" / "checkpoints" / f"checkpoint-{step:08d}.npz"
+        deadline = time.monotonic() + 300
+        while not saved.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        started[victim].kill()
+        started[victim].wait()
+        assert started[1 - victim].wait(timeout=SECONDS_TO_NOTICE) == 2
+        told = errors.read_text()
+        assert "worker was lost" in told and "start all workers again" in told
+        assert "Traceback" not in told
+    assert [worker.wait(timeout=400) for worker in started] == [0, 0], errors.read_text()
     assert "Resuming after" in errors.read_text()
-    assert_same_run(folder, run)
+    assert_same_run(folder, "killed")
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,13 @@ class WatchedTrainer(Trainer):
         super().__init__(recipe, ".", run, print_fn=lambda line: None)
         self._before, self._behind = before, behind
 
-    def _fit(self, model, stream, validation, keeper, progress, callbacks):
-        callbacks = [*self._before, *callbacks, *self._behind]
-        super()._fit(model, stream, validation, keeper, progress, callbacks)
+    def model(self, tokenizers, stream):
+        model = super().model(tokenizers, stream)
+        fit = model.fit
+        model.fit = lambda *data, callbacks, **options: fit(
+            *data, callbacks=[*self._before, *callbacks, *self._behind], **options
+        )
+        return model
 
 
 class AtUpdate(keras.callbacks.Callback):
