@@ -98,6 +98,9 @@ def _wait_for_request(connection):
         os.setsid()
     for own, file in enumerate(files):
         os.dup2(file, own)
+    # New ones: those of the first process may be of files, and cannot be reconfigured for a pipe.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)
     os.closerange(3, 1 << 10)
     os.chdir(request["cwd"])
     os.environ.clear()

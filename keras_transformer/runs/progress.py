@@ -46,34 +46,31 @@ class TrainingProgress(keras.callbacks.Callback):
     def __init__(self, batches):
         super().__init__()
         self._batches = batches
-        self._bar = None
         self._previous = {}
         self._is_first = True
+        self._column = BarColumn(max(BAR_WIDTHS))
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            self._column,
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[figures]}", markup=False),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            console=console,
+            transient=True,
+            refresh_per_second=4,
+            redirect_stdout=sys.stdout.isatty(),  # a file or pipe keeps its own output
+            disable=not is_interactive(),
+        )
+        self._task = self._bar.add_task("", total=batches, figures="")
 
     def close(self):
         """Removes the bar. Call it also where `fit` raises an error."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._bar.stop()
 
     # === Callback methods ===
 
     def on_train_begin(self, logs=None):
-        if is_interactive():
-            self._column = BarColumn(max(BAR_WIDTHS))
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                self._column,
-                MofNCompleteColumn(table_column=Column(no_wrap=True)),
-                TextColumn("{task.fields[figures]}", markup=False),
-                TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-                console=console,
-                transient=True,
-                refresh_per_second=4,
-                redirect_stdout=sys.stdout.isatty(),  # a file or pipe keeps its own output
-            )
-            self._task = self._bar.add_task("", total=self._batches, figures="")
-            self._bar.start()
+        self._bar.start()
 
     def on_train_end(self, logs=None):
         self.close()
@@ -87,7 +84,7 @@ class TrainingProgress(keras.callbacks.Callback):
         batch += 1
         if not logs:  # skipped: trained before the run was resumed
             self._start(batch)
-        elif self._bar is not None:
+        elif not self._bar.disable:
             self._move(batch, self._previous | logs)
         elif self._is_first or (self._earlier_updates + batch) % UPDATES_BETWEEN_LINES == 0:
             self._is_first = False
@@ -103,8 +100,7 @@ class TrainingProgress(keras.callbacks.Callback):
 
     def _start(self, batch):
         """Restarts the measurement of the remaining time at a batch of the epoch."""
-        if self._bar is not None:
-            self._bar.reset(self._task, completed=batch, description=self._epoch)
+        self._bar.reset(self._task, completed=batch, description=self._epoch)
 
     def _move(self, batch, logs):
         """Moves the bar, in the width that the figures leave."""

@@ -59,8 +59,7 @@ def print_fn(line):
 
 def refresh(progress):
     """Refreshes the bar, as its thread does four times a second."""
-    if progress._bar is not None:
-        progress._bar.refresh()
+    progress._bar.refresh()
 
 
 def epoch(progress, number, batches, logs=LOGS, end=EPOCH, said="."):
