@@ -32,7 +32,7 @@ BUDGETS = {
     "models": 600,
     "decoding": 1_970,
     "export": 525,
-    "runs": 2_590,
+    "runs": 2_500,
     "importing": 925,
     "serving": 1_210,
     "cli": 1_325,

@@ -117,6 +117,7 @@ NO_LINES = {
     },
     "importing/importer.py": {"open": "binary: a zip file", "splitlines": "the text of an error"},
     "importing/marian.py": {"read_text": "README and LICENSE, for their licence"},
+    "runs/lock.py": {"open": "the name of a process"},
     "runs/recipe.py": {"read_text": "YAML"},
     "runs/trainer.py": {"splitlines": "the text of a report"},
     "serving/libretranslate.py": {"split": "the text of a request"},

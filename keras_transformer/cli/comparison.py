@@ -78,7 +78,7 @@ def compare(
         from keras_transformer.runs.comparison import RunRecord
 
         check_arguments(runs, output, translate, translations)
-        records = [RunRecord.read(run) for run in runs]
+        records = [RunRecord(run) for run in runs]
         is_translated = translate or translations
         if is_translated:
             check_test_sets(records, source)

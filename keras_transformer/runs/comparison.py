@@ -4,8 +4,7 @@ Pure Python, so that a comparison needs no TensorFlow.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from keras_transformer import types
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -19,56 +18,41 @@ REPORTED = ("updates", "parameters", "tokens_per_second", "seconds")
 QUALITIES = ("loss", "accuracy", "perplexity", "bleu", "chrf")
 
 
-@dataclass(frozen=True)
 class RunRecord:
-    """What the files of a run say, without its model.
+    """What the files of a run say, without its model. It may be unfinished, or have no recipe.
 
     Args:
-        name: path of the folder, as given.
+        path: path of the run's folder.
+
+    Attributes:
+        name: the path, as given.
         settings: section to key to value, see `effective_settings`; `None` if the run has no
             recipe.
-        monitor: column that selects the best epoch.
         history: a row for each epoch.
         report: content of `report.json`.
+        best: the row of the best epoch; `{}` without any.
+        scores: name to value and signature of the scores that `evaluate` wrote.
+
+    Raises:
+        FileNotFoundError: if the folder holds neither a recipe nor a history.
     """
 
-    name: str
-    settings: dict[str, dict[str, Any]] | None
-    monitor: str
-    history: list[dict[str, float]]
-    report: dict[str, Any]
-
-    @classmethod
-    def read(cls, path: types.Path) -> Self:
-        """Reads a run's folder. The run may be unfinished, or have no recipe.
-
-        Raises:
-            FileNotFoundError: if the folder holds neither a recipe nor a history.
-        """
+    def __init__(self, path: types.Path) -> None:
         run = RunFolder(path)
         if not (run.recipe_file.is_file() or run.history_file.is_file()):
             raise FileNotFoundError(
                 f"There is no run in {str(path)!r}: it must hold {run.recipe_file.name} or "
                 f"{run.history_file.name}."
             )
-        history, report = run.history(), run.report()
-        recipe = run.recipe() if run.recipe_file.is_file() else None
-        if recipe is None:
-            is_validated = any("val_loss" in row for row in history)
-            monitor, settings = "val_loss" if is_validated else "loss", None
-        else:
-            monitor, settings = recipe.monitor, effective_settings(recipe)
-        return cls(str(path), settings, monitor, history, report)
-
-    @property
-    def best(self) -> dict[str, float]:
-        """The first row of the history with the best value of `monitor`; `{}` without any."""
-        return best_epoch(self.history, self.monitor) or {}
-
-    @property
-    def scores(self) -> dict[str, dict[str, Any]]:
-        """Name to value and signature of the scores that `evaluate` wrote."""
-        return {
+        self.name = str(path)
+        self.history, self.report = run.history(), run.report()
+        self.settings: dict[str, dict[str, Any]] | None = None
+        monitor = "val_loss" if any("val_loss" in row for row in self.history) else "loss"
+        if run.recipe_file.is_file():
+            recipe = run.recipe()
+            self.settings, monitor = effective_settings(recipe), recipe.monitor
+        self.best = best_epoch(self.history, monitor) or {}
+        self.scores = {
             name: score
             for name, score in self.report.items()
             if isinstance(score, dict) and {"value", "signature"} <= score.keys()

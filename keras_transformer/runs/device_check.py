@@ -80,25 +80,24 @@ def check_devices(distribution, devices, timeout):
     # Memory on demand: this process may already have allocated GPU memory.
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     command = [sys.executable, "-c", code, json.dumps([distribution, devices])]
-    deadline = time.monotonic() + timeout
-    unreached = cluster_addresses()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
         try:
-            while time.monotonic() < deadline:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    out, err = process.communicate(timeout=min(1.0, timeout))
-                    if out.strip():
-                        return json.loads(out.splitlines()[-1])
-                    last = err.decode(errors="replace").strip().rpartition("\n")[2]
-                    return False, f"ended with code {process.returncode}: {last}. {NCCL_ADVICE}"
-                unreached = [address for address in unreached if not _is_reachable(address)]
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            unreached = [address for address in cluster_addresses() if not _is_reachable(address)]
+            if not unreached:
+                return False, f"no result within {timeout:g} s. {NCCL_ADVICE}"
+            return False, (
+                f"no worker at {', '.join(unreached)} within {timeout:g} s: start `doctor` on all "
+                "workers at the same time, and open these ports in firewalls"
+            )
         finally:
             process.kill()
-    if unreached:
-        advice = "start `doctor` on all workers at the same time, and open these ports in firewalls"
-        return False, f"no worker at {', '.join(unreached)} within {timeout:g} s: {advice}"
-    return False, f"no result within {timeout:g} s. {NCCL_ADVICE}"
+    if out.strip():
+        return json.loads(out.splitlines()[-1])
+    last = err.decode(errors="replace").strip().rpartition("\n")[2]
+    return False, f"ended with code {process.returncode}: {last}. {NCCL_ADVICE}"
 
 
 def _is_reachable(address):

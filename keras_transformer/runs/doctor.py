@@ -145,7 +145,6 @@ class _Checks:
             files = run.tokenizer_files(recipe.vocabulary.joint)
             if all(file.is_file() for file in (run.recipe_file, *files)):
                 self.run_tokenizer_files = files
-        self.pairs_with_text = 0
         self.trainer = self.tokenizers = self.sample = self.stream = self.batches = None
 
     def devices(self):
@@ -157,10 +156,10 @@ class _Checks:
         return passed, detail
 
     def data(self):
-        self.sample = Sample(self.recipe.data.pairs("train", self.folders[0]))
-        self.pairs_with_text = sum(bool(s.strip() and t.strip()) for s, t in self.sample)
-        if not self.pairs_with_text:
+        sample = Sample(self.recipe.data.pairs("train", self.folders[0]))
+        if not sum(bool(source.strip() and target.strip()) for source, target in sample):
             return False, "`train` holds no pair with text on both sides"
+        self.sample = sample
         try:
             self.tokenizers = self._tokenizers()
         except Exception:
@@ -172,7 +171,7 @@ class _Checks:
         return True, detail, *report.warnings, *schedule, *self._long_references()
 
     def vocabulary(self):
-        _require(data=self.pairs_with_text)
+        _require(data=self.sample)
         tokenizers = self.tokenizers or self._tokenizers()  # again: `data` hides its error
         _require(data=self.stream)
         self.batches = _batch_statistics(self.stream)
