@@ -30,7 +30,7 @@ BUDGETS = {
     "data": 1_500,
     "training": 1_350,
     "models": 600,
-    "decoding": 1_970,
+    "decoding": 1_825,
     "export": 525,
     "runs": 2_500,
     "importing": 925,

@@ -10,7 +10,7 @@ from layer_types import report
 from layer_types.models import LAYER_TYPES, SCORES, make_model
 
 import keras_transformer as kt
-from keras_transformer.decoding.model_search import runtime_inputs, search_fixed, search_model
+from keras_transformer.decoding.model_search import runtime_inputs, search_model
 from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import ROOT, assert_close, padded_ids, randomize, to_numpy, token_inputs
 from tests.models.test_decode_step import check_beam_steps, decode
@@ -98,7 +98,7 @@ def test_searches_in_the_graph_and_compiled_find_the_same():
 
     @tf.function(autograph=False, jit_compile=True)
     def compiled(source):
-        return search_fixed(model, source, settings, runtime_values, 1, fixed_length=4)
+        return search_model(model, source, settings, runtime_values, fixed_length=4)
 
     found, expected = compiled(tf.constant(source)), in_graph(tf.constant(source))
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)

@@ -20,14 +20,19 @@ MOST_TOKENS = 64 * 128
 BATCH_SENTENCES = 256
 
 
-def batch_rows(lengths, batch_sentences, most_pairs=MOST_PAIRS):
+# As a graph: eagerly, its operations take longer than the search for one sentence.
+@tf.function(
+    input_signature=[tf.TensorSpec([None], tf.int64)] + 2 * [tf.TensorSpec([], tf.int64)],
+    autograph=False,
+)
+def batch_rows(lengths, batch_sentences, most_pairs):
     """Sorts rows by length and cuts them into batches of at most `MOST_TOKENS`.
 
     Args:
         lengths: int64 tensor `(B,)`, the length of each row.
         batch_sentences: int. Maximum number of rows of a batch.
-        most_pairs: int. Maximum of a batch's rows times the square of the longest. A single row may
-            exceed every limit.
+        most_pairs: int, such as `MOST_PAIRS`. Maximum of a batch's rows times the square of the
+            longest. A single row may exceed every limit.
 
     Returns:
         int32 `RaggedTensor` `(batches, None)`, the indices of the rows of each batch.
@@ -37,7 +42,7 @@ def batch_rows(lengths, batch_sentences, most_pairs=MOST_PAIRS):
 
     def add_batch(splits):
         longest = tf.maximum(lengths[splits[-1] :][:batch_sentences], 1)
-        most = tf.minimum(MOST_TOKENS // longest, tf.cast(most_pairs, tf.int64) // longest**2)
+        most = tf.minimum(MOST_TOKENS // longest, most_pairs // longest**2)
         sizes = tf.range(1, tf.size(longest, tf.int64) + 1)
         size = tf.maximum(tf.math.count_nonzero(sizes <= most, dtype=tf.int32), 1)
         return (tf.concat([splits, splits[-1:] + size], axis=0),)
@@ -49,14 +54,6 @@ def batch_rows(lengths, batch_sentences, most_pairs=MOST_PAIRS):
         shape_invariants=(tf.TensorShape([None]),),
     )
     return tf.RaggedTensor.from_row_splits(order, splits, validate=False)
-
-
-# Eagerly, its operations take longer than the search for one sentence.
-_batch_rows = tf.function(
-    batch_rows,
-    input_signature=[tf.TensorSpec([None], tf.int64)] + 2 * [tf.TensorSpec([], tf.int64)],
-    autograph=False,
-)
 
 
 def map_batches(function, columns, options, pad_token_id, specs):
@@ -74,7 +71,7 @@ def map_batches(function, columns, options, pad_token_id, specs):
         tuple of tensors `(B, ...)`.
     """
     lengths = tf.reduce_max([column.row_lengths() for column in columns], axis=0)
-    batches = batch_rows(lengths, BATCH_SENTENCES)
+    batches = batch_rows(lengths, BATCH_SENTENCES, MOST_PAIRS)
 
     def add_results(index, results):
         rows = batches[index]
@@ -115,7 +112,7 @@ def map_rows(function, columns, pad_token_id, batch_sentences, on_progress=None,
     lines = np.arange(len(lengths)) if lines is None else lines
     rows_left = np.bincount(lines)  # of each line
     results = [None] * len(lines)
-    batches = _batch_rows(tf.constant(lengths, tf.int64), batch_sentences, MOST_PAIRS)
+    batches = batch_rows(lengths, batch_sentences, MOST_PAIRS)
     for rows in batches.to_list():
         batch = [
             keras.utils.pad_sequences([c[row] for row in rows], padding="post", value=pad_token_id)

@@ -3,14 +3,13 @@
 Runs inside the TensorFlow graph. Depends on a step function only, not on a model.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.decoding.greedy import GreedySearch
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE, Processor, best_next_tokens
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE, best_next_tokens
 from keras_transformer.decoding.search import (
     Search,
     SearchResult,
@@ -19,7 +18,7 @@ from keras_transformer.decoding.search import (
     Tokens,
     select,
 )
-from keras_transformer.decoding.search_settings import STOP_RULES
+from keras_transformer.decoding.search_settings import SearchSettings
 
 
 def beam_search(
@@ -30,15 +29,10 @@ def beam_search(
     end_token_id: int,
     pad_token_id: int = 0,
     *,
-    beam_size: int = 4,
     n_best: int = 1,
-    length_penalty: str | None = "gnmt",
-    alpha: float | tf.Tensor = 0.6,
-    count_end_token: bool = True,
-    stopping: str = "exhaustive",
     target_prefix: tf.Tensor | None = None,
-    processors: Sequence[Processor] = (),
     compaction: bool = True,
+    **settings: Any,
 ) -> SearchResult:
     """Finds the hypotheses with the highest scores. Each step extends the `beam_size` best.
 
@@ -59,20 +53,27 @@ def beam_search(
     Args:
         step_fn: callable `(token_ids (B, W), parents (B, W), cache, index) -> StepOutput`; see
             `StepOutput`.
-        cache, max_lengths, start_token_id, end_token_id, pad_token_id: as in `greedy_search`.
-        beam_size: int, `W`. With 1 this is `greedy_search`. Defaults to `4`, the paper's.
+        cache: nest of tensors with the sentences on the first axis.
+        max_lengths: int32 tensor `(B,)`: maximum number of tokens of each sentence, the end token
+            included. With 0 a sentence stays empty.
+        start_token_id: int.
+        end_token_id: int.
+        pad_token_id: int. Pads the sentences that ended. Defaults to `0`.
         n_best: int, at most `beam_size`: hypotheses to return. Defaults to `1`.
-        length_penalty, alpha, count_end_token, target_prefix, processors, compaction: as in
-            `greedy_search`. `alpha` may be negative.
-        stopping: `"exhaustive"` or `"first_beams"`, see above; greedy search has no such rule.
-            Defaults to `"exhaustive"`.
+        target_prefix: int32 tensor `(B, P)`, padded with `pad_token_id`: the forced first tokens of
+            each hypothesis, whatever their probability. Optional.
+        compaction: bool. Whether sentences that ended leave the batch, which saves work and does
+            not change the result. Defaults to `True`.
+        **settings: those of `SearchSettings` on the choice of tokens: `beam_size`,
+            `length_penalty`, `alpha`, `count_end_token`, `stopping`, `processors`,
+            `suppressed_tokens`, `force_end` and `sampler`.
 
     Returns:
         `SearchResult` with `n_best` hypotheses for each sentence. Missing ones come last, with the
         score -inf and the length 0.
 
     Raises:
-        ValueError: if `beam_size`, `n_best`, `length_penalty` or `stopping` is out of its range.
+        ValueError: if `n_best` or a setting is out of its range.
 
     Memory: `16 * (2 * W + n_best) * T` bytes per sentence, and the logits, in addition to what the
         step function uses.
@@ -94,41 +95,49 @@ def beam_search(
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1;
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
-    if beam_size < 1 or not 1 <= n_best <= beam_size:
-        raise ValueError(
-            "`beam_size` must be at least 1, and `n_best` from 1 to `beam_size`. "
-            f"Received: {beam_size=}, {n_best=}"
-        )
-    if stopping not in STOP_RULES:
-        raise ValueError(f'`stopping` must be "exhaustive" or "first_beams". Received: {stopping=}')
     search = make_search(
+        SearchSettings(**settings),
+        n_best,
         step_fn=step_fn,
         end_token_id=end_token_id,
         pad_token_id=pad_token_id,
-        length_penalty=length_penalty,
-        alpha=alpha,
-        count_end_token=count_end_token,
-        processors=processors,
-        beam_size=beam_size,
-        n_best=n_best,
-        stopping=stopping,
     )
     return search.run(cache, max_lengths, start_token_id, target_prefix, compaction)
 
 
-def make_search(
-    *, beam_size: int, n_best: int, stopping: str, sampler: Any = None, **rules: Any
-) -> Search:
+def greedy_search(*arguments: Any, **options: Any) -> SearchResult:
+    """Extends every sentence, token by token, up to its end token or its maximum length.
+
+    Each token is the most probable one (ties: the lowest id), or is drawn by the setting `sampler`.
+
+    Args:
+        *arguments, **options: as in `beam_search`; `beam_size` is 1.
+
+    Returns:
+        `SearchResult` with one hypothesis for each sentence.
+
+    Example: the step function returns constant logits, so every step takes the same token.
+
+    >>> from keras_transformer.decoding.search import StepOutput
+    >>> def step_fn(token_ids, parents, cache, index):
+    ...     return StepOutput(tf.constant([[[0.0, 0.0, 0.1, 0.7, 0.2]]]), cache)
+    >>> greedy_search(step_fn, (), tf.constant([3]), 1, 2).token_ids.numpy()
+    array([[[3, 3, 3]]], dtype=int32)
+    """
+    return beam_search(*arguments, beam_size=1, **options)
+
+
+def make_search(settings: SearchSettings, n_best: int = 1, **arguments: Any) -> Search:
     """Returns a `BeamSearch`, or with a beam of 1 or a sampler a `GreedySearch`.
 
     Args:
-        beam_size, n_best, stopping: as in `beam_search`.
-        sampler: as in `greedy_search`.
-        **rules: the arguments of `Search`.
+        settings: `SearchSettings`.
+        n_best: int, at most `settings.max_hypotheses`. Defaults to `1`.
+        **arguments: the other arguments of `Search`.
     """
-    if beam_size == 1 or sampler is not None:
-        return GreedySearch(**rules, sampler=sampler)
-    return BeamSearch(**rules, beam_size=beam_size, n_best=n_best, stopping=stopping)
+    settings.require_n_best(n_best)
+    kind = GreedySearch if settings.max_hypotheses == 1 else BeamSearch
+    return kind(settings=settings, n_best=n_best, **arguments)
 
 
 class BeamState(NamedTuple):
@@ -155,8 +164,13 @@ class Candidates(NamedTuple):
 class BeamSearch(Search):
     """See `beam_search`."""
 
-    beam_size: int
-    stopping: str
+    @property
+    def beam_size(self):
+        return self.settings.beam_size
+
+    @property
+    def _ends_first(self):
+        return self.settings.stopping == "first_beams"
 
     def start(self, sentences, start_token_id):
         """One hypothesis without tokens in slot 0: active; in empty sentences, finished."""
@@ -187,11 +201,14 @@ class BeamSearch(Search):
         is_last = length >= sentences.max_lengths
         has_end = tokens.token_ids == self.end_token_id
         ends = has_end | is_last[:, None]
-        ending = tf.where(ends & self._may_end(), candidates.totals, IMPOSSIBLE)
+        # With "first_beams", only the best candidates can end.
+        number = self.beam_size if self._ends_first else 2 * self.beam_size
+        may_end = ends & (tf.range(2 * self.beam_size) < number)
+        ending = tf.where(may_end, candidates.totals, IMPOSSIBLE)
         finished = self._add_finished(state, history, ending, length, has_end)
         ended = state.ended + tf.math.count_nonzero(ending > IMPOSSIBLE, axis=1, dtype=tf.int32)
         totals, slots = tf.math.top_k(tf.where(ends, IMPOSSIBLE, candidates.totals), self.beam_size)
-        if self.stopping == "first_beams":
+        if self._ends_first:
             may_stop = (ended >= self.beam_size) | (totals[:, 0] == IMPOSSIBLE)
         else:
             last = tf.gather(finished.scores, sentences.wanted - 1, batch_dims=1)
@@ -229,11 +246,6 @@ class BeamSearch(Search):
         tokens = Tokens(flat(token_ids), flat(log_probs))
         candidates = Candidates(totals, best // k, select(tokens, best))
         return candidates, tf.reduce_all(is_valid, axis=1)
-
-    def _may_end(self):
-        """Whether a candidate of each rank can end, bool `(C,)`."""
-        number = self.beam_size if self.stopping == "first_beams" else 2 * self.beam_size
-        return tf.range(2 * self.beam_size) < number
 
     def _add_finished(self, state, history, totals, length, has_end):
         """Merges the hypotheses of this length into the finished pool; ties: the earlier."""

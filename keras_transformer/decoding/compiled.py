@@ -16,8 +16,9 @@ import tensorflow as tf
 from keras_transformer.decoding.model_search import (
     IDS,
     RUNTIME_SPECS,
+    learned_positions,
     longest_target,
-    search_fixed,
+    search_model,
 )
 from keras_transformer.decoding.search import require_numbers
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -117,8 +118,7 @@ class CompiledSearches:
         if not (batch_size and source_length and is_plain):
             return None
         config = self._model.config
-        if config.positions == "learned":
-            source_length = min(source_length, config.max_sequence_length)
+        source_length = min(source_length, learned_positions(config) or source_length)
         longest = longest_target(source_length, settings, config)
         target_length = -(-longest // _TARGET_STEP) * _TARGET_STEP
         if batch_size > _MOST_LINES[self._mode] or target_length > _LONGEST_TARGET:
@@ -172,7 +172,8 @@ def compile_search(model, settings, n_best, batch_size, source_length, target_le
 
     @tf.function(autograph=False, jit_compile=True)
     def compiled(runtime_values, source):
-        return search_fixed(model, source, settings, runtime_values, n_best, target_length)
+        rules = settings, runtime_values, n_best
+        return search_model(model, source, *rules, fixed_length=target_length)
 
     @tf.function(input_signature=[RUNTIME_SPECS, IDS], autograph=False)
     def search(runtime_values, source):

@@ -15,23 +15,21 @@ from keras_transformer.decoding.lines import refuse_first, token_ids_of
 from keras_transformer.decoding.long_lines import (
     LineCutter,
     Pieces,
-    cut_behind_tags,
     join_translations,
     prefixes_of_first_pieces,
 )
 from keras_transformer.decoding.model_search import (
     kept_hypotheses,
-    max_hypotheses,
+    learned_positions,
     max_lengths,
     runtime_inputs,
     score_model,
     search_model,
     teacher_forcing,
     tree_of_model,
-    without_repeated_texts,
 )
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import SearchResult, penalty
+from keras_transformer.decoding.search import SearchResult, penalty, select
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 
 LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
@@ -55,10 +53,8 @@ class Options(NamedTuple):
     @classmethod
     def default(cls, settings: Any, n_best: int = 1) -> "Options":
         """Returns those of `SearchSettings`, for all lines: tensors `(1,)`."""
-        alpha, *_, max_length = settings.runtime_values
-        values = [n_best], [alpha], [max_length], [""]
-        dtypes = tf.int32, tf.float32, tf.int32, tf.string
-        return cls(*(tf.constant(*pair) for pair in zip(values, dtypes, strict=True)))
+        alpha, _, _, max_length = runtime_inputs(settings)
+        return cls(tf.constant([n_best]), alpha[None], max_length[None], tf.constant([""]))
 
     def for_lines(self, count: tf.Tensor, most: int) -> "Options":
         """Returns tensors `(B,)` of `(1,)` or `(B,)`, with the values in their ranges."""
@@ -137,10 +133,7 @@ class GraphTranslator:
         token_ids = token_ids_of(self.source_tokenizer, text)
         kept = token_ids[:, :longest_line]
         dropped = token_ids.row_lengths() - kept.row_lengths()
-        if self.languages:
-            pieces = cut_behind_tags(self._cutter, kept, most, on_too_long, self.source_tokenizer)
-        else:
-            pieces = self._cutter.cut(kept, most, on_too_long)
+        pieces = self._cutter.cut_behind_tags(kept, most, on_too_long)
         dropped += pieces.dropped
         return pieces._replace(token_ids=self.with_end(pieces.token_ids), dropped=dropped)
 
@@ -173,10 +166,6 @@ class GraphTranslator:
             prefixes,
         )
 
-    def best_texts(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """Returns the texts `(b,)` of the best of the hypotheses `(b, R, T)`."""
-        return self.target_tokenizer.detokenize(token_ids[:, 0])
-
     def translate(
         self,
         text: tf.Tensor,
@@ -201,7 +190,7 @@ class GraphTranslator:
             longest_line: as in `pieces`.
         """
         text = self.tagged(text, languages, None if languages is None else languages != "")
-        most = max_hypotheses(settings)
+        most = settings.max_hypotheses
         options = (options or Options.default(settings)).for_lines(tf.size(text), most)
         longest_piece = settings.max_source_tokens - 1
         pieces = self.pieces(text, longest_piece, settings.on_too_long, longest_line)
@@ -214,9 +203,7 @@ class GraphTranslator:
             values = alpha, length_ratio, extra_length, max_length
             rules = {"wanted": kept_hypotheses(settings, n_best), "strict": strict}
             found = search_model(self.decoder, source, settings, values, most, prefix, **rules)
-            texts = self._texts(found)
-            if settings.distinct_texts:
-                found, texts = without_repeated_texts(found, texts)
+            found, texts = self.with_texts(settings.distinct_texts, *found)
             return self._parts_of_scores(found, texts, n_best)
 
         dtypes = tf.string, tf.float32, tf.int32, tf.int32
@@ -229,15 +216,31 @@ class GraphTranslator:
         )
         return self._join_pieces(pieces, parts, options, settings)
 
-    def distinct(self, *result: tf.Tensor) -> SearchResult:
-        """Returns a `SearchResult`, given as its tensors, without repeated texts."""
-        found = SearchResult(*result)
-        return without_repeated_texts(found, self._texts(found))[0]
+    def with_texts(
+        self, is_distinct: bool | tf.Tensor, *result: tf.Tensor
+    ) -> tuple[SearchResult, tf.Tensor]:
+        """Returns a `SearchResult`, given as its tensors, and the texts `(b, R)`.
 
-    def _texts(self, found):
+        With `is_distinct`, without hypotheses whose text a better one has: those come last, like
+        missing ones.
+        """
+        found = SearchResult(*result)
         shape = tf.shape(found.token_ids)
         texts = self.target_tokenizer.detokenize(tf.reshape(found.token_ids, [-1, shape[2]]))
-        return tf.reshape(texts, shape[:2])
+        texts = tf.reshape(texts, shape[:2])
+
+        def without_repeated():
+            is_equal = texts[:, :, None] == texts[:, None, :]
+            ranks = tf.range(shape[1])
+            is_repeated = tf.reduce_any(is_equal & (ranks[:, None] > ranks), axis=2)
+            kept = found._replace(
+                lengths=tf.where(is_repeated, 0, found.lengths),
+                scores=tf.where(is_repeated, IMPOSSIBLE, found.scores),
+            )
+            order = tf.argsort(tf.cast(is_repeated, tf.int32), axis=1, stable=True)
+            return select((kept, tf.where(is_repeated, "", texts)), order)
+
+        return tf.cond(is_distinct & (shape[1] > 1), without_repeated, lambda: (found, texts))
 
     def _parts_of_scores(self, found, texts, n_best):
         """Returns texts, log-probs, lengths and numbers of end tokens: `(b, R)`."""
@@ -275,8 +278,12 @@ class GraphTranslator:
 
     def _longest(self):
         """Maximum tokens of a line that is scored."""
-        config = self.model.config
-        return config.max_sequence_length if config.positions == "learned" else LONGEST_ROW
+        return learned_positions(self.model.config) or LONGEST_ROW
+
+    def _sides(self, source, target, most=None):
+        """Returns the first `most` ids of both sides' tokens, with end tokens."""
+        sides = (self.source_tokenizer, self.tagged(source)), (self.target_tokenizer, target)
+        return [self.with_end(token_ids_of(*side)[:, :most]) for side in sides]
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Scores given translations.
@@ -290,12 +297,7 @@ class GraphTranslator:
             line of either side has more tokens than the model's learned positions, or than 2,048;
             and int32 tensor `(B,)`, the number of the target's tokens with its end token.
         """
-        most = self._longest()
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        columns = [
-            self.with_end(token_ids_of(tokenizer, text))
-            for tokenizer, text in zip(tokenizers, (self.tagged(source), target), strict=True)
-        ]
+        most, columns = self._longest(), self._sides(source, target)
         longest = tf.maximum(*(column.row_lengths() for column in columns))
 
         def score_batch(source, target):
@@ -324,14 +326,8 @@ class GraphTranslator:
             target token t; and the token ids `(B, S)` and `(B, T)` with end tokens, padded.
         """
         config = self.model.config
-        most = min(self._longest(), LONGEST_ALIGNED)
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        columns = [
-            self.with_end(token_ids_of(tokenizer, text)[:, : most - 1]).to_tensor(
-                config.pad_token_id
-            )
-            for tokenizer, text in zip(tokenizers, (self.tagged(source), target), strict=True)
-        ]
+        sides = self._sides(source, target, min(self._longest(), LONGEST_ALIGNED) - 1)
+        columns = [side.to_tensor(config.pad_token_id) for side in sides]
         is_token = [column != config.pad_token_id for column in columns]
 
         def align_line(row):

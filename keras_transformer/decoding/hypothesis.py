@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
+from keras_transformer.decoding.search import penalty
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # comparing arrays gives an array, not a bool
@@ -159,19 +160,17 @@ class Hypothesis:
         return scores.mean(axis=(0, 1)).argmax(axis=-1).tolist()
 
 
-def hypotheses_of(source, result, source_tokenizer, target_tokenizer, config):
+def hypotheses_of(source, result, texts, source_tokenizer, target_tokenizer, config):
     """Yields the hypotheses of each sentence: at least one, with the score -inf if impossible.
 
     Args:
         source: int32 tensor `(B, S)`, with the end tokens, padded.
         result: `SearchResult`.
+        texts: string tensor `(B, R)`.
         source_tokenizer, target_tokenizer: `TokenizerLike`.
         config: has the ids of the padding and end tokens.
     """
-    token_ids, lengths, scores, log_probs = (tensor.numpy() for tensor in result)
-    sentences, ranks, longest = token_ids.shape
-    texts = target_tokenizer.detokenize(tf.reshape(result.token_ids, [-1, longest]))
-    texts = texts.numpy().reshape([sentences, ranks])
+    token_ids, lengths, scores, log_probs, texts = (each.numpy() for each in (*result, texts))
     tokens = target_tokenizer.tokens(result.token_ids).numpy()
     source_tokens = source_tokenizer.tokens(tf.constant(source)).numpy()
     source_lengths = np.count_nonzero(source != config.pad_token_id, axis=1)
@@ -212,34 +211,35 @@ def attention_of(hypothesis, scores, row, start_token):
     )
 
 
-def join_by_line(found, lines, dropped, penalty):
+def join_by_line(found, lines, dropped, settings):
     """Returns the hypotheses of each line; the best ones of several pieces are joined into one.
 
     Args:
         found: list of P lists, the hypotheses of each piece.
         lines: int array `(P,)`, ascending: the line of each piece.
         dropped: int array `(B,)`, the number of source tokens that were cut off each line.
-        penalty: callable from the list of tokens of a translation to their length penalty.
+        settings: `SearchSettings`, for the length penalty.
     """
     starts = np.searchsorted(lines, np.arange(len(dropped) + 1)).tolist()
     joined = []
     for start, end, dropped_tokens in zip(starts, starts[1:], dropped.tolist(), strict=False):
         of_line = found[start]
         if end - start > 1:
-            of_line = [_join([best for best, *_ in found[start:end]], penalty)]
+            of_line = [_join([best for best, *_ in found[start:end]], settings)]
         joined.append([replace(one, dropped_tokens=dropped_tokens) for one in of_line])
     return joined
 
 
-def _join(pieces, penalty):
+def _join(pieces, settings):
     def all_of(name):
         return [value for piece in pieces for value in getattr(piece, name)]
 
     tokens, log_probs = all_of("tokens"), all_of("log_probs")
-    is_possible = all(piece.score > IMPOSSIBLE for piece in pieces)
+    total, is_possible = math.fsum(log_probs), all(piece.score > IMPOSSIBLE for piece in pieces)
+    ends = sum(bool(piece.tokens) and not piece.cut_off for piece in pieces)
     return Hypothesis(
         text=" ".join(piece.text for piece in pieces if piece.text),
-        score=math.fsum(log_probs) / float(penalty(tokens)) if is_possible else IMPOSSIBLE,
+        score=total / float(penalty(len(tokens), ends, settings)) if is_possible else IMPOSSIBLE,
         source_tokens=all_of("source_tokens"),
         tokens=tokens,
         log_probs=log_probs,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer_like import SPACE_SYMBOL, TokenizerLike
+from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
 # Tokens that end a sentence: the first if a word begins after them, the second anyway.
@@ -42,10 +42,12 @@ class LineCutter:
     character can have up to four tokens: a piece that has no room for one ends inside it.
 
     Args:
-        tokenizer: `TokenizerLike` of the lines.
+        tokenizer: `TokenizerLike` of the lines; has `is_tag` if it has `languages`, see
+            `MarianTokenizer`.
     """
 
-    def __init__(self, tokenizer: TokenizerLike) -> None:
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
         ids = tf.range(tokenizer.vocabulary_size)
         tokens = [token.decode() for token in tokenizer.tokens(ids).numpy()]
         tokens = [_ASCII_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token) for token in tokens]
@@ -89,6 +91,25 @@ class LineCutter:
         with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
             return Pieces(tf.identity(token_ids), lines, dropped)
 
+    def cut_behind_tags(
+        self, token_ids: tf.RaggedTensor, most: int | tf.Tensor, on_too_long: str
+    ) -> Pieces:
+        """As `cut`; if a line begins with the tag of a language, each of its pieces does."""
+        if not getattr(self._tokenizer, "languages", None):
+            return self.cut(token_ids, most, on_too_long)
+        first = token_ids[:, :1]
+        is_tag = first.with_flat_values(self._tokenizer.is_tag(first.flat_values))
+        tags = tf.ragged.boolean_mask(first, is_tag)
+        starts = token_ids.row_starts() + tags.row_lengths()
+        rest = tf.gather(token_ids.flat_values, tf.ragged.range(starts, token_ids.row_limits()))
+        pieces = self.cut(rest, most, on_too_long, reserved=tags.row_lengths())
+        tags = tf.gather(tags, pieces.lines)
+        # A line of a tag alone has no text to translate.
+        lengths = tf.where(pieces.token_ids.row_lengths() > 0, tags.row_lengths(), 0)
+        kept = tf.ragged.range(tags.row_starts(), tags.row_starts() + lengths)
+        tags = tf.gather(tags.flat_values, kept)
+        return pieces._replace(token_ids=tf.concat([tags, pieces.token_ids], axis=1))
+
     def _split(self, token_ids, room):
         """Cuts the next piece off all lines together, until no line has tokens left."""
         values, limits = token_ids.flat_values, token_ids.row_limits()
@@ -124,33 +145,6 @@ class LineCutter:
             tf.concat([[-1], tf.where(is_place)[:, 0]], axis=0)
             for is_place in (~is_inside, begins_word, begins_sentence)
         ]
-
-
-def cut_behind_tags(
-    cutter: LineCutter,
-    token_ids: tf.RaggedTensor,
-    most: int | tf.Tensor,
-    on_too_long: str,
-    tokenizer: Any,
-) -> Pieces:
-    """As `LineCutter.cut`; if a line begins with the tag of a language, each of its pieces does.
-
-    Args:
-        cutter, token_ids, most, on_too_long: as in `LineCutter.cut`.
-        tokenizer: has `is_tag`, see `MarianTokenizer`.
-    """
-    first = token_ids[:, :1]
-    is_tag = first.with_flat_values(tokenizer.is_tag(first.flat_values))
-    tags = tf.ragged.boolean_mask(first, is_tag)
-    starts = token_ids.row_starts() + tags.row_lengths()
-    rest = tf.gather(token_ids.flat_values, tf.ragged.range(starts, token_ids.row_limits()))
-    pieces = cutter.cut(rest, most, on_too_long, reserved=tags.row_lengths())
-    tags = tf.gather(tags, pieces.lines)
-    # A line of a tag alone has no text to translate.
-    lengths = tf.where(pieces.token_ids.row_lengths() > 0, tags.row_lengths(), 0)
-    kept = tf.ragged.range(tags.row_starts(), tags.row_starts() + lengths)
-    tags = tf.gather(tags.flat_values, kept)
-    return pieces._replace(token_ids=tf.concat([tags, pieces.token_ids], axis=1))
 
 
 def _cuts(starts, ends, most, places):

@@ -6,13 +6,13 @@ source length, T target length.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import make_search
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import SearchResult, StepOutput, select
+from keras_transformer.decoding.search import SearchResult, StepOutput
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.search_tree import SearchTree, search_with_tree
 from keras_transformer.types import Tensor
@@ -25,23 +25,19 @@ RUNTIME_SPECS = tuple(
 
 
 class SearchModel(Protocol):
-    """Interface that a search uses. `Transformer` and `FrozenTransformer` implement it."""
+    """Interface that decoding uses. `Transformer` and `FrozenTransformer` implement it."""
 
     config: Any  # special token ids, vocabulary sizes and positions, as in `TransformerConfig`
+
+    def __call__(self, inputs: dict[str, Tensor], /) -> Tensor: ...
+
+    def attention_scores(self, inputs: dict[str, Tensor], /) -> dict[str, list[Tensor]]: ...
 
     def init_cache(self, encoder_token_ids: Tensor, /, **options: Any) -> Any: ...
 
     def decode_step(
         self, token_ids: Tensor, cache: Any, index: Tensor, /, **options: Any
     ) -> Any: ...
-
-
-class EncoderDecoder(SearchModel, Protocol):
-    """Interface that a `Translator` uses. `Transformer` implements it."""
-
-    def __call__(self, inputs: dict[str, Tensor], /) -> Tensor: ...
-
-    def attention_scores(self, inputs: dict[str, Tensor], /) -> dict[str, list[Tensor]]: ...
 
 
 def search_model(
@@ -64,7 +60,10 @@ def search_model(
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. Those beyond the
             maximum length are cut off. Optional.
-        **options: `wanted` and `strict` of `Search`.
+        **options: `wanted`, `strict` and `fixed_length` of `Search`. With `fixed_length`, at least
+            `longest_target` of the shape, no shape changes, as XLA needs: the shape of the ids is
+            static, there are no processors, no sampler and no prefix, and the result is neither
+            trimmed nor checked, because XLA ignores the checks of a graph.
 
     Returns:
         `SearchResult`.
@@ -72,57 +71,46 @@ def search_model(
     Raises:
         ValueError: if `n_best` exceeds the beam.
     """
-    alpha, *limits = runtime_values or runtime_inputs(settings)
-    longest = _max_lengths(model.config, encoder_token_ids, limits)
-    cache = model.init_cache(encoder_token_ids)
-    search = _build_search(model.decode_step, model.config, settings, alpha, n_best, **options)
-    start = model.config.start_token_id
-    return search.run(cache, longest, start, target_prefix, compaction=True)
+    given = model, encoder_token_ids, settings, runtime_values, n_best
+    search, inputs = _search_of(*given, **options)
+    if search.is_compiled:
+        return search.run_fixed(*inputs)
+    return search.run(*inputs, target_prefix, compaction=True)
 
 
 def tree_of_model(
     model: SearchModel, encoder_token_ids: tf.Tensor, settings: SearchSettings
 ) -> tuple[SearchResult, SearchTree]:
     """As `search_model`, with the tree of the search; sentences may fail, see `Search.strict`."""
-    alpha, *limits = runtime_inputs(settings)
-    search = _build_search(model.decode_step, model.config, settings, alpha, n_best=1)
-    longest = _max_lengths(model.config, encoder_token_ids, limits)
-    cache = model.init_cache(encoder_token_ids)
-    return search_with_tree(search, cache, longest, model.config.start_token_id)
+    search, inputs = _search_of(model, encoder_token_ids, settings)
+    return search_with_tree(search, *inputs)
 
 
-def search_fixed(
-    model: SearchModel,
-    encoder_token_ids: tf.Tensor,
-    settings: SearchSettings,
-    runtime_values: tuple[tf.Tensor, ...],
-    n_best: int,
-    fixed_length: int,
-) -> SearchResult:
-    """Finds the best translations with tensors whose shapes do not change, as XLA needs.
+def _search_of(model, encoder_token_ids, settings, runtime_values=None, n_best=1, **options):
+    """Returns the search, and its inputs: cache, maximum lengths and start token."""
+    config, length = model.config, options.get("fixed_length")
+    alpha, *limits = runtime_values or runtime_inputs(settings)
+    is_token = encoder_token_ids != config.pad_token_id
+    lengths = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)
+    fixed = {} if length is None else {"max_length": length, "beam_size": settings.beam_size}
+    cache = model.init_cache(encoder_token_ids, **fixed)
+    suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
+    settings = replace(settings, suppressed_tokens=sorted(suppressed))
 
-    Args:
-        model: `Transformer`.
-        encoder_token_ids, settings, runtime_values, n_best: as in `search_model`. The shape of the
-            ids is static, and there are no processors and no sampler.
-        fixed_length: int, at least `longest_target` of the shape.
+    def step(token_ids, parents, cache, index):
+        parents = None if settings.max_hypotheses == 1 else parents
+        return StepOutput(*model.decode_step(token_ids, cache, index, parents=parents))
 
-    Returns:
-        `SearchResult`, not trimmed and not checked: XLA ignores the checks of the graph.
-    """
-    alpha, *limits = runtime_values
-    search = _build_search(
-        model.decode_step, model.config, settings, alpha, n_best, fixed_length=fixed_length
+    search = make_search(
+        settings,
+        n_best,
+        step_fn=step,
+        end_token_id=config.end_token_id,
+        pad_token_id=config.pad_token_id,
+        alpha=alpha,
+        **options,
     )
-    longest = _max_lengths(model.config, encoder_token_ids, limits)
-    beam_size = settings.beam_size
-    cache = model.init_cache(encoder_token_ids, max_length=fixed_length, beam_size=beam_size)
-    return search.run_fixed(cache, longest, model.config.start_token_id)
-
-
-def max_hypotheses(settings: SearchSettings) -> int:
-    """Returns the number of hypotheses of a sentence: 1 if the search is greedy or draws."""
-    return settings.beam_size if settings.sampler is None else 1
+    return search, (cache, max_lengths(config, lengths - 1, limits), config.start_token_id)
 
 
 def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
@@ -132,69 +120,9 @@ def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
     """
     if not settings.distinct_texts:
         return n_best
-    most = max_hypotheses(settings)
     if tf.is_tensor(n_best):
-        return tf.where(n_best == 1, 1, most)
-    return 1 if n_best == 1 else most
-
-
-def without_repeated_texts(
-    result: SearchResult, texts: tf.Tensor
-) -> tuple[SearchResult, tf.Tensor]:
-    """Returns hypotheses and their texts without those whose text a better one has.
-
-    Args:
-        result: `SearchResult` `(B, R)`.
-        texts: string tensor `(B, R)`.
-
-    Returns:
-        the same shapes. Missing hypotheses come last, as in every `SearchResult`.
-    """
-    is_equal = texts[:, :, None] == texts[:, None, :]
-    ranks = tf.range(tf.shape(texts)[1])
-    is_repeated = tf.reduce_any(is_equal & (ranks[:, None] > ranks), axis=2)
-    result = result._replace(
-        lengths=tf.where(is_repeated, 0, result.lengths),
-        scores=tf.where(is_repeated, IMPOSSIBLE, result.scores),
-    )
-    order = tf.argsort(tf.cast(is_repeated, tf.int32), axis=1, stable=True)
-    return select((result, tf.where(is_repeated, "", texts)), order)
-
-
-def require_n_best(settings: SearchSettings, n_best: int) -> None:
-    """Raises a `ValueError` if a search of these settings does not have `n_best` hypotheses."""
-    if n_best > max_hypotheses(settings):
-        raise ValueError(
-            "`n_best` must be at most `beam_size`, and 1 with a sampler. Received: "
-            f"{n_best=}, beam_size={settings.beam_size}, sampler={settings.sampler!r}"
-        )
-
-
-def _build_search(decode_step, config, settings, alpha, n_best, **options):
-    is_greedy = max_hypotheses(settings) == 1
-    suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
-    require_n_best(settings, n_best)
-
-    def step(token_ids, parents, cache, index):
-        parents = None if is_greedy else parents
-        return StepOutput(*decode_step(token_ids, cache, index, parents=parents))
-
-    return make_search(
-        step_fn=step,
-        end_token_id=config.end_token_id,
-        pad_token_id=config.pad_token_id,
-        length_penalty=settings.length_penalty,
-        alpha=alpha,
-        count_end_token=settings.count_end_token,
-        processors=settings.processors,
-        beam_size=settings.beam_size,
-        n_best=n_best,
-        stopping=settings.stopping,
-        sampler=settings.sampler,
-        suppressed_tokens=tuple(sorted(suppressed)),
-        force_end=settings.force_end,
-        **options,
-    )
+        return tf.where(n_best == 1, 1, settings.max_hypotheses)
+    return 1 if n_best == 1 else settings.max_hypotheses
 
 
 def runtime_inputs(settings: SearchSettings) -> tuple[tf.Tensor, ...]:
@@ -231,14 +159,12 @@ def longest_target(source_length: int, settings: SearchSettings, config: Any) ->
     """Returns the greatest maximum length of a translation of `source_length` tokens."""
     _, length_ratio, extra_length, max_length = settings.runtime_values
     longest = min(math.floor(length_ratio * (source_length - 1)) + extra_length, max_length)
-    is_learned = config.positions == "learned"
-    return max(1, min(longest, config.max_sequence_length) if is_learned else longest)
+    return max(1, min(longest, learned_positions(config) or longest))
 
 
-def _max_lengths(config, encoder_token_ids, limits):
-    is_token = encoder_token_ids != config.pad_token_id
-    lengths = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)
-    return max_lengths(config, lengths - 1, limits)
+def learned_positions(config: Any) -> int | None:
+    """Returns the number of tokens that a model has learned positions for; `None`: any number."""
+    return config.max_sequence_length if config.positions == "learned" else None
 
 
 def max_lengths(config: Any, lengths: tf.Tensor, limits: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -258,6 +184,6 @@ def max_lengths(config: Any, lengths: tf.Tensor, limits: Sequence[tf.Tensor]) ->
     longest = longest + tf.cast(extra_length, tf.float64)
     longest = tf.minimum(longest, tf.cast(max_length, tf.float64))
     longest = tf.maximum(tf.cast(longest, tf.int32), 1)
-    if config.positions == "learned":
+    if learned_positions(config) is not None:
         longest = tf.minimum(longest, config.max_sequence_length)
     return tf.where(lengths > 0, longest, 0)

@@ -4,19 +4,15 @@ Depends on a step function only, not on a model. Letters: B batch, W beam slots,
 returned (`n_best`), P prefix length, T target length, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.decoding.next_tokens import (
-    NOT_FINITE,
-    Constraints,
-    Processor,
-    make_constraint,
-)
+from keras_transformer.decoding.next_tokens import NOT_FINITE, Constraints, make_constraint
 from keras_transformer.decoding.processors import force_end, suppress_tokens
+from keras_transformer.decoding.search_settings import SearchSettings
 
 # Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
 _COMPACTION_DIVISOR = 10
@@ -84,25 +80,6 @@ class Tokens(NamedTuple):
     token_ids: tf.Tensor  # int32
     log_probs: tf.Tensor  # float32
 
-    @classmethod
-    def none(cls, batch_size, slots, length=0):
-        """Returns an empty history `(B, slots, length)`."""
-        shape = [batch_size, slots, length]
-        return cls(tf.zeros(shape, tf.int32), tf.zeros(shape))
-
-    def append(self, new):
-        """Returns a history `(B, W, T)` with the tokens `(B, W)` at its end."""
-        return tf.nest.map_structure(
-            lambda past, last: tf.concat([past, last[:, :, None]], axis=2), self, new
-        )
-
-    def put(self, new, index):
-        """Returns a history of the same length with the tokens `(B, W)` at `index`."""
-        is_there = tf.range(self.token_ids.shape[2]) == index
-        return tf.nest.map_structure(
-            lambda past, last: tf.where(is_there, last[:, :, None], past), self, new
-        )
-
 
 class Sentences(NamedTuple):
     """The sentences that are still in the batch."""
@@ -117,41 +94,28 @@ class Sentences(NamedTuple):
     cache: Any  # nest of tensors (B, ...)
 
 
-def penalty(lengths: Any, ends: Any, rules: Any, alpha: Any = None) -> tf.Tensor:
+def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None) -> tf.Tensor:
     """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
         lengths: int or int tensor of tokens, end tokens included.
         ends: how many of them are end tokens; a bool tensor for hypotheses, which have at most one.
-        rules: `SearchSettings` or `Search`. Its `length_penalty` is `"gnmt"`, the paper's:
-            `((5 + n) / 6)^alpha`; `"mean"`: `n^alpha`; or `None`: 1. Its `count_end_token` says
-            whether the length `n` counts the end tokens; without them it is at least 1.
-
-        alpha: float, or float32 tensor that broadcasts. Defaults to that of the rules.
+        settings: `SearchSettings`.
+        alpha: float, or float32 tensor that broadcasts. Defaults to that of the settings.
 
     Returns:
         float32 tensor of the shape of `lengths` and `alpha`.
 
-    Raises:
-        ValueError: if `length_penalty` is unknown.
-
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
-    length_penalty, alpha = rules.length_penalty, rules.alpha if alpha is None else alpha
-    if not rules.count_end_token:
+    alpha = settings.alpha if alpha is None else alpha
+    if not settings.count_end_token:
         lengths = tf.maximum(lengths - tf.cast(ends, tf.int32), 1)
     # In float64: a power in float32 depends, in its last bit, on the place in the batch.
     lengths, alpha = tf.cast(lengths, tf.float64), tf.cast(alpha, tf.float64)
-    if length_penalty is None:
-        return tf.cast(tf.ones_like(lengths * alpha), tf.float32)
-    if length_penalty == "gnmt":
-        return tf.cast(((5.0 + lengths) / 6.0) ** alpha, tf.float32)
-    if length_penalty == "mean":
-        return tf.cast(lengths**alpha, tf.float32)
-    raise ValueError(
-        f'`length_penalty` must be "gnmt", "mean" or None. Received: {length_penalty=}'
-    )
+    base = {"gnmt": (5.0 + lengths) / 6.0, "mean": lengths, None: tf.ones_like(lengths)}
+    return tf.cast(base[settings.length_penalty] ** alpha, tf.float32)
 
 
 def require_numbers(result: SearchResult) -> SearchResult:
@@ -179,10 +143,11 @@ class Search:
     static, except in the cache. It has the fields `sentences` and `history`.
 
     Args:
-        step_fn, end_token_id, pad_token_id, length_penalty, count_end_token, processors: as in
-            `greedy_search`.
-        alpha: float, or float32 tensor, a scalar or `(B,)`: that of each sentence.
+        step_fn, end_token_id, pad_token_id: as in `beam_search`.
+        settings: `SearchSettings`.
         n_best: int. Hypotheses that are kept of each sentence. Defaults to `1`.
+        alpha: float32 tensor, a scalar or `(B,)`: that of each sentence. Defaults to that of the
+            settings.
         wanted: int32 tensor `(B,)`, at most `n_best`: the search of a sentence may stop when this
             many are final; the others are those found so far. Defaults to `n_best`.
         strict: bool. Whether an `InvalidArgumentError` is raised in the graph if the model's logits
@@ -190,25 +155,20 @@ class Search:
         fixed_length: int. The tensors have room for this number of tokens from the start, so that
             their shapes do not change, as XLA needs. The cache must be such a one, and every
             sentence's maximum length at most this. Defaults to `None`: they grow.
-        suppressed_tokens, force_end: as in `SearchSettings`.
     """
 
     step_fn: StepFunction
     end_token_id: int
     pad_token_id: int
-    length_penalty: str | None
-    alpha: float | tf.Tensor
-    count_end_token: bool
-    processors: Sequence[Processor]
+    settings: SearchSettings
     n_best: int = 1
+    alpha: tf.Tensor | None = None
     wanted: tf.Tensor | None = None
     strict: bool = True
     fixed_length: int | None = None
-    suppressed_tokens: tuple[int, ...] = ()
-    force_end: bool = False
 
     def run(self, cache, max_lengths, start_token_id, target_prefix, compaction):
-        """Returns the `SearchResult`. The arguments are those of `greedy_search`."""
+        """Returns the `SearchResult`. The arguments are those of `beam_search`."""
         state = self.first_state(cache, max_lengths, start_token_id, target_prefix)
         result = search_loop(self, state, compaction)
         if self.strict:
@@ -233,16 +193,26 @@ class Search:
         )
 
     def no_tokens(self, batch_size, slots):
-        """Returns an empty history."""
-        return Tokens.none(batch_size, slots, self.fixed_length or 0)
+        """Returns an empty history `(B, slots, T)`."""
+        shape = [batch_size, slots, self.fixed_length or 0]
+        return Tokens(tf.zeros(shape, tf.int32), tf.zeros(shape))
 
     def extend(self, history, tokens, index):
         """Returns a history of `index` tokens with the next ones, `(B, W)`."""
-        return history.put(tokens, index) if self.is_compiled else history.append(tokens)
+        is_next = tf.range(self.fixed_length or 0) == index
+
+        def extended(past, last):
+            if self.is_compiled:
+                return tf.where(is_next, last[:, :, None], past)
+            return tf.concat([past, last[:, :, None]], axis=2)
+
+        return tf.nest.map_structure(extended, history, tokens)
 
     def first_state(self, cache, max_lengths, start_token_id, target_prefix=None):
-        """Returns the state before the first step. The arguments are those of `greedy_search`."""
+        """Returns the state before the first step. The arguments are those of `beam_search`."""
         batch_size = tf.size(max_lengths)
+        alpha = self.settings.alpha if self.alpha is None else self.alpha
+        wanted = self.n_best if self.wanted is None else self.wanted
         if target_prefix is None:
             target_prefix = tf.zeros([batch_size, 0], tf.int32)
         sentences = Sentences(
@@ -250,10 +220,8 @@ class Search:
             done=max_lengths <= 0,
             failed=tf.zeros([batch_size], tf.bool),
             max_lengths=max_lengths,
-            alphas=tf.broadcast_to(tf.cast(self.alpha, tf.float32), [batch_size]),
-            wanted=tf.broadcast_to(
-                self.n_best if self.wanted is None else self.wanted, [batch_size]
-            ),
+            alphas=tf.broadcast_to(tf.cast(alpha, tf.float32), [batch_size]),
+            wanted=tf.broadcast_to(wanted, [batch_size]),
             target_prefix=target_prefix,
             cache=cache,
         )
@@ -261,7 +229,7 @@ class Search:
 
     def penalty(self, sentences, lengths, has_end):
         """Returns the length penalty `(B, W)`; `lengths` and `has_end` broadcast to it."""
-        return penalty(lengths, has_end, self, sentences.alphas[:, None])
+        return penalty(lengths, has_end, self.settings, sentences.alphas[:, None])
 
     @property
     def is_compiled(self):
@@ -271,10 +239,11 @@ class Search:
     def constraints(self, state, index):
         """Returns the constraints on the next token, for `best_next_tokens`."""
         sentences, prefix = state.sentences, state.sentences.target_prefix
-        processors, is_active = [*self.processors], bool(self.processors)
-        if self.suppressed_tokens:
-            processors.append(suppress_tokens(self.suppressed_tokens))
-        if self.force_end:
+        processors, is_active = [*self.settings.processors], bool(self.settings.processors)
+        suppressed = self.settings.suppressed_tokens
+        if suppressed:
+            processors.append(suppress_tokens(suppressed))
+        if self.settings.force_end:
             limits = sentences.max_lengths
             processors.append(force_end(limits[:, None, None], self.end_token_id))
             is_active |= tf.reduce_any((index + 1 >= limits) & ~sentences.done)
@@ -282,7 +251,7 @@ class Search:
             is_active |= index < tf.shape(prefix)[1]
         token_ids = state.history.token_ids
         constraint = make_constraint(processors, token_ids, index, prefix, self.pad_token_id)
-        return Constraints(constraint, self.suppressed_tokens, is_active)
+        return Constraints(constraint, suppressed, is_active)
 
 
 def search_loop(search, state, compaction):

@@ -20,7 +20,7 @@ GRAPH_SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings(Settings):
-    """The settings of `Translator` and `load_run`, and of each call.
+    """The settings of `Translator`, `load_run` and `beam_search`, and of each call.
 
     Args:
         beam_size: int. Hypotheses that are extended side by side; 1 is greedy search. Defaults to
@@ -126,6 +126,19 @@ class SearchSettings(Settings):
         """Raises a `ValueError` if a suppressed token is not in the model's vocabulary."""
         is_valid = max(self.suppressed_tokens, default=0) < vocabulary_size
         self._require("suppressed_tokens", is_valid, f"ids less than {vocabulary_size}")
+
+    @property
+    def max_hypotheses(self) -> int:
+        """The number of hypotheses of a sentence: 1 if the search is greedy or draws."""
+        return self.beam_size if self.sampler is None else 1
+
+    def require_n_best(self, n_best: int) -> None:
+        """Raises a `ValueError` if a search of these settings does not have `n_best` hypotheses."""
+        if not 1 <= n_best <= self.max_hypotheses:
+            raise ValueError(
+                "`n_best` must be from 1 to `beam_size`, and 1 with a sampler. Received: "
+                f"{n_best=}, beam_size={self.beam_size}, sampler={self.sampler!r}"
+            )
 
     @property
     def runtime_values(self) -> tuple[float, float, int, int]:

@@ -26,24 +26,17 @@ from keras_transformer.decoding.batches import (
     map_rows,
 )
 from keras_transformer.decoding.compiled import CompiledSearches
-from keras_transformer.decoding.frozen import (
-    FrozenTransformer,
-    copy_model,
-    require_tensorflow,
-)
+from keras_transformer.decoding.frozen import FrozenTransformer, copy_model, require_tensorflow
 from keras_transformer.decoding.graph_translator import GraphTranslator
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
 from keras_transformer.decoding.lines import require_at_most, token_ids_of
-from keras_transformer.decoding.long_lines import (
-    join_translations,
-    warn_of_long_lines,
-)
+from keras_transformer.decoding.long_lines import join_translations, warn_of_long_lines
 from keras_transformer.decoding.model_search import (
     IDS,
     RUNTIME_SPECS,
-    EncoderDecoder,
+    SearchModel,
     kept_hypotheses,
-    require_n_best,
+    learned_positions,
     runtime_inputs,
     score_model,
     search_model,
@@ -51,18 +44,13 @@ from keras_transformer.decoding.model_search import (
 )
 from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import ON_TOO_LONG, SearchSettings
-from keras_transformer.layers.arguments import require_positive
 from keras_transformer.texts import checked_lines
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _CUT_INPUTS = _TEXT, tf.TensorSpec([], tf.int64)
-_RESULT_IDS = tf.TensorSpec([None, None, None], tf.int32)
-_RESULT = SearchResult(
-    token_ids=_RESULT_IDS,
-    lengths=tf.TensorSpec([None, None], tf.int32),
-    scores=tf.TensorSpec([None, None], tf.float32),
-    log_probs=tf.TensorSpec([None, None, None], tf.float32),
-)
+# Whether texts are distinct, and a `SearchResult`.
+_RESULT = [(0, tf.bool), (3, tf.int32), (2, tf.int32), (2, tf.float32), (3, tf.float32)]
+_RESULT_SPECS = [tf.TensorSpec([None] * rank, dtype) for rank, dtype in _RESULT]
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
 # Size of the LRU cache of traced searches.
@@ -87,10 +75,7 @@ class Translator:
             most 4 lines of at most 128 tokens in float32; `True` in the first, for at most 8
             lines; `False` never; `warm_up` does it ahead. Searches with processors, a sampler or a
             prefix are not compiled. Defaults to `"auto"`.
-        **settings: those of `SearchSettings`: `beam_size=4`, `length_penalty="gnmt"`, `alpha=0.6`,
-            `count_end_token=True`, `stopping="exhaustive"`, `length_ratio=1.0`, `extra_length=50`,
-            `max_length=None`, `processors=()`, `sampler=None`, `max_source_tokens=None`,
-            `on_too_long="split"`, `distinct_texts=True`, `suppressed_tokens=()`, `force_end=False`.
+        **settings: those of `SearchSettings`, such as `beam_size=4` and `max_length=100`.
 
     Call arguments:
         lines: list of strings, or one string.
@@ -144,7 +129,7 @@ class Translator:
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        model: SearchModel,
         tokenizer: TokenizerLike,
         target_tokenizer: TokenizerLike | None = None,
         *,
@@ -167,8 +152,7 @@ class Translator:
             rule: _as_graph(partial(graph.pieces, on_too_long=rule), tokenizers[0], *_CUT_INPUTS)
             for rule in ON_TOO_LONG
         }
-        self._detokenize = _as_graph(graph.best_texts, tokenizers[1], _RESULT_IDS)
-        self._distinct = _as_graph(graph.distinct, tokenizers[1], *_RESULT)
+        self._with_texts = _as_graph(graph.with_texts, tokenizers[1], *_RESULT_SPECS)
         self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
         self._tracing = threading.Lock()
         self._compiled = CompiledSearches(model, compiled)
@@ -194,40 +178,35 @@ class Translator:
     ) -> Any:
         is_one = isinstance(lines, str)
         lines = [lines] if isinstance(lines, str) else list(lines)
-        if n_best is not None:
-            require_positive(n_best=n_best)
-        search_settings = self._bounded(replace(self.settings, **settings))
-        require_n_best(search_settings, n_best or 1)
+        return_hypotheses = n_best is not None or return_attention
+        n_best = 1 if n_best is None else n_best
+        search_settings = self._settings_of_call(settings, n_best)
         text = self._sources(lines, "lines", target_language)
         pieces = self._pieces(text, search_settings, must_be_whole=return_attention)
         columns = [pieces.token_ids]
         if target_prefix is not None:
             prefixes = self._prefixes(target_prefix, len(lines))
             columns += [self._graph.prefixes(prefixes, pieces, runtime_inputs(search_settings)[1:])]
-        search = self._search(search_settings, n_best or 1, target_prefix is not None)
-        return_hypotheses = n_best is not None or return_attention
+        search = self._search(search_settings, n_best, target_prefix is not None)
 
         def translate_batch(source, *prefix):
-            result = search(source, *prefix)
+            result, texts = search(source, *prefix)
             if not return_hypotheses:
-                return _strings(self._detokenize(result.token_ids))
-            if return_attention:
-                return self._with_attention(source, result, batch_sentences)
-            return self._hypotheses(source, result)
+                return _strings(texts[:, 0])
+            found = self._hypotheses(source, result, texts)
+            return self._with_attention(source, result, found) if return_attention else found
 
         lines_of = pieces.lines.numpy()
         pad = self.model.config.pad_token_id
         found = map_rows(translate_batch, columns, pad, batch_sentences, on_progress, lines_of)
         if return_hypotheses:
-            of_tokens = partial(self._penalty_of_tokens, search_settings)
-            translations = join_by_line(found, lines_of, pieces.dropped.numpy(), of_tokens)
+            found = join_by_line(found, lines_of, pieces.dropped.numpy(), search_settings)
         else:
             warn_of_long_lines(pieces, search_settings.max_source_tokens)
-            translations = found
             if len(found) > len(lines):
                 texts = tf.constant(found, tf.string)
-                translations = _strings(join_translations(texts, pieces.lines, len(lines)))
-        return translations[0] if is_one else translations
+                found = _strings(join_translations(texts, pieces.lines, len(lines)))
+        return found[0] if is_one else found
 
     def warm_up(
         self,
@@ -251,11 +230,11 @@ class Translator:
         Raises:
             ValueError: if a search of these settings is not compiled.
         """
-        search_settings = self._bounded(replace(self.settings, **settings))
-        require_n_best(search_settings, n_best)
+        search_settings = self._settings_of_call(settings, n_best)
         kept = kept_hypotheses(search_settings, n_best)
         self._pieces(tf.constant(["."]), search_settings, must_be_whole=False)  # traces
-        self._detokenize(tf.zeros([1, 1, 1], tf.int32))
+        nothing = [tf.zeros([1] * rank, dtype) for rank, dtype in _RESULT]
+        self._with_texts(nothing[0], *nothing[1:])
         for shape in itertools.product(batch_sizes, source_lengths):
             self._compiled.warm_up(search_settings, kept, shape)
             if on_progress is not None:
@@ -304,12 +283,12 @@ class Translator:
                 f"{len(sources)} sources, {len(targets)} targets"
             )
         source_text = self._sources(sources, "sources")
-        source_ids = self._whole(source_text, "sources", self.source_tokenizer)
-        target_ids = self._whole(
-            checked_lines(targets, "targets"), "targets", self.target_tokenizer
-        )
+        columns = [
+            self._whole(source_text, "sources", self.source_tokenizer),
+            self._whole(checked_lines(targets, "targets"), "targets", self.target_tokenizer),
+        ]
         pad = self.model.config.pad_token_id
-        return map_rows(self._score, [source_ids, target_ids], pad, batch_sentences, on_progress)
+        return map_rows(self._score, columns, pad, batch_sentences, on_progress)
 
     def _sources(self, lines, name, target_language=None):
         """Returns the lines, checked and with the tags of their target language, as a tensor."""
@@ -317,11 +296,15 @@ class Translator:
         languages = None if target_language is None else tf.constant([f"{target_language}"])
         return self._graph.tagged(text, languages, tf.constant([True]))
 
+    def _settings_of_call(self, changes, n_best):
+        settings = self._bounded(replace(self.settings, **changes))
+        settings.require_n_best(n_best)
+        return settings
+
     def _bounded(self, settings):
         """Returns settings with `max_source_tokens` set, and checked against the model."""
-        config = self.model.config
-        settings.require_ids_below(config.vocabulary_size)
-        most = config.max_sequence_length if config.positions == "learned" else None
+        settings.require_ids_below(self.model.config.vocabulary_size)
+        most = learned_positions(self.model.config)
         bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
         if most is not None and bound > most:
             raise ValueError(
@@ -342,14 +325,13 @@ class Translator:
     def _whole(self, lines, name, tokenizer):
         """Returns the lines with their end tokens; raises if one is too long to be decoded."""
         token_ids = token_ids_of(tokenizer, lines)
-        config = self.model.config
-        if config.positions == "learned":
-            bound = config.max_sequence_length, "the model's learned positions"
-            require_at_most(*bound, token_ids, name)
-        else:
-            most = max(LONGEST_ROW, self.settings.max_source_tokens)
+        most = learned_positions(self.model.config)
+        rule = most, "the model's learned positions", token_ids, name
+        if most is None:
             advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
-            require_at_most(most, "to fit into memory", token_ids, name, advice)
+            most = max(LONGEST_ROW, self.settings.max_source_tokens)
+            rule = most, "to fit into memory", token_ids, name, advice
+        require_at_most(*rule)
         return self._graph.with_end(token_ids)
 
     def _prefixes(self, target_prefix, count):
@@ -365,8 +347,8 @@ class Translator:
         return self._whole(target_prefix, "target_prefix", self.target_tokenizer)[:, :-1]
 
     def _search(self, settings, n_best, has_prefix):
-        """Returns a search `(source, *prefix) -> SearchResult`."""
-        values = runtime_inputs(settings)
+        """Returns a search `(source, *prefix) -> (SearchResult, texts)`."""
+        values, is_distinct = runtime_inputs(settings), tf.constant(settings.distinct_texts)
         kept = kept_hypotheses(settings, n_best)
         find_compiled = self._compiled.for_call(settings, kept, has_prefix)
 
@@ -375,10 +357,10 @@ class Translator:
             if found is None:
                 with self._tracing:  # otherwise several threads would trace the same graph
                     found = self._search_graph(settings.graph_settings, kept, has_prefix)
-            result = found(values, source, *prefix)
-            if n_best > 1 and settings.distinct_texts:
-                result = SearchResult(*(each[:, :n_best] for each in self._distinct(*result)))
-            return result
+            result, texts = self._with_texts(is_distinct, *found(values, source, *prefix))
+            if kept > n_best:
+                result = SearchResult(*(each[:, :n_best] for each in result))
+            return result, texts[:, :n_best]
 
         return search
 
@@ -400,34 +382,23 @@ class Translator:
     def _attention_scores(self, source, target):
         return self._decoder.attention_scores(teacher_forcing(self.model.config, source, target))
 
-    def _penalty_of_tokens(self, settings, tokens):
-        """Returns the length penalty of a list of tokens, which may have several end tokens."""
-        ends = tokens.count(self._target_token(self.model.config.end_token_id))
-        return penalty(len(tokens), ends, settings)
-
-    def _target_token(self, token_id):
-        (token,) = _strings(self.target_tokenizer.tokens(tf.constant([token_id])))
-        return token
-
     def _score(self, source, target):
         """Returns the hypotheses of given targets, which have an end token."""
         log_probs = self._log_probs(source, target)
         lengths = tf.reduce_sum(tf.cast(target != self.model.config.pad_token_id, tf.int32), axis=1)
         scores = tf.reduce_sum(log_probs, axis=1) / penalty(lengths, 1, self.settings)
-        target = tf.constant(target)
-        one = [tensor[:, None] for tensor in (target, lengths, scores, log_probs)]
-        return [best for (best,) in self._hypotheses(source, SearchResult(*one))]
+        one = [tensor[:, None] for tensor in (tf.constant(target), lengths, scores, log_probs)]
+        found = self._hypotheses(source, *self._with_texts(tf.constant(False), *one))
+        return [best for (best,) in found]
 
-    def _hypotheses(self, source, result):
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        return hypotheses_of(source, result, *tokenizers, self.model.config)
+    def _hypotheses(self, source, result, texts):
+        return list(hypotheses_of(source, result, texts, *self.tokenizers, self.model.config))
 
-    def _with_attention(self, source, result, batch_sentences):
-        """Returns the hypotheses of each sentence with attention scores, by a teacher-forced pass.
+    def _with_attention(self, source, result, found):
+        """Returns hypotheses with their attention scores, by a teacher-forced pass.
 
         The decoder is causal, so these are the scores of the search's steps, up to rounding.
         """
-        found = list(self._hypotheses(source, result))
         token_ids = result.token_ids.numpy()
         places = [(row, rank) for row, ranks in enumerate(found) for rank in range(len(ranks))]
         hypotheses = [found[row][rank] for row, rank in places]
@@ -435,9 +406,9 @@ class Translator:
         config = self.model.config
         # Smaller batches: the scores of all blocks are in memory at the same time.
         most_pairs = MOST_PAIRS // (config.num_encoder_layers + 2 * config.num_decoder_layers)
-        start_token = self._target_token(config.start_token_id)
-        batches = batch_rows(tf.constant(lengths, tf.int64), batch_sentences, most_pairs)
-        for batch in batches.to_list():
+        start = tf.constant([config.start_token_id])
+        (start_token,) = _strings(self.target_tokenizer.tokens(start))
+        for batch in batch_rows(lengths, BATCH_SENTENCES, most_pairs).to_list():
             rows, ranks = np.transpose([places[index] for index in batch])
             longest = max(lengths[index] for index in batch)
             inputs = source[rows, :longest], token_ids[rows, ranks, :longest]

@@ -23,7 +23,6 @@ import tensorflow as tf
 from keras_transformer import __version__
 from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
 from keras_transformer.decoding.graph_translator import Options
-from keras_transformer.decoding.model_search import max_hypotheses
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.signatures import Signatures
 
@@ -66,7 +65,7 @@ def write_serving_files(
     text = "".join(_json(pair) + "\n" for pair in pairs)
     (folder / "examples.jsonl").write_text(text, "utf-8")
     (folder / "batching_params.pbtxt").write_text(BATCHING, "utf-8")
-    options = Options.default(translator.settings, max_hypotheses(translator.settings))
+    options = Options.default(translator.settings, translator.settings.max_hypotheses)
     languages = getattr(translator.source_tokenizer, "languages", [])
     requests = _warm_up_requests(words, options, languages)
     _write_warm_up(folder / "assets.extra" / "tf_serving_warmup_requests", card["name"], requests)

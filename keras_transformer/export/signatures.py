@@ -7,7 +7,6 @@ import tensorflow as tf
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.graph_translator import GraphTranslator, Options
 from keras_transformer.decoding.lines import token_ids_of
-from keras_transformer.decoding.model_search import max_hypotheses
 from keras_transformer.decoding.translator import Translator
 
 # Tokens, some 20 pages: a longer line would hold up the others of its request for minutes.
@@ -43,7 +42,7 @@ class Signatures(tf.Module):
         model, tokenizers = translator.model, translator.tokenizers
         decoder = FrozenTransformer(model) if frozen else model
         graph = GraphTranslator(model, decoder, *tokenizers)
-        most = max_hypotheses(translator.settings)
+        most = translator.settings.max_hypotheses
         functions = {
             **_translations(graph, translator.settings, most),
             **_pictures(graph, translator.settings),

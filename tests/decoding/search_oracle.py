@@ -12,8 +12,9 @@ import tensorflow as tf
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from keras_transformer.decoding.beam import beam_search, make_search
+from keras_transformer.decoding.beam import beam_search, greedy_search, make_search
 from keras_transformer.decoding.search import StepOutput
+from keras_transformer.decoding.search_settings import SearchSettings
 from tests.examples import examples
 
 PAD, START, END = 0, 1, 2
@@ -339,32 +340,26 @@ def search_every_way(models, max_lengths, penalty, **options):
     """The hypotheses: the same with and without compaction, and with the shapes of XLA."""
     result = search(models, max_lengths, penalty, **options)
     assert_same(result, search(models, max_lengths, penalty, compaction=False, **options))
+    if options.pop("by", None) == greedy_search:
+        options["beam_size"] = 1
     options["by"] = search_in_fixed_shapes
     assert_same(result, search(models, max_lengths, penalty, **options))
     return hypotheses(result, models.end)
 
 
-def search_by_rules(step_fn, cache, max_lengths, *token_ids, **rules):
-    """As `beam_search`, with the rules that only a `Search` has."""
-    start, rules["end_token_id"], rules["pad_token_id"] = token_ids
-    search = make_search(step_fn=step_fn, stopping="exhaustive", **rules)
-    return search.run(cache, max_lengths, start, target_prefix=None, compaction=True)
-
-
 def search_in_fixed_shapes(
-    step_fn, cache, max_lengths, start_token_id, end_token_id, pad_token_id, **rules
+    step_fn, cache, max_lengths, start, end, pad, n_best=1, target_prefix=None, **settings
 ):
     """`beam_search` with tensors whose shapes do not change; here without XLA."""
-    rules = {"beam_size": 1, "n_best": 1, "stopping": "exhaustive", "count_end_token": True} | rules
     search = make_search(
+        SearchSettings(**settings),
+        n_best,
         step_fn=step_fn,
-        end_token_id=end_token_id,
-        pad_token_id=pad_token_id,
+        end_token_id=end,
+        pad_token_id=pad,
         fixed_length=int(max(*max_lengths, 1)),
-        **rules,
     )
-    result = search.run_fixed(cache, max_lengths, start_token_id)
-    return result.trim(pad_token_id)
+    return search.run_fixed(cache, max_lengths, start).trim(pad)
 
 
 def assert_same(result, other):

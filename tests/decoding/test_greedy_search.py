@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 
-from keras_transformer.decoding.greedy import greedy_search
+from keras_transformer.decoding.beam import greedy_search
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.decoding.search import StepOutput
 from tests.decoding.search_oracle import (

@@ -264,10 +264,10 @@ def test_batches_are_as_large_as_they_may_be():
         batches = batch_rows(lengths, 4, pairs)
         assert batches.flat_values.numpy().tolist() == in_order
         assert batches.row_lengths().numpy().tolist() == sizes
-    assert batch_rows(lengths[:0], 4).nrows() == 0
+    assert batch_rows(lengths[:0], 4, 1).nrows() == 0
     same = tf.fill([300], tf.constant(MOST_TOKENS // 128, tf.int64))
-    assert batch_rows(same, 256).row_lengths().numpy().tolist() == [128, 128, 44]
-    assert batch_rows(0 * same, 256).row_lengths().numpy().tolist() == [256, 44]
+    assert batch_rows(same, 256, MOST_PAIRS).row_lengths().numpy().tolist() == [128, 128, 44]
+    assert batch_rows(0 * same, 256, MOST_PAIRS).row_lengths().numpy().tolist() == [256, 44]
 
 
 def test_attention_of_long_lines_is_computed_for_few_at_a_time(translator, monkeypatch):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.decoding.greedy import greedy_search
+from keras_transformer.decoding.beam import beam_search, greedy_search
 from keras_transformer.decoding.processors import (
     force_end,
     min_length,
@@ -27,7 +27,6 @@ from tests.decoding.search_oracle import (
     plain_search,
     random_examples,
     search,
-    search_by_rules,
     search_in_fixed_shapes,
     small_models,
 )
@@ -154,7 +153,7 @@ def test_search_under_processors_finds_the_best_of_what_they_leave(case, penalty
     st.lists(st.integers(0, 4), max_size=2),
     st.booleans(),
     st.sampled_from([1, 2, 3, None]),
-    st.sampled_from([search_by_rules, search_in_fixed_shapes]),
+    st.sampled_from([beam_search, search_in_fixed_shapes]),
 )
 def test_search_without_some_tokens_and_with_a_forced_end_finds_the_best_of_what_is_left(
     case, penalty, suppressed, forces_end, narrow, by

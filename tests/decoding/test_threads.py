@@ -7,6 +7,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import tensorflow as tf
 
 from keras_transformer.decoding.search import SearchResult
 from tests.decoding.test_translator import make_translator
@@ -23,7 +24,8 @@ def translator(tmp_path, monkeypatch):
     def echo(decoder, source, settings, *_, **__):
         for rule in settings.processors:
             rule()
-        return SearchResult(source[:, None], lengths=0, scores=0, log_probs=0)
+        numbers = tf.zeros(tf.shape(source[:, None]))
+        return SearchResult(source[:, None], source[:, :1], numbers[:, :, 0], numbers)
 
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8, "num_heads": 1}
     made = make_translator(tmp_path / "numbers.model", **sizes)
