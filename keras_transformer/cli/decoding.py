@@ -9,8 +9,12 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.errors import one_line_errors
-from keras_transformer.cli.progress import sentence_progress
-from keras_transformer.cli.translators import load_translator, long_line_reports, write_lines
+from keras_transformer.cli.translators import (
+    load_translator,
+    long_line_reports,
+    with_progress,
+    write_lines,
+)
 from keras_transformer.console import console
 
 MAX_PICTURES = 20
@@ -77,15 +81,14 @@ def translate(
         lines = lines_to_translate(input)
         pictures = [] if attention is None else picture_files(attention, len(lines))
         translator = load_translator(run, model, dtype=dtype, **settings)
-        with sentence_progress(len(lines)) as on_progress:
-            found = translator(
-                lines,
-                n_best=n_best or 1,
-                return_attention=bool(pictures),
-                target_language=target_language,
-                batch_sentences=batch_sentences,
-                on_progress=on_progress,
-            )
+        found = with_progress(
+            translator,
+            lines,
+            n_best=n_best or 1,
+            return_attention=bool(pictures),
+            target_language=target_language,
+            batch_sentences=batch_sentences,
+        )
         write_lines(rows(hypothesis_rows(found, n_best is not None, scores)), output)
         for report in long_line_reports(found):
             console.print(report)
@@ -121,14 +124,9 @@ def score(
         from keras_transformer.data.corpus import read_parallel
 
         pairs = list(read_parallel(source, target))
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
         translator = load_translator(run, model, dtype=dtype, **settings)
-        with sentence_progress(len(pairs)) as on_progress:
-            scored = translator.score(
-                [source_line for source_line, _ in pairs],
-                [target_line for _, target_line in pairs],
-                batch_sentences=batch_sentences,
-                on_progress=on_progress,
-            )
+        scored = with_progress(translator.score, sources, targets, batch_sentences=batch_sentences)
         write_lines(rows(score_row(pair, tokens) for pair in scored))
     count, total = sum(len(pair.tokens) for pair in scored), sum(pair.log_prob for pair in scored)
     mean = total / count if count else math.nan
@@ -160,12 +158,9 @@ def hypothesis_rows(found, with_number, with_score):
     """Yields the fields that `translate` prints of each hypothesis."""
     for number, hypotheses in enumerate(found, start=1):
         for hypothesis in hypotheses:
-            fields = [hypothesis.text]
-            if with_score:
-                fields.insert(0, f"{hypothesis.score:.4f}")
-            if with_number:
-                fields.insert(0, str(number))
-            yield fields
+            fields = [str(number)] if with_number else []
+            fields += [f"{hypothesis.score:.4f}"] if with_score else []
+            yield [*fields, hypothesis.text]
 
 
 def score_row(pair, with_tokens):

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from keras_transformer.console import console
 from keras_transformer.lazy_names import explanation
+from keras_transformer.serving.errors import tensorflow_reason
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 HINT = "  KERAS_TRANSFORMER_TRACEBACK=1 shows where."
@@ -40,9 +41,7 @@ def one_line_errors():
         elif isinstance(error, OSError | ValueError | ImportError):
             message, exit_code = " ".join(str(error).split()), 2
         elif _is_of_tensorflow(error):
-            # Its last line without a graph node ("[[...]]") says what is wrong.
-            lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
-            message, exit_code = next(filter(None, reversed(lines)), str(error)), 1
+            message, exit_code = tensorflow_reason(error), 1
         else:
             raise
         console.print(Text(f"Error: {message}").append(hint, "dim"))

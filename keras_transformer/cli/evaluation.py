@@ -8,8 +8,12 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.errors import one_line_errors
-from keras_transformer.cli.progress import sentence_progress
-from keras_transformer.cli.translators import load_translator, long_line_reports, write_lines
+from keras_transformer.cli.translators import (
+    load_translator,
+    long_line_reports,
+    with_progress,
+    write_lines,
+)
 from keras_transformer.console import console
 
 MOST_REPORTS = 5  # of long lines
@@ -62,9 +66,7 @@ def evaluate(
         sources, references = test_set(run, data, source, reference)
         others = baseline and read_translations(baseline, len(sources), "--baseline")
         translator = load_translator(run, model, **settings)
-        with sentence_progress(len(sources)) as on_progress:
-            asked = {"n_best": 1, "target_language": target_language}
-            found = translator(sources, **asked, on_progress=on_progress)
+        found = with_progress(translator, sources, n_best=1, target_language=target_language)
         translations = [best.text for (best,) in found]
         scores, match = evaluation_scores(translations, references, tokenized)
         print_samples(samples, sources, translations, references[0])
@@ -109,25 +111,21 @@ def plot(
             console.print(report)
         if not best.tokens:
             raise ValueError(f"`--text` must have a translation to draw. Received: {text!r}")
-        scores, source, target = best.attention, best.source_tokens, best.tokens
-        inputs = scores.decoder_tokens  # of the decoder: the target shifted right
-        named = {
-            "source": (source, "source"),
-            "translation": (target, "translation"),
-            "inputs": (inputs, "decoder inputs"),
-        }
+        source, translation = (best.source_tokens, "source"), (best.tokens, "translation")
+        # The decoder reads the translation shifted right.
+        inputs = best.attention.decoder_tokens, "decoder inputs"
 
         def draw(scores, query, key):
-            (rows, row_label), (columns, column_label) = named[query], named[key]
+            (rows, row_label), (columns, column_label) = query, key
             return plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
 
         embedding = translator.model.encoder.embedding
         positions = list(range(min(64, embedding.max_sequence_length or 64)))
         encoding = embedding.encode_positions(positions)
         figures = {
-            "attention": draw(scores.encoder_decoder, "translation", "source"),
-            "attention_encoder": draw(scores.encoder, "source", "source"),
-            "attention_decoder": draw(scores.decoder, "translation", "inputs"),
+            "attention": draw(best.attention.encoder_decoder, translation, source),
+            "attention_encoder": draw(best.attention.encoder, source, source),
+            "attention_decoder": draw(best.attention.decoder, translation, inputs),
             "positions": plotting.plot_positional_encoding(encoding),
         }
         if RunFolder(run).history():  # an imported run has none
@@ -197,10 +195,8 @@ def print_comparison(translations, others, references, tokenized):
 
 def print_samples(number, *columns):
     """Prints the first of some sources, translations and references."""
-    for source, translation, reference in itertools.islice(zip(*columns, strict=True), number):
-        print(f"source       {source}")
-        print(f"translation  {translation}")
-        print(f"reference    {reference}\n")
+    for row in itertools.islice(zip(*columns, strict=True), number):
+        print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
 
 
 def record(folder, settings, scores, match):

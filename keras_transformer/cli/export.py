@@ -42,9 +42,7 @@ Examples = Annotated[
         "for keras-transformer verify. [default: some words]"
     ),
 ]
-CTRANSLATE2_OPTIONS = {
-    "run", "directory", "format", "quantization", "suppressed_tokens", "model"
-}  # fmt: skip
+CTRANSLATE2_OPTIONS = "run directory format quantization suppressed_tokens model".split()
 
 
 @commands.command(
@@ -77,7 +75,7 @@ def export(
                 "`--quantization` needs `--format ctranslate2`. "
                 f"Received: --quantization {quantization}"
             )
-        if not is_saved_model and (unheld := options_given(context) - CTRANSLATE2_OPTIONS):
+        if not is_saved_model and (unheld := options_given(context) - {*CTRANSLATE2_OPTIONS}):
             raise ValueError(
                 "A CTranslate2 model does not hold the settings of a search: they are arguments of "
                 "its `translate_batch`. Received: "
@@ -100,9 +98,8 @@ def export(
                 )
             if model is not None:
                 card["bleu"] = None  # the report is of another model file
-            print(
-                export_saved_model(translator, directory, frozen=frozen, card=card, examples=lines)
-            )
+            asked = {"frozen": frozen, "card": card, "examples": lines}
+            print(export_saved_model(translator, directory, **asked))
         else:
             from keras_transformer.export.ctranslate2 import export_ctranslate2
 
@@ -111,8 +108,8 @@ def export(
 
 def options_given(context):
     """Returns the names of the options that the user gave."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source.name != "DEFAULT"}
+    names = context.params
+    return {name for name in names if context.get_parameter_source(name).name != "DEFAULT"}
 
 
 def missing_languages(card, has_tags):

@@ -1,21 +1,15 @@
 """Arguments and options that several commands share, and checks of them."""
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from keras_transformer.cli import completion
-from keras_transformer.decoding.search_settings import (
-    LENGTH_PENALTIES,
-    ON_TOO_LONG,
-    STOP_RULES,
-    SearchSettings,
-)
+from keras_transformer.decoding.search_settings import ON_TOO_LONG, STOP_RULES, SearchSettings
 
 RecipeArgument = Annotated[
     str,
@@ -84,10 +78,11 @@ _DEFAULTS = {
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of its recipe",
 }
-_CHOICES = {
-    "length_penalty": LENGTH_PENALTIES,
-    "stopping": STOP_RULES,
-    "on_too_long": ON_TOO_LONG,
+_TYPES = {
+    "length_penalty": Literal["gnmt", "mean", "none"],
+    "stopping": Literal[STOP_RULES],
+    "suppressed_tokens": list[int],
+    "on_too_long": Literal[ON_TOO_LONG],
 }
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
@@ -102,40 +97,48 @@ def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
     Args:
         names: fields of `SearchSettings`. Defaults to all of `SEARCH_HELP`.
     """
-    fields = {field.name: field for field in dataclasses.fields(SearchSettings)}
-    added = [_parameter(fields[name]) for name in names or SEARCH_HELP]
+    options = {}
+    for name in names or SEARCH_HELP:
+        field = SearchSettings.__dataclass_fields__[name]
+        default = _DEFAULTS.get(name, str(field.default).lower())
+        option = typer.Option(help=f"{SEARCH_HELP[name]} [default: the run's, or {default}]")
+        kind: Any = _TYPES.get(name, field.type)
+        options[name] = Annotated[kind | None, option], None
+    return expand("settings", options)
+
+
+def expand(
+    parameter: str, options: dict[str, tuple[Any, Any]]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: a command's parameter becomes several options.
+
+    It is a dict of their values, without those that are `None` or empty; "none" is `None`.
+
+    Args:
+        parameter: str, the name of the parameter.
+        options: dict from names to pairs: the annotation and the default of an option.
+    """
+    new = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in options.items()
+    ]
 
     def decorate(command):
         @functools.wraps(command)
-        def with_settings(**values):
-            asked = {option.name: values.pop(option.name) for option in added}
-            settings = {name: value for name, value in asked.items() if value not in (None, [])}
-            if settings.get("length_penalty") == "none":
-                settings["length_penalty"] = None
-            command(settings=settings, **values)
+        def expanded(**values):
+            asked = {name: values.pop(name) for name in options}
+            given = {name: value for name, value in asked.items() if value not in (None, [])}
+            values[parameter] = {
+                name: None if value == "none" else value for name, value in given.items()
+            }
+            command(**values)
 
         own = inspect.signature(command).parameters.values()
-        all_of = [[p] if p.name != "settings" else added for p in own]
-        parameters = [parameter for each in all_of for parameter in each]
-        signature = inspect.Signature(parameters, return_annotation=None)
-        vars(with_settings)["__signature__"] = signature
-        return with_settings
+        all_of = [one for p in own for one in (new if p.name == parameter else [p])]
+        vars(expanded)["__signature__"] = inspect.Signature(all_of, return_annotation=None)
+        return expanded
 
     return decorate
-
-
-def _parameter(field):
-    kind = list[int] if field.name == "suppressed_tokens" else field.type
-    if field.name in _CHOICES:
-        kind = Literal[tuple(choice or "none" for choice in _CHOICES[field.name])]
-    default = _DEFAULTS.get(field.name, str(field.default).lower())
-    text = f"{SEARCH_HELP[field.name]} [default: the run's, or {default}]"
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, typer.Option(help=text)],
-    )
 
 
 def check_input(path):

@@ -1,12 +1,13 @@
 """Commands on an exported folder: `serve` answers requests, `verify` replays its examples."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.errors import import_tensorflow, one_line_errors
+from keras_transformer.serving.limits import Limits
 
 commands = typer.Typer()
 
@@ -17,6 +18,13 @@ FolderArgument = Annotated[
     Path,
     typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False),
 ]
+LIMITS = {
+    "max_queue": "Maximum lines that wait; others get status 503.",
+    "max_lines": "Maximum lines in a request.",
+    "max_line_chars": "Maximum characters a line.",
+    "max_body_bytes": "Maximum bytes in the body of a request.",
+    "max_receive_seconds": "Maximum seconds in which a request must arrive.",
+}
 
 
 @commands.command(
@@ -24,6 +32,13 @@ FolderArgument = Annotated[
         "keras-transformer serve served/",
         "keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64",
     )
+)
+@options.expand(
+    "limits",
+    {
+        name: (Annotated[int, typer.Option(help=text, min=1)], getattr(Limits, name))
+        for name, text in LIMITS.items()
+    },
 )
 def serve(
     directory: FolderArgument,
@@ -38,18 +53,8 @@ def serve(
         float, typer.Option(help="How long a line waits for others to run with.", min=0)
     ] = 2.0,
     threads: Annotated[int, typer.Option(help="Cores that TensorFlow may use.", min=1)] = 1,
-    max_queue: Annotated[
-        int,
-        typer.Option(help="Maximum lines that wait; others get status 503.", min=1),
-    ] = 1_024,
-    max_lines: Annotated[int, typer.Option(help="Maximum lines in a request.", min=1)] = 128,
-    max_line_chars: Annotated[int, typer.Option(help="Maximum characters a line.", min=1)] = 2_000,
-    max_body_bytes: Annotated[
-        int, typer.Option(help="Maximum bytes in the body of a request.", min=1)
-    ] = 2**20,
-    max_receive_seconds: Annotated[
-        int, typer.Option(help="Maximum seconds in which a request must arrive.", min=1)
-    ] = 10,
+    *,
+    limits: dict[str, Any],
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(help="Pages of this origin may call the server; several times for several."),
@@ -57,36 +62,23 @@ def serve(
 ) -> None:
     """Answer HTTP requests with an exported model, and show a page to try it."""
     with one_line_errors():
-        Limits, serve_folder = _import_server()
-        limits = Limits(
-            max_line_chars=max_line_chars,
-            max_lines=max_lines,
-            max_body_bytes=max_body_bytes,
-            max_queue=max_queue,
-            max_receive_seconds=max_receive_seconds,
-        )
-        serve_folder(
+        try:
+            from keras_transformer.serving import server
+        except ImportError as error:
+            raise ImportError(
+                f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
+            ) from error
+        server.serve(
             directory,
             host=host,
             port=port,
-            limits=limits,
+            limits=Limits(**limits),
             max_batch=max_batch,
             max_wait=max_wait_ms / 1000,
             threads=threads,
             cors_origins=cors_origin or (),
             import_tensorflow=import_tensorflow,
         )
-
-
-def _import_server():
-    try:
-        from keras_transformer.serving.limits import Limits
-        from keras_transformer.serving.server import serve as serve_folder
-    except ImportError as error:
-        raise ImportError(
-            f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
-        ) from error
-    return Limits, serve_folder
 
 
 @commands.command(epilog=options.example("keras-transformer verify served/"))

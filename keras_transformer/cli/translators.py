@@ -3,6 +3,7 @@
 import sys
 
 from keras_transformer.cli.errors import import_tensorflow
+from keras_transformer.cli.progress import sentence_progress
 
 
 def load_translator(run, model=None, *, dtype=None, **settings):
@@ -16,6 +17,12 @@ def load_translator(run, model=None, *, dtype=None, **settings):
     from keras_transformer.runs.load import load_run
 
     return load_run(run, model, dtype=dtype, **settings)
+
+
+def with_progress(function, lines, *arguments, label="", **options):
+    """Calls a method of a translator, and shows how many of the lines are done."""
+    with sentence_progress(len(lines), label) as on_progress:
+        return function(lines, *arguments, on_progress=on_progress, **options)
 
 
 def write_lines(lines, path=None):

@@ -65,9 +65,10 @@ def write_serving_files(
     text = "".join(_json(pair) + "\n" for pair in pairs)
     (folder / "examples.jsonl").write_text(text, "utf-8")
     (folder / "batching_params.pbtxt").write_text(BATCHING, "utf-8")
-    options = Options.default(translator.settings, translator.settings.max_hypotheses)
-    languages = getattr(translator.source_tokenizer, "languages", [])
-    requests = _warm_up_requests(words, options, languages)
+    options = Options.default(translator.settings, translator.settings.max_hypotheses)._asdict()
+    if languages := getattr(translator.source_tokenizer, "languages", []):
+        options["target_language"] = tf.constant(languages[:1])
+    requests = _warm_up_requests(words, options)
     _write_warm_up(folder / "assets.extra" / "tf_serving_warmup_requests", card["name"], requests)
 
 
@@ -110,11 +111,8 @@ def _words(tokenizer):
     return [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]
 
 
-def _warm_up_requests(words, options, languages):
+def _warm_up_requests(words, options):
     """Yields names of signatures and their inputs, for lines of several lengths."""
-    options = dict(zip(("n_best", "alpha", "max_length", "target_prefix"), options, strict=True))
-    if languages:
-        options["target_language"] = tf.constant(languages[:1])
     for length in WARM_UP_WORDS:
         line = tf.constant([" ".join(itertools.islice(itertools.cycle(words), length))])
         yield "serving_default", {"text": line}

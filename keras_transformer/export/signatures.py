@@ -1,5 +1,6 @@
 """The functions of a SavedModel: tensors of strings and numbers in and out."""
 
+import inspect
 from typing import Any
 
 import tensorflow as tf
@@ -18,12 +19,6 @@ def _column(name, dtype=tf.string):
 
 
 _IDS = tf.TensorSpec([None, None], tf.int32, name="token_ids")
-_OPTIONS = [
-    _column("n_best", tf.int32),
-    _column("alpha", tf.float32),
-    _column("max_length", tf.int32),
-    _column("target_prefix"),
-]
 
 
 class Signatures(tf.Module):
@@ -60,12 +55,13 @@ class Signatures(tf.Module):
 
 def _translations(graph, settings, most):
     """`serve` and `translate_n_best`. Both call one graph, which is in the SavedModel once."""
-    defaults = Options.default(settings, most)
-
+    defaults = Options.default(settings, most)._asdict()
+    specs = [_column(name, option.dtype) for name, option in defaults.items()]
     no_language = tf.constant([""])
-    specs = [_column("text"), _column("target_language"), *_OPTIONS]
 
-    @tf.function(input_signature=specs, autograph=False)
+    @tf.function(
+        input_signature=[_column("text"), _column("target_language"), *specs], autograph=False
+    )
     def search(text, languages, *options):
         bounds = {"strict": False, "longest_line": LONGEST_LINE}
         languages = languages if graph.languages else None
@@ -80,11 +76,15 @@ def _translations(graph, settings, most):
             "truncated": found.truncated,
         }
 
-    def answer(text, target_language=no_language, **options):
+    if graph.languages:
+        defaults["target_language"] = no_language
+        specs.append(_column("target_language"))
+
+    def translate_n_best(text, *options):
         text = _vector(text=text)
-        languages = _rows_of(text, target_language=target_language)["target_language"]
-        options = _rows_of(text, **options)
-        found = search(text, languages, *Options(**options))
+        options = _rows_of(text, **dict(zip(defaults, options, strict=True)))
+        language = options.pop("target_language", no_language)
+        found = search(text, language, *Options(**options))
         longest = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, most)
         return {
             "translations": found.texts[:, :longest],
@@ -93,40 +93,15 @@ def _translations(graph, settings, most):
             "truncated": found.truncated,
         }
 
-    translate_n_best = _with_options(answer, defaults, bool(graph.languages))
-    return {"serve": serve, "translate_n_best": translate_n_best}
-
-
-def _with_options(answer, defaults, has_languages):
-    """`translate_n_best`, whose options have defaults; TensorFlow reads them in its arguments."""
-
-    @tf.function(input_signature=[_column("text"), *_OPTIONS], autograph=False)
-    def translate_n_best(
-        text,
-        n_best=defaults.n_best,
-        alpha=defaults.alpha,
-        max_length=defaults.max_length,
-        target_prefix=defaults.target_prefix,
-    ):
-        options = {"n_best": n_best, "alpha": alpha, "max_length": max_length}
-        return answer(text, target_prefix=target_prefix, **options)
-
-    specs = [_column("text"), *_OPTIONS, _column("target_language")]
-    no_language = tf.constant([""])
-
-    @tf.function(input_signature=specs, autograph=False)
-    def translate_to(
-        text,
-        n_best=defaults.n_best,
-        alpha=defaults.alpha,
-        max_length=defaults.max_length,
-        target_prefix=defaults.target_prefix,
-        target_language=no_language,
-    ):
-        options = {"n_best": n_best, "alpha": alpha, "max_length": max_length}
-        return answer(text, target_language, target_prefix=target_prefix, **options)
-
-    return translate_to if has_languages else translate_n_best
+    # TensorFlow reads the names and the defaults of the options in the signature.
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(n, kind, default=value) for n, value in defaults.items()]
+    signature = inspect.Signature([inspect.Parameter("text", kind), *parameters])
+    vars(translate_n_best)["__signature__"] = signature
+    wrapped = tf.function(
+        translate_n_best, input_signature=[_column("text"), *specs], autograph=False
+    )
+    return {"serve": serve, "translate_n_best": wrapped}
 
 
 def _scores(graph):

@@ -1,10 +1,13 @@
-"""What one request, and all waiting requests together, may hold."""
+"""What one request, and all waiting requests together, may hold. Without NumPy, for `--help`."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.signature import Signature, decoded
+from keras_transformer.serving.json_text import decoded
+
+if TYPE_CHECKING:
+    from keras_transformer.serving.signature import Signature
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Limits:
                 "Send the lines in several requests.",
             )
 
-    def check(self, signature: Signature, values: dict[str, Any]) -> None:
+    def check(self, signature: "Signature", values: dict[str, Any]) -> None:
         """Raises `RequestError` if the inputs of a signature are too large.
 
         It counts before anything is converted, so a request that is refused costs nothing.

@@ -1,6 +1,5 @@
 """Signatures of a SavedModel: their tensors, and JSON values to arrays and back."""
 
-import base64
 import dataclasses
 from collections.abc import Iterable
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.json_text import decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,25 +141,6 @@ def _converted(value, dtype, axes):
         if abs(value) <= FLOAT32_MAX if is_float else isinstance(value, int):
             return value
     raise TypeError
-
-
-def is_base64(value: object) -> bool:
-    """Whether a JSON value is text as `{"b64": ...}`, in base64."""
-    return isinstance(value, dict) and value.keys() == {"b64"}
-
-
-def decoded(value: Any) -> Any:
-    """Returns the bytes of text in base64, and any other value as it is.
-
-    Raises:
-        RequestError: if it is not base64.
-    """
-    if not is_base64(value):
-        return value
-    try:
-        return base64.b64decode(value["b64"], validate=True)
-    except (TypeError, ValueError) as error:
-        raise RequestError(400, "`b64` must be base64.", value["b64"]) from error
 
 
 def to_json(array: np.ndarray) -> list:

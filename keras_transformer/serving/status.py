@@ -105,7 +105,7 @@ class _Described(SchemaGenerator):
     """Also takes the first line of a docstring."""
 
     def parse_docstring(self, func_or_method: Any) -> dict[str, Any]:
-        first, *_ = func_or_method.__doc__.splitlines()
+        first = func_or_method.__doc__.partition("\n")[0]
         described = super().parse_docstring(func_or_method)
         answers = {str(status): answer for status, answer in described["responses"].items()}
         return {"summary": first.removesuffix("."), **described, "responses": answers}

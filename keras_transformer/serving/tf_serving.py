@@ -9,7 +9,8 @@ from starlette.routing import Route
 
 from keras_transformer.serving.bodies import json_object, run
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.signature import is_base64, to_json
+from keras_transformer.serving.json_text import is_base64
+from keras_transformer.serving.signature import to_json
 
 VERSION = "1"
 MODEL_PATHS = ("/v1/models/{name}/versions/{version}", "/v1/models/{name}")

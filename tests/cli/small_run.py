@@ -51,6 +51,12 @@ def fill(folder):
     (folder / "said.log").write_text(ran.stderr, "utf-8")
 
 
+def small(folder):
+    """The sources and the targets of `small.tsv`."""
+    lines = (folder / "small.tsv").read_text("utf-8").splitlines()
+    return map(list, zip(*(line.split("\t") for line in lines), strict=True))
+
+
 def broken(folder, **changes):
     """A recipe with one section changed."""
     recipe = RECIPE | {name: RECIPE[name] | change for name, change in changes.items()}

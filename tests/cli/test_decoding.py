@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from keras_transformer.cli import decoding
-from tests.cli.small_run import CLI, RECIPE, cli
+from tests.cli.small_run import CLI, RECIPE, cli, small
 from tests.processes import run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -46,11 +46,10 @@ def test_hypotheses_and_scores_printed_are_the_translators(folder):
     lines = ["twenty-one", "", "six hundred and two", "two"]
     words = "--beam-size 5 --length-penalty mean --alpha 0.9 --length-ratio 2 --extra-length 9"
     words += " --stopping first_beams --no-count-end-token --max-length 8"
-    found = translator(
-        **{"beam_size": 5, "length_penalty": "mean", "alpha": 0.9},
-        **{"length_ratio": 2.0, "extra_length": 9, "max_length": 8},
-        **{"stopping": "first_beams", "count_end_token": False},
-    )(lines, n_best=3)
+    settings = {"beam_size": 5, "length_penalty": "mean", "alpha": 0.9, "max_length": 8}
+    settings |= {"length_ratio": 2.0, "extra_length": 9}
+    settings |= {"stopping": "first_beams", "count_end_token": False}
+    found = translator(**settings)(lines, n_best=3)
     assert [len(hypotheses) for hypotheses in found] == [3, 1, 3, 3]
     stdin = "\n".join(lines).encode()
     ran = cli("translate", "run", "--n-best", 3, "--scores", *words.split(), stdin=stdin)
@@ -82,7 +81,7 @@ def test_tabs_of_a_translation_are_kept_unless_they_separate_columns(fields, lin
 
 def test_score_gives_translations_the_scores_they_were_found_with(folder):
     """Compares the full forward pass with the search, token by token."""
-    sources = [line.split("\t")[0] for line in (folder / "small.tsv").read_text().splitlines()]
+    sources, _ = small(folder)
     hypotheses = [best for line in translator()(sources, n_best=4) for best in line]
     repeated = np.repeat(sources, 4)
     (folder / "found.en").write_text("".join(f"{line}\n" for line in repeated), "utf-8")
@@ -114,17 +113,7 @@ def test_score_gives_translations_the_scores_they_were_found_with(folder):
     np.testing.assert_allclose([float(value) for value in means], [mean, np.exp(-mean)], rtol=1e-3)
 
 
-def test_score_leaves_the_end_token_out_of_the_length(folder):
-    (folder / "count.en").write_text("two\ntwenty-one\n", "utf-8")
-    (folder / "count.de").write_text("zwei\neinundzwanzig\n", "utf-8")
-    penalty = ("--length-penalty", "mean", "--alpha", 1, "--no-count-end-token")
-    ran = cli("score", "run", "count.en", "count.de", *penalty)
-    assert ran.exit_code == 0, ran.stderr
-    for row in ran.stdout.splitlines():
-        score, log_prob, n, _ = map(float, row.split("\t"))
-        np.testing.assert_allclose(score, log_prob / (n - 1), atol=2e-4)
-
-
+@pytest.mark.long
 def test_score_in_bfloat16_rounds(folder):
     """The option reaches the model, whose results change by rounding."""
     (folder / "one.en").write_text("twenty-one\n")

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 DISTRIBUTION = "keras-seq2seq-transformer"
 
 
+@pytest.mark.long
 def test_export_and_vocabulary_write_what_they_name(folder):
     (folder / "lines.en").write_bytes(gzip.compress("\ufeffone\ntwo\u2028three\n".encode()))
     ran = cli("export", "run", "served", "--beam-size", 2, "--examples", "lines.en")

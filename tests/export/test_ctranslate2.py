@@ -30,59 +30,57 @@ pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 RULES = {"stopping": "first_beams", "length_penalty": "mean", "alpha": 0.6}
 LONGEST = 12
 LIMITS = {"length_ratio": 0.0, "extra_length": LONGEST}
+PRE_NORM = {"normalize_first": True, "use_bias": False, "num_encoder_layers": 3}
+UNTIED = {"tie_embeddings": "none", "activation": "gelu", "layer_norm_epsilon": 1e-3}
+LEARNED = {"tie_embeddings": "decoder", "activation": "swish", "positions": "learned"}
+MARIAN = {"hidden_dim": 64, "positions": "tensor2tensor", "first_position": 1}
 MODELS = {
     "the paper's": {"hidden_dim": 64},
-    "pre-norm, without biases, depths differ": {
-        "normalize_first": True,
-        "use_bias": False,
-        "num_encoder_layers": 3,
-    },
-    "untied, gelu, epsilon": {
-        "tie_embeddings": "none",
-        "activation": "gelu",
-        "layer_norm_epsilon": 1e-3,
-    },
-    "tied in the decoder, swish, learned positions": {
-        "tie_embeddings": "decoder",
-        "activation": "swish",
-        "positions": "learned",
-        "max_sequence_length": 60,
-    },
-    "Marian's positions, counted from 1, and softmax": {
-        "hidden_dim": 64,
-        "positions": "tensor2tensor",
-        "first_position": 1,
-        "output_bias": True,
-        "predict_padding": False,
-    },
+    "pre-norm, without biases, depths differ": PRE_NORM,
+    "untied, gelu, epsilon": UNTIED,
+    "tied in the decoder, swish, learned positions": LEARNED | {"max_sequence_length": 60},
+    "Marian's positions, counted from 1, and softmax": MARIAN
+    | {"output_bias": True, "predict_padding": False},
 }
+
+
+def cases(table, *quick):
+    """Parameters of a test: all rows of a table but the quick ones are `long`."""
+    return [
+        pytest.param(*row, id=name, marks=() if name in quick else pytest.mark.long)
+        for name, row in table.items()
+    ]
+
+
 # What a user without this package writes.
 USE = """
 import json, sys
 sys.modules["keras_transformer"] = sys.modules["tensorflow"] = None  # importing them would fail
 import ctranslate2
 
-folder, lines, beam_size = json.loads(sys.stdin.read())
+folder, lines, beam_sizes = json.loads(sys.stdin.read())
 sys.path.insert(0, folder)
 from folder_tokenizer import FolderTokenizer
 
 source, target = (FolderTokenizer(folder, side) for side in ("source", "target"))
 engine = ctranslate2.Translator(folder, intra_threads=1)
-found = engine.translate_batch(
-    [source.encode(line) for line in lines],
-    beam_size=beam_size, num_hypotheses=beam_size, length_penalty=0.6, max_decoding_length=12,
-    min_decoding_length=0, max_input_length=0, return_scores=True,
-)
+pieces, options = [source.encode(line) for line in lines], {"return_scores": True}
+options |= {"length_penalty": 0.6, "max_decoding_length": 12, "min_decoding_length": 0}
+found = [
+    engine.translate_batch(pieces, beam_size=n, num_hypotheses=n, max_input_length=0, **options)
+    for n in beam_sizes
+]
 print(json.dumps([
-    [(target.decode(tokens), score) for tokens, score in zip(one.hypotheses, one.scores)]
-    for one in found
+    [[(target.decode(tokens), score) for tokens, score in zip(one.hypotheses, one.scores)]
+     for one in each]
+    for each in found
 ]))
 """
 
 
-def used(folder, lines, beam_size):
-    """Returns the texts and scores of each line, in a process without this package."""
-    request = json.dumps([str(folder), lines, beam_size])
+def used(folder, lines, *beam_sizes):
+    """For each beam size, the texts and scores of each line, in a process without this package."""
+    request = json.dumps([str(folder), lines, beam_sizes])
     command = [sys.executable, "-P", "-c", USE]
     ran = subprocess.run(command, input=request, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
@@ -93,16 +91,15 @@ def held_out():
     return [line for line, _ in number_names("held_out", 30)] + LINES
 
 
-@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("options", cases({n: [o] for n, o in MODELS.items()}, [*MODELS][-1]))
 def test_hypotheses_and_scores_are_ours(options, tmp_path):
     translator = make_translator(tmp_path / "numbers.model", **options)
     folder = export_ctranslate2(translator, tmp_path / "ct2")
     lines = [line for line in held_out() if line.strip()]
-    for beam_size in (1, 3):
+    for beam_size, theirs in zip((1, 3), used(folder, lines, 1, 3), strict=True):
         ours = translator(
             lines, beam_size=beam_size, n_best=beam_size, distinct_texts=False, **RULES, **LIMITS
         )
-        theirs = used(folder, lines, beam_size)
         assert len({hypotheses[0].text for hypotheses in ours}) > 3, "the texts must differ"
         for hypotheses, others in zip(ours, theirs, strict=True):
             found = [hypothesis.text for hypothesis in hypotheses]
@@ -135,7 +132,6 @@ def add_lora_to_int8(model):
     add_lora(model)
 
 
-UNTIED = {"tie_embeddings": "none"}
 # What is done to the model; its options; the tolerance of a score, or the error.
 STATES = {
     "plain": (lambda model: None, {}, 1e-4),
@@ -144,7 +140,7 @@ STATES = {
     "cast to bfloat16": (lambda model: None, {"dtype": "bfloat16"}, 0.05),
     "int8": (quantize, {}, 0.05),
     "int8, weights alone": (weights_only, {}, 1e-4),
-    "int8, weights alone, untied": (weights_only, UNTIED, 1e-4),
+    "int8, weights alone, untied": (weights_only, {"tie_embeddings": "none"}, 1e-4),
     "int8 in part": (lambda model: quantize(model, filters="intermediate"), {}, 0.05),
     "int8 weights in part": (lambda model: weights_only(model, "intermediate"), {}, 1e-4),
     "LoRA on int8": (add_lora_to_int8, {}, 1e-4),
@@ -153,7 +149,9 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize(("adapt", "options", "expected"), STATES.values(), ids=STATES)
+@pytest.mark.parametrize(
+    ("adapt", "options", "expected"), cases(STATES, "plain", "LoRA on int8", "int4")
+)
 def test_scores_are_those_of_the_model_whatever_was_done_to_it(
     adapt, options, expected, translator_and_scores, tmp_path
 ):
@@ -209,10 +207,12 @@ def test_two_vocabularies_and_ids_without_a_piece(tmp_path):
         randomize(Transformer(config), seed=3), source, target, compiled=False, **LIMITS
     )
     folder = export_ctranslate2(translator, tmp_path / "ct2")
-    ours = translator(["one", "twenty-two", "nine"], beam_size=2, **RULES)
-    assert [best[0][0] for best in used(folder, ["one", "twenty-two", "nine"], 2)] == ours
+    lines = ["one", "twenty-two", "nine"]
+    (theirs,) = used(folder, lines, 2)
+    assert [best[0][0] for best in theirs] == translator(lines, beam_size=2, **RULES)
 
 
+@pytest.mark.long
 def test_suppressed_tokens_and_the_attention_of_the_last_block_are_ours(tmp_path):
     translator = make_translator(tmp_path / "numbers.model")
     lines = ["one", "seven hundred and one", "twelve thousand"]
@@ -237,6 +237,7 @@ def test_suppressed_tokens_and_the_attention_of_the_last_block_are_ours(tmp_path
         np.testing.assert_allclose(other.attention[0], attention[: len(found), :-1], atol=1e-4)
 
 
+@pytest.mark.long
 def test_int8_is_a_quarter_and_answers_every_line(tmp_path):
     translator = make_translator(tmp_path / "numbers.model", hidden_dim=128)
     sizes = {}
@@ -246,7 +247,7 @@ def test_int8_is_a_quarter_and_answers_every_line(tmp_path):
         sizes[quantization] = (folder / "model.bin").stat().st_size
     assert sizes["int8"] < 0.3 * sizes[None]
     lines = held_out()
-    answers = used(tmp_path / "int8", lines, 1)
+    (answers,) = used(tmp_path / "int8", lines, 1)
     assert len(answers) == len(lines)
     assert [answer[0][0] for answer, line in zip(answers, lines, strict=True) if not line] == [""]
 

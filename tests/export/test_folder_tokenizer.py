@@ -68,7 +68,17 @@ MAKERS = {
 }
 
 
-@pytest.fixture(scope="module", params=MAKERS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "nfkc",
+        "Marian",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("nfc", "identity", "SentencePiece")
+        ),
+    ],
+)
 def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("folder")
     lines = [line for pair in number_names("train", 500) for line in pair]

@@ -16,50 +16,41 @@ from tensorflow_serving.apis import prediction_log_pb2
 from keras_transformer import Translator, export_saved_model
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.graph_translator import GraphTranslator
+from keras_transformer.serving.model import ServedModel
 from tests.decoding.test_translator import LINES, make_translator
 from tests.processes import run
+from tests.serving.clients import client_of
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
-TEXT, NUMBERS, LENGTHS = ([name, [None]] for name in ("string", "float32", "int32"))
-FLAGS = ["bool", [None]]
-TEXTS, SCORES, IDS = ([name, [None, None]] for name in ("string", "float32", "int32"))
-OPTIONS = {"n_best": LENGTHS, "alpha": NUMBERS, "max_length": LENGTHS, "target_prefix": TEXT}
-STEPS = [None, None, 4]  # the beam is 4
-INPUTS = {
-    "serving_default": {"text": TEXT},
-    "translate_n_best": {"text": TEXT} | OPTIONS,
-    "align": {"text": TEXT, "target": TEXT},
-    "search_tree": {"text": TEXT},
-    "score": {"source": TEXT, "target": TEXT},
-    "tokenize": {"text": TEXT},
-    "detokenize": {"token_ids": IDS},
-}
-OUTPUTS = {
-    "serving_default": {"translation": TEXT, "score": NUMBERS, "truncated": FLAGS},
-    "translate_n_best": {
-        "translations": TEXTS,
-        "scores": SCORES,
-        "lengths": IDS,
-        "truncated": FLAGS,
-    },
-    "align": {
-        "attention": ["float32", [None, None, None]],
-        "source_tokens": TEXTS,
-        "target_tokens": TEXTS,
-        "source_lengths": LENGTHS,
-        "target_lengths": LENGTHS,
-    },
-    "search_tree": {
-        "tokens": ["string", STEPS],
-        "parents": ["int32", STEPS],
-        "log_probs": ["float32", STEPS],
-        "is_winner": ["bool", STEPS],
-    },
-    "score": {"log_prob": NUMBERS, "tokens": LENGTHS, "perplexity": NUMBERS},
-    "tokenize": {"token_ids": IDS, "lengths": LENGTHS},
-    "detokenize": {"text": TEXT},
-}
+# Inputs -> outputs of each signature: a letter for the type, and a sign for each axis.
+CONTRACT = """
+serving_default: text s? -> translation s?, score f?, truncated b?
+translate_n_best: text s?, n_best i?, alpha f?, max_length i?, target_prefix s?
+    -> translations s??, scores f??, lengths i??, truncated b?
+align: text s?, target s? -> attention f???, source_tokens s??, target_tokens s??,
+    source_lengths i?, target_lengths i?
+search_tree: text s? -> tokens s??4, parents i??4, log_probs f??4, is_winner b??4
+score: source s?, target s? -> log_prob f?, tokens i?, perplexity f?
+tokenize: text s? -> token_ids i??, lengths i?
+detokenize: token_ids i?? -> text s?
+"""
+TYPES = {"s": "string", "f": "float32", "i": "int32", "b": "bool"}
+
+
+def contract(side):
+    """{signature: {name: [type, shape]}} of the inputs (0) or the outputs (1)."""
+    lines = CONTRACT.replace("\n    ", " ").strip().splitlines()
+    tables = {}
+    for name, sides in (line.split(": ") for line in lines):
+        named = (one.split() for one in sides.split(" -> ")[side].split(", "))
+        tables[name] = {
+            tensor: [TYPES[kind], [int(axis) if axis.isdigit() else None for axis in axes]]
+            for tensor, (kind, *axes) in named
+        }
+    return tables
+
+
 LONGEST = 40  # maximum tokens of a line that is not split; `LINES` have fewer
 SERVE = """
 import json, sys
@@ -103,7 +94,7 @@ def exported(tmp_path_factory):
     translator = Translator(
         made.model, made.source_tokenizer, extra_length=6, max_source_tokens=LONGEST
     )
-    card = {"name": "numbers", "target_language": "de"}
+    card = {"name": "numbers", "source_language": "en", "target_language": "de"}
     examples = ["twenty-one", "Ωμέγα 😀", ""]
     path = export_saved_model(translator, parent / "served", card=card, examples=examples)
     # The SavedModel must not need the tokenizer's file, nor its own path.
@@ -123,7 +114,7 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
     assert ran.returncode == 0, ran.stderr
     assert "unsaved custom gradients" not in ran.stderr, "a warning that alarms without cause"
     served = json.loads(ran.stdout)
-    assert served["inputs"] == INPUTS and served["outputs"] == OUTPUTS
+    assert served["inputs"] == contract(0) and served["outputs"] == contract(1)
     for lines, answer in zip(batches, served["answers"], strict=True):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a line is split
@@ -143,6 +134,14 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
     assert served["tokens"]["token_ids"] == token_ids.to_tensor(0).numpy().tolist()
     assert served["tokens"]["lengths"] == token_ids.row_lengths().numpy().tolist()
     assert served["texts"]["text"] == ["eins", "two", "seven hundred"]
+
+
+def test_server_gives_the_translations_of_the_translator(exported):
+    translator, path = exported
+    lines = [line for line in LINES if "\n" not in line]
+    with client_of(lambda: ServedModel(path)) as client:
+        answer = client.post("/translate", json={"q": lines}).json()
+    assert answer == {"translatedText": [best.text for (best,) in translator(lines, n_best=1)]}
 
 
 def test_saved_model_holds_each_weight_once(exported):
@@ -172,22 +171,21 @@ def test_servers_know_all_operations_and_compile_none(exported):
     assert not any(attribute["_XlaMustCompile"].b for attribute in attributes)
 
 
-def load(exported):
-    """The loaded object, which must be kept while its functions are used, and its signatures."""
+@pytest.fixture(scope="module")
+def served(exported):
     _, path = exported
-    loaded = tf.saved_model.load(str(path))
-    return loaded, loaded.signatures
+    return tf.saved_model.load(str(path))
 
 
 def strings(tensor):
     return np.char.decode(tensor.numpy().astype(bytes), "utf-8").tolist()
 
 
-def test_n_best_are_those_of_the_translator(exported):
+@pytest.mark.long
+def test_n_best_are_those_of_the_translator(exported, served):
     translator, _ = exported
-    loaded, _ = load(exported)
     lines = [line for line in LINES if line.strip()] + ["nine million and four"]
-    found = loaded.translate_n_best(tf.constant(lines))  # with the default of each option
+    found = served.translate_n_best(tf.constant(lines))  # with the default of each option
     texts, scores, lengths = (found[name] for name in ("translations", "scores", "lengths"))
     expected = translator(lines, n_best=4)
     missing = [4 - len(best) for best in expected]  # the beam holds fewer texts
@@ -196,15 +194,11 @@ def test_n_best_are_those_of_the_translator(exported):
     assert lengths.numpy().tolist() == [[len(o.tokens) for o in best] + [0] * n for best, n in rows]
     for row, (best, n) in zip(scores.numpy(), rows, strict=True):
         assert (np.diff(row[: len(best)]) <= 0).all() and (row[len(best) :] == -np.inf).sum() == n
-    assert (
-        texts[:, 0].numpy().tolist()
-        == loaded.serve(tf.constant(lines))["translation"].numpy().tolist()
-    )
+    assert strings(texts[:, 0]) == strings(served.serve(tf.constant(lines))["translation"])
 
 
-def test_each_line_has_its_own_options(exported):
+def test_each_line_has_its_own_options(exported, served):
     translator, _ = exported
-    loaded, _ = load(exported)
     lines = ["one", "seven hundred and one", "", "two", "twelve thousand " * 30]
     options = {
         "n_best": [1, 3, 2, 4, 4],
@@ -212,7 +206,7 @@ def test_each_line_has_its_own_options(exported):
         "max_length": [2, 9, 5, 100, 7],
         "target_prefix": ["", "zwei", "drei", "", "acht"],
     }
-    found = loaded.translate_n_best(
+    found = served.translate_n_best(
         tf.constant(lines), **{name: tf.constant(values) for name, values in options.items()}
     )
     rows = zip(
@@ -229,40 +223,41 @@ def test_each_line_has_its_own_options(exported):
         np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_options_are_for_all_lines_or_for_each(exported):
-    loaded, _ = load(exported)
+def test_options_are_for_all_lines_or_for_each(served):
     lines = tf.constant(["one", "two", "three"])
     with pytest.raises(tf.errors.InvalidArgumentError, match="`alpha` must have one row, or one"):
-        loaded.translate_n_best(lines, alpha=tf.constant([0.1, 0.2]))
+        served.translate_n_best(lines, alpha=tf.constant([0.1, 0.2]))
     # Values beyond their ranges are taken as the ends.
-    found = loaded.translate_n_best(
+    found = served.translate_n_best(
         lines, n_best=tf.constant([9]), max_length=tf.constant([-5, 0, 1])
     )
     assert found["translations"].shape == [3, 4]
     assert found["lengths"].numpy().max() == 1
 
 
-def test_line_without_numbers_spoils_no_other_line(exported):
+def test_line_without_numbers_spoils_no_other_line(exported, served):
     """A source token whose embedding is NaN gives NaN logits in its lines, and only there."""
     translator, _ = exported
-    loaded, signatures = load(exported)
+    signatures = served.signatures
     lines = ["one", "seven hundred and one", "two", "", "seven", "twelve thousand"]
     *_, seven = translator.source_tokenizer.tokenize("seven").numpy()
     before = signatures["translate_n_best"](**all_inputs(lines))
     shape = [translator.source_tokenizer.vocabulary_size, 32]
-    embeddings = [v for v in loaded.weights if v.shape == shape and "encoder" in v.name]
+    embeddings = [v for v in served.weights if v.shape == shape and "encoder" in v.name]
     (embedding,) = embeddings
+    weights = embedding.numpy()
     embedding.scatter_nd_update([[seven]], tf.fill([1, 32], np.nan))
     answers = signatures["translate_n_best"](**all_inputs(lines))
+    scores = served.serve(tf.constant(lines))["score"]
+    embedding.assign(weights)
     is_bad = np.array(["seven" in line for line in lines])
+    assert np.isnan(scores).tolist() == is_bad.tolist()
     assert np.isnan(answers["scores"].numpy())[is_bad, 0].all()
     assert (answers["translations"].numpy()[is_bad] == b"").all()
     for name in ("translations", "lengths", "truncated"):
         assert (answers[name].numpy()[~is_bad] == before[name].numpy()[~is_bad]).all(), name
     scores, wanted = (answer["scores"].numpy()[~is_bad] for answer in (answers, before))
     np.testing.assert_allclose(scores, wanted, rtol=1e-5)
-    served = loaded.serve(tf.constant(lines))
-    assert np.isnan(served["score"]).tolist() == is_bad.tolist()
 
 
 def all_inputs(lines):
@@ -270,13 +265,12 @@ def all_inputs(lines):
     return {name: tf.constant(value) for name, value in {"text": lines, **options}.items()}
 
 
-def test_align_is_the_mean_attention_of_the_translator(exported):
+def test_align_is_the_mean_attention_of_the_translator(exported, served):
     translator, _ = exported
-    loaded, _ = load(exported)
     lines = ["seven hundred and one", "two"]
     found = translator(lines, return_attention=True, alpha=0.0)
     targets = [best.text for (best, *_) in found]
-    aligned = loaded.align(tf.constant(lines), tf.constant(targets))
+    aligned = served.align(tf.constant(lines), tf.constant(targets))
     for row, (best, *_) in enumerate(found):
         source, target = (int(aligned[f"{side}_lengths"][row]) for side in ("source", "target"))
         assert strings(aligned["source_tokens"][row, :source]) == best.source_tokens
@@ -288,12 +282,12 @@ def test_align_is_the_mean_attention_of_the_translator(exported):
             np.testing.assert_allclose(attention[:target, :source], expected, atol=1e-5)
 
 
-def test_search_tree_holds_the_translation_and_adds_up(exported):
+@pytest.mark.long
+def test_search_tree_holds_the_translation_and_adds_up(exported, served):
     """Every hypothesis of the tree has the log-probs that teacher forcing gives its tokens."""
     translator, _ = exported
-    loaded, _ = load(exported)
     lines = ["seven hundred and one", "", "two"]
-    tree = {name: value.numpy() for name, value in loaded.search_tree(tf.constant(lines)).items()}
+    tree = {name: value.numpy() for name, value in served.search_tree(tf.constant(lines)).items()}
     assert not (tree["log_probs"][1] > -np.inf).any(), "an empty line has no steps"
     for row in (0, 2):
         (best,) = translator(lines[row], n_best=1)
@@ -318,19 +312,19 @@ def test_search_tree_holds_the_translation_and_adds_up(exported):
         np.testing.assert_allclose(winner, expected, rtol=1e-4)
 
 
-def test_files_beside_the_graph_tell_the_truth(exported):
+def test_files_beside_the_graph_tell_the_truth(exported, served):
     translator, path = exported
-    loaded, signatures = load(exported)
+    signatures = served.signatures
     card = json.loads((path / "model_card.json").read_text("utf-8"))
     assert (card["name"], card["target_language"]) == ("numbers", "de")
     assert card["architecture"] == translator.model.config.to_dict()
-    assert card["signatures"].keys() == INPUTS.keys()
+    assert card["signatures"].keys() == contract(0).keys()
     assert card["signatures"]["translate_n_best"]["outputs"]["scores"] == "float32 (None, None)"
     pairs = [json.loads(line) for line in (path / "examples.jsonl").read_text("utf-8").splitlines()]
     assert [pair["text"] for pair in pairs] == ["twenty-one", "Ωμέγα 😀", ""]
-    served = loaded.serve(tf.constant([pair["text"] for pair in pairs]))
-    assert [pair["translation"] for pair in pairs] == strings(served["translation"])
-    np.testing.assert_allclose([pair["score"] for pair in pairs], served["score"], rtol=1e-5)
+    found = served.serve(tf.constant([pair["text"] for pair in pairs]))
+    assert [pair["translation"] for pair in pairs] == strings(found["translation"])
+    np.testing.assert_allclose([pair["score"] for pair in pairs], found["score"], rtol=1e-5)
     # TensorFlow Serving's own messages read the requests, which have lines of several lengths.
     file = str(path / "assets.extra" / "tf_serving_warmup_requests")
     seen = collections.Counter()
@@ -363,20 +357,24 @@ def replaced(exported, tmp_path_factory):
     return translator, folder
 
 
-def test_export_replaces_a_saved_model_but_nothing_else(replaced):
-    translator, folder = replaced
+@pytest.mark.long
+def test_export_replaces_a_saved_model(replaced):
+    _, folder = replaced
     assert (folder / "latest").is_symlink() and not (folder / "served").is_symlink()
     assert tf.saved_model.contains_saved_model(str(folder / "served"))
     assert not (folder / "served" / "assets.extra").exists(), "see the warning"
     names = {entry.name for entry in folder.iterdir()}
     assert names == {"served", "latest"}, "temporary files are left"
-    (folder / "precious").mkdir()
-    (folder / "precious" / "file").write_text("kept")
-    with pytest.raises(FileExistsError, match="precious.*not a SavedModel"):
-        export_saved_model(translator, folder / "precious")
-    assert (folder / "precious" / "file").read_text() == "kept"
 
 
+def test_export_replaces_nothing_but_a_saved_model(exported, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(FileExistsError, match="not a SavedModel"):
+        export_saved_model(exported[0], tmp_path)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.long
 def test_frozen_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
     translator, folder = replaced
     # The weights of the search in float32, about; the graph of scores has none of them.
@@ -395,21 +393,20 @@ def test_frozen_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced)
     assert tree["is_winner"].numpy().all()
 
 
-def test_request_without_lines_has_an_answer_without_lines(exported):
-    _, signatures = load(exported)
+def test_request_without_lines_has_an_answer_without_lines(served):
+    signatures = served.signatures
     specs = {name: one.structured_input_signature[1] for name, one in signatures.items()}
-    for name in INPUTS.keys() - {"detokenize"}:
+    for name in contract(0).keys() - {"detokenize"}:
         nothing = {key: tf.zeros([0], spec.dtype) for key, spec in specs[name].items()}
         assert all(len(value) == 0 for value in signatures[name](**nothing).values()), name
 
 
-def test_line_that_is_too_long_to_be_scored_has_no_score(exported):
-    loaded, _ = load(exported)
+def test_line_that_is_too_long_to_be_scored_has_no_score(served):
     lines = tf.constant(["one", "one " * LONGEST_ROW])
-    scored = loaded.score(lines, tf.constant(["two", "two"]))
+    scored = served.score(lines, tf.constant(["two", "two"]))
     assert np.isnan(scored["log_prob"]).tolist() == [False, True]
     with pytest.raises(tf.errors.InvalidArgumentError, match="same number of lines"):
-        loaded.score(lines, lines[:1])
+        served.score(lines, lines[:1])
 
 
 def test_line_that_is_too_long_to_be_scored_is_not_computed(tmp_path):
@@ -434,13 +431,12 @@ def test_line_that_is_too_long_to_be_scored_is_not_computed(tmp_path):
     assert tokens.numpy().tolist() == [int(lengths[0])] * 2
 
 
-def test_input_that_is_not_a_vector_raises_one_clear_error(exported):
-    _, path = exported
-    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+def test_input_that_is_not_a_vector_raises_one_clear_error(served):
+    serve = served.signatures["serving_default"]
     for wrong, shape in (("one", r"\[\]"), ([["one", "two"]], r"\[1 2\]")):
         with pytest.raises(tf.errors.InvalidArgumentError) as refused:
-            served(text=tf.constant(wrong))
+            serve(text=tf.constant(wrong))
         refused.match(
             rf"`text` must be a vector, with one row for each line. Received: .*shape\] {shape}"
         )
-    assert served(text=tf.constant(["one"]))["translation"].shape == [1]
+    assert serve(text=tf.constant(["one"]))["translation"].shape == [1]

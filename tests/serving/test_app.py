@@ -13,51 +13,39 @@ from keras_transformer.serving import observation
 from keras_transformer.serving.app import ROUTES
 from keras_transformer.serving.status import description
 from tests.serving.clients import client_of, wait_until_ready
-from tests.serving.stand_in import REFUSED, translation_of
+from tests.serving.plain_model import PlainModel
 
 pytestmark = pytest.mark.tensorflow_only
-
-
-class SlowModel:
-    """The stand-in, which waits until it may run."""
-
-    def __init__(self, model):
-        self.name, self.card, self.signatures = model.name, model.card, model.signatures
-        self.signature, self._model = model.signature, model
-        self.runs, self.may_run = threading.Event(), threading.Event()
-        self.batches = []
-
-    def call(self, name, inputs):
-        self.runs.set()
-        self.may_run.wait(30)
-        self.batches.append(len(inputs["text"]))
-        return self._model.call(name, inputs)
 
 
 def translate(client, line):
     return client.post("/translate", json={"q": line})
 
 
-def translate_together(client, slow, lines):
+def translate_together(model, lines, **limits):
     """Answers to requests that wait while the model runs another."""
-    with ThreadPoolExecutor(len(lines) + 1) as pool:
+    model.may_run.clear()
+    with client_of(lambda: model, **limits) as client, ThreadPoolExecutor(50) as pool:
         first = pool.submit(translate, client, "first")
-        slow.runs.wait(30)
+        model.runs.wait(30)
         found = [pool.submit(translate, client, line) for line in lines]
-        deadline = time.monotonic() + 30
-        while client.engine._batcher.queue_length < len(lines) and time.monotonic() < deadline:
+        most = min(len(lines), limits.get("max_queue", 1_000))
+        while f"queue_rows {most}.0" not in client.get("/metrics").text:
             time.sleep(0.01)
-        slow.may_run.set()
-        assert first.result().status_code == 200
-        return [one.result() for one in found]
+        time.sleep(0.1)  # for those that find no place
+        model.may_run.set()
+        assert first.result().json() == {"translatedText": "FIRST"}
+        answers = [one.result() for one in found]
+        assert translate(client, "later").json() == {"translatedText": "LATER"}
+    return answers
 
 
-def test_server_is_alive_but_not_ready_while_it_loads(model):
+def test_server_is_alive_but_not_ready_while_it_loads():
     loaded = threading.Event()
 
     def load():
         loaded.wait(30)
-        return model
+        return PlainModel()
 
     def ready():
         return client.get("/health/ready").status_code
@@ -84,62 +72,34 @@ def test_model_that_cannot_be_loaded_is_told():
         assert client.get("/health/ready").status_code == 503
 
 
-def test_requests_share_batches_and_each_gets_its_own_answer(model):
-    slow = SlowModel(model)
-    lines = [f"line {number}" for number in range(40)]
-    with client_of(lambda: slow) as client:
-        answers = [one.json() for one in translate_together(client, slow, lines)]
-    assert answers == [{"translatedText": translation_of(line)} for line in lines]
-    assert slow.batches == [1, 8, 8, 8, 8, 8]
-
-
-def test_line_that_the_model_refuses_fails_only_its_request(model):
-    slow = SlowModel(model)
-    lines = ["a", f"{REFUSED} 1", "b", "c", f"{REFUSED} 2", "d", "e", "f", "g"]
-    with client_of(lambda: slow) as client:
-        responses = translate_together(client, slow, lines)
-    for line, response in zip(lines, responses, strict=True):
-        if REFUSED in line:
-            assert response.status_code == 400, "not 500"
-            assert "A line was refused." in response.json()["error"]
+def test_line_that_the_model_refuses_fails_only_its_request():
+    model = PlainModel()
+    lines = [f"refused {n}" if n in (3, 14) else f"line {n}" for n in range(40)]
+    for line, answer in zip(lines, translate_together(model, lines), strict=True):
+        if "refused" in line:
+            assert answer.status_code == 400, "not 500"
+            assert "a line was refused." in answer.json()["error"]
         else:
-            assert response.json() == {"translatedText": translation_of(line)}
-    assert max(slow.batches) == 8
+            assert answer.json() == {"translatedText": line.upper()}
+    assert max(map(len, model.batches)) == 8
 
 
-def test_full_queue_answers_503_and_recovers(model):
-    slow = SlowModel(model)
-    with (
-        client_of(lambda: slow, max_queue=4, max_lines=4) as client,
-        ThreadPoolExecutor(20) as pool,
-    ):
-        found = [pool.submit(translate, client, f"line {n}") for n in range(20)]
-        time.sleep(0.3)
-        slow.may_run.set()
-        answers = [one.result() for one in found]
-        refused = [one for one in answers if one.status_code != 200]
-        assert {one.status_code for one in refused} == {503}
-        assert all(one.headers["Retry-After"] == "1" for one in refused)
-        assert all("lines wait for the model" in one.json()["error"] for one in refused)
-        assert 5 <= len(answers) - len(refused) <= 12 and refused
-        assert translate(client, "later").json() == {"translatedText": "LATER"}
+def test_full_queue_answers_503_and_recovers():
+    answers = translate_together(PlainModel(), "abcdefghijklmnopqrst", max_queue=4, max_lines=4)
+    refused = [one for one in answers if one.status_code != 200]
+    assert len(refused) == 16 and {one.status_code for one in refused} == {503}
+    assert all(one.headers["Retry-After"] == "1" for one in refused)
+    assert all("4 lines wait for the model" in one.json()["error"] for one in refused)
 
 
-def test_lack_of_memory_is_503(model):
+def test_lack_of_memory_is_503(model, monkeypatch):
     import tensorflow as tf
 
     def fail(**_):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 
-    class Full(SlowModel):
-        def call(self, name, inputs):
-            model._loaded.signatures, kept = {name: fail}, model._loaded.signatures
-            try:
-                return model.call(name, inputs)
-            finally:
-                model._loaded.signatures = kept
-
-    with client_of(lambda: Full(model)) as client:
+    monkeypatch.setattr(model._loaded, "signatures", {"serving_default": fail})
+    with client_of(lambda: model) as client:
         response = translate(client, "a")
     assert response.status_code == 503 and "OOM" in response.json()["error"]
 

@@ -170,16 +170,3 @@ def test_request_that_may_be_refused_shares_no_batch():
     assert [status for status, _ in answers] == [200, 200, 400, 200, 200]
     batches = sorted(map(sorted, model.batches))
     assert batches == [["a", "b", "c"], ["d"], ["e"], ["refused 1"]]
-
-
-def test_batch_that_fails_is_run_once_more_by_requests():
-    model = PlainModel()
-    bodies = [{"q": ["a", "b"]}, {"q": ["refused", "c", "d"]}, {"q": "e"}]
-
-    async def scenario(app, engine):
-        return await asyncio.gather(*(ask(app, "/translate", body) for body in bodies))
-
-    answers = serve(model, scenario)
-    assert [status for status, _ in answers] == [200, 400, 200]
-    assert len(model.batches[0]) == 6
-    assert sorted(map(sorted, model.batches[1:])) == [["a", "b"], ["c", "d", "refused"], ["e"]]

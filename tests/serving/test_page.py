@@ -374,31 +374,6 @@ def test_phone_does_not_scroll_sideways(page):
             assert page.run("return document.documentElement.scrollWidth") == width
 
 
-def luminance(color):
-    """Relative luminance of a color `#rgb` or `#rrggbb`, by WCAG 2."""
-    digits = color[1:] if len(color) == 7 else "".join(2 * digit for digit in color[1:])
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colors_are_readable(page, scheme):
-    page.emulate(prefers_color_scheme=scheme)
-    read = "return getComputedStyle(document.documentElement).getPropertyValue('--' + arguments[0])"
-    value = {
-        name: luminance(page.run(read, name))
-        for name in ("paper", "surface", "ink", "quiet", "accent")
-    }
-    assert (value["paper"] < 0.05) == (scheme == "dark")
-    for back in ("paper", "surface"):
-        for front in ("ink", "quiet", "accent"):
-            low, high = sorted([value[back], value[front]])
-            assert (high + 0.05) / (low + 0.05) >= 4.5, (front, back)
-
-
 def test_model_without_a_card_translates(page):
     page.server.card = {"model": page_server.CARD["model"], "source_language": "no code!"}
     page.open()

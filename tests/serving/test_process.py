@@ -1,5 +1,6 @@
-"""`keras-transformer serve` as a process: start, SIGTERM, kill -9, and errors of its start."""
+"""A server as a process: start, requests that do not arrive, SIGTERM, kill -9."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -11,27 +12,39 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
+from keras_transformer.serving.server import EXIT_SECONDS, listen
 from tests.cli.small_run import cli
 from tests.processes import Popen, run
 from tests.serving.stand_in import SLOW, translation_of
 
-pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
-SERVE = [sys.executable, "-c", "from keras_transformer.cli import app; app()", "serve"]
+pytestmark = pytest.mark.tensorflow_only
+SERVE = ["-m", "keras_transformer", "serve"]
+BODY = b"Host: a\r\nContent-Length: 99\r\n\r\n{"
+UNFINISHED = {
+    "nothing": b"",
+    "half of the headers": b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-",
+    "half of the body": b"POST /translate HTTP/1.1\r\n" + BODY,
+    "half of a body that nobody reads": b"POST /no HTTP/1.1\r\n" + BODY,
+    "half of a second request": b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    b"POST /translate HTTP/1.1\r\n" + BODY,
+}
 
 
 class Server:
-    """A server in a process of its own."""
+    """A Python program that prints the port on which it listens."""
 
-    def __init__(self, folder, tmp_path, *options, port=0):
-        self._log, self._errors = tmp_path / f"log{time.time()}", tmp_path / f"errors{time.time()}"
+    def __init__(self, folder, *words):
+        self._log, self._errors = (folder / f"{name}{time.time()}" for name in ("log", "errors"))
         with open(self._log, "w") as log, open(self._errors, "w") as errors:
-            self.process = Popen(
-                [*SERVE, str(folder), "--port", str(port), *options], stdout=log, stderr=errors
-            )
-        while not (listening := re.search(r"Listening on http://127.0.0.1:(\d+)\n", self.errors)):
+            words = [sys.executable, *map(str, words)]
+            self.process = Popen(words, stdout=log, stderr=errors)
+        self.port = int(self.wait_for(r"Listening on http://127.0.0.1:(\d+)\n")[1])
+
+    def wait_for(self, pattern):
+        while not (found := re.search(pattern, self.errors)):
             assert self.process.poll() is None, self.errors
-            time.sleep(0.05)
-        self.port = int(listening[1])
+            time.sleep(0.02)
+        return found
 
     @property
     def errors(self):
@@ -41,116 +54,186 @@ class Server:
     def log(self):
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
-    def wait_until_ready(self):
-        while request(self.port, "GET", "/health/ready")[0] != 200:
-            assert self.process.poll() is None, self.errors
-            time.sleep(0.05)
-        return self
+    def request(self, method, path, body=None):
+        """Status, seconds after which to try again, and JSON of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path, body and json.dumps(body))
+            response = connection.getresponse()
+            return response.status, response.getheader("Retry-After"), json.load(response)
+
+    def translate(self, line):
+        return self.request("POST", "/translate", {"q": line})
+
+    def stop(self):
+        """Sends SIGTERM, and returns the seconds until the process has ended, without errors."""
+        began = time.perf_counter()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0, self.errors
+        assert "Traceback" not in self.errors and "rror" not in self.errors, self.errors
+        return time.perf_counter() - began
 
 
 @pytest.fixture
-def start(folder, tmp_path):
-    servers = []
+def start(tmp_path):
+    with contextlib.ExitStack() as stack:
 
-    def start(*options, **arguments):
-        servers.append(Server(folder, tmp_path, *options, **arguments))
-        return servers[-1]
+        def start(*words):
+            server = Server(tmp_path, *words)
+            stack.callback(server.process.wait)
+            stack.callback(server.process.kill)
+            return server
 
-    yield start
-    for server in servers:
-        server.process.kill()
-        server.process.wait()
-
-
-def request(port, method, path, body=None):
-    """Status and JSON of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request(method, path, body and json.dumps(body))
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
+        yield start
 
 
-def translate(port, line):
-    return request(port, "POST", "/v1/models/stand_in:predict", {"instances": [line]})
+@pytest.fixture
+def start_plain(start):
+    """Starts a server of the stand-in without TensorFlow."""
+
+    def start_plain(seconds_to_load=0, receive_seconds=10):
+        return start("-m", "tests.serving.plain_model", seconds_to_load, receive_seconds)
+
+    return start_plain
 
 
-def translate_with_retries(port, line):
-    while True:
-        try:
-            status, answer = translate(port, line)
-        except (OSError, http.client.HTTPException):
-            time.sleep(0.05)
-            continue
-        if status == 200:
-            return answer
-        assert status == 503
-        time.sleep(0.05)
-
-
-def test_server_starts_answers_and_on_sigterm_answers_open_requests(start):
-    server = start("--max-batch", "1")
+@pytest.mark.slow
+def test_server_starts_answers_and_on_sigterm_answers_open_requests(start, folder):
+    server = start(*SERVE, folder, "--port", 0, "--max-batch", 1)
     # It listens before it is ready.
-    assert request(server.port, "GET", "/health") == (200, {"status": "ok"})
-    server.wait_until_ready()
+    assert server.request("GET", "/health") == (200, None, {"status": "ok"})
+    server.wait_for("Ready after")
     lines = [f"{SLOW} {number}" for number in range(6)]
     with ThreadPoolExecutor(6) as pool:
-        found = [pool.submit(translate, server.port, line) for line in lines]
+        found = [pool.submit(server.translate, line) for line in lines]
         wait(found, return_when=FIRST_COMPLETED)
         assert not all(one.done() for one in found), "the model is too fast for this test"
-        server.process.send_signal(signal.SIGTERM)
+        server.stop()
         answers = [one.result() for one in found]
-    for line, (status, answer) in zip(lines, answers, strict=True):
-        assert status == 200 and answer["predictions"][0]["translation"] == translation_of(line)
-    assert server.process.wait(30) == 0
-    assert "Traceback" not in server.errors
+    assert answers == [(200, None, {"translatedText": translation_of(line)}) for line in lines]
     assert [one["rows"] for one in server.log if one["method"] == "POST"] == [1] * 6
 
 
-def test_answers_are_not_held_back_by_the_network(start):
-    """The parts of an answer are sent at once, not 40 ms later, when the client confirms one."""
-    connection = http.client.HTTPConnection("127.0.0.1", start().port, timeout=60)
-    seconds = []
-    for _ in range(20):
-        began = time.perf_counter()
-        connection.request("GET", "/health")
-        connection.getresponse().read()
-        seconds.append(time.perf_counter() - began)
-    connection.close()
-    assert sorted(seconds)[10] < 0.03
+@pytest.mark.slow
+def test_clients_that_retry_get_all_answers_across_a_kill(start, folder):
+    server = start(*SERVE, folder, "--port", 0)
+    server.wait_for("Ready after")
 
+    def translate_with_retries(line):
+        while True:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                status, _, answer = server.translate(line)
+                if status == 200:
+                    return answer
+                assert status == 503
+            time.sleep(0.05)
 
-def test_clients_that_retry_get_all_answers_across_a_kill(start):
-    server = start().wait_until_ready()
     lines = [f"line {number}" for number in range(200)]
     with ThreadPoolExecutor(8) as pool:
-        found = [pool.submit(translate_with_retries, server.port, line) for line in lines]
+        found = [pool.submit(translate_with_retries, line) for line in lines]
         while sum(one.done() for one in found) < 20:
             time.sleep(0.01)
         server.process.kill()
         server.process.wait()
         assert not all(one.done() for one in found)
-        start(port=server.port)
+        start(*SERVE, folder, "--port", server.port)
         for line, one in zip(lines, found, strict=True):
-            answer = one.result(60)["predictions"][0]
-            assert answer["translation"] == translation_of(line)
+            assert one.result(60) == {"translatedText": translation_of(line)}
 
 
+@pytest.mark.slow
 def test_errors_of_the_start_are_one_line(folder, tmp_path):
-    words = [*SERVE, str(tmp_path), "--port", "0"]
-    ran = run(words, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 2
-    assert ran.stderr.splitlines()[-1].startswith("Error: There is no SavedModel in")
+    hidden = "import sys; sys.modules['starlette'] = None; from keras_transformer.cli import app; "
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
-        ran = cli("serve", folder, "--port", port)
-    message = f"Error: Cannot listen on 127.0.0.1, port {port}: Address already in use"
-    assert ran.exit_code == 2 and ran.stderr.startswith(message) and ran.stderr.count("\n") == 1
+        for words, message in (
+            ([*SERVE, tmp_path, "--port", 0], "There is no SavedModel in"),
+            (["-c", hidden + "app()", "serve", folder], "A server needs the extra `serve`: pip in"),
+            ([*SERVE, folder, "--port", port], f"Cannot listen on 127.0.0.1, port {port}: Address"),
+        ):
+            words = [sys.executable, *map(str, words)]
+            ran = run(words, capture_output=True, text=True)
+            assert ran.returncode == 2
+            assert ran.stderr.splitlines()[-1].startswith(f"Error: {message}")
     ran = cli("serve", folder, "--max-queue", 5)
     assert ran.exit_code == 2 and "`max_queue` must be at least `max_lines`" in ran.stderr
-    hidden = "import sys; sys.modules['starlette'] = None; " + SERVE[2]
-    ran = run([sys.executable, "-c", hidden, "serve", str(folder)], capture_output=True, text=True)
-    assert ran.returncode == 2
-    assert ran.stderr.startswith("Error: A server needs the extra `serve`: pip install")
+
+
+def test_answers_are_not_held_back_by_the_network(start_plain):
+    """The parts of an answer are sent at once, not 40 ms later, when the client confirms one."""
+    connection = http.client.HTTPConnection("127.0.0.1", start_plain().port, timeout=60)
+    seconds = []
+    with contextlib.closing(connection):
+        for _ in range(20):
+            began = time.perf_counter()
+            connection.request("GET", "/health")
+            connection.getresponse().read()
+            seconds.append(time.perf_counter() - began)
+    assert sorted(seconds)[10] < 0.03
+
+
+def test_sigterm_while_the_model_is_loaded_ends_at_once(start_plain):
+    server = start_plain(60)
+    assert server.translate("a")[0] == 503
+    assert server.stop() < EXIT_SECONDS
+
+
+@pytest.mark.slow
+def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
+    server = start_plain()
+    server.wait_for("Ready after")
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(server.translate, line) for line in ("stuck", "a", "b")]
+        time.sleep(0.5)
+        assert server.stop() < EXIT_SECONDS + 1
+        for answer in answers:
+            status, retry_after, body = answer.result()
+            assert (status, retry_after) == (503, "1") and "being stopped" in body["error"]
+
+
+@pytest.mark.slow
+def test_requests_that_do_not_arrive_are_closed_and_hold_no_sigterm(start_plain):
+    server = start_plain(0, 1)
+    server.wait_for("Ready after")
+
+    def send(content):
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        connection.sendall(content)
+        return connection
+
+    def received(connection):
+        """All that the server sends until it closes the connection."""
+        with connection:
+            return b"".join(iter(lambda: connection.recv(9999), b""))
+
+    waiting = [send(content) for content in UNFINISHED.values()]
+    answers = dict(zip(UNFINISHED, map(received, waiting), strict=True))
+    assert answers["nothing"] == b""
+    for name in ("half of the headers", "half of the body"):
+        assert answers[name].startswith(b"HTTP/1.1 408 "), name
+        assert b"must arrive within 1 s" in answers[name]
+    assert answers["half of a body that nobody reads"].startswith(b"HTTP/1.1 404 ")
+    assert answers["half of a second request"].count(b"HTTP/1.1 408 ") == 1
+    # A client that sends a byte now and then gains no time.
+    began = time.perf_counter()
+    with send(b"a") as slow, pytest.raises(OSError):
+        while time.perf_counter() - began < 20:
+            slow.sendall(b"a")
+            time.sleep(0.1)
+    assert server.translate("a")[2] == {"translatedText": "A"}
+    waiting = [send(content) for content in UNFINISHED.values()]
+    assert server.stop() < EXIT_SECONDS - 4
+    for connection in waiting:
+        connection.close()
+
+
+def test_too_large_a_body_is_answered_although_the_client_still_sends(start_plain):
+    status, _, answer = start_plain().translate("x" * 10_000_000)
+    assert status == 413 and "at most 1048576 bytes" in answer["error"]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_all_addresses_of_ipv6_are_also_those_of_ipv4():
+    with listen("::", 0) as listener:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listener.getsockname()[1]), timeout=5).close()

@@ -36,35 +36,32 @@ def error(client, path, status, **request):
 # === LibreTranslate ===
 
 
-def test_libretranslate_translates_a_text_and_a_list(client):
-    languages = {"source": "en", "target": "de"}
-    assert post(client, "/translate", {"q": "ein Hund", **languages}) == {
-        "translatedText": "EIN HUND"
-    }
-    assert post(client, "/translate", {"q": LINES, "source": "auto", "format": "text"}) == {
-        "translatedText": TRANSLATIONS
-    }
-    assert post(client, "/translate", {"q": []}) == {"translatedText": []}
-    assert client.get("/languages").json() == [{"code": "en", "name": "English", "targets": ["de"]}]
+# Body -> answer.
+TRANSLATED = [
+    ({"q": "ein Hund", "source": "en", "target": "de"}, {"translatedText": "EIN HUND"}),
+    ({"q": LINES, "source": "auto", "format": "text"}, {"translatedText": TRANSLATIONS}),
+    ({"q": []}, {"translatedText": []}),
+    (
+        {"q": "a", "source": None, "target": None, "format": None, "alternatives": None},
+        {"translatedText": "A"},
+    ),
+    ({"q": "a", "alternatives": 2}, {"translatedText": "A", "alternatives": ["A!", "A!!"]}),
+    # At most as many as the beam has.
+    (
+        {"q": ["a", ""], "alternatives": 10**9},
+        {"translatedText": ["A", ""], "alternatives": [["A!", "A!!", "A!!!"], []]},
+    ),
+    # Line breaks are kept. An empty line has no alternative, so it keeps its translation.
+    (
+        {"q": "eins\n\nzwei\r\n", "alternatives": 1},
+        {"translatedText": "EINS\n\nZWEI\n", "alternatives": ["EINS!\n\nZWEI!\n"]},
+    ),
+]
 
 
-def test_libretranslate_keeps_line_breaks(client):
-    body = {"q": "eins\n\nzwei\r\n", "alternatives": 1}
-    assert post(client, "/translate", body) == {
-        "translatedText": "EINS\n\nZWEI\n",
-        # An empty line has no alternative, so it keeps its translation.
-        "alternatives": ["EINS!\n\nZWEI!\n"],
-    }
-
-
-def test_libretranslate_gives_at_most_as_many_alternatives_as_the_beam_has(client):
-    body = {"q": "a", "alternatives": 2}
-    assert post(client, "/translate", body) == {
-        "translatedText": "A",
-        "alternatives": ["A!", "A!!"],
-    }
-    many = post(client, "/translate", {"q": ["a", ""], "alternatives": 10**9})
-    assert many == {"translatedText": ["A", ""], "alternatives": [["A!", "A!!", "A!!!"], []]}
+@pytest.mark.parametrize(("body", "answer"), TRANSLATED)
+def test_libretranslate_translates_texts_with_alternatives(client, body, answer):
+    assert post(client, "/translate", body) == answer
 
 
 FORM = "application/x-www-form-urlencoded"
@@ -98,11 +95,6 @@ def test_libretranslate_reads_a_form_right_or_refuses_it(client, kind, body, sta
         assert response.json() == {"translatedText": expected}
     else:
         assert expected in response.json()["error"]
-
-
-def test_libretranslate_takes_null_for_a_missing_field(client):
-    body = dict.fromkeys(("source", "target", "format", "alternatives"))
-    assert post(client, "/translate", {"q": "a", **body}) == {"translatedText": "A"}
 
 
 @pytest.mark.parametrize(
@@ -142,66 +134,50 @@ def test_models_without_languages_and_alternatives_are_served(model):
 # === TensorFlow Serving ===
 
 
-def test_tf_serving_predicts_rows(client):
-    for rows in (LINES, [{"text": line} for line in LINES]):
-        assert post(client, f"{TFS}:predict", {"instances": rows}) == {"predictions": ROWS}
-    assert post(client, f"{TFS}:predict", {"instances": []}) == {"predictions": []}
+GROESSER = {"b64": base64.b64encode("größer".encode()).decode()}
+COLUMNS = {"translation": TRANSLATIONS, "score": SCORES, "truncated": [False] * len(LINES)}
+# Each row has its own options.
+ROWS_WITH_OPTIONS = [
+    {"text": "a", "n_best": 2, "alpha": 1.0, "target_prefix": "<"},
+    {"text": "bc", "n_best": 1, "alpha": 0, "target_prefix": ""},
+    {"text": "", "n_best": 2, "alpha": 1.0, "target_prefix": ""},
+]
+FOUND_WITH_OPTIONS = [
+    {"translations": ["<A", "<A!"], "scores": [-1.0, -2.0], "lengths": [2, 3]},
+    {"translations": ["BC", ""], "scores": [0.0, None], "lengths": [2, 0]},
+    {"translations": ["", ""], "scores": [0.0, None], "lengths": [0, 0]},
+]
+# An option has its default, or one value for all lines.
+TWO_LINES = {"translations": [["A"], ["B"]], "scores": [[-0.5], [-0.5]], "lengths": [[1], [1]]}
+ALIGNED = {
+    "attention": [[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]],
+    "source_tokens": [["a", "b"], ["a", ""]],
+    "target_tokens": [["b", "a"], ["a", ""]],
+}
+# Signature, instances or inputs, and their value -> what is answered.
+PREDICTED = [
+    ("", "instances", LINES, ROWS),
+    ("", "instances", [{"text": line} for line in LINES], ROWS),
+    ("", "instances", [], []),
+    ("", "instances", [GROESSER], [ROWS[2]]),
+    ("", "instances", [{"text": GROESSER}], [ROWS[2]]),
+    ("", "inputs", LINES, COLUMNS),
+    ("", "inputs", {"text": LINES}, COLUMNS),
+    ("", "inputs", [], {"translation": [], "score": [], "truncated": []}),
+    ("translate_n_best", "instances", ROWS_WITH_OPTIONS, FOUND_WITH_OPTIONS),
+    ("translate_n_best", "inputs", {"text": ["a", "b"], "n_best": [1]}, TWO_LINES),
+    ("align", "inputs", {"text": ["ab", "a"], "target": ["ba", "a"]}, ALIGNED),
+    ("detokenize", "inputs", [[97, 98], [99, 0]], ["ab", "c"]),
+    ("detokenize", "inputs", [], []),
+    ("tokenize", "inputs", ["ab", "c"], {"token_ids": [[97, 98], [99, 0]], "lengths": [2, 1]}),
+]
 
 
-def test_tf_serving_predicts_columns(client):
-    columns = {"translation": TRANSLATIONS, "score": SCORES, "truncated": [False] * len(LINES)}
-    for inputs in (LINES, {"text": LINES}):
-        assert post(client, f"{TFS}:predict", {"inputs": inputs}) == {"outputs": columns}
-    empty = {"translation": [], "score": [], "truncated": []}
-    assert post(client, f"{TFS}:predict", {"inputs": []}) == {"outputs": empty}
-
-
-def test_tf_serving_decodes_base64(client):
-    encoded = {"b64": base64.b64encode("größer".encode()).decode()}
-    named = [{"text": encoded}]
-    plain = post(client, f"{TFS}:predict", {"instances": ["größer"]})
-    assert post(client, f"{TFS}:predict", {"instances": [encoded]}) == plain
-    assert post(client, f"{TFS}:predict", {"instances": named}) == plain
-
-
-def test_tf_serving_rows_have_their_own_options(client):
-    rows = [
-        {"text": "a", "n_best": 2, "alpha": 1.0, "target_prefix": "<"},
-        {"text": "bc", "n_best": 1, "alpha": 0, "target_prefix": ""},
-        {"text": "", "n_best": 2, "alpha": 1.0, "target_prefix": ""},
-    ]
-    answer = post(
-        client, f"{TFS}:predict", {"signature_name": "translate_n_best", "instances": rows}
-    )
-    assert answer["predictions"] == [
-        {"translations": ["<A", "<A!"], "scores": [-1.0, -2.0], "lengths": [2, 3]},
-        {"translations": ["BC", ""], "scores": [0.0, None], "lengths": [2, 0]},
-        {"translations": ["", ""], "scores": [0.0, None], "lengths": [0, 0]},
-    ]
-
-
-def test_tf_serving_uses_the_defaults_of_options_and_one_value_for_all_lines(client):
-    body = {"signature_name": "translate_n_best", "inputs": {"text": ["a", "b"], "n_best": [1]}}
-    assert post(client, f"{TFS}:predict", body)["outputs"] == {
-        "translations": [["A"], ["B"]],
-        "scores": [[-0.5], [-0.5]],
-        "lengths": [[1], [1]],
-    }
-
-
-def test_tf_serving_calls_signatures_with_matrices(client):
-    body = {"signature_name": "align", "inputs": {"text": ["ab", "a"], "target": ["ba", "a"]}}
-    assert post(client, f"{TFS}:predict", body)["outputs"] == {
-        "attention": [[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]],
-        "source_tokens": [["a", "b"], ["a", ""]],
-        "target_tokens": [["b", "a"], ["a", ""]],
-    }
-    body = {"signature_name": "detokenize", "inputs": [[97, 98], [99, 0]]}
-    assert post(client, f"{TFS}:predict", body) == {"outputs": ["ab", "c"]}
-    assert post(client, f"{TFS}:predict", {**body, "inputs": []}) == {"outputs": []}
-    body = {"signature_name": "tokenize", "inputs": ["ab", "c"]}
-    tokens = {"token_ids": [[97, 98], [99, 0]], "lengths": [2, 1]}
-    assert post(client, f"{TFS}:predict", body) == {"outputs": tokens}
+@pytest.mark.parametrize(("signature", "kind", "value", "expected"), PREDICTED)
+def test_tf_serving_predicts(client, signature, kind, value, expected):
+    body = {kind: value} | ({"signature_name": signature} if signature else {})
+    answered = {"instances": "predictions", "inputs": "outputs"}[kind]
+    assert post(client, f"{TFS}:predict", body) == {answered: expected}
 
 
 def test_tf_serving_describes_the_model(client):
