@@ -31,11 +31,11 @@ BUDGETS = {
     "training": 1_350,
     "models": 600,
     "decoding": 1_825,
-    "export": 525,
+    "export": 505,
     "runs": 2_500,
     "importing": 925,
-    "serving": 1_210,
-    "cli": 1_325,
+    "serving": 1_205,
+    "cli": 1_275,
     None: 690,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.

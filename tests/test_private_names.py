@@ -19,7 +19,7 @@ PRIVATE = re.compile(r"_[a-z]\w*|__internal__")
 PRIVATE_MODULE = re.compile(r"(keras\.src|tensorflow\.python|tensorflow_text\.python)\b[\w.]*")
 # Documented in spite of the underscore: `NamedTuple`, `os`, `sys`, IPython,
 # `tf.saved_model.experimental`.
-DOCUMENTED = {"_replace", "_exit", "_repr_png_", "_create_resource", "_current_frames"}
+DOCUMENTED = {"_replace", "_asdict", "_exit", "_repr_png_", "_create_resource", "_current_frames"}
 # | `name` | `folder/file.py`, `folder/other.py` | why | [`test`](tests/folder/test_file.py) |
 ROW = r"\| `([\w.]+)` \| (`[^|]+`) \| [^|]+ \| \[`(\w+)`\]\((tests/[\w/]+\.py)\) \|"
 
