@@ -35,7 +35,7 @@ BUDGETS = {
     "runs": 2_500,
     "importing": 925,
     "serving": 1_205,
-    "cli": 1_275,
+    "cli": 1_240,
     None: 690,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.

@@ -16,6 +16,7 @@ from keras_transformer.cli import (
     evaluation,
     export,
     importing,
+    options,
     serving,
     training,
 )
@@ -42,3 +43,6 @@ def program(
 GROUPS = (data, training, importing, decoding, evaluation, comparison, export, serving)
 for group in GROUPS:
     app.add_typer(group.commands)  # without a name: not `keras-transformer GROUP COMMAND`
+for typers in (*(group.commands for group in GROUPS), importing.importing):
+    for command in typers.registered_commands:
+        command.help, command.epilog = options.help_and_example(command.callback)

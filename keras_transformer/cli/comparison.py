@@ -13,8 +13,7 @@ from keras_transformer.cli.evaluation import (
     read_translations,
     test_set,
 )
-from keras_transformer.cli.progress import sentence_progress
-from keras_transformer.cli.translators import load_translator
+from keras_transformer.cli.translators import load_translator, with_progress
 
 commands = typer.Typer()
 
@@ -41,13 +40,7 @@ TranslationsOption = Annotated[
 ]
 
 
-@commands.command(
-    epilog=options.example(
-        "keras-transformer compare runs/a runs/b --output curves.png",
-        "keras-transformer compare runs/a runs/b --translate --data ~/multi30k --tokenized",
-        "keras-transformer compare runs/a runs/b --translations a.de --translations b.de",
-    )
-)
+@commands.command()
 @options.search_options(*options.ONE_BEST)
 def compare(
     runs: RunsArgument,
@@ -57,15 +50,9 @@ def compare(
     translate: TranslateOption = False,
     translations: TranslationsOption = None,
     data: options.Data = Path("."),
-    source: Annotated[
-        str | None, typer.Option(help="File of source lines. [default: the recipe's test split]")
-    ] = None,
-    reference: Annotated[
-        list[str] | None, typer.Option(help="File of references; several times for several.")
-    ] = None,
-    tokenized: Annotated[
-        bool, typer.Option("--tokenized", help="Text is tokenized: BLEU splits at white space.")
-    ] = False,
+    source: options.Source = None,
+    reference: options.References = None,
+    tokenized: options.Tokenized = False,
     *,
     settings: dict[str, Any],
     target_language: options.TargetLanguage = None,
@@ -73,6 +60,12 @@ def compare(
     """Compare runs: settings that differ, figures, scores, learning curves, and translations.
 
     Only --translate loads the models.
+
+    Example:
+
+        keras-transformer compare runs/a runs/b --output curves.png
+        keras-transformer compare runs/a runs/b --translate --data ~/multi30k --tokenized
+        keras-transformer compare runs/a runs/b --translations a.de --translations b.de
     """
     with one_line_errors():
         from keras_transformer.runs.comparison import RunRecord
@@ -204,8 +197,7 @@ def draw_curves(records, path):
 def translated(run, sources, target_language, settings):
     """Returns the translations of a run's model."""
     translator = load_translator(run, **settings)
-    with sentence_progress(len(sources), str(run)) as on_progress:
-        return translator(sources, target_language=target_language, on_progress=on_progress)
+    return with_progress(translator, sources, label=str(run), target_language=target_language)
 
 
 def print_scores(runs, columns, references, tokenized):

@@ -6,29 +6,29 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli import options
 from keras_transformer.cli.errors import import_tensorflow, one_line_errors
 from keras_transformer.console import console
 
 commands = typer.Typer()
 
 
-@commands.command(epilog=options.example("keras-transformer recipe number_names > my.yaml"))
+@commands.command()
 def recipe(
     name: Annotated[str | None, typer.Argument(help="Name of a packaged recipe.")] = None,
 ) -> None:
-    """Print a packaged recipe; without a name, list the packaged recipes."""
+    """Print a packaged recipe; without a name, list the packaged recipes.
+
+    Example:
+
+        keras-transformer recipe number_names > my.yaml
+    """
     with one_line_errors():
         from keras_transformer.runs.recipe import packaged_recipes, recipe_text
 
         print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
 
 
-@commands.command(
-    epilog=options.example(
-        "keras-transformer vocabulary train.en train.de --size 8000 --output joint.model"
-    )
-)
+@commands.command()
 def vocabulary(
     files: Annotated[list[str], typer.Argument(help="Text files or globs, plain or .gz.")],
     output: Annotated[Path, typer.Option(help="Tokenizer file to write.")],
@@ -40,7 +40,12 @@ def vocabulary(
         typer.Option(help="Fraction of the characters that get a token; the others are bytes."),
     ] = 1.0,
 ) -> None:
-    """Learn a subword vocabulary from text; for a joint one, give the files of both sides."""
+    """Learn a subword vocabulary from text; for a joint one, give the files of both sides.
+
+    Example:
+
+        keras-transformer vocabulary train.en train.de --size 8000 --output joint.model
+    """
     with one_line_errors():
         import_tensorflow()
         from keras_transformer.data.corpus import read_lines
@@ -62,9 +67,7 @@ def vocabulary(
     print(f"{output}: {tokenizer.vocabulary_size:,} tokens")
 
 
-@commands.command(
-    epilog=options.example("keras-transformer split corpus.en corpus.de --output data --test 1000")
-)
+@commands.command()
 def split(
     source: Annotated[Path, typer.Argument(help="File of the source, or TSV; plain or .gz.")],
     target: Annotated[
@@ -75,7 +78,12 @@ def split(
     test: Annotated[int, typer.Option(help="Pairs for the test.", min=0)] = 1000,
     seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
 ) -> None:
-    """Split a corpus into train, val and test; no sentence of val and test is in train."""
+    """Split a corpus into train, val and test; no sentence of val and test is in train.
+
+    Example:
+
+        keras-transformer split corpus.en corpus.de --output data --test 1000
+    """
     with one_line_errors():
         from keras_transformer.data.split import split_files
 

@@ -47,14 +47,7 @@ TokensOption = Annotated[
 commands = typer.Typer()
 
 
-@commands.command(
-    epilog=options.example(
-        "keras-transformer translate runs/multi30k_en_de < english.txt",
-        "keras-transformer translate runs/mine --input english.txt.gz --output german.txt",
-        "keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt",
-        'echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png',
-    )
-)
+@commands.command()
 @options.search_options()
 def translate(
     run: options.RunArgument,
@@ -70,7 +63,15 @@ def translate(
     target_language: options.TargetLanguage = None,
     model: options.Model = None,
 ) -> None:
-    """Translate standard input to standard output, or a file to a file, line by line."""
+    """Translate standard input to standard output, or a file to a file, line by line.
+
+    Example:
+
+        keras-transformer translate runs/multi30k_en_de < english.txt
+        keras-transformer translate runs/mine --input english.txt.gz --output german.txt
+        keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt
+        echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
+    """
     with one_line_errors():
         from keras_transformer import plotting
 
@@ -96,12 +97,7 @@ def translate(
             draw_attentions(found, lines, pictures)
 
 
-@commands.command(
-    epilog=options.example(
-        "keras-transformer score runs/multi30k_en_de test.en test.de > scores.tsv",
-        "keras-transformer score runs/multi30k_en_de test.en test.de --tokens",
-    )
-)
+@commands.command()
 @options.search_options(*options.OF_SCORES)
 def score(
     run: options.RunArgument,
@@ -119,6 +115,11 @@ def score(
     Each pair is one line of four tab-separated values: the score (as in `translate --scores`), the
     log-probability, the number of tokens including the end token, and the perplexity. The totals of
     all pairs go to standard error.
+
+    Example:
+
+        keras-transformer score runs/multi30k_en_de test.en test.de > scores.tsv
+        keras-transformer score runs/multi30k_en_de test.en test.de --tokens
     """
     with one_line_errors():
         from keras_transformer.data.corpus import read_parallel

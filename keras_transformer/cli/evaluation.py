@@ -21,28 +21,17 @@ MOST_REPORTS = 5  # of long lines
 commands = typer.Typer()
 
 
-@commands.command(
-    epilog=options.example(
-        "keras-transformer evaluate runs/multi30k_en_de --data ~/multi30k --tokenized",
-        "keras-transformer evaluate runs/mine --source new.en --reference new.de",
-    )
-)
+@commands.command()
 @options.search_options(*options.ONE_BEST)
 def evaluate(
     run: options.RunArgument,
     data: options.Data = Path("."),
-    source: Annotated[
-        str | None, typer.Option(help="File of source lines. [default: the recipe's test split]")
-    ] = None,
-    reference: Annotated[
-        list[str] | None, typer.Option(help="File of references; several times for several.")
-    ] = None,
+    source: options.Source = None,
+    reference: options.References = None,
     baseline: Annotated[
         Path | None, typer.Option(help="File of other translations: paired bootstrap of BLEU.")
     ] = None,
-    tokenized: Annotated[
-        bool, typer.Option("--tokenized", help="Text is tokenized: BLEU splits at white space.")
-    ] = False,
+    tokenized: options.Tokenized = False,
     output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
     *,
     settings: dict[str, Any],
@@ -53,6 +42,11 @@ def evaluate(
     """Translate a test set and score it: BLEU and chrF with their signatures, exact match.
 
     Nothing here computes COMET: its models would have to be downloaded. Use --output.
+
+    Example:
+
+        keras-transformer evaluate runs/multi30k_en_de --data ~/multi30k --tokenized
+        keras-transformer evaluate runs/mine --source new.en --reference new.de
     """
     with one_line_errors():
         from keras_transformer.runs.folder import RunFolder
@@ -81,9 +75,7 @@ def evaluate(
             record(folder, translator.settings, scores, match)
 
 
-@commands.command(
-    epilog=options.example('keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."')
-)
+@commands.command()
 @options.search_options(*(name for name in options.ONE_BEST if name != "on_too_long"))
 def plot(
     run: options.RunArgument,
@@ -96,7 +88,12 @@ def plot(
     target_language: options.TargetLanguage = None,
     model: options.Model = None,
 ) -> None:
-    """Draw attention.png, curves.png and positions.png into the run's folder."""
+    """Draw attention.png, curves.png and positions.png into the run's folder.
+
+    Example:
+
+        keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."
+    """
     with one_line_errors():
         from keras_transformer import plotting
         from keras_transformer.runs.folder import RunFolder

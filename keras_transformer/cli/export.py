@@ -45,13 +45,7 @@ Examples = Annotated[
 CTRANSLATE2_OPTIONS = "run directory format quantization suppressed_tokens model".split()
 
 
-@commands.command(
-    epilog=options.example(
-        "keras-transformer export runs/multi30k_en_de served/",
-        "keras-transformer export runs/multi30k_en_de ct2/ --format ctranslate2 "
-        "--quantization int8",
-    )
-)
+@commands.command()
 @options.search_options()
 def export(
     context: typer.Context,
@@ -67,7 +61,13 @@ def export(
     examples: Examples = None,
     model: options.Model = None,
 ) -> None:
-    """Write a folder that translates without this package."""
+    """Write a folder that translates without this package.
+
+    Example:
+
+        keras-transformer export runs/multi30k_en_de served/
+        keras-transformer export runs/multi30k_en_de ct2/ --format ctranslate2 --quantization int8
+    """
     with one_line_errors():
         is_saved_model = format == "saved_model"
         if is_saved_model and quantization:

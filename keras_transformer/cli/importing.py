@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli import options
 from keras_transformer.cli.errors import import_tensorflow, one_line_errors
 from keras_transformer.console import console
 
@@ -14,20 +13,13 @@ importing = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Import a model of another project as a run.",
-    epilog=options.example("keras-transformer import marian ~/model runs/mine"),
+    epilog="**Example**\n\n`keras-transformer import marian ~/model runs/mine`",
 )
 commands.add_typer(importing, name="import")
 
 
-EPILOG = options.example(
-    "keras-transformer import marian ~/model runs/mine --weights model.npz.best-bleu.npz",
-    "keras-transformer import opus-mt opus-2020-02-26.zip runs/en_de",
-    "keras-transformer import opus-mt Helsinki-NLP/opus-mt-en-de runs/en_de",
-)
-
-
-@importing.command("marian", epilog=EPILOG)
-@importing.command("opus-mt", epilog=EPILOG)
+@importing.command("marian")
+@importing.command("opus-mt")
 def import_model(
     model: Annotated[
         str,
@@ -52,6 +44,12 @@ def import_model(
 
     The run is like any other: translate, score, evaluate, export, serve; to fine-tune it, name it
     as `training.init_from` of a recipe. `opus-mt` and `marian` are the same.
+
+    Example:
+
+        keras-transformer import marian ~/model runs/mine --weights model.npz.best-bleu.npz
+        keras-transformer import opus-mt opus-2020-02-26.zip runs/en_de
+        keras-transformer import opus-mt Helsinki-NLP/opus-mt-en-de runs/en_de
     """
     with one_line_errors():
         import_tensorflow()

@@ -40,6 +40,15 @@ Model = Annotated[
     Path | None, typer.Option(help="Another model file of the run. [default: its model.keras]")
 ]
 Data = Annotated[Path, typer.Option(help="Paths in the recipe are relative to this folder.")]
+Source = Annotated[
+    str | None, typer.Option(help="File of source lines. [default: the recipe's test split]")
+]
+References = Annotated[
+    list[str] | None, typer.Option(help="File of references; several times for several.")
+]
+Tokenized = Annotated[
+    bool, typer.Option("--tokenized", help="Text is tokenized: BLEU splits at white space.")
+]
 Dtype = Annotated[
     Literal["float32", "bfloat16"] | None,
     typer.Option(
@@ -156,6 +165,7 @@ def check_output(path):
         raise IsADirectoryError(f"`--output` must be a file. Received: the folder {str(path)!r}")
 
 
-def example(*lines):
-    """Returns the last paragraph of a command's help."""
-    return "**Example**\n\n" + "\n\n".join(f"`{line}`" for line in lines)
+def help_and_example(command):
+    """Returns the docstring of a command in two parts, as Markdown: the second is shown last."""
+    text, _, lines = inspect.getdoc(command).partition("\n\nExample:\n\n")
+    return text, "\n\n".join(["**Example**", *(f"`{line.strip()}`" for line in lines.splitlines())])

@@ -27,12 +27,7 @@ LIMITS = {
 }
 
 
-@commands.command(
-    epilog=options.example(
-        "keras-transformer serve served/",
-        "keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64",
-    )
-)
+@commands.command()
 @options.expand(
     "limits",
     {
@@ -60,7 +55,13 @@ def serve(
         typer.Option(help="Pages of this origin may call the server; several times for several."),
     ] = None,
 ) -> None:
-    """Answer HTTP requests with an exported model, and show a page to try it."""
+    """Answer HTTP requests with an exported model, and show a page to try it.
+
+    Example:
+
+        keras-transformer serve served/
+        keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64
+    """
     with one_line_errors():
         try:
             from keras_transformer.serving import server
@@ -81,9 +82,14 @@ def serve(
         )
 
 
-@commands.command(epilog=options.example("keras-transformer verify served/"))
+@commands.command()
 def verify(directory: FolderArgument) -> None:
-    """Replay the examples of an exported model; exit with status 1 if an answer differs."""
+    """Replay the examples of an exported model; exit with status 1 if an answer differs.
+
+    Example:
+
+        keras-transformer verify served/
+    """
     with one_line_errors():
         import_tensorflow()
         from keras_transformer.serving.verification import verify as verify_folder

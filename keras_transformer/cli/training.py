@@ -9,7 +9,7 @@ import typer
 
 from keras_transformer.cli import completion, options
 from keras_transformer.cli.errors import import_tensorflow, one_line_errors
-from keras_transformer.cli.options import check_output, example
+from keras_transformer.cli.options import check_output
 from keras_transformer.cli.progress import check_progress
 from keras_transformer.console import console
 
@@ -23,7 +23,7 @@ RunOption = Annotated[
 commands = typer.Typer()
 
 
-@commands.command(epilog=example("keras-transformer doctor multi30k_en_de --data ~/multi30k"))
+@commands.command()
 def doctor(
     recipe: options.RecipeArgument,
     data: options.Data = Path("."),
@@ -33,7 +33,12 @@ def doctor(
         float, typer.Option(help="Time limit of the device check, in seconds.", min=1)
     ] = 60,
 ) -> None:
-    """Check all that a long run needs: devices, data, vocabulary, memory, learning, disk."""
+    """Check all that a long run needs: devices, data, vocabulary, memory, learning, disk.
+
+    Example:
+
+        keras-transformer doctor multi30k_en_de --data ~/multi30k
+    """
     with one_line_errors():
         from keras_transformer.runs.recipe import Recipe
 
@@ -49,12 +54,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-@commands.command(
-    epilog=example(
-        "keras-transformer train multi30k_en_de --data ~/multi30k",
-        "keras-transformer train number_names --run runs/short --set training.epochs=2",
-    )
-)
+@commands.command()
 def train(
     recipe: options.RecipeArgument,
     data: options.Data = Path("."),
@@ -65,7 +65,13 @@ def train(
         typer.Option(help="Continue the run in the folder, or replace it when the data are ready."),
     ] = True,
 ) -> None:
-    """Train a model from a recipe; resume an interrupted run at the exact batch."""
+    """Train a model from a recipe; resume an interrupted run at the exact batch.
+
+    Example:
+
+        keras-transformer train multi30k_en_de --data ~/multi30k
+        keras-transformer train number_names --run runs/short --set training.epochs=2
+    """
     run = run or Path("runs") / Path(recipe).stem
     with one_line_errors():
         from keras_transformer.runs.recipe import Recipe
@@ -100,7 +106,7 @@ def train(
         console.print(f"Next: {shlex.join(['keras-transformer', 'evaluate', str(run), *test])}")
 
 
-@commands.command(epilog=example("keras-transformer average runs/multi30k_en_de --last 5"))
+@commands.command()
 def average(
     run: options.RunArgument,
     last: Annotated[
@@ -112,7 +118,12 @@ def average(
         Path | None, typer.Option(help="Model to write. [default: averaged.keras in the run]")
     ] = None,
 ) -> None:
-    """Average the weights of a run's last or best epochs into one model."""
+    """Average the weights of a run's last or best epochs into one model.
+
+    Example:
+
+        keras-transformer average runs/multi30k_en_de --last 5
+    """
     with one_line_errors():
         from keras_transformer.runs.folder import RunFolder
 
