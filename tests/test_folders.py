@@ -27,13 +27,13 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_120,
-    "data": 1_500,
+    "data": 1_446,
     "training": 1_350,
     "models": 600,
     "decoding": 1_825,
     "export": 505,
     "runs": 2_500,
-    "importing": 925,
+    "importing": 892,
     "serving": 1_205,
     "cli": 1_240,
     None: 690,  # the top level

@@ -4,6 +4,7 @@ SentencePiece samples splits too, but version 0.2.3 draws others in each process
 a resumed training would see other data.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable
@@ -11,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.sentencepiece_proto import BPE, NORMAL
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.tokenizer_like import SPACE_SYMBOL, TokenizerLike
 
-BPE = 2  # `model_type` in a SentencePiece model
+CACHED_WORDS = 1 << 17
 # A word with the space symbols before it. SentencePiece merges nothing across these borders.
 _WORDS = re.compile(f"{SPACE_SYMBOL}*[^{SPACE_SYMBOL}]+|{SPACE_SYMBOL}+")
 NO_MERGE = np.iinfo(np.int64).max
@@ -47,7 +49,7 @@ class BpeDropout:
                 f"Received: {tokenizer!r}"
             )
         self._rate = rate
-        self._symbols: dict[str, list[int]] = {}  # by word
+        self._symbols_of = functools.lru_cache(CACHED_WORDS)(self._find_symbols)
         self._ids = {p.piece: token_id for token_id, p in enumerate(proto.pieces)}
         self._keys, self._orders, self._merged = _merges(proto, self._ids)
 
@@ -71,15 +73,14 @@ class BpeDropout:
         split = iter(merged)
         return [[token_id for _ in each for token_id in next(split)] for each in words]
 
-    def _symbols_of(self, word):
-        """The ids of a word's characters; of an unknown character, those of its bytes."""
-        if word not in self._symbols:
-            self._symbols[word] = symbols = []
-            for character in word:
-                known = self._ids.get(character)
-                encoded = (self._ids[f"<0x{byte:02X}>"] for byte in character.encode())
-                symbols += encoded if known is None else [known]
-        return self._symbols[word]
+    def _find_symbols(self, word):
+        """Returns the ids of a word's characters; of an unknown character, those of its bytes."""
+        ids = []
+        for character in word:
+            is_known = character in self._ids
+            pieces = [character] if is_known else (f"<0x{byte:02X}>" for byte in character.encode())
+            ids += [self._ids[piece] for piece in pieces]
+        return ids
 
     def _merge(self, symbols, rng):
         """Merges the symbols of words of one length, int64 `(words, length)`; -1 fills the ends."""
@@ -108,7 +109,7 @@ class BpeDropout:
 
 def _merges(proto, ids):
     """Returns the sorted keys of all pairs, the order of each, and the merged ids by order."""
-    pieces = [p for p in proto.pieces if p.type == p.NORMAL and len(p.piece) > 1]
+    pieces = [p for p in proto.pieces if p.type == NORMAL and len(p.piece) > 1]
     pieces.sort(key=lambda piece: -piece.score)
     orders = {NO_MERGE: NO_MERGE}  # a last key, which is no pair
     for order, piece in enumerate(p.piece for p in pieces):

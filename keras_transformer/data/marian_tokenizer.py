@@ -9,10 +9,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from keras_transformer.atomic_file import atomic_path, write_text
-from keras_transformer.data.sentencepiece_tokenizer import (
-    SentencePieceTokenizer,
-    ints_of,
-)
+from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.types import Path
 
 SPECIAL_PIECES = ("</s>", "<unk>", "<pad>")
@@ -147,16 +144,11 @@ class MarianTokenizer(SentencePieceTokenizer):
     def _ids_of_text(self, text):
         is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
         tag = tf.strings.regex_replace(text, _TAG_AND_TEXT, r"\1")
-        count = tf.cast(is_tagged, tf.int32)
+        tags = tf.ragged.boolean_mask(tag[:, None], is_tagged[:, None])
         pieces = self._string_pieces.tokenize(tf.strings.regex_replace(text, _TAG, ""))
-        if text.shape.rank == 0:
-            return self._table.lookup(tf.concat([tf.reshape(tag, [1])[:count], pieces], 0))
-        tags = tf.RaggedTensor.from_row_lengths(
-            tf.boolean_mask(tag, is_tagged), tf.cast(count, tf.int64)
-        )
         pieces = tf.concat([tags, pieces], axis=1)
         return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
 
     def _text_ids(self, token_ids):
-        text_ids = super()._text_ids(ints_of(token_ids))
+        text_ids = super()._text_ids(token_ids)
         return tf.ragged.boolean_mask(text_ids, text_ids != self.unk_token_id)

@@ -11,40 +11,28 @@ from keras_transformer.data.tokenizer_like import TokenizerLike
 
 
 class Noise:
-    """Random changes of training batches; the arguments are those of `make_dataset`.
+    """Random changes of training batches.
 
     Args:
         tokenizers: those of source and target, "side" 0 and 1.
-        subword_regularization: float in (0, 1], or `None`.
-        word_dropout: float in [0, 1).
         longest: maximum tokens of a row, END included.
+        subword_regularization, word_dropout: as for `make_dataset`.
 
     Raises:
-        ValueError: if a number is out of range, or a tokenizer cannot do it.
+        ValueError: if a tokenizer cannot do it.
     """
 
     def __init__(
         self,
         tokenizers: Sequence[TokenizerLike],
+        longest: float,
         subword_regularization: float | None,
         word_dropout: float,
-        longest: float,
     ) -> None:
         self._tokenizers, self._longest = tokenizers, longest
         self._word_dropout = word_dropout
-        self._splits = None
-        if subword_regularization is not None:
-            if not 0 < subword_regularization <= 1:
-                raise ValueError(
-                    "`subword_regularization` must be more than 0 and at most 1. "
-                    f"Received: subword_regularization={subword_regularization}"
-                )
-            self._splits = [BpeDropout(each, subword_regularization) for each in tokenizers]
-        if not 0 <= word_dropout < 1:
-            raise ValueError(
-                "`word_dropout` must be at least 0 and less than 1. "
-                f"Received: word_dropout={word_dropout}"
-            )
+        rate = subword_regularization
+        self._splits = None if rate is None else [BpeDropout(each, rate) for each in tokenizers]
         if word_dropout and not all(hasattr(each, "unk_token_id") for each in tokenizers):
             raise ValueError(
                 "`word_dropout` needs tokenizers with an `unk_token_id`. "

@@ -3,9 +3,10 @@
 Third step of the data flow: token ids -> (inputs, labels, sample_weight). Paper, section 5.1.
 """
 
+import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,13 @@ from keras_transformer.texts import pair_chunks
 
 TOKENIZED_AT_ONCE = 8192  # pairs
 PREFETCHED = 2  # batches
+SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
+# What numbers must be: {setting: (rule, whether a value is so)}.
+RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "seed": ("at least 0", lambda seed: seed >= 0),
+    "subword_regularization": ("more than 0 and at most 1", lambda rate: 0 < rate <= 1),
+    "word_dropout": ("at least 0 and less than 1", lambda rate: 0 <= rate < 1),
+}
 
 
 def make_dataset(
@@ -124,6 +132,42 @@ def make_dataset(
     return stream.dataset(), stream.report
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchSettings:
+    """The arguments of `make_dataset` that decide what the batches hold.
+
+    Raises:
+        ValueError: if a number is out of range, or not exactly one batch size is given.
+    """
+
+    batch_tokens: int | None = None
+    batch_sentences: int | None = None
+    max_length: int | None = 256
+    max_length_ratio: float | None = 9.0
+    shuffle: bool = True
+    seed: int = 0
+    subword_regularization: float | None = None
+    word_dropout: float = 0.0
+
+    def __post_init__(self):
+        check_batch_size(self.batch_tokens, self.batch_sentences)
+        for name, (rule, is_valid) in RULES.items():
+            value = getattr(self, name)
+            if value is not None and not is_valid(value):
+                raise ValueError(f"`{name}` must be {rule}. Received: {name}={value}")
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the settings by name, with numbers for JSON; noise that is off is left out."""
+        is_off = {
+            name for name in ("subword_regularization", "word_dropout") if not vars(self)[name]
+        }
+        return {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in vars(self).items()
+            if name not in is_off
+        }
+
+
 class _TokenRows:
     """Rows of a `RaggedTensor` as NumPy arrays; row n starts at `values[offsets[n]]`."""
 
@@ -156,45 +200,22 @@ class BatchStream:
         tokenizer: TokenizerLike,
         target_tokenizer: TokenizerLike | None = None,
         *,
-        batch_tokens: int | None = None,
-        batch_sentences: int | None = None,
-        max_length: int | None = 256,
-        max_length_ratio: float | None = 9.0,
-        shuffle: bool = True,
-        seed: int = 0,
-        subword_regularization: float | None = None,
-        word_dropout: float = 0.0,
         config: Any = None,
+        **settings: Any,
     ) -> None:
-        check_batch_size(batch_tokens, batch_sentences)
-        if seed < 0:
-            raise ValueError(f"`seed` must be at least 0. Received: seed={seed}")
+        options = BatchSettings(**settings)
+        self.settings = options.plain()
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
-        longest = _longest_kept(max_length, batch_tokens, config)
-        self.settings = _plain_values(
-            batch_tokens=batch_tokens,
-            batch_sentences=batch_sentences,
-            max_length=max_length,
-            max_length_ratio=max_length_ratio,
-            shuffle=shuffle,
-            seed=seed,
-            **_given(subword_regularization=subword_regularization, word_dropout=word_dropout),
-        )
-        self._noise = Noise(self._tokenizers, subword_regularization, word_dropout, longest)
-        self._seed = seed
+        longest = _longest_kept(options, config)
+        rates = options.subword_regularization, options.word_dropout
+        self._noise = Noise(self._tokenizers, longest, *rates)
         self._sides, sample = _tokenize(pairs, self._tokenizers)
         self.lengths = np.stack([side.lengths for side in self._sides], axis=1)
-        self._kept, dropped = _select(self.lengths, longest, max_length_ratio)
-        self._plan = functools.partial(
-            plan_batches,
-            self.lengths[self._kept],
-            batch_tokens=batch_tokens,
-            batch_sentences=batch_sentences,
-            shuffle=shuffle,
-            seed=seed,
-        )
+        self._kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
+        sizes = {name: self.settings[name] for name in SIZES}
+        self._plan = functools.partial(plan_batches, self.lengths[self._kept], **sizes)
         self.report = self._report(dropped, sample)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # of what callbacks log as means over the epoch so far
@@ -271,7 +292,7 @@ class BatchStream:
             epoch: from 0, for what is random in each epoch.
         """
         tokenizer, target_tokenizer = self._tokenizers
-        rng = np.random.default_rng([self._seed, epoch, *rows])
+        rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
         source, target = (
             self._noise.split(side, [tokens[row] for row in rows], rng)
             for side, tokens in enumerate(self._sides)
@@ -306,35 +327,21 @@ class BatchStream:
         slots = sum(len(rows) * self.lengths[rows].max(axis=0) for rows in batches).tolist()
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
         examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
-        warnings = dropped_warnings(numbers, examples, len(self.lengths), self.settings)
         sides = zip(("source", "target"), self._tokenizers, zip(*sample, strict=True), strict=True)
         changes = tuple(text_changes(*side) for side in sides)
-        for each in changes:
-            warnings += each.warnings
-        return DatasetReport(
-            pairs_read=len(self.lengths),
-            pairs_kept=len(self._kept),
-            dropped=numbers,
-            batches_per_epoch=len(batches),
-            source_tokens=tokens[0],
-            target_tokens=tokens[1],
-            source_slots=slots[0],
-            target_slots=slots[1],
-            changes=changes,
-            warnings=tuple(warnings),
-        )
+        warnings = dropped_warnings(numbers, examples, len(self.lengths), self.settings)
+        warnings += [warning for each in changes for warning in each.warnings]
+        counts = len(self.lengths), len(self._kept), numbers, len(batches), *tokens, *slots
+        return DatasetReport(*counts, changes, tuple(warnings))
 
     def _texts(self, rows):
         """Returns the (source, target) texts of some pairs."""
         if not len(rows):
             return []
-        sides = zip(self._tokenizers, self._sides, strict=True)
-        texts = [
-            texts_of_rows(
-                tokenizer, _padded([side[row] for row in rows], tokenizer.pad_token_id)[0]
-            )
-            for tokenizer, side in sides
-        ]
+        texts = []
+        for tokenizer, side in zip(self._tokenizers, self._sides, strict=True):
+            token_ids, _ = _padded([side[row] for row in rows], tokenizer.pad_token_id)
+            texts.append(texts_of_rows(tokenizer, token_ids))
         return list(zip(*texts, strict=True))
 
 
@@ -375,45 +382,33 @@ def _padded(rows, pad_token_id):
     return token_ids, is_token
 
 
-def _longest_kept(max_length, batch_tokens, config):
+def _longest_kept(settings, config):
     """Returns the maximum tokens of a side; raises if there are fewer learned positions."""
-    if max_length is None:
+    if settings.max_length is None:
         is_learned = config is not None and config.positions == "learned"
         return config.max_sequence_length if is_learned else np.inf
     if config is not None:
-        config.check_length(max_length)
-    return min(max_length, batch_tokens or np.inf)
+        config.check_length(settings.max_length)
+    return min(settings.max_length, settings.batch_tokens or np.inf)
 
 
 def _select(lengths, max_length, max_length_ratio):
-    """Returns the pairs to keep, and those to drop by reason; raises if all are dropped."""
-    reasons = _reasons_to_drop(lengths, max_length, max_length_ratio)
-    kept = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
-    dropped = {reason: np.flatnonzero(where) for reason, where in reasons.items()}
-    if not kept.size:
+    """Returns the pairs to keep, and those to drop by reason, the first; raises if none is kept."""
+    shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
+    reasons = {
+        "empty": shorter <= 1,  # nothing but END
+        "too long": longer > max_length,
+        "length ratio": longer > (max_length_ratio or np.inf) * shorter,
+    }
+    is_kept = np.ones(len(lengths), bool)
+    dropped = {}
+    for reason, holds in reasons.items():
+        dropped[reason] = np.flatnonzero(is_kept & holds)
+        is_kept &= ~holds
+    if not is_kept.any():
         numbers = described({reason: len(rows) for reason, rows in dropped.items()})
         raise ValueError(
             "`pairs` must hold a pair that is not dropped. "
             f"Received: {len(lengths)} pairs (dropped: {numbers})"
         )
-    return kept, dropped
-
-
-def _reasons_to_drop(lengths, max_length, max_length_ratio):
-    """Returns a mask of pairs for each reason; a pair has at most one reason, the first."""
-    shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
-    is_empty = shorter <= 1  # nothing but END
-    is_too_long = ~is_empty & (longer > max_length)
-    is_out_of_ratio = ~is_empty & ~is_too_long
-    is_out_of_ratio &= longer > (max_length_ratio or np.inf) * shorter
-    return {"empty": is_empty, "too long": is_too_long, "length ratio": is_out_of_ratio}
-
-
-def _given(**values):
-    """The values that are neither `None` nor 0."""
-    return {name: value for name, value in values.items() if value}
-
-
-def _plain_values(**values):
-    """The values with NumPy's numbers as Python's: a checkpoint holds them as JSON."""
-    return {n: v.item() if isinstance(v, np.generic) else v for n, v in values.items()}
+    return np.flatnonzero(is_kept), dropped

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
+from keras_transformer.data.sentencepiece_proto import BYTE, NORMAL, UNKNOWN, ModelProto
 from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
 from keras_transformer.types import Path
 
@@ -85,7 +87,7 @@ class SentencePieceTokenizer(tf.Module):
         # As text: a `tf.Module` would track each entry of a dict.
         self._vocabulary = "" if vocabulary is None else json.dumps(ids, ensure_ascii=False)
         self.has_other_pieces = not set(ids) <= set(pieces)
-        text_ids = {ids.get(p.piece) for p in proto.pieces if p.type in (p.NORMAL, p.BYTE)}
+        text_ids = {ids.get(p.piece) for p in proto.pieces if p.type in (NORMAL, BYTE)}
         names = proto.trainer_spec
         special: dict[str, int] = {}
         for name, given, piece in (
@@ -101,17 +103,16 @@ class SentencePieceTokenizer(tf.Module):
             setattr(self, name, special[name])
             if not is_pad:
                 ids.setdefault(piece, special[name])
-        self.vocabulary_size = 1 + max(*ids.values(), *special.values())
-        if vocabulary_size is not None:
-            if vocabulary_size < self.vocabulary_size:
-                raise ValueError(
-                    f"`vocabulary_size` must be at least {self.vocabulary_size}, the largest id "
-                    f"plus 1. Received: vocabulary_size={vocabulary_size}"
-                )
-            self.vocabulary_size = operator.index(vocabulary_size)
+        smallest = 1 + max(*ids.values(), *special.values())
+        self.vocabulary_size = operator.index(vocabulary_size or smallest)
+        if self.vocabulary_size < smallest:
+            raise ValueError(
+                f"`vocabulary_size` must be at least {smallest}, the largest id plus 1. "
+                f"Received: vocabulary_size={vocabulary_size}"
+            )
         unk = self.unk_token_id
-        of_pieces = [unk if p.type == p.UNKNOWN else ids.get(p.piece, unk) for p in proto.pieces]
-        self._ids = tf.constant(of_pieces)
+        ids_of_pieces = [unk if p.type == UNKNOWN else ids.get(p.piece, unk) for p in proto.pieces]
+        self._ids = tf.constant(ids_of_pieces)
         self._pieces = tf.constant(texts_of(ids, self.vocabulary_size))
         self._sentencepiece = self._processor()
 
@@ -134,12 +135,14 @@ class SentencePieceTokenizer(tf.Module):
             raise ValueError(
                 f"`text` must be a string or a list of strings. Received: shape {text.shape}"
             )
-        token_ids = self._ids_of_text(self._prepare(text))
-        column = tf.concat([tf.shape(text), [1]], axis=0)  # (B, 1), or (1,) for one string
-        parts = [tf.fill(column, self.start_token_id)] if add_start else []
-        parts += [token_ids]
-        parts += [tf.fill(column, self.end_token_id)] if add_end else []
-        return tf.concat(parts, axis=-1) if len(parts) > 1 else token_ids
+        if text.shape.rank == 0:
+            return self.tokenize(text[None], add_start, add_end)[0]
+        parts = [self._ids_of_text(self._prepare(text))]
+        if add_start:
+            parts.insert(0, tf.fill([tf.size(text), 1], self.start_token_id))
+        if add_end:
+            parts.append(tf.fill([tf.size(text), 1], self.end_token_id))
+        return tf.concat(parts, axis=1)
 
     def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
         """Returns the text of token ids, without pad, start and end tokens.
@@ -233,10 +236,6 @@ def read_model(model):
         FileNotFoundError: if the file does not exist.
         ValueError: if it is not a SentencePiece model.
     """
-    from google.protobuf.message import DecodeError
-
-    from keras_transformer.data.sentencepiece_proto import ModelProto
-
     if isinstance(model, bytes):
         content, source = model, f"{len(model)} bytes"
     elif os.path.isfile(model):
@@ -265,12 +264,12 @@ def _special_id(name, token_id, piece, others, text_ids):
             f"`{name}` must be the id of a control piece or an id without a piece. Received: "
             f"{token_id}"
         )
-    if token_id in others.values():
-        (other,) = (each for each, value in others.items() if value == token_id)
-        raise ValueError(
-            f"`{name}` must differ from `{other}`. Received: {token_id}. Give one of them an id "
-            "after the last one of the vocabulary."
-        )
+    for other, other_id in others.items():
+        if token_id == other_id:
+            raise ValueError(
+                f"`{name}` must differ from `{other}`. Received: {token_id}. Give one of them an "
+                "id after the last one of the vocabulary."
+            )
     return operator.index(token_id)
 
 

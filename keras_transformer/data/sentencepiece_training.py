@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 
+from keras_transformer.data.sentencepiece_proto import ModelProto
 from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
 
 PAD_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID, UNK_TOKEN_ID = range(4)
@@ -24,8 +25,6 @@ def train_sentencepiece(lines, vocabulary_size, normalization, **options):
         bytes, as in a model file.
     """
     import sentencepiece
-
-    from keras_transformer.data.sentencepiece_proto import ModelProto
 
     # If the iterator raises an exception, SentencePiece raises a RuntimeError instead: keep the
     # original exception, to raise it below.

@@ -92,7 +92,7 @@ def split_files(
     existing = [str(file) for part in files.values() for file in part if file.exists()]
     if existing:
         raise FileExistsError(f"{', '.join(existing)} exist. Give another folder, or move them")
-    pairs = list(read_parallel(source) if target is None else read_parallel(source, target))
+    pairs = list(read_parallel(source, target))
     parts = split_pairs(pairs, validation, test, seed)
     lines = [list(read_lines(name)) for name in inputs]  # TSV may have further columns
     Path(output).mkdir(parents=True, exist_ok=True)

@@ -93,15 +93,7 @@ class Tokenizer(SentencePieceTokenizer):
 
     @classmethod
     def train(
-        cls,
-        files: Path | Iterable[Path],
-        vocabulary_size: int,
-        path: Path,
-        *,
-        model_type: str = "bpe",
-        normalization: str = "nfc",
-        character_coverage: float = 1.0,
-        max_lines: int = 2_000_000,
+        cls, files: Path | Iterable[Path], vocabulary_size: int, path: Path, **options: Any
     ) -> "Tokenizer":
         """Learns a vocabulary from files, writes it to `path` and returns its tokenizer.
 
@@ -111,15 +103,9 @@ class Tokenizer(SentencePieceTokenizer):
         Args:
             files: a path, a glob, or a list of these, plain or gzip, as for `read_lines`. For lines
                 of text see `train_on_lines`.
-            vocabulary_size: number of tokens: 4 special ones, 256 bytes, the characters of the
-                text, and the learned subwords. If the text yields fewer, the vocabulary is smaller
-                and a warning says so.
-            path: path of the model file, which is written atomically.
-            model_type: `"bpe"`, as in the paper, or `"unigram"`.
-            normalization: `"nfc"`, `"nfkc"` or `"identity"`: the rule of `normalize`.
-            character_coverage: in (0, 1]. Fraction of the text's characters that get a token; the
-                rarest characters are split into bytes. Lower it (0.9995) for Chinese or Japanese.
-            max_lines: train on a fixed random sample of at most this many lines.
+            vocabulary_size, path: as for `train_on_lines`.
+            **options: `model_type`, `normalization`, `character_coverage` and `max_lines`, as for
+                `train_on_lines`.
 
         Raises:
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
@@ -131,15 +117,7 @@ class Tokenizer(SentencePieceTokenizer):
             raise FileNotFoundError(
                 f"{error}. To train on lines of text: `Tokenizer.train_on_lines(lines, ...)`"
             ) from None
-        return cls.train_on_lines(
-            lines,
-            vocabulary_size,
-            path,
-            model_type=model_type,
-            normalization=normalization,
-            character_coverage=character_coverage,
-            max_lines=max_lines,
-        )
+        return cls.train_on_lines(lines, vocabulary_size, path, **options)
 
     @classmethod
     def train_on_lines(
@@ -153,12 +131,19 @@ class Tokenizer(SentencePieceTokenizer):
         character_coverage: float = 1.0,
         max_lines: int = 2_000_000,
     ) -> "Tokenizer":
-        """Learns a vocabulary from lines of text; otherwise like `train`.
+        """Learns a vocabulary from lines of text, writes it to `path` and returns its tokenizer.
 
         Args:
             lines: iterable of strings, such as a list, a generator or `read_lines(...)`.
-            vocabulary_size, path, model_type, normalization, character_coverage, max_lines: as for
-                `train`.
+            vocabulary_size: number of tokens: 4 special ones, 256 bytes, the characters of the
+                text, and the learned subwords. If the text yields fewer, the vocabulary is smaller
+                and a warning says so.
+            path: path of the model file, which is written atomically.
+            model_type: `"bpe"`, as in the paper, or `"unigram"`.
+            normalization: `"nfc"`, `"nfkc"` or `"identity"`: the rule of `normalize`.
+            character_coverage: in (0, 1]. Fraction of the text's characters that get a token; the
+                rarest characters are split into bytes. Lower it (0.9995) for Chinese or Japanese.
+            max_lines: train on a fixed random sample of at most this many lines.
 
         Raises:
             TypeError: if `lines` is not an iterable of strings.

@@ -79,31 +79,26 @@ def check_tokenizers(
         tokenizer: `TokenizerLike` of the source.
         target_tokenizer: `TokenizerLike` of the target. Defaults to `tokenizer`.
     """
-    _check("tokenizer", tokenizer)
     if target_tokenizer is None:
-        return tokenizer, tokenizer
+        target_tokenizer = tokenizer
+    _check("tokenizer", tokenizer)
     _check("target_tokenizer", target_tokenizer)
     return tokenizer, target_tokenizer
 
 
 def _check(argument, tokenizer):
-    numbers = [
-        name for name in ("vocabulary_size", *SPECIAL_TOKENS) if not _has_int(tokenizer, name)
+    missing = [
+        f"the integer `{name}`"
+        for name in ("vocabulary_size", *SPECIAL_TOKENS)
+        if not hasattr(getattr(tokenizer, name, None), "__index__")
     ]
-    methods = [name for name in METHODS if not callable(getattr(tokenizer, name, None))]
-    if numbers or methods:
-        members = [f"the integer `{name}`" for name in numbers] + [
-            f"`{name}()`" for name in methods
-        ]
+    missing += [f"`{name}()`" for name in METHODS if not callable(getattr(tokenizer, name, None))]
+    if missing:
         raise TypeError(
             f"`{argument}` must be a `Tokenizer` or have the members of `TokenizerLike`. Received: "
-            f"{type(tokenizer).__name__} without {', '.join(members)}. Wrap KerasHub's tokenizers "
+            f"{type(tokenizer).__name__} without {', '.join(missing)}. Wrap KerasHub's tokenizers "
             "in `KerasHubTokenizer`; load a SentencePiece model as `SentencePieceTokenizer`."
         )
-
-
-def _has_int(tokenizer, name):
-    return hasattr(getattr(tokenizer, name, None), "__index__")
 
 
 def require_matching_vocabularies(
@@ -115,10 +110,9 @@ def require_matching_vocabularies(
         config: `TransformerConfig` of the model.
         tokenizer, target_tokenizer: `TokenizerLike` of the source and of the target.
     """
-    for side, each, size in (
-        ("source", tokenizer, config.source_vocabulary_size),
-        ("target", target_tokenizer, config.vocabulary_size),
-    ):
+    sizes = config.source_vocabulary_size, config.vocabulary_size
+    tokenizers = tokenizer, target_tokenizer
+    for side, each, size in zip(("source", "target"), tokenizers, sizes, strict=True):
         if each.vocabulary_size != size:
             raise ValueError(
                 f"The {side} tokenizer must have the {size} tokens of the model's vocabulary. "

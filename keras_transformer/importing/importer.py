@@ -174,16 +174,15 @@ def _write_run(run, read, model, tokenizers):
 
 def recipe_of(read: MarianModel, run: types.Path) -> Recipe:
     """Returns a recipe that fine-tunes the model, once the user names the files."""
-    fields = read.config.to_dict()
-    for name in ("vocabulary_size", "source_vocabulary_size"):
-        del fields[name]
+    sizes = "vocabulary_size", "source_vocabulary_size"  # the tokenizers know them
+    fields = {n: v for n, v in read.config.to_dict().items() if n not in sizes and v is not None}
     sides = ("source", "target")
     names = [f"train.{read.origin[f'{side}_language'] or side}" for side in sides]
     return Recipe.from_dict(
         {
             "data": {"train": names, "max_length": LONGEST_SOURCE},
             "vocabulary": {"size": read.config.vocabulary_size, "joint": False},
-            "model": {name: value for name, value in fields.items() if value is not None},
+            "model": fields,
             "training": {"init_from": str(run), **FINE_TUNING},
             "search": read.search,
         }

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.data.sentencepiece_proto import NORMAL
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.importing.files import as_floats, file_of, has_file
 from keras_transformer.models.config import TransformerConfig
@@ -23,27 +24,47 @@ ARITHMETIC: dict[str, dict[str, Any]] = {
     "marian": {"positions": "tensor2tensor", "layer_norm_epsilon": 1e-6, "predict_padding": False},
     "transformers": {"layer_norm_epsilon": 1e-5},
 }
-# Names of one block's arrays: Marian's -> the Hub's.
-_ATTENTIONS = {"self": "self_attn", "context": "encoder_attn"}
-BLOCK = {
-    f"{theirs}_{kind}{part}": f"{hub}.{projection}.{name}"
-    for theirs, hub in _ATTENTIONS.items()
-    for part, projection in zip("qkvo", ("q_proj", "k_proj", "v_proj", "out_proj"), strict=True)
-    for kind, name in (("W", "weight"), ("b", "bias"))
-}
-BLOCK |= {
-    f"ffn_{kind}{part}": f"fc{part}.{name}"
-    for part in (1, 2)
-    for kind, name in (("W", "weight"), ("b", "bias"))
-}
-BLOCK |= {
-    f"{theirs}_ln_{ours}": f"{hub}_layer_norm.{name}"
-    for theirs, hub in (
-        *((f"{theirs}_Wo", hub) for theirs, hub in _ATTENTIONS.items()),
-        ("ffn_ffn", "final"),
-    )
-    for ours, name in (("scale", "weight"), ("bias", "bias"))
-}
+
+
+class Part(NamedTuple):
+    """An array of the model.
+
+    Attributes:
+        hub: its name on the Hub.
+        path: its path in a `Transformer`.
+        axes: a letter for the size of each axis: D for the hidden dimension, K for that of all
+            heads, F for the intermediate one, S and V for the vocabularies of source and target.
+    """
+
+    hub: str
+    path: str
+    axes: str
+
+
+# Arrays of one block, by Marian's names.
+BLOCK: dict[str, Part] = {}
+for theirs, hub, ours, axes in (
+    ("self_{}q", "self_attn.q_proj", "self_attention/query", "DK"),
+    ("self_{}k", "self_attn.k_proj", "self_attention/key", "DK"),
+    ("self_{}v", "self_attn.v_proj", "self_attention/value", "DK"),
+    ("self_{}o", "self_attn.out_proj", "self_attention/output", "KD"),
+    ("context_{}q", "encoder_attn.q_proj", "encoder_attention/query", "DK"),
+    ("context_{}k", "encoder_attn.k_proj", "encoder_attention/key", "DK"),
+    ("context_{}v", "encoder_attn.v_proj", "encoder_attention/value", "DK"),
+    ("context_{}o", "encoder_attn.out_proj", "encoder_attention/output", "KD"),
+    ("ffn_{}1", "fc1", "feed_forward/intermediate", "DF"),
+    ("ffn_{}2", "fc2", "feed_forward/output", "FD"),
+):
+    BLOCK[theirs.format("W")] = Part(f"{hub}.weight", f"{ours}/kernel", axes)
+    BLOCK[theirs.format("b")] = Part(f"{hub}.bias", f"{ours}/bias", axes[1])
+for theirs, hub, ours in (
+    ("self_Wo", "self_attn", "self_attention"),
+    ("context_Wo", "encoder_attn", "encoder_attention"),
+    ("ffn_ffn", "final", "feed_forward"),
+):
+    path = f"{ours}_residual/layer_norm"
+    BLOCK[f"{theirs}_ln_scale"] = Part(f"{hub}_layer_norm.weight", f"{path}/gamma", "D")
+    BLOCK[f"{theirs}_ln_bias"] = Part(f"{hub}_layer_norm.bias", f"{path}/beta", "D")
 # Beginning of the names of a layer's arrays, of one side: Marian's or the Hub's.
 LAYER = r"(?:model\.)?{}(?:_l|\.layers\.)([0-9]+)[_.]"
 OUTPUT_BIAS, OUTPUT_KERNEL = "decoder_ff_logit_out_b", "decoder_ff_logit_out_W"
@@ -79,62 +100,43 @@ class MarianModel(NamedTuple):
     origin: dict[str, Any]
 
 
-def weights_of(model: MarianModel) -> dict[str, np.ndarray]:
-    """Returns the weights by their paths in a `Transformer`, in the order of our positions."""
-    config, arrays = model.config, model.arrays
-    width = config.hidden_dim
-    # Theirs are all sines, then all cosines, at our frequencies; ours alternate.
-    order = np.arange(width).reshape(2, -1).T.reshape(-1)
+def arrays_of(config: TransformerConfig) -> dict[str, Part]:
+    """Returns the arrays of a model by Marian's names. `hub` is empty if it has no fixed name."""
     if config.tie_embeddings == "all":
-        weights = {"encoder/embedding/embeddings": arrays["Wemb"][:, order]}
+        parts = {"Wemb": Part("", "encoder/embedding/embeddings", "VD")}
     else:
-        weights = {
-            f"{side}/{name}_embedding/embeddings": arrays[f"{side}_Wemb"][:, order]
-            for side, name in (("encoder", "source"), ("decoder", "target"))
+        parts = {
+            "encoder_Wemb": Part("", "encoder/source_embedding/embeddings", "SD"),
+            "decoder_Wemb": Part("", "decoder/target_embedding/embeddings", "VD"),
         }
     if config.tie_embeddings == "none":
-        weights["output_projection/kernel"] = arrays[OUTPUT_KERNEL][order]
-    weights["logits/bias"] = arrays[OUTPUT_BIAS].reshape(-1)
-    for side, count in depths(config).items():
+        parts[OUTPUT_KERNEL] = Part("", "output_projection/kernel", "DV")
+    parts[OUTPUT_BIAS] = Part("final_logits_bias", "logits/bias", "V")
+    for side in ("encoder", "decoder"):
         if config.normalize_first:
-            weights |= _norm_weights(arrays, f"{side}_top", f"{side}/layer_norm", order)
-        for index in range(count):
-            theirs, ours = f"{side}_l{index + 1}", f"{side}/block_{index}"
-            weights |= _block_weights(arrays, theirs, ours, order, has_context=side == "decoder")
-    return weights
+            parts[f"{side}_top_ln_scale"] = Part("", f"{side}/layer_norm/gamma", "D")
+            parts[f"{side}_top_ln_bias"] = Part("", f"{side}/layer_norm/beta", "D")
+        for index in range(getattr(config, f"num_{side}_layers")):
+            hub, ours = f"model.{side}.layers.{index}", f"{side}/block_{index}"
+            parts |= {
+                f"{side}_l{index + 1}_{name}": Part(
+                    f"{hub}.{part.hub}", f"{ours}/{part.path}", part.axes
+                )
+                for name, part in BLOCK.items()
+                if side == "decoder" or not name.startswith("context")
+            }
+    return parts
 
 
-def _block_weights(arrays, theirs, ours, order, has_context):
-    """Weights of a block; `order` moves the axes that are hidden dimensions of the model."""
-    attentions = [("self", "self_attention")]
-    if has_context:
-        attentions.append(("context", "encoder_attention"))
+def weights_of(model: MarianModel) -> dict[str, np.ndarray]:
+    """Returns the weights by their paths in a `Transformer`, in the order of our positions."""
+    # Theirs are all sines, then all cosines, at our frequencies; ours alternate.
+    order = np.arange(model.config.hidden_dim).reshape(2, -1).T.reshape(-1)
     weights = {}
-    for name, layer in attentions:
-        for part, dense in zip("qkv", ("query", "key", "value"), strict=True):
-            path = f"{ours}/{layer}/{dense}"
-            weights[f"{path}/kernel"] = arrays[f"{theirs}_{name}_W{part}"][order]
-            weights[f"{path}/bias"] = arrays[f"{theirs}_{name}_b{part}"].reshape(-1)
-        path = f"{ours}/{layer}/output"
-        weights[f"{path}/kernel"] = arrays[f"{theirs}_{name}_Wo"][:, order]
-        weights[f"{path}/bias"] = arrays[f"{theirs}_{name}_bo"].reshape(-1)[order]
-    path = f"{ours}/feed_forward"
-    weights[f"{path}/intermediate/kernel"] = arrays[f"{theirs}_ffn_W1"][order]
-    weights[f"{path}/intermediate/bias"] = arrays[f"{theirs}_ffn_b1"].reshape(-1)
-    weights[f"{path}/output/kernel"] = arrays[f"{theirs}_ffn_W2"][:, order]
-    weights[f"{path}/output/bias"] = arrays[f"{theirs}_ffn_b2"].reshape(-1)[order]
-    norms = [(f"{name}_Wo", layer) for name, layer in attentions] + [("ffn_ffn", "feed_forward")]
-    for name, layer in norms:
-        path = f"{ours}/{layer}_residual/layer_norm"
-        weights |= _norm_weights(arrays, f"{theirs}_{name}", path, order)
+    for name, part in arrays_of(model.config).items():
+        array = model.arrays[name]
+        weights[part.path] = array.take(order, part.axes.index("D")) if "D" in part.axes else array
     return weights
-
-
-def _norm_weights(arrays, theirs, ours, order):
-    return {
-        f"{ours}/gamma": arrays[f"{theirs}_ln_scale"].reshape(-1)[order],
-        f"{ours}/beta": arrays[f"{theirs}_ln_bias"].reshape(-1)[order],
-    }
 
 
 def config_of(path, vocabularies, counts, sizes, names, **fields):
@@ -187,15 +189,6 @@ def config_of(path, vocabularies, counts, sizes, names, **fields):
         raise ValueError(f"{path}: {error}") from None
 
 
-def depths(config):
-    return {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-
-
-def is_kernel(name):
-    """Whether it is a kernel `(in, out)`; the Hub stores `(out, in)`."""
-    return name == OUTPUT_KERNEL or re.fullmatch(r".+_l\d+_(self|context|ffn)_W\w", name)
-
-
 def check_options(settings, options, path):
     for name, (default, allowed) in options.items():
         value = settings.get(name, default)
@@ -215,8 +208,10 @@ def checked_arrays(arrays, config, path, names=None):
         names: names to show in errors, by Marian's names. Optional.
     """
     # Without a bias, nothing is added to the logits.
-    arrays.setdefault(OUTPUT_BIAS, np.zeros((1, config.vocabulary_size), "float32"))
-    expected = _shapes(config)
+    arrays.setdefault(OUTPUT_BIAS, np.zeros(config.vocabulary_size, "float32"))
+    width, inner, size = config.hidden_dim, config.intermediate_dim, config.vocabulary_size
+    sizes = {"D": width, "K": width, "F": inner, "V": size, "S": config.source_vocabulary_size}
+    expected = {n: tuple(map(sizes.get, part.axes)) for n, part in arrays_of(config).items()}
     shown = {name: (names or {}).get(name, name) for name in (*expected, *arrays)}
     missing = [shown[name] for name in expected if name not in arrays]
     foreign = [name for name in arrays if name not in expected]
@@ -239,28 +234,6 @@ def checked_arrays(arrays, config, path, names=None):
     }
 
 
-def _shapes(config):
-    width, inner, size = config.hidden_dim, config.intermediate_dim, config.vocabulary_size
-    shapes = {OUTPUT_BIAS: (1, size)}
-    if config.tie_embeddings == "all":
-        shapes["Wemb"] = (size, width)
-    else:
-        shapes["encoder_Wemb"] = (config.source_vocabulary_size, width)
-        shapes["decoder_Wemb"] = (size, width)
-    if config.tie_embeddings == "none":
-        shapes[OUTPUT_KERNEL] = (width, size)
-    of_block = {"ffn_W1": (width, inner), "ffn_b1": (1, inner), "ffn_W2": (inner, width)}
-    for side, count in depths(config).items():
-        if config.normalize_first:
-            shapes |= {f"{side}_top_ln_{part}": (1, width) for part in ("scale", "bias")}
-        for index in range(count):
-            for name in BLOCK:
-                if side == "decoder" or not name.startswith("context"):
-                    default = (width, width) if re.search("_W.$", name) else (1, width)
-                    shapes[f"{side}_l{index + 1}_{name}"] = of_block.get(name, default)
-    return shapes
-
-
 def sentencepiece_models(folder, vocabularies):
     """Returns the models of both sides; raises unless most pieces are in the vocabulary."""
     if has_file(folder, "source.bpe") and not has_file(folder, "source.spm"):
@@ -271,7 +244,7 @@ def sentencepiece_models(folder, vocabularies):
     models = []
     for name, vocabulary in zip(("source.spm", "target.spm"), vocabularies, strict=True):
         content, proto = read_model(file_of(folder, name))
-        pieces = {piece.piece for piece in proto.pieces if piece.type == piece.NORMAL}
+        pieces = {piece.piece for piece in proto.pieces if piece.type == NORMAL}
         known = len(pieces & vocabulary.keys())
         if 2 * known < len(pieces):
             raise ValueError(
@@ -305,9 +278,11 @@ def read_stated(folder, name):
 def origin_of(folder, name, form, languages):
     """Where the model is from, for `model_card.json`: what its files and its name say."""
     found = re.search(r"opus-mt(?:-[a-z]+)*-([a-z]{2,3})-([a-z]{2,3})(?:@.*)?$", name)
-    codes = [code if re.fullmatch("[a-z]{2,3}", str(code)) else None for code in languages]
-    if found and None in codes:
-        codes = [code or guess for code, guess in zip(codes, found.groups(), strict=True)]
+    guesses = found.groups() if found else (None, None)
+    codes = [
+        code if re.fullmatch("[a-z]{2,3}", str(code)) else guess
+        for code, guess in zip(languages, guesses, strict=True)
+    ]
     readme, text = (read_stated(folder, file) for file in ("README.md", "LICENSE"))
     licence = re.search(r"^license: *(\S+) *$", readme, re.MULTILINE)
     is_helsinki = any(re.search(HELSINKI, stated) for stated in (name, readme, text))

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_transformer.data.marian_tokenizer import checked_vocabulary, is_tag_piece
 from keras_transformer.importing import files, marian
-from keras_transformer.importing.marian import ACTIVATIONS, END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD
+from keras_transformer.importing.marian import ACTIVATIONS, END, OUTPUT_KERNEL, PAD
 
 HELSINKI_NAME = "Helsinki-NLP/"
 # A name on the Hub, and perhaps the revision to take.
@@ -37,6 +37,13 @@ HUB_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
     "share_encoder_decoder_embeddings": (True, [True, False]),
     "tie_word_embeddings": (True, [True, False]),
 }
+# Settings that must be equal; the first pair if the second of them is given.
+EQUAL = (
+    ("vocab_size", "decoder_vocab_size"),
+    ("encoder_attention_heads", "decoder_attention_heads"),
+    ("encoder_ffn_dim", "decoder_ffn_dim"),
+    ("pad_token_id", "decoder_start_token_id"),
+)
 # Settings of the search of `transformers`, with the value that ours has.
 WITHOUT_EQUAL: dict[str, Any] = {
     **{"min_length": 0, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0},
@@ -64,16 +71,14 @@ def read_hub(folder, given_name=None, arithmetic=None):
     fields = {**marian.ARITHMETIC[kind], "tie_embeddings": tied}
     config = _hub_config(settings, vocabularies, fields, stored, path)
     _take_positions(stored, config.hidden_dim, weights)
-    names |= {
-        f"{side}_l{index + 1}_{theirs}": f"model.{side}.layers.{index}.{hub}"
-        for side, count in marian.depths(config).items()
-        for index in range(count)
-        for theirs, hub in marian.BLOCK.items()
-        if side == "decoder" or not theirs.startswith("context")
+    parts = marian.arrays_of(config)
+    names = {theirs: part.hub for theirs, part in parts.items()} | names
+    arrays = {
+        # The Hub stores kernels `(out, in)`.
+        theirs: stored[hub].T if parts[theirs].path.endswith("kernel") else stored[hub]
+        for theirs, hub in names.items()
+        if hub in stored
     }
-    names[OUTPUT_BIAS] = "final_logits_bias"
-    arrays = {theirs: stored[hub] for theirs, hub in names.items() if hub in stored}
-    arrays = {name: array.T if marian.is_kernel(name) else array for name, array in arrays.items()}
     foreign = {name: stored[name] for name in stored.keys() - names.values()}
     arrays = marian.checked_arrays(arrays | foreign, config, weights, names)
     name = str(settings.get("_name_or_path"))
@@ -183,19 +188,12 @@ def _hub_vocabulary(folder):
 
 def _hub_config(settings, vocabularies, fields, stored, path):
     vocabulary, _ = vocabularies
-
-    def same(first, second):
+    for first, second in EQUAL if settings.get("decoder_vocab_size") else EQUAL[1:]:
         if settings.get(first) != settings.get(second):
             raise ValueError(
                 f"{path}: `{first}` and `{second}` must be equal. Received: "
                 f"{settings.get(first)}, {settings.get(second)}"
             )
-
-    same("encoder_attention_heads", "decoder_attention_heads")
-    same("encoder_ffn_dim", "decoder_ffn_dim")
-    same("pad_token_id", "decoder_start_token_id")
-    if settings.get("decoder_vocab_size"):
-        same("vocab_size", "decoder_vocab_size")
     for name, piece in (("pad_token_id", PAD), ("eos_token_id", END)):
         if settings.get(name) != vocabulary[piece]:
             raise ValueError(

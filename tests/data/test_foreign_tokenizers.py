@@ -5,7 +5,6 @@ The references are SentencePiece's own processor and KerasHub's own layers.
 
 import functools
 import json
-import subprocess
 import sys
 
 import keras
@@ -22,6 +21,7 @@ from keras_transformer.runs.doctor import check_tokenizer
 from tests.builders import randomize
 from tests.data.sentencepiece_models import train_sentencepiece
 from tests.importing import opus_models
+from tests.processes import run
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -93,16 +93,6 @@ def hub_sentencepiece():
     return tokenizer, KerasHubTokenizer(tokenizer, **special)
 
 
-def both():
-    """KerasHub's for the source, SentencePiece for the target, with the same special ids."""
-    model = train(TARGETS)
-    pieces = ["</s>", "<unk>", "<pad>", "<s>", *pieces_of(model)[3:]]
-    return [
-        (None, word_piece()[1], None),
-        (model, SentencePieceTokenizer(model, vocabulary=pieces), pieces),
-    ]
-
-
 HUB = [word_piece, pytest.param(byte_pair, marks=pytest.mark.long), hub_sentencepiece]
 SENTENCEPIECE = [t5, mbart, marian]
 
@@ -145,14 +135,16 @@ def test_ids_and_texts_are_those_of_keras_hub_in_a_pipeline(make):
     keras.utils.set_random_seed(1)  # breaks KerasHub's own, but not this one
     token_ids = tokenizer.tokenize(TEXTS)
     assert token_ids.dtype == tf.int32 and token_ids.to_list() == expected
-    in_graph = tf.function(tokenizer.tokenize)(tf.constant(TEXTS))
-    assert type(in_graph) is type(token_ids) and in_graph.to_list() == expected
+    assert tf.function(tokenizer.tokenize)(tf.constant(TEXTS)).to_list() == expected
     texts = [layer.detokenize(row) if row else "" for row in expected]
     assert strings(tokenizer.detokenize(token_ids)) == texts
     framed = [[tokenizer.start_token_id, *row, tokenizer.end_token_id] for row in expected]
     padded = tf.ragged.constant(framed).to_tensor(tokenizer.pad_token_id)
     assert strings(tokenizer.detokenize(padded)) == texts
     assert tokenizer.tokenize([]).shape.as_list() == [0, None]
+    for call in (tokenizer.tokenize, tf.function(tokenizer.tokenize)):  # one string has one row
+        assert call(tf.constant(TEXTS[0])).numpy().tolist() == expected[0]
+    assert tokenizer.detokenize(expected[0]).numpy().decode() == texts[0]
     # The tokens spell the text; where a word begins there is a space.
     spelled = ["".join(strings(tokenizer.tokens(row))) for row in token_ids]
     for line, text in zip(spelled, texts, strict=True):
@@ -165,70 +157,6 @@ def test_byte_pair_text_that_ends_inside_a_character_is_valid():
     token_ids = tokenizer.tokenize(["aé"])
     assert strings(tokenizer.tokens(token_ids)) == ["a", "<0xC3>", "<0xA9>"]
     assert strings(tokenizer.detokenize(token_ids[:, :2])) == ["a\ufffd"]
-
-
-SERVE = """
-import json, sys
-for name in ("keras_transformer", "keras_hub", "sentencepiece"):
-    sys.modules[name] = None  # importing it would fail
-import tensorflow as tf
-import tensorflow_text
-served = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-lines = json.loads(sys.stdin.read())
-found = served(text=tf.constant(lines))["translation"]
-print(json.dumps([line.decode() for line in found.numpy()]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-@pytest.mark.parametrize(
-    "make",
-    [
-        both,
-        *(pytest.param(m, marks=pytest.mark.long) for m in (t5, marian, byte_pair)),
-        pytest.param(hub_sentencepiece, marks=pytest.mark.long),
-    ],
-)
-def test_text_becomes_batches_a_model_translations_and_a_saved_model(make, tmp_path):
-    made = make()
-    tokenizers = [made[1]] if isinstance(made, tuple) else [each for _, each, _ in made]
-    source, target = tokenizers[0], tokenizers[-1]
-    names = "pad_token_id", "start_token_id", "end_token_id"
-    special = {name: getattr(target, name) for name in names}
-    used = {*special.values()}
-    special["unk_token_id"] = min(set(range(9)) - used)
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2}
-    if source.vocabulary_size != target.vocabulary_size:
-        sizes |= {"source_vocabulary_size": source.vocabulary_size, "tie_embeddings": "decoder"}
-    config = kt.TransformerConfig.tiny(target.vocabulary_size, **sizes, **special)
-    options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
-    dataset, report = kt.make_dataset(PAIRS, *tokenizers, **options)
-    assert report.pairs_kept == len(PAIRS)
-    inputs, labels, weights = next(dataset.as_numpy_iterator())
-    assert (weights == (labels != target.pad_token_id)).all()
-    assert (inputs["decoder_token_ids"][:, 0] == target.start_token_id).all()
-    for row, weight in zip(labels, weights, strict=True):
-        assert row[weight > 0][-1] == target.end_token_id
-    lines = strings(target.detokenize(labels))
-    assert set(lines) <= set(strings(target.detokenize(target.tokenize(TARGETS))))
-    model = randomize(kt.Transformer(config))
-    model.compile(kt.paper_optimizer(config, learning_rate=1e-3), kt.SmoothedCrossEntropy())
-    history = model.fit(dataset, epochs=1, verbose=0).history
-    assert np.isfinite(history["loss"]).all()
-
-    options = {"extra_length": 3, "beam_size": 1, "max_source_tokens": 20}
-    options["processors"] = [suppress_tokens(used)]  # otherwise translations have no text
-    translator = kt.Translator(model, *tokenizers, **options)
-    texts = ["one", "", "twenty-one thousand", "one. " * 30, "\N{CAT FACE}"]
-    with pytest.warns(UserWarning, match="line 4 in"):
-        expected = translator(texts)
-    assert any(expected)
-    path = kt.export_saved_model(translator, tmp_path / "served")
-    command = [sys.executable, "-P", "-c", SERVE, str(path)]
-    ran = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == expected
 
 
 class Characters:
@@ -253,92 +181,177 @@ class EagerCharacters(Characters):
         return super().tokens(tf.constant(token_ids.numpy()))  # not possible in a graph
 
 
-def test_any_object_with_the_members_will_do_but_exports_only_as_a_module(tmp_path):
-    pairs = [(source, source) for source in SOURCES]
-    dataset, _ = kt.make_dataset(pairs, Characters(), batch_sentences=200)
-    (batch,) = dataset.as_numpy_iterator()
-    lines = {bytes(row[(row > 2)].tolist()).decode() for row in batch[1]}
-    assert lines == set(SOURCES)
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2}
-    model = randomize(kt.Transformer(kt.TransformerConfig.tiny(128, **sizes)))
+class ExportedCharacters(Characters, tf.Module):
+    """The members of the protocol and no other, in a `tf.Module`."""
+
+
+def own(folder, rule="nfc"):
+    return kt.Tokenizer.train_on_lines(SOURCES + TARGETS, 330, folder / "m", normalization=rule)
+
+
+def opus(folder):
+    return MarianTokenizer(opus_models.sentencepiece_models()[0], opus_models.vocabulary())
+
+
+def of_both_sides(folder):
+    """KerasHub's for the source, SentencePiece for the target, with the same special ids."""
+    model = train(TARGETS)
+    pieces = ["</s>", "<unk>", "<pad>", "<s>", *pieces_of(model)[3:]]
+    return word_piece()[1], SentencePieceTokenizer(model, vocabulary=pieces)
+
+
+# Functions that return the tokenizer of both sides, or one for each.
+WALKED = {
+    "KerasHub's and SentencePiece": of_both_sides,
+    "a class of your own": lambda folder: ExportedCharacters(),
+    "Tokenizer": own,
+    "SentencePieceTokenizer": lambda folder: t5()[0][1],
+    "of two models": lambda folder: [tokenizer for _, tokenizer, _ in marian()],
+    "MarianTokenizer": opus,
+    "byte-pair": lambda folder: byte_pair()[1],
+    "SentencePiece of KerasHub": lambda folder: hub_sentencepiece()[1],
+}
+BOTH = list(WALKED)[0]
+SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2}
+
+
+def config_of(source, target):
+    special = {n: getattr(target, n) for n in ("pad_token_id", "start_token_id", "end_token_id")}
+    special["unk_token_id"] = min(set(range(9)) - {*special.values()})
+    sizes = SIZES
+    if source.vocabulary_size != target.vocabulary_size:
+        sizes = sizes | {"source_vocabulary_size": source.vocabulary_size}
+        sizes["tie_embeddings"] = "decoder"
+    return kt.TransformerConfig.tiny(target.vocabulary_size, **sizes, **special)
+
+
+def text_only(config):
+    """A processor without which random models end at once."""
+    return suppress_tokens({config.pad_token_id, config.start_token_id, config.end_token_id})
+
+
+SERVE = """
+import json, sys
+for name in ("keras_transformer", "keras_hub", "sentencepiece"):
+    sys.modules[name] = None  # importing it would fail
+import tensorflow as tf
+import tensorflow_text
+outputs = []
+folders, lines = json.load(sys.stdin)
+for folder in folders:
+    served = tf.saved_model.load(folder).signatures["serving_default"](text=tf.constant(lines))
+    texts = {name: value.numpy().flat for name, value in served.items() if value.dtype == tf.string}
+    outputs.append({name: [text.decode() for text in texts[name]] for name in texts})
+print(json.dumps(outputs))
+"""
+
+
+def serve(folders, lines):
+    """What SavedModels return in a process that can import no package of ours."""
+    request = json.dumps([list(map(str, folders)), lines])
+    options = {"input": request, "capture_output": True, "text": True, "check": True}
+    return json.loads(run([sys.executable, "-c", SERVE], **options).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != BOTH)) for name in WALKED]
+)
+def test_every_tokenizer_takes_the_way_of_all_commands(name, tmp_path):
+    """The calls of `doctor`, `train`, `translate`, `score` and `export --format ctranslate2`."""
+    made = WALKED[name](tmp_path)
+    source, target = made if isinstance(made, tuple | list) else (made, made)
+    config = config_of(source, target)
+    targets = SOURCES if isinstance(target, Characters | MarianTokenizer) else TARGETS
+    pairs = list(zip(SOURCES, targets, strict=True))
+    options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
+    dataset, report = kt.make_dataset(pairs, source, target, **options)
+    assert report.pairs_kept == len(pairs) and [c.lines for c in report.changes] == [200, 200]
+    passed, detail = check_tokenizer(source, SOURCES, report.changes[0])
+    assert passed, detail
+    inputs, labels, weights = next(dataset.as_numpy_iterator())
+    assert (weights == (labels != target.pad_token_id)).all()
+    assert (inputs["decoder_token_ids"][:, 0] == target.start_token_id).all()
+    assert all(
+        row[w > 0][-1] == target.end_token_id for row, w in zip(labels, weights, strict=True)
+    )
+    lines = strings(target.detokenize(labels))
+    assert set(lines) <= set(strings(target.detokenize(target.tokenize(targets))))
+
+    model = randomize(kt.Transformer(config))
+    options = {"beam_size": 2, "extra_length": 2, "processors": [text_only(config)]}
+    translator = kt.Translator(model, source, target, **options)
+    for found in translator(["one", "twenty-one"], n_best=2):
+        assert len(found) == 2 and found[0].text
+    (best, *_) = translator("one", return_attention=True)
+    assert best.attention.encoder_decoder.shape[-1] == len(best.source_tokens)
+    scored = translator.score(SOURCES[:2], targets[:2])
+    assert all(np.isfinite(each.score) for each in scored)
+    if source is target:
+        folder = kt.export_ctranslate2(kt.Translator(model, source), tmp_path / "ct2")
+        assert (folder / "model.bin").is_file()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_model_of_foreign_tokenizers_is_trained_and_served(tmp_path):
+    source, target = WALKED[BOTH](tmp_path)
+    config = config_of(source, target)
+    options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
+    dataset, _ = kt.make_dataset(PAIRS, source, target, **options)
+    model = randomize(kt.Transformer(config))
+    model.compile(kt.paper_optimizer(config, learning_rate=1e-3), kt.SmoothedCrossEntropy())
+    assert np.isfinite(model.fit(dataset, epochs=1, verbose=0).history["loss"]).all()
+    options = {"beam_size": 1, "extra_length": 2, "max_source_tokens": 20}
+    translator = kt.Translator(model, source, target, processors=[text_only(config)], **options)
+    texts = ["one", "", "twenty-one thousand", "one. " * 30, "\N{CAT FACE}"]
+    with pytest.warns(UserWarning, match="line 4 in"):
+        expected = translator(texts)
+    (found,) = serve([kt.export_saved_model(translator, tmp_path / "served")], texts)
+    assert found["translation"] == expected
+
+
+class Outputs(tf.Module):
+    """A tokenizer in a graph, as an exported translator has it."""
+
+    def __init__(self, tokenizer):
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    def __call__(self, text):
+        token_ids = self.tokenizer.tokenize(text).to_tensor(self.tokenizer.pad_token_id)
+        ids = tf.strings.as_string(token_ids)
+        texts, tokens = self.tokenizer.detokenize(token_ids), self.tokenizer.tokens(token_ids)
+        return {"ids": ids, "texts": texts, "tokens": tokens}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_saved_model_holds_the_whole_tokenizer(is_slow, tmp_path):
+    tokenizers = [own(tmp_path, rule) for rule in ("nfkc", "identity")]
+    for name in WALKED:
+        if (name == "byte-pair") == is_slow:
+            made = WALKED[name](tmp_path)
+            tokenizers += made if isinstance(made, tuple | list) else [made]
+    lines, folders, expected = ["twenty-one", "", "  a b "], [], []
+    for number, tokenizer in enumerate(tokenizers):
+        module = Outputs(tokenizer)
+        folders.append(tmp_path / str(number))
+        tf.saved_model.save(module, str(folders[-1]), signatures=module.__call__)
+        eager = module.__call__.python_function(tf.constant(lines))
+        expected.append({name: strings(value) for name, value in eager.items()})
+    assert serve(folders, lines) == expected
+
+
+def test_a_tokenizer_that_is_no_module_translates_but_exports_nothing(tmp_path):
+    model = randomize(kt.Transformer(kt.TransformerConfig.tiny(128, **SIZES)))
     translator = kt.Translator(model, EagerCharacters(), beam_size=1)
     (hypothesis,) = translator("a b", n_best=1)
     assert hypothesis.source_tokens == ["a", "\u2581", "b", "\x02"]
     with pytest.raises(TypeError, match=r"must be a `tf.Module`.*Received: EagerCharacters"):
         kt.export_saved_model(translator, tmp_path / "served")
-
-
-class ExportedCharacters(Characters, tf.Module):
-    """The members of the protocol and no other, in a `tf.Module`."""
-
-
-def own(folder):
-    lines = SOURCES + TARGETS
-    return kt.Tokenizer.train_on_lines(lines, 330, folder / "m"), SOURCES, TARGETS
-
-
-def opus(folder):
-    model = opus_models.sentencepiece_models()[0]
-    return MarianTokenizer(model, opus_models.vocabulary()), SOURCES, SOURCES
-
-
-WALKED = {
-    "Tokenizer": own,
-    "SentencePieceTokenizer": lambda folder: (t5()[0][1], SOURCES, TARGETS),
-    "MarianTokenizer": opus,
-    "KerasHubTokenizer": lambda folder: (word_piece()[1], SOURCES, TARGETS),
-    "a class of your own": lambda folder: (ExportedCharacters(), SOURCES, SOURCES),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WALKED)
-@pytest.mark.parametrize(
-    "is_served", [False, pytest.param(True, marks=pytest.mark.long)], ids=["", "served"]
-)
-def test_every_tokenizer_takes_the_way_of_all_commands(name, is_served, tmp_path):
-    """The calls of `doctor`, `train`, `translate`, `score` and both kinds of `export`."""
-    tokenizer, sources, targets = WALKED[name](tmp_path)
-    special = {n: getattr(tokenizer, n) for n in ("pad_token_id", "start_token_id", "end_token_id")}
-    special["unk_token_id"] = min(set(range(9)) - {*special.values()})
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2}
-    config = kt.TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes, **special)
-    pairs = zip(sources, targets, strict=True)
-    options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
-    _, report = kt.make_dataset(pairs, tokenizer, **options)
-    assert report.pairs_kept == len(sources) and [c.lines for c in report.changes] == [200, 200]
-    passed, detail = check_tokenizer(tokenizer, sources, report.changes[0])
-    assert passed, detail
-
-    model = randomize(kt.Transformer(config))
-    processors = [suppress_tokens({*special.values()})]  # otherwise translations have no text
-    settings = {"beam_size": 2, "extra_length": 2, "processors": processors}
-    translator = kt.Translator(model, tokenizer, **settings)
-    lines = ["one", "twenty-one"]
-    for found in translator(lines, n_best=2):
-        assert len(found) == 2 and found[0].text
-    (best, *_) = translator("one", return_attention=True)
-    assert best.attention.encoder_decoder.shape[-1] == len(best.source_tokens)
-    scored = translator.score(lines, targets[:2])
-    assert all(np.isfinite(each.score) for each in scored)
-    folder = kt.export_ctranslate2(kt.Translator(model, tokenizer), tmp_path / "ct2")
-    assert (folder / "model.bin").is_file()
-    if not is_served:  # it takes half a minute
-        return
-    expected = translator(lines)
-    served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
-    assert strings(served.serve(tf.constant(lines))["translation"]) == expected
-
-
-@pytest.mark.parametrize("make", [word_piece, hub_sentencepiece])
-def test_one_string_has_one_row_as_with_every_tokenizer(make):
-    _, tokenizer = make()
-    for call in (tokenizer.tokenize, tf.function(tokenizer.tokenize)):
-        token_ids = call(tf.constant("one two"))
-        assert token_ids.numpy().tolist() == tokenizer.tokenize(["one two"]).to_list()[0]
-    text = tokenizer.detokenize(token_ids)
-    assert text.shape == () and text == tokenizer.detokenize(token_ids[None])[0]
-    assert tokenizer.tokenize("").shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -357,11 +370,12 @@ def test_objects_that_are_no_tokenizers_are_told_what_they_lack(tokenizer, named
         kt.Translator(None, Characters(), tokenizer)
 
 
-def test_tokens_of_another_type_are_refused():
-    class Wide(Characters):
-        def tokenize(self, text):
-            return tf.cast(super().tokenize(text), tf.int64)
+class Wide(Characters):
+    def tokenize(self, text):
+        return tf.cast(super().tokenize(text), tf.int64)
 
+
+def test_tokens_of_another_type_are_refused():
     with pytest.raises(TypeError, match=r"`Wide.tokenize` must return an int32 `RaggedTensor`"):
         kt.make_dataset(PAIRS, Wide(), batch_sentences=9)
 
@@ -393,36 +407,27 @@ def test_special_tokens_without_an_id_of_their_own_are_refused(model, options, n
         SentencePieceTokenizer(model, **options)
 
 
+layers = keras_hub.tokenizers
+SHORT = {"[PAD]": 0, "[END]": 1, "a": 2, "b": 3, "ab": 4}
+
+
 @pytest.mark.parametrize(
-    ("make", "options", "error", "named"),
+    ("make", "error", "named"),
     [
-        (keras_hub.tokenizers.ByteTokenizer, {}, TypeError, "must be a WordPiece, byte-pair"),
+        (layers.ByteTokenizer, TypeError, "must be a WordPiece, byte-pair"),
         (
-            lambda: keras_hub.tokenizers.WordPieceTokenizer(["[UNK]"], sequence_length=9),
-            {},
+            lambda: layers.WordPieceTokenizer(["[UNK]"], sequence_length=9),
             ValueError,
-            "without padding.*sequence_length=9",
+            "sequence_length=9",
         ),
-        (lambda: word_piece()[0], {"end_token": "</s>"}, ValueError, "`end_token`.*'</s>'"),
         (
-            lambda: keras_hub.tokenizers.BytePairTokenizer(
-                {"[PAD]": 0, "[END]": 1, "a": 2, "b": 3, "ab": 4}, ["a b"]
-            ),
-            {"start_token": "a"},
+            lambda: layers.WordPieceTokenizer(["[UNK]", "[PAD]", "a"]),
             ValueError,
-            "each of the 256 bytes.*253 others",
+            "`end_token`.*='\\[END\\]'",
         ),
+        (lambda: layers.BytePairTokenizer(SHORT, ["a b"]), ValueError, "256 bytes.*253 others"),
     ],
 )
-def test_tokenizers_of_keras_hub_that_do_not_fit_are_refused(make, options, error, named):
-    special = {"pad_token": "[PAD]", "start_token": "[START]", "end_token": "[END]"}
+def test_tokenizers_of_keras_hub_that_do_not_fit_are_refused(make, error, named):
     with pytest.raises(error, match=named):
-        KerasHubTokenizer(make(), **special | options)
-
-
-def test_run_folders_and_recipes_take_no_foreign_model(model, tmp_path):
-    (tmp_path / "t5.model").write_bytes(model)
-    with pytest.raises(
-        ValueError, match=r"recipes and run folders take no.*SentencePieceToken.*t5\.mod"
-    ):
-        kt.Tokenizer(tmp_path / "t5.model")
+        KerasHubTokenizer(make(), pad_token="[PAD]", start_token="a", end_token="[END]")

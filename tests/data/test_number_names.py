@@ -13,35 +13,19 @@ from keras_transformer.data.number_corpus import (
 KNOWN = {
     0: ("zero", "null"),
     1: ("one", "eins"),
-    7: ("seven", "sieben"),
     12: ("twelve", "zwölf"),
-    16: ("sixteen", "sechzehn"),
     17: ("seventeen", "siebzehn"),
     20: ("twenty", "zwanzig"),
-    21: ("twenty-one", "einundzwanzig"),
     36: ("thirty-six", "sechsunddreißig"),
-    70: ("seventy", "siebzig"),
     100: ("one hundred", "einhundert"),
     101: ("one hundred and one", "einhunderteins"),
-    611: ("six hundred and eleven", "sechshundertelf"),
-    999: ("nine hundred and ninety-nine", "neunhundertneunundneunzig"),
     1000: ("one thousand", "eintausend"),
-    1001: ("one thousand and one", "eintausendeins"),
     1100: ("one thousand, one hundred", "eintausendeinhundert"),
     6016: ("six thousand and sixteen", "sechstausendsechzehn"),
     21_021: ("twenty-one thousand and twenty-one", "einundzwanzigtausendeinundzwanzig"),
-    66_666: (
-        "sixty-six thousand, six hundred and sixty-six",
-        "sechsundsechzigtausendsechshundertsechsundsechzig",
-    ),
-    101_000: ("one hundred and one thousand", "einhunderteintausend"),
     301_201: (
         "three hundred and one thousand, two hundred and one",
         "dreihunderteintausendzweihunderteins",
-    ),
-    999_999: (
-        "nine hundred and ninety-nine thousand, nine hundred and ninety-nine",
-        "neunhundertneunundneunzigtausendneunhundertneunundneunzig",
     ),
 }
 NUMBERS = {german_name(number): number for number in range(1_000_000)}
@@ -71,8 +55,9 @@ def digits(pairs):
 
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
-def test_pairs_are_the_names_of_one_number(split):
+def test_pairs_are_the_names_of_one_number_drawn_by_the_seed(split):
     pairs = number_names(split, size=1000)
+    assert pairs == number_names(split, size=1000) != number_names(split, size=1000, seed=4)
     assert [english_value(source) for source, _ in pairs] == [NUMBERS[name] for _, name in pairs]
 
 
@@ -107,12 +92,6 @@ def test_held_out_is_distinct_and_holds_every_magnitude():
     assert drawn.count(2) >= 8
     assert all(drawn.count(magnitude) >= 80 for magnitude in range(3, 7))
     assert drawn != sorted(drawn)
-
-
-@pytest.mark.parametrize("split", ["train", "held_out"])
-def test_same_seed_same_pairs_other_seed_other_pairs(split):
-    assert number_names(split, size=50, seed=3) == number_names(split, size=50, seed=3)
-    assert number_names(split, size=50, seed=3) != number_names(split, size=50, seed=4)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import io
 import json
 import re
 
@@ -11,6 +10,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer.data.number_corpus import number_names
+from tests.data import sentencepiece_models as training
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -30,17 +30,8 @@ def sentencepiece_models():
 
 
 def train_sentencepiece(side, size, **options):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(pair[side] for pair in number_names("train", 2000, 0)),
-        model_writer=model,
-        vocab_size=size,
-        character_coverage=1.0,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
-    )
-    return model.getvalue()
+    lines = (pair[side] for pair in number_names("train", 2000, 0))
+    return training.train_sentencepiece(lines, size, character_coverage=1.0, **options)
 
 
 @functools.cache

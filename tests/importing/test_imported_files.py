@@ -4,7 +4,6 @@ A row of a table is a change of a folder, and either a part of the error or a ch
 """
 
 import gzip
-import io
 import json
 import shutil
 import stat
@@ -13,13 +12,13 @@ import zipfile
 
 import numpy as np
 import pytest
-import sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data.marian_tokenizer import MarianTokenizer
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.importing.importer import read_marian
 from keras_transformer.importing.marian import weights_of
+from tests.data.sentencepiece_models import train_sentencepiece
 from tests.importing import opus_models
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -113,12 +112,7 @@ def swap_sides(folder):
 
 def other_pieces(folder):
     lines = ("".join(chr(9216 + (i * j) % 300) for j in range(9)) for i in range(300))
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        **{"sentence_iterator": lines, "model_writer": model, "hard_vocab_limit": False},
-        **{"vocab_size": 310, "minloglevel": 2},
-    )
-    (folder / "source.spm").write_bytes(model.getvalue())
+    (folder / "source.spm").write_bytes(train_sentencepiece(lines, 310))
 
 
 def tensors(change):
@@ -283,19 +277,12 @@ HUB = {
     "float16": (cast("float16"), rounded("float16")),
     "bfloat16": (cast("bfloat16"), rounded("bfloat16")),
     "float64": (cast("float64"), same),
-    "some float16": (cast("float64", FFN), same),
-    **{
-        f"{dtype} tensor": (cast(dtype, FFN), f"{FFN} must hold float32.*Received: {kind}$")
-        for dtype, kind in (("int32", "I32"), ("int64", "I64"), ("int8", "I8"), ("bool", "BOOL"))
-    },
+    "int8": (cast("int8", FFN), f"{FFN} must hold float32.*Received: I8$"),
     "float8": (cast("float8_e4m3fn", FFN), f"{FFN} must hold float32.*Received: F8_E4M3"),
     "NaN": (put(FFN, float("nan")), f"{FFN} must hold finite numbers"),
-    "infinity": (put(FFN, -float("inf")), f"{FFN} must hold finite numbers"),
     "beyond float32": (all_of(cast("float64", FFN), put(FFN, 1e300)), "must hold finite numbers"),
     "positions": (positions(lambda table: table), same),
-    "positions in bfloat16": (positions(lambda table: table.bfloat16()), same),
     "learned positions": (positions(lambda table: table + 0.1), "must be sinusoidal"),
-    "positions of NaN": (positions(lambda table: table * float("nan")), "must be sinusoidal"),
     "positions of another width": (positions(lambda table: table[:, :30]), "must be sinusoidal"),
     # Arrays.
     "no bias": (tensors(lambda stored: stored.pop("final_logits_bias")), no_bias),
@@ -320,7 +307,6 @@ HUB = {
     "lacking": (tensors(lambda stored: stored.pop(FFN)), f"lacks arrays.*{FFN}"),
     "another": (put("model.more.weight", 0.0), "has unknown arrays.*model.more.weight"),
     "truncated": (cut(WEIGHTS), "model.safetensors is damaged"),
-    "only a header": (cut(WEIGHTS, 0.05), "model.safetensors is damaged"),
     "empty": (text(WEIGHTS, ""), "model.safetensors is damaged"),
     "a page of the web": (text(WEIGHTS, "<html>404</html>" * 9), "model.safetensors is damaged"),
     "shards": (shards, same),
@@ -332,7 +318,6 @@ HUB = {
         all_of(shards, change_json(INDEX, weight_map={FFN: "../other.safetensors"})),
         "`weight_map` must map each array to a file of the folder",
     ),
-    "shards of nothing": (all_of(shards, text(INDEX, "{}")), "`weight_map` must map"),
     # Files.
     "in the Hub's cache": (hub_cache, named_as_on_the_hub),
     "the Hub's cache": (lambda folder: hub_cache(folder).parents[1], named_as_on_the_hub),
@@ -341,14 +326,9 @@ HUB = {
         all_of(link("source.spm"), lambda folder: (folder.parent / "outside").unlink()),
         "source.spm', which is a link to a file that is missing",
     ),
-    "no weights": (remove(WEIGHTS), "must hold the file 'model.safetensors'"),
     "no target.spm": (remove("target.spm"), "must hold the file 'target.spm'"),
     "pickle": (
         rename(WEIGHTS, "pytorch_model.bin"),
-        "has no `model.safetensors`.*pickle.*save_pretrained",
-    ),
-    "pickle in parts": (
-        rename(WEIGHTS, "pytorch_model-00001-of-00002.bin"),
         "has no `model.safetensors`.*pickle.*save_pretrained",
     ),
     **{
@@ -359,17 +339,11 @@ HUB = {
         all_of(remove(WEIGHTS), text("pytorch_model.bin", LFS)),
         "pytorch_model.bin is a Git LFS pointer.*`git lfs pull`",
     ),
-    "pointer, index": (all_of(shards, text(INDEX, LFS)), "index.json is a Git LFS pointer"),
     "pointer, shard": (
         all_of(shards, text("model-00001-of-00002.safetensors", LFS)),
         "00002.safetensors is a Git LFS pointer",
     ),
     "pieces": (other_pieces, "source.spm must be of the same model as the vocabulary"),
-    "cut source.spm": (
-        cut("source.spm"),
-        "must be a whole SentencePiece model.*source.spm",
-    ),
-    "cut at the end": (cut("target.spm", 0.999), "must be a whole SentencePiece model"),
     "text for target.spm": (text("target.spm", "a\nb\n"), "must be a whole SentencePiece model"),
     # Both sides share a vocabulary: nothing in the files says which model is which.
     "swapped sides": (swap_sides, swapped),
@@ -387,7 +361,6 @@ HUB = {
     ),
     "list": (text(VOCABULARY, '["</s>", "a"]'), r"vocab.json must map each piece.*\['</s>', 'a'\]"),
     "number": (text(VOCABULARY, "3"), "vocab.json must map each piece to its id.*Received: 3"),
-    "nothing": (text(VOCABULARY, "null"), "vocab.json must map each piece to its id"),
     "too deep": (text(VOCABULARY, "[" * 100_000), "vocab.json is damaged"),
     "ids that are strings": (change_json(VOCABULARY, a="7"), "the ids must be 0, 1, 2"),
     "ids with gaps": (change_json(VOCABULARY, more=300), "the ids must be 0, 1, 2"),
@@ -408,12 +381,10 @@ HUB = {
         text("added_tokens.json", '{">>ita<<": 130}'),
         "added_tokens.json must map",
     ),
-    "added list": (text("added_tokens.json", "[]"), "added_tokens.json must hold a mapping"),
     # Configurations.
     "no JSON": (cut(CONFIG), "config.json is damaged"),
     "a list": (text(CONFIG, "[]"), "config.json must hold a mapping. Received: list"),
     "other model": (change_json(CONFIG, model_type="bart"), "`model_type` must be 'marian'"),
-    "pre-norm": (change_json(CONFIG, normalize_before=True), "`normalize_before`"),
     "scale": (change_json(CONFIG, scale_embedding=False), "`scale_embedding` must be True"),
     "tied by a word": (change_json(CONFIG, tie_word_embeddings="no"), "`tie_word_embeddings`"),
     "pad": (change_json(CONFIG, pad_token_id=3, decoder_start_token_id=3), "`pad_token_id`"),
@@ -458,28 +429,19 @@ def as_json(folder):
 KERNEL = "encoder_l1_ffn_W1"
 NPZ = {
     "float16": (cast_array("float16", "Wemb"), rounded("float16", "encoder/embedding/embeddings")),
-    "float64": (cast_array("float64", KERNEL), same),
-    "int32": (cast_array("int32", KERNEL), f"{KERNEL} must hold float32.*Received: int32"),
     "int8": (cast_array("int8", KERNEL), f"{KERNEL} must hold float32.*Received: int8"),
     "text": (cast_array("U9", KERNEL), f"{KERNEL} must hold float32.*Received: <U"),
-    "NaN": (arrays(lambda s: s.update({KERNEL: s[KERNEL] * np.nan})), "must hold finite numbers"),
     "rank": (arrays(lambda s: s.update(Wemb=s["Wemb"][0])), "Wemb must have the shape"),
     "no bias": (arrays(lambda s: s.pop("decoder_ff_logit_out_b")), no_bias),
     "truncated": (cut("opus.model1.npz"), "npz is damaged"),
     "no options": (arrays(lambda s: s.pop("special:model.yml")), "must hold `special:model.yml`"),
-    "link": (link("opus.model1.npz"), same),
     **{
         f"pointer, {name}": (text(name, LFS), f"{name} is a Git LFS pointer")
         for name in ("opus.model1.npz", "decoder.yml", "opus.vocab.yml", "source.spm")
     },
     "no vocabulary": (remove("opus.vocab.yml"), "must hold the file 'opus.vocab.yml'"),
-    "no spm": (remove("source.spm"), "must hold the file 'source.spm'"),
     "names": (
         replace("decoder.yml", "models:\n  - opus.model1.npz", "models: 1"),
-        "`models` must be a list of file names",
-    ),
-    "names of names": (
-        replace("decoder.yml", "models:\n  - opus.model1.npz", f"models: {'[' * 99}{']' * 99}"),
         "`models` must be a list of file names",
     ),
     # Vocabularies.
@@ -498,8 +460,6 @@ NPZ = {
     "lines of pieces": (all_of(as_text, name_vocabulary("vocab.txt")), same),
     "JSON": (all_of(as_json, name_vocabulary("vocab.json")), same),
     "lines of pieces as YAML": (text("opus.vocab.yml", "</s>\n<unk>\n"), f"{ONE_LINE} 1, '</s>'"),
-    "list": (text("opus.vocab.yml", "- </s>\n- <unk>\n"), f"{ONE_LINE} 1, '- </s>'"),
-    "number": (text("opus.vocab.yml", "3\n"), f"{ONE_LINE} 1, '3'"),
     "nothing": (text("opus.vocab.yml", ""), "opus.vocab.yml must have the pieces"),
     "fewer pieces": (
         replace("opus.vocab.yml", '">>fra<<": 124\n', ""),
@@ -507,15 +467,9 @@ NPZ = {
     ),
     # Options.
     "layers": (options(enc_depth=HUGE), "number of layers of the encoder.* 2. Received: 10000000"),
-    "fewer layers": (options(enc_depth=1), "number of layers of the encoder"),
-    "inner": (options(transformer_dim_ffn=HUGE), "must have the shape"),
-    "width": (options(dim_emb=2 * HUGE), "must have the shape"),
-    "no heads": (options(transformer_heads=0), "`num_heads`. Received: 0"),
     "vocabularies": (options(dim_vocabs=125), "`dim-vocabs` must be two numbers"),
     "RNN": (options(type="s2s"), "`type` must be 'transformer'"),
-    "factors": (options(lemma_dim_emb=8), "`lemma-dim-emb`"),
     "tied layers": (options(transformer_tied_layers=[1, 1]), "`transformer-tied-layers`"),
-    "SSRU": (options(transformer_decoder_autoreg="rnn"), "`transformer-decoder-autoreg`"),
     "norms": (options(transformer_preprocess="n"), "`transformer-postprocess` must be 'da'"),
     "tanh": (options(transformer_ffn_activation="tanh"), "`transformer-ffn-activation` must be"),
     "three vocabularies": (options(dim_vocabs=[125] * 3), "must have the same number of tokens"),

@@ -31,7 +31,12 @@ def sentences(count):
     return [source for source, _ in number_names("held_out", count, 0)]
 
 
-@pytest.fixture(scope="module", params=CONFIGURATIONS)
+FIRST, *OTHERS = CONFIGURATIONS
+
+
+@pytest.fixture(
+    scope="module", params=[FIRST, *(pytest.param(n, marks=pytest.mark.long) for n in OTHERS)]
+)
 def pair(request, tmp_path_factory):
     """A model of `transformers`, its tokenizer, and the imported translator."""
     from transformers import MarianTokenizer
@@ -106,21 +111,21 @@ def scores(pair, lines, translations):
 
 
 def test_greedy_tokens_are_those_of_transformers(pair):
-    lines = sentences(200)
+    lines = sentences(100)
     ours = translate(pair, lines, beam_size=1)
     assert ours == generate(pair, lines, num_beams=1)
     assert len({len(row) for row in ours}) > 1  # some end by themselves
 
 
 def test_beams_are_at_least_as_good_as_those_of_transformers(pair):
-    lines = sentences(200)
+    lines = sentences(100)
     settings = {"beam_size": 4, "length_penalty": "mean", "alpha": 1.0}
     ours = translate(pair, lines, **settings)
     theirs = generate(pair, lines, num_beams=4, length_penalty=1.0, early_stopping="never")
     better = scores(pair, lines, ours) - scores(pair, lines, theirs)
-    unequal = [i for i in range(200) if ours[i] != theirs[i]]
+    unequal = [i for i in range(100) if ours[i] != theirs[i]]
     print(f"Unequal: {[(i, float(better[i])) for i in unequal]}")
-    assert len(unequal) <= 10
+    assert len(unequal) <= 5
     # Each is explained: ours keeps a better hypothesis, because hypotheses that ended take no
     # beam slots; or both have the same score.
     assert all(better[i] >= -1e-5 for i in unequal)

@@ -4,10 +4,7 @@ The files are not in the repository; see `benchmarks/marian.py`, which prints th
 """
 
 import importlib
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,7 @@ DATA = Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "d
 FOLDER = DATA / "marian_trained"
 pytestmark = [
     pytest.mark.tensorflow_only,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(
         not FOLDER.is_dir(), reason=f"no outputs of Marian in {DATA}; set KERAS_TRANSFORMER_DATA"
     ),
@@ -27,20 +24,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def translator(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "en_de"
     kt.import_marian(FOLDER, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def translator(run):
-    return kt.load_run(run)
-
-
-@pytest.fixture
-def lines():
-    return (FOLDER / "test.en").read_text("utf-8").splitlines()
+    return kt.load_run(folder)
 
 
 @pytest.mark.parametrize(
@@ -63,33 +50,12 @@ def test_search_is_that_of_decoder_yml(translator):
     assert settings.suppressed_tokens == (translator.target_tokenizer.unk_token_id,)
 
 
-SERVE = """
-import json, sys
-sys.modules["keras_transformer"] = None  # importing it would fail
-import tensorflow as tf
-import tensorflow_text
-
-folder, lines = json.load(sys.stdin)
-served = tf.saved_model.load(folder)
-found = served.serve(tf.constant(lines))["translation"].numpy()
-print(json.dumps([text.decode() for text in found]))
-"""
-
-
-def test_saved_model_gives_the_texts_of_the_translator(translator, lines, tmp_path):
-    kt.export_saved_model(translator, tmp_path / "served")
-    request = json.dumps([str(tmp_path / "served"), lines])
-    command = [sys.executable, "-P", "-c", SERVE]
-    ran = subprocess.run(command, input=request, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == translator(lines)
-
-
-def test_ctranslate2_export_gives_the_texts_of_the_translator(translator, lines, tmp_path):
+def test_ctranslate2_export_gives_the_texts_of_the_translator(translator, tmp_path):
     """Its search ends by another rule, which ours has too."""
     import ctranslate2
 
     kt.export_ctranslate2(translator, tmp_path / "ct2")
+    lines = (FOLDER / "test.en").read_text("utf-8").splitlines()
     source, target = translator.tokenizers
     pieces = [[t.decode() for t in row] for row in source.tokens(source.tokenize(lines)).numpy()]
     engine = ctranslate2.Translator(str(tmp_path / "ct2"), intra_threads=1)
