@@ -27,7 +27,7 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_120,
-    "data": 1_446,
+    "data": 1_439,
     "training": 1_350,
     "models": 600,
     "decoding": 1_825,

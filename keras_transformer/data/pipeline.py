@@ -35,6 +35,7 @@ from keras_transformer.texts import pair_chunks
 TOKENIZED_AT_ONCE = 8192  # pairs
 PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
+NOISE = "subword_regularization", "word_dropout"
 # What numbers must be: {setting: (rule, whether a value is so)}.
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "seed": ("at least 0", lambda seed: seed >= 0),
@@ -156,17 +157,6 @@ class BatchSettings:
             if value is not None and not is_valid(value):
                 raise ValueError(f"`{name}` must be {rule}. Received: {name}={value}")
 
-    def plain(self) -> dict[str, Any]:
-        """Returns the settings by name, with numbers for JSON; noise that is off is left out."""
-        is_off = {
-            name for name in ("subword_regularization", "word_dropout") if not vars(self)[name]
-        }
-        return {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in vars(self).items()
-            if name not in is_off
-        }
-
 
 class _TokenRows:
     """Rows of a `RaggedTensor` as NumPy arrays; row n starts at `values[offsets[n]]`."""
@@ -203,14 +193,16 @@ class BatchStream:
         config: Any = None,
         **settings: Any,
     ) -> None:
-        options = BatchSettings(**settings)
-        self.settings = options.plain()
+        # As a checkpoint's JSON holds them: NumPy's numbers as Python's, no noise that is off.
+        plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
+        options = BatchSettings(**plain)
+        self.settings = {n: v for n, v in vars(options).items() if v or n not in NOISE}
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(options, config)
-        rates = options.subword_regularization, options.word_dropout
-        self._noise = Noise(self._tokenizers, longest, *rates)
+        rates = {name: getattr(options, name) for name in NOISE}
+        self._noise = Noise(self._tokenizers, longest, **rates)
         self._sides, sample = _tokenize(pairs, self._tokenizers)
         self.lengths = np.stack([side.lengths for side in self._sides], axis=1)
         self._kept, dropped = _select(self.lengths, longest, options.max_length_ratio)

@@ -152,6 +152,7 @@ def test_ids_and_texts_are_those_of_keras_hub_in_a_pipeline(make):
             assert line.replace("\u2581", " ").strip() == text.strip()
 
 
+@pytest.mark.long
 def test_byte_pair_text_that_ends_inside_a_character_is_valid():
     _, tokenizer = byte_pair()
     token_ids = tokenizer.tokenize(["aé"])

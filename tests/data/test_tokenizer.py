@@ -132,6 +132,7 @@ def assert_same(eager, graph):
         np.testing.assert_array_equal(eager, graph)
 
 
+@pytest.mark.parametrize("tokenizer", [("bpe", "nfc"), ("bpe", "identity")], indirect=True)
 @pytest.mark.parametrize("text", [["the cat", "", "Größe"], "the cat", []], ids=repr)
 def test_eager_and_graph_give_the_same_values_and_types(tokenizer, text):
     text = tf.constant(text, tf.string)

@@ -23,6 +23,18 @@ PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 ATTENTIONS = {"self_attn": "self", "encoder_attn": "context"}
 
 
+# Options of a small model as Marian writes them.
+OPTIONS = {
+    **{"type": "transformer", "dim-emb": 16, "enc-depth": 2, "dec-depth": 1},
+    **{"transformer-heads": 2, "transformer-dim-ffn": 24, "transformer-ffn-activation": "relu"},
+    **{"transformer-preprocess": "", "transformer-postprocess": "dan"},
+    **{"transformer-postprocess-emb": "d", "transformer-postprocess-top": ""},
+    **{"transformer-decoder-autoreg": "self-attention", "transformer-no-projection": False},
+    **{"transformer-guided-alignment-layer": "last", "version": "v1.12.42 b7be0e964"},
+    **{"tied-embeddings-all": False, "tied-embeddings": False, "tied-embeddings-src": False},
+}
+
+
 @functools.cache
 def sentencepiece_models():
     """SentencePiece models of source and target, trained on number names."""
@@ -115,29 +127,21 @@ def write_npz(model, folder, **changes):
             side, index, part, kind = found.groups()
             theirs = f"{side}_l{int(index) + 1}_{marian_name(part, kind)}"
             arrays[theirs] = array.T if array.ndim == 2 else array[None]
-    options = {
-        **{
-            "type": "transformer",
-            "dim-emb": config.d_model,
-            "dim-vocabs": [config.vocab_size - 1] * 2,
-        },
+    options = OPTIONS | {
+        **{"dim-emb": config.d_model, "dim-vocabs": [config.vocab_size - 1] * 2},
         **{"enc-depth": config.encoder_layers, "dec-depth": config.decoder_layers},
         **{"transformer-heads": config.encoder_attention_heads},
         **{"transformer-dim-ffn": config.encoder_ffn_dim},
         **{"transformer-ffn-activation": config.activation_function},
-        **{"transformer-preprocess": "", "transformer-postprocess": "dan"},
-        **{"transformer-postprocess-emb": "d", "transformer-decoder-autoreg": "self-attention"},
-        **{"transformer-no-projection": False, "transformer-guided-alignment-layer": "last"},
-        "tied-embeddings-all": is_tied_all,
-        "tied-embeddings": config.tie_word_embeddings,
+        **{"tied-embeddings-all": is_tied_all, "tied-embeddings": config.tie_word_embeddings},
     }
     text = json.dumps(options | changes).encode() + b"\0"  # JSON is YAML
     arrays["special:model.yml"] = np.frombuffer(text, np.int8)
     np.savez(folder / "opus.model1.npz", **arrays)
-    pieces = [piece for piece in vocabulary() if piece != "<pad>"]
     lines = [
         f"{json.dumps(piece, ensure_ascii=False)}: {number}\n"
-        for number, piece in enumerate(pieces)
+        for piece, number in vocabulary().items()
+        if piece != "<pad>"  # the last
     ]
     (folder / "opus.vocab.yml").write_text("".join(lines), "utf-8")
     names = "models:\n  - opus.model1.npz\nvocabs:\n  - opus.vocab.yml\n  - opus.vocab.yml\n"
@@ -158,14 +162,6 @@ def marian_name(part, kind):
     return f"{ATTENTIONS[attention]}_{'W' if kind == 'weight' else 'b'}{PROJECTIONS[projection]}"
 
 
-# Options of a small model as Marian writes them.
-OPTIONS = {
-    **{"type": "transformer", "dim-emb": 16, "enc-depth": 2, "dec-depth": 1},
-    **{"transformer-heads": 2, "transformer-dim-ffn": 24, "transformer-ffn-activation": "relu"},
-    **{"transformer-preprocess": "", "transformer-postprocess": "dan"},
-    **{"transformer-postprocess-top": "", "version": "v1.12.42 b7be0e964"},
-    **{"tied-embeddings-all": False, "tied-embeddings": False, "tied-embeddings-src": False},
-}
 PRE_NORM = {
     **{"transformer-preprocess": "n", "transformer-postprocess": "da"},
     "transformer-postprocess-top": "n",
