@@ -5,7 +5,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +19,6 @@ from keras_transformer.serving.signature import NUMPY_TYPES
 # The rows of these do not depend on their neighbours. Those of the others are padded to the longest
 # one, so each request runs alone.
 BATCHED = ("serving_default", "translate_n_best", "score")
-
-
-class Group(NamedTuple):
-    """Rows of one group may share a batch: of one signature, with the same options."""
-
-    signature: str
-    options: tuple[tuple[str, Any], ...] = ()
-    request: object = None  # set where a request runs alone
 
 
 class Engine:
@@ -56,7 +48,7 @@ class Engine:
         self._thread = ThreadPoolExecutor(1, "model")
         queue = {"max_queue": limits.max_queue, **batching}
         self._batcher = Batcher(self._run_batch, self._thread, **queue)
-        metrics.watch_queue(lambda: self._batcher.queue_length)
+        metrics.queue_rows.set_function(lambda: self._batcher.queue_length)
 
     @property
     def model(self) -> Any:
@@ -128,18 +120,17 @@ class Engine:
 
     def _run_batch(self, group, values):
         """Calls the model; `values` are the inputs of one or more lines each."""
-        inputs = {name: np.concatenate([value[name] for value in values]) for name in values[0]}
-        signature = self._model.signatures[group.signature]
-        options = {
-            name: np.full(1, value, NUMPY_TYPES[signature.inputs[name].dtype])
-            for name, value in group.options
-        }
+        name, options, _ = group
+        signature = self._model.signatures[name]
+        inputs = {key: np.concatenate([value[key] for value in values]) for key in values[0]}
+        for key, value in options:
+            inputs[key] = np.full(1, value, NUMPY_TYPES[signature.inputs[key].dtype])
         sizes = [signature.lines(value) for value in values]
-        self.metrics.rows.labels(group.signature).inc(sum(sizes))
+        self.metrics.rows.labels(name).inc(sum(sizes))
         self.metrics.batch_rows.observe(sum(sizes))
-        outputs = self._model.call(group.signature, inputs | options)
+        outputs = self._model.call(name, inputs)
         ends = np.cumsum(sizes)[:-1]
-        pieces = {name: np.split(array, ends) for name, array in outputs.items()}
+        pieces = {key: np.split(array, ends) for key, array in outputs.items()}
         return [dict(zip(pieces, each, strict=True)) for each in zip(*pieces.values(), strict=True)]
 
 
@@ -154,19 +145,19 @@ def _refused_bytes(card):
 def _rows(signature, columns, refused_bytes):
     """Yields what the batcher may put into different batches.
 
-    Rows that the model may refuse share no batch with other requests.
+    Rows of one group may share a batch: of one signature, with the same options. Rows that the
+    model may refuse share no batch with other requests.
     """
     lines, request = signature.lines(columns), object()
     if lines and signature.name not in BATCHED:
-        yield Row(Group(signature.name, request=request), 0, columns)
+        yield Row((signature.name, (), request), 0, columns)
         return
     options = columns.keys() & signature.defaults
     for line in range(lines):
         chosen = {name: columns[name][line % len(columns[name])] for name in options}
         inputs = {name: columns[name][line : line + 1] for name in columns.keys() - options}
         prefix = len(chosen.get("target_prefix", b""))
-        length = prefix + sum(len(text) for text in signature.texts(inputs))
-        group = Group(signature.name, tuple(sorted(chosen.items())))
-        if prefix or length >= refused_bytes:
-            group = group._replace(request=request)
-        yield Row(group, length, inputs)
+        texts = (column[0] for column in inputs.values() if column.dtype == object)
+        length = prefix + sum(map(len, texts))
+        alone = request if prefix or length >= refused_bytes else None
+        yield Row((signature.name, tuple(sorted(chosen.items())), alone), length, inputs)

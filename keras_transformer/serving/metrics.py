@@ -1,6 +1,5 @@
 """Prometheus metrics of a server."""
 
-from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,11 +20,7 @@ class Metrics:
         )
         self.rows = Counter("rows", "Lines that the model ran.", ["signature"], **metric)
         self.batch_rows = Histogram("batch_rows", "Lines of a batch.", buckets=ROWS, **metric)
-        self._queue_rows = Gauge("queue_rows", "Lines that wait for the model.", **metric)
-
-    def watch_queue(self, length: Callable[[], int]) -> None:
-        """Reads the length of the queue from a function, whenever the metrics are read."""
-        self._queue_rows.set_function(length)
+        self.queue_rows = Gauge("queue_rows", "Lines that wait for the model.", **metric)
 
     def text(self) -> bytes:
         """Returns all metrics in Prometheus's text format."""

@@ -1,7 +1,6 @@
 """Signatures of a SavedModel: their tensors, and JSON values to arrays and back."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -86,12 +85,6 @@ class Signature:
     def lines(self, columns: dict[str, np.ndarray]) -> int:
         """Returns the number of lines in a request."""
         return len(next(column for name, column in columns.items() if name not in self.defaults))
-
-    def texts(self, columns: dict[str, np.ndarray]) -> Iterable[bytes]:
-        """Yields all texts in a request."""
-        for name, column in columns.items():
-            if self.inputs[name].dtype == "string":
-                yield from column
 
     def joined(self, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Returns the outputs of several calls, or none, as one: padded to the longest rows."""

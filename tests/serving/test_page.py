@@ -55,10 +55,14 @@ class Page:
     def text(self, selector):
         return self.find(selector).text
 
+    def each(self, selector, expression):
+        """The value of a JavaScript expression for each element `e`."""
+        elements = "[...document.querySelectorAll(arguments[0])]"
+        return self.run(f"return {elements}.map((e) => {expression})", selector)
+
     def texts(self, selector):
         """The texts of all elements as they are in the document, before CSS and layout."""
-        script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
-        return self.run(script, selector)
+        return self.each(selector, "e.textContent")
 
     def translations(self):
         return self.texts(".translation p:not(.note)")
@@ -150,20 +154,15 @@ def page(browser, server):
 
 
 def test_each_line_has_its_translation(page):
-    assert page.texts("#model, #source-name, #target-name") == [
-        "multi30k_en_de",
-        "English",
-        "German",
-    ]
+    header = page.texts("#model, #source-name, #target-name")
+    assert header == ["multi30k_en_de", "English", "German"]
     page.type("a man\n\ntwo dogs\na man\n five\nsix\nseven")
     assert page.translations() == ["A MAN", "", "TWO DOGS", "A MAN", " FIVE", "SIX", "SEVEN"]
     assert page.text("#status") == "7 lines translated."
-    sent = [
-        line for name, inputs in page.server.requests if "n_best" in name for line in inputs["text"]
-    ]
+    asked = [inputs["text"] for name, inputs in page.server.requests if "n_best" in name]
+    sent = [line for lines in asked for line in lines]
     assert sorted(sent) == sorted({"a man", "two dogs", " five", "six", "seven"}), "each line once"
-    asked = [len(inputs["text"]) for _, inputs in page.server.requests]
-    assert max(asked) <= page_server.CARD["limits"]["max_lines"]
+    assert max(map(len, asked)) <= page_server.CARD["limits"]["max_lines"]
 
 
 def test_copy_copies_all_lines(page):
@@ -208,12 +207,7 @@ def test_chosen_hypothesis_has_its_attention(page):
     assert page.texts("mark") == ["AGAIN"]
     page.browser.find_elements("css selector", ".hypothesis")[1].click()
     page.wait(lambda: page.texts("#target-tokens .token") == ["TWO", "DOGS", "AGAIN", "</s>"])
-    assert page.run(
-        "return [...document.querySelectorAll('.hypothesis')].map(e => e.ariaPressed)"
-    ) == [
-        "false",
-        "true",
-    ]
+    assert page.each(".hypothesis", "e.ariaPressed") == ["false", "true"]
 
 
 def test_pointing_at_a_token_shows_its_attention(page):
@@ -223,19 +217,15 @@ def test_pointing_at_a_token_shows_its_attention(page):
     page.point_at(dogs)
     assert page.text("#attention-readout") == "DOGS reads dogs 70 %, two 15 %, </s> 15 %"
     assert dogs.get_attribute("aria-label") == page.text("#attention-readout")
-    weights = (
-        "return [...document.querySelectorAll('#source-tokens .token')]"
-        ".map((token) => Number(token.style.getPropertyValue('--weight')))"
-    )
-    assert page.run(weights) == pytest.approx([0.15, 0.7, 0.15])
+    weights = "Number(e.style.getPropertyValue('--weight'))"
+    assert page.each("#source-tokens .token", weights) == pytest.approx([0.15, 0.7, 0.15])
     assert len(page.texts("#arcs path")) == 3
     page.point_at(page.find("#source-tokens .token"))
     assert page.text("#attention-readout") == "two is read by TWO 70 %, DOGS 15 %, </s> 15 %"
     page.press(Keys.ESCAPE)
     assert page.text("#attention-readout").startswith("Point at a token")
     page.find("[value=heat]").send_keys(Keys.SPACE)
-    cells = [cell for cell in page.texts("#heat tbody td")]
-    assert cells == [*"70 15 15".split(), *"15 70 15".split(), *"15 15 70".split()]
+    assert page.texts("#heat tbody td") == "70 15 15 15 70 15 15 15 70".split()
 
 
 def test_touched_token_keeps_its_attention(page):
@@ -249,10 +239,7 @@ def test_tree_shows_the_path_of_the_winner_and_dropped_prefixes(page):
     page.type("two dogs run")
     assert page.texts("#tree g.winner text") == ["TWO", "DOGS", "RUN", "■ −2.00"]
     assert page.texts("#tree g.dropped text") == ["no"] * 4
-    lanes = page.run(
-        "return [...document.querySelectorAll('#tree g.winner text')].map(e => e.getAttribute('y'))"
-    )
-    assert len(set(lanes)) == 1
+    assert len(set(page.each("#tree g.winner text", "e.getAttribute('y')"))) == 1
     page.point_at(page.find("#tree g.dropped:nth-last-of-type(3)"))
     assert page.text("#tree-readout") == (
         "“TWO DOGS no”: log-probability −2.50, place 2 of 2, dropped after this step"
@@ -294,11 +281,8 @@ def test_text_never_becomes_html(page):
     assert page.translations() == [HOSTILE]
     assert page.texts("#model") == [HOSTILE]
     assert page.texts(".hypothesis > [dir]") == [HOSTILE, "x " + HOSTILE]
-    assert page.run("return [typeof hacked, document.images.length, document.scripts.length]") == [
-        "undefined",
-        0,
-        1,
-    ]
+    run = "return [typeof hacked, document.images.length, document.scripts.length]"
+    assert page.run(run) == ["undefined", 0, 1]
 
 
 def test_right_to_left_text_has_its_direction(page):
@@ -312,10 +296,8 @@ def test_right_to_left_text_has_its_direction(page):
 
 def test_long_lines_are_flagged(page):
     page.type("ab")
-    page.run(
-        "arguments[0].value += '\\n' + 'b'.repeat(201) + '\\n' + 'c'.repeat(101)",
-        page.find("#source"),
-    )
+    longer = "arguments[0].value += '\\n' + 'b'.repeat(201) + '\\n' + 'c'.repeat(101)"
+    page.run(longer, page.find("#source"))
     page.find("#source").send_keys("\nd")
     page.wait(lambda: page.translations() == ["AB", "", "C" * 101, "D"])
     assert page.texts(".note") == [
@@ -326,11 +308,8 @@ def test_long_lines_are_flagged(page):
 
 
 def test_row_without_a_translation_is_flagged(page):
-    page.server.signatures["translate_n_best"] = lambda text: {
-        "translations": [[""]],
-        "scores": [[None]],
-        "truncated": [False],
-    }
+    nothing = {"translations": [[""]], "scores": [[None]], "truncated": [False]}
+    page.server.signatures["translate_n_best"] = lambda text: nothing
     page.find("#source").send_keys("x")
     page.wait(lambda: page.texts(".note"))
     assert page.texts(".note") == ["The model gives no translation of this line."]
