@@ -108,12 +108,11 @@ def test_hypotheses_and_scores_are_ours(options, tmp_path):
             np.testing.assert_allclose(scores, [score for _, score in others], rtol=1e-4)
 
 
-def quantize(model, mode="int8", filters=None, **config):
-    kind = {"config": keras.quantizers.Int8QuantizationConfig(**config)} if config else {}
+def quantize(model, filters=None, **kind):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
         warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
-        model.quantize(filters=filters, **(kind or {"mode": mode}))
+        model.quantize(filters=filters, **(kind or {"mode": "int8"}))
 
 
 def add_lora(model):
@@ -124,7 +123,8 @@ def add_lora(model):
 
 
 def weights_only(model, filters=None):
-    quantize(model, filters=filters, activation_quantizer=None)
+    config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    quantize(model, filters, config=config)
 
 
 def add_lora_to_int8(model):
@@ -141,11 +141,11 @@ STATES = {
     "int8": (quantize, {}, 0.05),
     "int8, weights alone": (weights_only, {}, 1e-4),
     "int8, weights alone, untied": (weights_only, {"tie_embeddings": "none"}, 1e-4),
-    "int8 in part": (lambda model: quantize(model, filters="intermediate"), {}, 0.05),
+    "int8 in part": (lambda model: quantize(model, "intermediate"), {}, 0.05),
     "int8 weights in part": (lambda model: weights_only(model, "intermediate"), {}, 1e-4),
     "LoRA on int8": (add_lora_to_int8, {}, 1e-4),
-    "int4": (lambda model: quantize(model, "int4", "output"), {}, "quantization_mode='int4'"),
-    "float8": (lambda model: quantize(model, "float8", "value"), {}, "quantization_mode='float8'"),
+    "int4": (lambda model: quantize(model, "output", mode="int4"), {}, "_mode='int4'"),
+    "float8": (lambda model: quantize(model, "value", mode="float8"), {}, "_mode='float8'"),
 }
 
 
@@ -187,12 +187,16 @@ def log_probs(translator):
 
 def scores_of(folder, tokenizer):
     """CTranslate2's log-probabilities of the targets."""
-    source, target = (
-        [[t.decode() for t in tokenizer.tokens(tokenizer.tokenize(line)).numpy()] for line in lines]
-        for lines in (SOURCES, TARGETS)
-    )
+    source, target = (tokens_of(tokenizer, lines) for lines in (SOURCES, TARGETS))
     scored = ctranslate2.Translator(str(folder), intra_threads=1).score_batch(source, target)
     return [sum(one.log_probs) for one in scored]
+
+
+def tokens_of(tokenizer, lines):
+    token_ids = tokenizer.tokenize(lines)
+    return [
+        [token.decode() for token in tokens] for tokens in tokenizer.tokens(token_ids).to_list()
+    ]
 
 
 def test_two_vocabularies_and_ids_without_a_piece(tmp_path):
@@ -224,10 +228,8 @@ def test_suppressed_tokens_and_the_attention_of_the_last_block_are_ours(tmp_path
     part = Translator(translator.model, tokenizer, suppressed_tokens=suppressed[:1])
     folder = export_ctranslate2(part, tmp_path / "ct2", suppressed_tokens=suppressed[1:])
     engine = ctranslate2.Translator(str(folder), intra_threads=1)
-    source = [[t.decode() for t in tokenizer.tokens(tokenizer.tokenize(line)).numpy()]
-              for line in lines]  # fmt: skip
     options = {"beam_size": 1, "max_decoding_length": LONGEST, "return_attention": True}
-    theirs = engine.translate_batch(source, min_decoding_length=0, **options)
+    theirs = engine.translate_batch(tokens_of(tokenizer, lines), min_decoding_length=0, **options)
     rules = {"beam_size": 1, "suppressed_tokens": suppressed, **LIMITS}
     ours = translator(lines, return_attention=True, **rules)
     for (best, *_), other in zip(ours, theirs, strict=True):

@@ -68,17 +68,11 @@ MAKERS = {
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "nfkc",
-        "Marian",
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in ("nfc", "identity", "SentencePiece")
-        ),
-    ],
-)
+QUICK = "nfkc", "Marian"
+PARAMS = [pytest.param(n, marks=() if n in QUICK else pytest.mark.long) for n in MAKERS]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("folder")
     lines = [line for pair in number_names("train", 500) for line in pair]
