@@ -31,10 +31,10 @@ BUDGETS = {
     "training": 1_350,
     "models": 600,
     "decoding": 1_825,
-    "export": 505,
+    "export": 500,
     "runs": 2_500,
     "importing": 892,
-    "serving": 1_205,
+    "serving": 1_200,
     "cli": 1_240,
     None: 690,  # the top level
 }
