@@ -109,8 +109,8 @@ class Batcher:
 
     def fail(self, error: Exception) -> None:
         """Raises an error in all callers, also in those whose rows are running."""
-        for one in (*self._queue, *self._running):
-            _finish(one.answer.set_exception, error)
+        for one in _unanswered([*self._queue, *self._running]):
+            one.answer.set_exception(error)
 
     async def work(self) -> None:
         """Runs batches until it is cancelled."""
@@ -167,11 +167,12 @@ class Batcher:
                 if len(callers) > 1:
                     await self._answer(_unanswered(rows))
                     continue
-                for one in rows:
-                    _finish(one.answer.set_exception, error)
+                for one in _unanswered(rows):
+                    one.answer.set_exception(error)
             return
         for one, answer in zip(batch, answers, strict=True):
-            _finish(one.answer.set_result, answer)
+            if not one.answer.done():
+                one.answer.set_result(answer)
 
 
 def _are_similar(one, other):
@@ -180,10 +181,5 @@ def _are_similar(one, other):
 
 
 def _unanswered(waiting):
+    """Returns the rows whose callers still wait: the future of a cancelled one is done."""
     return [one for one in waiting if not one.answer.done()]
-
-
-def _finish(set_outcome, outcome):
-    # The caller may have been cancelled: its future is then already done.
-    with contextlib.suppress(asyncio.InvalidStateError):
-        set_outcome(outcome)

@@ -75,23 +75,6 @@ def test_every_row_gets_its_own_answer_in_batches_of_its_group(requests, max_bat
     assert ran == sorted((i, j) for i, request in enumerate(requests) for j in range(len(request)))
 
 
-def test_rows_queue_up_while_the_model_runs_and_form_the_next_batch():
-    model = Model()
-    model.may_run.clear()
-
-    async def scenario(batcher):
-        first = asyncio.create_task(batcher.submit(rows_of([0])))
-        await asyncio.sleep(0.05)  # the first row runs alone
-        others = [asyncio.create_task(batcher.submit(rows_of([i]))) for i in (1, 2, 3)]
-        await asyncio.sleep(0.01)
-        assert batcher.queue_length == 3
-        model.may_run.set()
-        await asyncio.gather(first, *others)
-
-    run(scenario, model)
-    assert [values for _, values in model.batches] == [[0], [1, 2, 3]]
-
-
 def test_callers_that_come_again_at_once_share_a_batch_with_those_that_waited():
     model = Model()
     model.may_run.clear()
@@ -174,17 +157,3 @@ def test_only_the_rows_at_fault_fail(bad):
             assert isinstance(answer, ArithmeticError) and answer.args == (value,)
         else:
             assert answer == [("g", value)]
-
-
-def test_caller_that_was_cancelled_harms_nobody():
-    model = Model()
-    model.may_run.clear()
-
-    async def scenario(batcher):
-        tasks = [asyncio.create_task(batcher.submit(rows_of([i]))) for i in range(3)]
-        await asyncio.sleep(0.02)
-        tasks[1].cancel()
-        model.may_run.set()
-        return await asyncio.gather(tasks[0], tasks[2])
-
-    assert run(scenario, model) == [[("g", 0)], [("g", 2)]]
