@@ -20,7 +20,7 @@ def consecutive(steps, distance):
     return [n for n in steps if {*range(steps[0], n, -distance)} <= {*steps}] if steps else []
 
 
-@examples(short=15, long=100)
+@examples(short=8, long=100)
 @given(
     st.integers(2, 5),
     st.integers(2, 5),

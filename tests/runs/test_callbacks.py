@@ -107,10 +107,9 @@ def test_validation_loss_is_computed_with_the_averaged_weights(run):
     dataset, _ = make_dataset(LINES, tiny_run.tokenizer(run.path), batch_tokens=1024, shuffle=False)
 
     def loss(weights):
-        model = load_model(run.path / "model.keras")
-        for variable, weight in zip(model.trainable_variables, weights, strict=True):
+        for variable, weight in zip(run.model.trainable_variables, weights, strict=True):
             variable.assign(weight)
-        return model.evaluate(dataset, verbose=0, return_dict=True)["loss"]
+        return run.model.evaluate(dataset, verbose=0, return_dict=True)["loss"]
 
     # In the first epoch they are far apart.
     logged = tiny_run.history(run.path)[0]["val_loss"]

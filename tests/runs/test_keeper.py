@@ -34,7 +34,7 @@ def epochs_until_stop(values, patience, better):
     return len(values)
 
 
-@examples(short=50, long=1000)
+@examples(short=25, long=1000)
 @given(
     st.lists(st.none() | st.just(math.nan) | st.integers(0, 5).map(float), max_size=12),
     st.integers(1, 4),

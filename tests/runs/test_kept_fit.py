@@ -21,7 +21,7 @@ from keras_transformer.runs.callbacks import NonFiniteLossError
 from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.training import model_state
 from keras_transformer.training.callbacks import BestModel
-from tests.builders import ROOT, assert_same_arrays
+from tests.builders import ROOT
 from tests.processes import run
 
 PAIRS = kt.number_names("train", 90)
@@ -157,7 +157,7 @@ def outcome(model, folder, history):
 @pytest.mark.parametrize(
     "make, options, kills",
     [
-        (functional, {}, [1, 3, 5]),
+        (functional, {}, [1, 7]),
         (Subclassed, {}, [7]),
         pytest.param(functional, {"steps_per_execution": 2}, [1, 1, 2], marks=pytest.mark.long),
         pytest.param(in_float16, {}, [6], marks=pytest.mark.long),
@@ -324,14 +324,6 @@ def test_weights_that_are_not_finite_are_never_saved(
     assert f"the training pairs on lines {lines}. The last good checkpoint is {saved}." in message
 
 
-def adam(rate=0.05, **options):
-    return lambda: keras.optimizers.Adam(rate, **options)
-
-
-def warmup(steps):
-    return kt.WarmupSchedule.from_peak(8, 0.05, steps)
-
-
 class Foreign(Subclassed):
     """Its config does not state the dropout."""
 
@@ -340,95 +332,82 @@ class Foreign(Subclassed):
         self.dropout.rate = rate
 
 
-# (what is trained first, what is trained then: model, optimizer, loss; how the error names it).
-PLAIN = (transformer, adam(), kt.SmoothedCrossentropy)
-CHANGED = {
-    **{
-        name: (
-            (lambda name=name: transformer(**{name: 0.3}), *PLAIN[1:]),
-            rf"Transformer\.{name}=0.3, not 0.1",
-        )
-        for name in ("dropout", "attention_dropout", "activation_dropout")
-    },
-    "label smoothing": (
-        (*PLAIN[:2], lambda: kt.SmoothedCrossentropy(0.0)),
-        r"label_smoothing=0.0, not 0.1",
-    ),
-    "beta_1": ((transformer, adam(beta_1=0.8), PLAIN[2]), r"Adam\.beta_1=0.8, not 0.9"),
-    "beta_2": ((transformer, adam(beta_2=0.98), PLAIN[2]), r"Adam\.beta_2=0.98, not 0.999"),
-    "epsilon": ((transformer, adam(epsilon=1e-6), PLAIN[2]), r"Adam\.epsilon=1e-06, not 1e-07"),
-    "clipnorm": ((transformer, adam(clipnorm=1.0), PLAIN[2]), r"Adam\.clipnorm=1.0, not None"),
-    "weight decay": (
-        (transformer, adam(weight_decay=0.1), PLAIN[2]),
-        r"Adam\.weight_decay=0.1, not None",
-    ),
-}
-
-
-def kept_training(training, dataset, folder, **attributes):
-    """Ends by `Killed` where the training would begin; returns what was printed."""
-    make, optimizer, loss = training
-    model = compiled(make, optimizer=optimizer(), loss=loss())
-    for name, value in attributes.items():
+def kept_training(dataset, folder, make=transformer, of_model=(), adam=(), smoothing=0.1, **others):
+    """Ends where the training would begin; returns what was printed."""
+    model = compiled(
+        lambda: make(**dict(of_model)),
+        optimizer=keras.optimizers.Adam(**{"learning_rate": 0.05, **dict(adam)}),
+        loss=kt.SmoothedCrossentropy(smoothing),
+    )
+    for name, value in others.items():
         setattr(model, name, value)
     lines = []
     keeper = kt.RunKeeper(folder, dataset, print_fn=lines.append)
-    callbacks = [keeper, At(0, kill)]
-    try:
-        model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
-    except Killed:
-        keeper.release()
+    with contextlib.suppress(Killed):
+        model.fit(dataset, verbose=0, shuffle=False, callbacks=[keeper, At(0, kill)])
+    keeper.release()
     return lines
 
 
 @pytest.fixture(scope="module")
 def kept(tokenizer, tmp_path_factory):
-    """A dataset, and a folder with the first checkpoint of `PLAIN`."""
+    """A dataset, and a folder with a first checkpoint."""
     folder = tmp_path_factory.mktemp("plain")
     dataset, _ = kt.make_dataset(PAIRS, tokenizer, **BATCH)
-    kept_training(PLAIN, dataset, folder)
+    kept_training(dataset, folder)
     return dataset, folder
 
 
 @pytest.mark.slow_on_jax
-@pytest.mark.parametrize("change", CHANGED)
-def test_another_training_is_refused_by_the_name_of_what_changed(change, kept):
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        *[
+            ({"of_model": {f"{name}dropout": 0.3}}, rf"Transformer\.{name}dropout=0.3, not 0.1")
+            for name in ("", "attention_", "activation_")
+        ],
+        ({"smoothing": 0.0}, "label_smoothing=0.0, not 0.1"),
+        ({"adam": {"beta_1": 0.8}}, r"Adam\.beta_1=0.8, not 0.9"),
+        ({"adam": {"beta_2": 0.98}}, r"Adam\.beta_2=0.98, not 0.999"),
+        ({"adam": {"epsilon": 1e-6}}, r"Adam\.epsilon=1e-06, not 1e-07"),
+        ({"adam": {"clipnorm": 1.0}}, r"Adam\.clipnorm=1.0, not None"),
+        ({"adam": {"weight_decay": 0.1}}, r"Adam\.weight_decay=0.1, not None"),
+        ({"r_drop": 1}, r"Received: r_drop=1.0, not 0.0\."),
+    ],
+    ids=str,
+)
+def test_another_training_is_refused_by_the_name_of_what_changed(changes, message, kept):
     dataset, folder = kept
-    training, message = CHANGED[change]
     with refused(ValueError, rf"training differs.*Received: .*{message}.*choose another", folder):
-        kept_training(training, dataset, folder)
-
-
-@pytest.mark.slow_on_jax
-def test_schedule_r_drop_and_parts_of_a_model_without_config_count(kept, tmp_path):
-    dataset, folder = kept
-    with refused(ValueError, r"Received: r_drop=1.0, not 0.0\.", folder):
-        kept_training(PLAIN, dataset, folder, r_drop=1)
-    for name, first, then, message in (
-        ("schedule", (Foreign, adam(warmup(3)), PLAIN[2]), (Foreign, adam(warmup(5)), PLAIN[2]),
-         "WarmupSchedule.warmup_steps=5, not 3"),
-        ("parts", (Foreign, *PLAIN[1:]), (lambda: Foreign(0.4), *PLAIN[1:]),
-         "Dropout.rate=0.4, not 0.2"),
-    ):  # fmt: skip
-        kept_training(first, dataset, tmp_path / name)
-        with refused(ValueError, message, tmp_path / name):
-            kept_training(then, dataset, tmp_path / name)
+        kept_training(dataset, folder, **changes)
 
 
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
-    "training, attributes",
+    "name, first, then, message",
     [
-        (PLAIN, {}),
-        ((transformer, adam(0.01), PLAIN[2]), {}),
-        (PLAIN, {"fused_loss": False, "accumulation_steps": 2}),
+        ("adam", *({"learning_rate": kt.WarmupSchedule.from_peak(8, 0.05, n)} for n in (3, 5)),
+         "WarmupSchedule.warmup_steps=5, not 3"),
+        ("of_model", {}, {"rate": 0.4}, "Dropout.rate=0.4, not 0.2"),
     ],
-    ids=["the same", "rate", "computation"],
+)  # fmt: skip
+def test_schedule_and_parts_of_a_model_without_config_count(
+    name, first, then, message, dataset, tmp_path
+):
+    kept_training(dataset, tmp_path, Foreign, **{name: first})
+    with refused(ValueError, message, tmp_path):
+        kept_training(dataset, tmp_path, Foreign, **{name: then})
+
+
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"adam": {"learning_rate": 0.01}}, {"fused_loss": False, "accumulation_steps": 2}],
+    ids=str,
 )
-def test_what_is_no_other_training_is_resumed(training, attributes, kept):
+def test_what_is_no_other_training_is_resumed(changes, kept):
     """How the update is computed, and a rate that is a number: the checkpoint holds it."""
-    lines = kept_training(training, *kept, **attributes)
-    assert lines == ["Resuming after 0 updates, at epoch 1, batch 1."]
+    assert kept_training(*kept, **changes) == ["Resuming after 0 updates, at epoch 1, batch 1."]
 
 
 @contextlib.contextmanager
@@ -485,38 +464,25 @@ def test_folder_in_use_is_refused(dataset, tmp_path):
 
 
 SCRIPT = """
-import os, sys
-import keras
-import keras_transformer as kt
+import os, pathlib, sys
+from tests.runs.test_kept_fit import BATCH, PAIRS, At, compiled, kept_fit, kt
 
-pairs = [(f"{n} plus {n + 1}", f"sum {2 * n + 1}") for n in range(120)]
-texts = (text for pair in pairs for text in pair)
-tokenizer = kt.Tokenizer.train_on_lines(texts, 300, sys.argv[1])
+tokenizer = kt.Tokenizer(sys.argv[1])
 
-def train(folder, seed, killed_at=0):
-    keras.backend.clear_session()  # the names of variables are those of a first model
-    keras.utils.set_random_seed(seed)
-    dataset, _ = kt.make_dataset(pairs, tokenizer, batch_sentences=20)
-    model = kt.Transformer(vocabulary_size=300, num_layers=1, hidden_dim=32)
-    model.compile(kt.paper_optimizer(model.config), kt.SmoothedCrossEntropy())
-
-    def kill(batch, logs):
-        if logs and model.optimizer.iterations == killed_at:
-            os.kill(os.getpid(), 9)
-
-    keeper = kt.RunKeeper(folder, dataset, every=4)
-    callbacks = [keeper, keras.callbacks.LambdaCallback(on_train_batch_end=kill)]
-    print(model.fit(dataset, epochs=2, shuffle=False, verbose=0, callbacks=callbacks).epoch)
+def train(folder, seed, killed_at=-1):
+    dataset, _ = kt.make_dataset(PAIRS, tokenizer, **BATCH)
+    kill = At(killed_at, lambda: os.kill(os.getpid(), 9))
+    _, lines = kept_fit(compiled(seed=seed), dataset, pathlib.Path(folder), kill)
+    print(lines)
 
 """
 
 
 @pytest.mark.tensorflow_only
 @pytest.mark.slow
-def test_killed_process_goes_on_where_it_was(tmp_path):
+def test_killed_process_goes_on_where_it_was(tokenizer, tmp_path):
     """Killed by SIGKILL within the first epoch; the next process begins with another seed."""
-
-    folders = [tmp_path / name for name in ("whole", "killed")]
+    tokenizer.save(tmp_path / "numbers.model")
 
     def call(*calls):
         code = SCRIPT + "\n".join(calls)
@@ -524,16 +490,15 @@ def test_killed_process_goes_on_where_it_was(tmp_path):
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         return run(command, env=environment, capture_output=True, text=True)
 
-    whole, killed = map(str, folders)
-    ran = call(f"train({killed!r}, seed=1, killed_at=5)")
+    whole, killed = (str(tmp_path / name) for name in ("whole", "killed"))
+    ran = call(f"train({killed!r}, seed=1, killed_at=3)")
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     resumed = call(f"train({killed!r}, seed=2)", f"train({whole!r}, seed=1)")
     assert resumed.returncode == 0, resumed.stderr
-    first, *lines = resumed.stdout.splitlines()
-    assert first == "Resuming after 4 updates, at epoch 1, batch 5."
-    assert lines == ["[0, 1]"] * 2
-    tables = [(folder / "history.csv").read_text() for folder in folders]
-    assert tables[0] == tables[1]
-    states = [CheckpointFolder(folder / "checkpoints").newest() for folder in folders]
+    assert resumed.stdout == "['Resuming after 2 updates, at epoch 1, batch 3.']\n[]\n"
+    states = [CheckpointFolder(f"{folder}/checkpoints").newest() for folder in (whole, killed)]
+    for _, _, metadata in states:
+        for row in metadata["history"]:
+            del row["tokens_per_second"]
     assert states[0][2] == states[1][2]
-    assert_same_arrays(states[1][1], states[0][1])
+    assert_same_state(states[1][1], states[0][1])

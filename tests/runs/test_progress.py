@@ -121,7 +121,7 @@ def test_resumed_bar_starts_at_the_batch_and_its_rate_excludes_earlier_batches(s
     now = 0.0
     written = standard_error(True, clock=lambda: now)
     shown = progress(100)
-    epoch(shown, 0, range(90), logs={}, end=None, said="")
+    epoch(shown, 0, [89], logs={}, end=None, said="")
     refresh(shown)
     line = bars(written.getvalue())[0][-1]
     assert re.fullmatch(r"epoch 1/20 ━\S* +90/100 +--:--", line), "no rate without an update"

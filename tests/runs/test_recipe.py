@@ -53,6 +53,13 @@ OTHER = {
 COSINE = {"schedule": "cosine", "decay_epochs": 20, "learning_rate": 0.001}
 
 
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"data": DATA, "model": {"preset": "tiny"}}))
+    return str(path)
+
+
 def recipe(data=DATA, **sections):
     return Recipe.from_dict({"data": data, **sections})
 
@@ -66,30 +73,15 @@ def test_run_resumes_with_another_search():
     assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
 
 
-@pytest.mark.parametrize(
-    "search, named",
-    [
-        ({"beam_size": 0}, "section `search`: `beam_size` must be at least 1. Received: beam_size"),
-        ({"beam": 4}, "section `search`: Unknown key of SearchSettings: 'beam'. Did you mean"),
-        ({"suppressed_tokens": [-1]}, "section `search`: `suppressed_tokens` must be a list of"),
-        ({"suppressed_tokens": ["a"]}, "section `search`: `suppressed_tokens` must be a list of"),
-        ({"processors": []}, "section `search`: Give Python objects to `load_run`. Received: p"),
-        ({"sampler": None}, "section `search`: Give Python objects to `load_run`. Received: s"),
-        (None, "`search` must be of type dict"),
-    ],
-)
-def test_wrong_search_is_named_with_its_section(search, named):
-    with pytest.raises(ValueError, match=named):
-        recipe(search=search)
-
-
 @pytest.mark.parametrize("name", OTHER)
-def test_recipe_continues_another_if_only_resumable_keys_differ(name):
+def test_changed_key_is_as_if_it_stood_in_the_file_and_may_forbid_a_resume(file, name):
     value, may_change = OTHER[name]
-    needed = COSINE if name in ("schedule", "decay_epochs") else {}
-    other = recipe(training={**needed, name: value})
-    assert other.continues(recipe()) == recipe().continues(other) == may_change
-    assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
+    settings = (COSINE if name in ("schedule", "decay_epochs") else {}) | {name: value}
+    other = recipe(model={"preset": "tiny"}, training=settings)
+    changes = [f"training.{key}={json.dumps(value)}" for key, value in settings.items()]
+    assert Recipe.load(file, changes) == Recipe.from_yaml(other.to_yaml()) == other
+    assert other != Recipe.load(file)
+    assert other.continues(Recipe.load(file)) == Recipe.load(file).continues(other) == may_change
 
 
 def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypatch):
@@ -186,41 +178,49 @@ def test_wrong_field_of_training_is_named_in_one_line(field, wrong):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    "sections, named",
-    [
-        ({"vocabulary": {"files": []}}, "`files` must be one file"),
-        ({"vocabulary": {"files": [3]}}, "`files` must be one file"),
-        ({"vocabulary": {"files": ["a", "b"]}}, "`files` must be one file"),
-        ({"training": COSINE | {"learning_rate": None}}, "`learning_rate` must be given"),
-        ({"training": {"schedule": "cosine"}}, "`decay_epochs` must be given with"),
-        ({"training": COSINE | {"epochs": 21}}, "`epochs` must be at most `decay_epochs`, 20"),
-        (
-            {"training": {"learning_rate": 0.001, "min_learning_rate": 0.01}},
-            "`min_learning_rate` must be at most `learning_rate`, 0.001",
-        ),
-        ({"training": {"micro_batch_tokens": 9, "accumulation_steps": 2}}, "`micro_batch_tokens`"),
-        ({"data": {"train": DATA["train"]}, "training": {"monitor": "val_loss"}}, "`validation`"),
-        ({"data": {"train": DATA["train"]}, "training": {"translation_sample": 9}}, "`validation`"),
-    ],
-)
+LEARNED = {"preset": "tiny", "positions": "learned", "max_sequence_length": 100}
+REFUSED = [
+    ({"vocabulary": {"files": []}}, "`files` must be one file"),
+    ({"vocabulary": {"files": [3]}}, "`files` must be one file"),
+    ({"vocabulary": {"files": ["a", "b"]}}, "`files` must be one file"),
+    ({"training": COSINE | {"learning_rate": None}}, "`learning_rate` must be given"),
+    ({"training": {"schedule": "cosine"}}, "`decay_epochs` must be given with"),
+    ({"training": COSINE | {"epochs": 21}}, "`epochs` must be at most `decay_epochs`, 20"),
+    (
+        {"training": {"learning_rate": 0.001, "min_learning_rate": 0.01}},
+        "`min_learning_rate` must be at most `learning_rate`, 0.001",
+    ),
+    ({"training": {"micro_batch_tokens": 9, "accumulation_steps": 2}}, "`micro_batch_tokens`"),
+    ({"data": {"train": DATA["train"]}, "training": {"monitor": "val_loss"}}, "`validation`"),
+    ({"data": {"train": DATA["train"]}, "training": {"translation_sample": 9}}, "`validation`"),
+    (
+        {"vocabulary": {"model_type": "unigram"}, "training": {"subword_regularization": 0.1}},
+        "needs `model_type: bpe`.*model_type=unigram",
+    ),
+    ({"model": LEARNED}, "max_length.*max_sequence_length.*=256.*=100.*Lower"),
+    *[({"training": {"trackers": wrong}}, "`trackers` must be a list of mlflow and wandb")
+      for wrong in (["tensorboard"], [3], ["wandb", "wandb"], [["wandb"]])],
+    ({"search": {"beam_size": 0}}, "section `search`: `beam_size` must be at least 1. Received: b"),
+    ({"search": {"beam": 4}}, "section `search`: Unknown key of SearchSettings: 'beam'. Did you m"),
+    ({"search": {"suppressed_tokens": [-1]}}, "section `search`: `suppressed_tokens` must be a li"),
+    ({"search": {"suppressed_tokens": ["a"]}}, "section `search`: `suppressed_tokens` must be a l"),
+    ({"search": {"processors": []}}, "section `search`: Give Python objects to `load_run`. Receiv"),
+    ({"search": {"sampler": None}}, "section `search`: Give Python objects to `load_run`. Receive"),
+    ({"search": None}, "`search` must be of type dict"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sections, named", REFUSED)
 def test_fields_that_do_not_go_together_are_named(sections, named):
     with pytest.raises(ValueError, match=named):
         recipe(**sections)
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({"data": DATA, "model": {"preset": "tiny"}}))
-    return str(path)
-
-
-@pytest.mark.parametrize("name", OTHER)
-def test_changed_key_is_as_if_it_stood_in_the_file(file, name):
-    settings = (COSINE if name in ("schedule", "decay_epochs") else {}) | {name: OTHER[name][0]}
-    changes = [f"training.{key}={json.dumps(value)}" for key, value in settings.items()]
-    assert Recipe.load(file, changes) == recipe(model={"preset": "tiny"}, training=settings)
+def test_what_decides_elsewhere_is_not_refused():
+    unigram = {"model_type": "unigram", "files": ["a.model"]}  # the file decides
+    recipe(vocabulary=unigram, training={"subword_regularization": 0.1})
+    recipe(data=DATA | {"max_length": 100}, model=LEARNED)
+    recipe(model=LEARNED | {"positions": "sinusoidal"})
 
 
 def test_values_of_changes_are_yaml_and_later_ones_win(file):
@@ -264,14 +264,6 @@ def test_wrong_change_is_named_in_one_line(file, change, named):
     assert "\n" not in message
 
 
-def test_bpe_dropout_of_a_unigram_vocabulary_is_refused():
-    unigram, training = {"model_type": "unigram"}, {"subword_regularization": 0.1}
-    with pytest.raises(ValueError, match="needs `model_type: bpe`.*model_type=unigram"):
-        recipe(vocabulary=unigram, training=training)
-    # Of a vocabulary that is not trained, the file decides.
-    recipe(vocabulary=unigram | {"files": ["a.model"]}, training=training)
-
-
 def test_keys_that_forbid_a_resume_are_named_with_both_values():
     one = recipe(training={"epochs": 3, "seed": 7}, model={"preset": "tiny"})
     assert one.conflicts(recipe(model={"dropout": 0.2})) == [
@@ -299,11 +291,3 @@ def test_recipe_knows_the_strategies_there_are():
     from keras_transformer.training.distribution import STRATEGIES
 
     assert DISTRIBUTIONS == STRATEGIES
-
-
-def test_max_length_beyond_learned_positions_is_rejected():
-    model = {"preset": "tiny", "positions": "learned", "max_sequence_length": 100}
-    with pytest.raises(ValueError, match=r"max_length.*max_sequence_length.*=256.*=100.*Lower"):
-        recipe(model=model)
-    recipe(data=DATA | {"max_length": 100}, model=model)
-    recipe(model={"preset": "tiny", "max_sequence_length": 100})  # sinusoids
