@@ -122,19 +122,13 @@ class CheckpointFolder:
 
     def last(self, n: int, kind: str | None = None) -> list[pathlib.Path]:
         """Returns the `n` newest checkpoints, the newest first; with `kind`, those of this kind."""
-        metadata = self.metadata()
-        return [
-            path
-            for path, values in metadata.items()
-            if kind is None or kind in values.get("kinds", ["epoch"])
-        ][:n]
+        kinds = {path: values.get("kinds", ["epoch"]) for path, values in self.metadata().items()}
+        return [path for path in kinds if kind is None or kind in kinds[path]][:n]
 
     def best(self, n: int) -> list[pathlib.Path]:
         """Returns the `n` best checkpoints, the best first; equal scores: the earlier first."""
-        rows: list[dict[str, Any]] = [
-            {"path": path, "score": values.get("score")}
-            for path, values in reversed(self.metadata().items())
-        ]
+        saved = reversed(self.metadata().items())
+        rows: list[dict[str, Any]] = [{**values, "path": path} for path, values in saved]
         return [row["path"] for row in ranked(rows, "score", self.mode)[:n]]
 
     def newest(
@@ -181,7 +175,7 @@ class CheckpointFolder:
 
     def _files(self):
         """Paths with a checkpoint name, the newest first."""
-        paths = [path for path in self.path.glob("checkpoint-*.npz") if step_of(path) >= 0]
+        paths = filter(lambda path: step_of(path) >= 0, self.path.glob("checkpoint-*.npz"))
         return sorted(paths, key=step_of, reverse=True)
 
 

@@ -180,12 +180,11 @@ class Recipe(Settings):
         if self.training.init_from is not None:  # of another working folder, it would be another
             training = replace(self.training, init_from=os.path.abspath(self.training.init_from))
             object.__setattr__(self, "training", training)
-        for name in ("vocabulary_size", "source_vocabulary_size"):
-            if name in self.model:
-                raise ValueError(
-                    f"`{name}` is set by the trained vocabulary; set `size` of `vocabulary`. "
-                    f"Received: {name}={self.model[name]!r}"
-                )
+        for name in self.model.keys() & {"vocabulary_size", "source_vocabulary_size"}:
+            raise ValueError(
+                f"`{name}` is set by the trained vocabulary; set `size` of `vocabulary`. "
+                f"Received: {name}={self.model[name]!r}"
+            )
         if self.data.validation is None and (
             self.training.translation_sample or "val_" in (self.training.monitor or "")
         ):
@@ -193,12 +192,9 @@ class Recipe(Settings):
                 "`monitor` and `translation_sample` of `training` need a `validation` split in "
                 "`data`. Received: validation=None"
             )
+        is_split = self.training.subword_regularization is not None
         is_trained = self.vocabulary.files is None and self.training.init_from is None
-        if (
-            self.training.subword_regularization is not None
-            and is_trained
-            and self.vocabulary.model_type != "bpe"
-        ):
+        if is_split and is_trained and self.vocabulary.model_type != "bpe":
             raise ValueError(
                 "`subword_regularization` of `training` needs `model_type: bpe` in `vocabulary`. "
                 f"Received: model_type={self.vocabulary.model_type}"
@@ -284,17 +280,14 @@ class Recipe(Settings):
             raise ValueError(
                 f"`preset` must be one of {', '.join(PRESETS)}. Received: preset={preset!r}"
             )
-        sizes = getattr(TransformerConfig, preset)(8).to_dict()
+        sizes = getattr(TransformerConfig, preset)(vocabulary_size).to_dict()
         # Derived from other fields unless the recipe sets them.
         for name in ("source_vocabulary_size", "key_dim", "value_dim"):
             del sizes[name]
-        if not self.vocabulary.joint:
-            sizes["tie_embeddings"] = "decoder"  # two vocabularies cannot share one matrix
-        sizes |= overrides
-        sizes["vocabulary_size"] = vocabulary_size
-        if not self.vocabulary.joint:
+        if not self.vocabulary.joint:  # two vocabularies cannot share one matrix
+            sizes["tie_embeddings"] = "decoder"
             sizes["source_vocabulary_size"] = source_vocabulary_size or vocabulary_size
-        return TransformerConfig.from_dict(sizes)
+        return TransformerConfig.from_dict(sizes | overrides)
 
 
 def align(*mappings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:

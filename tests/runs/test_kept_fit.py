@@ -145,13 +145,11 @@ def kept_fit(model, dataset, folder, *others, before=(), epochs=EPOCHS, **option
 
 def outcome(model, folder, history):
     """Everything that must not depend on interruptions."""
-    timed = "tokens_per_second"
-    table = (folder / "history.csv").read_text().splitlines()
-    column = table[0].split(",").index(timed)
-    table = [[c for n, c in enumerate(row.split(",")) if n != column] for row in table]
-    logs = {name: values for name, values in history.history.items() if name != timed}
+    rows = RunFolder(folder).history()
+    for table in (*rows, history.history):
+        del table["tokens_per_second"]
     kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    return model_state(model), (table, logs, history.epoch, kept)
+    return model_state(model), (rows, history.history, history.epoch, kept)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +168,7 @@ def test_killed_fit_ends_as_one_that_was_never_killed(make, options, kills, data
     history, lines = kept_fit(model, dataset, tmp_path / "whole")
     assert lines == []
     state, rest = outcome(model, tmp_path / "whole", history)
-    assert rest[2] == list(range(EPOCHS)) and len(rest[0]) == 1 + EPOCHS
+    assert rest[2] == list(range(EPOCHS)) and len(rest[0]) == EPOCHS
 
     folder = tmp_path / "killed"
     for seed, batch in enumerate(kills, start=1):

@@ -7,14 +7,13 @@ import signal
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from keras_transformer.cli import app
 from keras_transformer.models.transformer import load_model
 from keras_transformer.runs.build import load_tokenizers
 from keras_transformer.runs.checkpoint_file import read_checkpoint, write_checkpoint
 from keras_transformer.runs.fit_scope import TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.lock import RunInUseError
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 from tests.runs import tiny_run
@@ -114,15 +113,6 @@ def test_new_start_that_fails_leaves_the_old_run_as_it_was(folder, copy, mistake
     assert tree(copy) == before
 
 
-@pytest.mark.parametrize("resume", [True, False])
-def test_folder_of_something_else_is_refused_before_anything_is_done(folder, tmp_path, resume):
-    (tmp_path / "model.keras").write_text("mine")
-    before = tree(tmp_path)
-    with pytest.raises(ValueError, match="model.keras. Choose another"):
-        trainer(recipe(), folder, tmp_path, resume=resume)
-    assert tree(tmp_path) == before
-
-
 def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
     RunFolder(copy).recipe_file.unlink()
     with pytest.raises(ValueError, match="config.yaml' is missing.*--no-resume"):
@@ -133,28 +123,17 @@ def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
 # One process at a time.
 
 
-def test_second_process_ends_at_once_in_one_line_and_touches_nothing(folder, tmp_path):
-    run = tmp_path / "run"
-    (tmp_path / "recipe.yaml").write_text(recipe().to_yaml())
-    words = ["train", str(tmp_path / "recipe.yaml"), "--data", str(folder), "--run", str(run)]
-    with holder(run) as process:
-        checkpoints = run / "checkpoints"
-        checkpoints.mkdir()
-        (checkpoints / ".partial.checkpoint-00000001.npz").write_text("half of it")
-        (run / "config.yaml").write_text(recipe().to_yaml())
-        RunFolder(run).add_owned_files("config.yaml")
-        before = tree(tmp_path)
-        for more in ([], ["--no-resume"]):
-            ran = CliRunner().invoke(app, [*words, *more])
-            assert ran.exit_code == 2
-            assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1
-            assert f"process {process.pid} on" in ran.stderr
-            assert tree(tmp_path) == before
+def test_second_process_ends_at_once_and_touches_nothing(folder, copy):
+    with holder(copy) as process:
+        before = tree(copy)
+        for resume in (True, False):
+            with pytest.raises(RunInUseError, match=f"process {process.pid} on"):
+                trainer(recipe(), folder, copy, resume=resume).train()
+            assert tree(copy) == before
         process.kill()
         process.wait()
-    ran = CliRunner().invoke(app, [*words, "--data", "tpyo"])
-    assert ran.exit_code == 2 and "tpyo" in ran.stderr, "the lock is free"
-    assert not (run / ".run.lock").exists()
+    trainer(recipe(), folder, copy).train()
+    assert not (copy / ".run.lock").exists()
 
 
 # The validation data.

@@ -4,46 +4,25 @@ import collections
 import json
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from keras_transformer.cli import app
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.runs import workers
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
-from keras_transformer.runs.recipe import Recipe
 from tests import processes
 from tests.builders import ROOT
+from tests.runs import tiny_run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
-RECIPE = {
-    "data": {
-        "train": {"number_names": "train", "size": 400},
-        "validation": {"number_names": "held_out", "size": 50},
-    },
-    "vocabulary": {"size": 300},
-    "model": {
-        "preset": "tiny",
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 32,
-        "intermediate_dim": 64,
-        # A dead unit of relu has no gradient but rounding, which Adam scales to a whole step.
-        "activation": "gelu",
-        "dropout": 0.0,
-    },
-    "training": {
-        "batch_tokens": 768,
-        "epochs": 3,
-        "learning_rate": 0.003,
-        "warmup_steps": 20,
-        "checkpoint_updates": 5,
-    },
-}
+# A dead unit of relu has no gradient but rounding, which Adam scales to a whole step.
+RECIPE = tiny_run.recipe(dropout=0.0, learning_rate=0.003, warmup_steps=20, checkpoint_updates=5)
+RECIPE.model["activation"] = "gelu"
 SECONDS_TO_NOTICE = 90
 
 
@@ -63,9 +42,9 @@ def start(folder, run, **files):
 def recipes(tmp_path_factory):
     """A folder with the recipe for one worker and for several."""
     folder = tmp_path_factory.mktemp("workers")
-    (folder / "single.yaml").write_text(yaml.safe_dump(RECIPE))
-    training = RECIPE["training"] | {"distribution": "multi_worker"}
-    (folder / "workers.yaml").write_text(yaml.safe_dump(RECIPE | {"training": training}))
+    (folder / "single.yaml").write_text(RECIPE.to_yaml())
+    training = replace(RECIPE.training, distribution="multi_worker")
+    (folder / "workers.yaml").write_text(replace(RECIPE, training=training).to_yaml())
     return folder
 
 
@@ -109,10 +88,10 @@ def test_two_workers_train_the_run_of_one_and_see_each_pair_once_an_epoch(folder
     assert_same_run(folder, "two")
     updates = list(seen(folder, "two", 2))
     assert updates == list(seen(folder, "single", 1)), "the same pairs in every update"
-    epochs = RECIPE["training"]["epochs"]
+    epochs = RECIPE.training.epochs
     length = len(updates) // epochs
     tokenizer = Tokenizer(folder / "two" / "tokenizer.model")
-    sides = zip(*Recipe.from_dict(RECIPE).data.pairs("train", "."), strict=True)
+    sides = zip(*RECIPE.data.pairs("train", "."), strict=True)
     ids = (tokenizer.tokenize(list(lines), add_end=True).to_list() for lines in sides)
     corpus = collections.Counter(tuple(map(tuple, pair)) for pair in zip(*ids, strict=True))
     for epoch in range(epochs):
