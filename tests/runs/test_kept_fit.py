@@ -370,7 +370,7 @@ def kept(tokenizer, tmp_path_factory):
         ({"adam": {"epsilon": 1e-6}}, r"Adam\.epsilon=1e-06, not 1e-07"),
         ({"adam": {"clipnorm": 1.0}}, r"Adam\.clipnorm=1.0, not None"),
         ({"adam": {"weight_decay": 0.1}}, r"Adam\.weight_decay=0.1, not None"),
-        ({"r_drop": 1}, r"Received: r_drop=1.0, not 0.0\."),
+        ({"r_drop": 1}, r"r_drop=1.0, not 0.0"),
     ],
     ids=str,
 )
