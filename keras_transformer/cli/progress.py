@@ -73,10 +73,14 @@ def check_progress(names):
         yield start
 
 
+@contextlib.contextmanager
 def _progress(*columns):
     """A bar that is removed at its end, and not shown except on a terminal."""
     from rich.progress import Progress
 
     # A file or a pipe keeps its own output.
     options = {"transient": True, "redirect_stdout": sys.stdout.isatty()}
-    return Progress(*columns, console=console, disable=not is_interactive(), **options)
+    bar = Progress(*columns, console=console, disable=not is_interactive(), **options)
+    # rich before 14.1 ends also a bar that is disabled, with an empty line.
+    with contextlib.nullcontext() if bar.disable else bar:
+        yield bar

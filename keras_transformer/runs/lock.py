@@ -36,7 +36,7 @@ def file_lock(path, waits=False):
         RunInUseError: another process holds the lock, without `waits`. Nothing was changed.
     """
     while True:
-        with open(path, "a+", encoding="utf-8") as file:
+        with open(path, "a+", encoding="utf-8", errors="replace") as file:
             is_locked = _flock(file, path, waits)
             if is_locked and not _is_at(path, file):
                 continue  # the previous holder has deleted it

@@ -65,7 +65,8 @@ class TrainingProgress(keras.callbacks.Callback):
 
     def close(self):
         """Removes the bar. Call it also where `fit` raises an error."""
-        self._bar.stop()
+        if not self._bar.disable:  # rich before 14.1 ends also such a bar, with an empty line
+            self._bar.stop()
 
     # === Callback methods ===
 

@@ -1,5 +1,6 @@
 """Checkpoint folders: killed processes, full disks, which checkpoints are kept and found."""
 
+import errno
 import math
 import os
 import random
@@ -18,7 +19,7 @@ from keras_transformer.runs.checkpoint_file import (
     read_checkpoint,
 )
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
-from tests.builders import ROOT, run_fresh
+from tests.builders import ROOT, assert_same_arrays, normal
 from tests.examples import examples
 from tests.runs.test_checkpoint_file import names
 
@@ -70,43 +71,35 @@ def test_killed_process_leaves_complete_checkpoints(tmp_path, kills):
     assert not [name for name in names(tmp_path) if ".partial" in name]
 
 
-FULL_DISK = """
-import errno, os, resource
-import numpy as np
-from keras_transformer.runs.checkpoint_file import read_checkpoint
-from keras_transformer.runs.checkpoint_folder import CheckpointFolder
-folder = CheckpointFolder({folder!r}, keep_last=1)
-arrays = {{f"model/{{i}}": np.random.default_rng(i).random(3000) for i in range(3)}}
-older = folder.save(1, arrays, {{"epoch": 1}})
-size = older.stat().st_size
-limits = [*range(0, size, 499), *range(size - 300, size, 7), size - 1]
-for limit in limits:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        folder.save(2, arrays, {{"epoch": 2}})
-    except OSError as error:
-        assert error.errno == errno.EFBIG and error.filename is None, error
-        words = error.strerror
-    else:
-        raise SystemExit(f"written within {{limit}} bytes")
-    assert os.listdir(folder.path) == [older.name], limit
-    arrays_read, metadata = read_checkpoint(older)
-    assert metadata["epoch"] == 1
-    assert all((arrays_read[name] == arrays[name]).all() for name in arrays)
-resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-folder.save(2, arrays, {{"epoch": 2}})
-print(len(limits), os.listdir(folder.path), words)
-"""
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot limit the size of files")
 def test_full_disk_is_reported_and_older_checkpoints_are_intact(tmp_path):
-    printed = run_fresh(FULL_DISK.format(folder=str(tmp_path)))
-    assert "['checkpoint-00000002.npz']" in printed
-    assert f"{tmp_path / 'checkpoint-00000002.npz'} could not be" in printed
-    for part in ("File too large", "Older checkpoints are intact", "same command resumes"):
-        assert part in printed
+    import resource
+
+    folder = CheckpointFolder(tmp_path, keep_last=1)
+    arrays = {f"model/{i}": normal(6000, seed=i) for i in range(3)}
+    older = folder.save(1, arrays, {"epoch": 1})
+    size = older.stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (*range(0, size, 1999), *range(size - 300, size, 7), size - 1):
+        with pytest.raises(OSError) as caught:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+            try:
+                folder.save(2, arrays, {"epoch": 2})
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert caught.value.errno == errno.EFBIG and caught.value.filename is None
+        assert names(tmp_path) == [older.name]
+        found, metadata = read_checkpoint(older)
+        assert_same_arrays(found, arrays)
+        assert metadata["epoch"] == 1
+    for part in (
+        f"{folder.path_of(2)} could not be",
+        "File too large",
+        "Older checkpoints are intact",
+        "same command resumes",
+    ):
+        assert part in caught.value.strerror
+    assert [folder.save(2, arrays, {"epoch": 2}).name] == names(tmp_path)
 
 
 def save_steps(folder, steps):
@@ -232,12 +225,9 @@ def test_the_last_and_the_best_are_kept(scores, keep_last, keep_best, mode):
 
 
 @pytest.mark.parametrize("arguments", [{"keep_last": 0}, {"keep_best": -1}, {"mode": "auto"}])
-def test_folder_rejects_invalid_arguments(tmp_path, arguments):
+def test_invalid_arguments_are_refused(tmp_path, arguments):
     with pytest.raises(ValueError, match="Received: keep_last="):
         CheckpointFolder(tmp_path, **arguments)
-
-
-def test_negative_step_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="step=-1"):
         CheckpointFolder(tmp_path).save(-1, {}, {})
 
