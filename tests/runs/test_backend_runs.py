@@ -15,26 +15,16 @@ from tests.runs import tiny_run
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 RUN = """
-import os
-import signal
-import sys
+import os, sys
 import keras
+from tests.runs.test_kept_fit import At
 from tests.runs.tiny_run import WatchedTrainer, recipe
-
-
-class Kill(keras.callbacks.Callback):
-    updates = 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.updates += 1
-        if self.updates == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-
 
 # Three batches per epoch: JAX compiles each shape.
 settings = recipe(epochs=2, checkpoint_updates=2, batch_tokens=4096, accumulation_steps=2)
 killed, *others = sys.argv[1:]
-WatchedTrainer(settings, killed, behind=[] if others else [Kill()]).train()
+kill = At(5, lambda: os.kill(os.getpid(), 9))
+WatchedTrainer(settings, killed, behind=[] if others else [kill]).train()
 for folder in others:
     WatchedTrainer(settings, folder).train()
 assert keras.backend.backend() == os.environ["KERAS_BACKEND"]

@@ -81,7 +81,7 @@ def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(tmp_path):
     late = next(n for n in (updates - 1, updates - 2) if n % EVERY)
     for update, number in ((updates - per_epoch, signal.SIGINT), (late, signal.SIGTERM)):
         handlers = [signal.getsignal(number) for number in signal.Signals]
-        stop = tiny_run.AtUpdate(update, lambda model, number=number: signal.raise_signal(number))
+        stop = tiny_run.AtUpdate(update, lambda number=number: signal.raise_signal(number))
         with pytest.raises(TrainingInterrupted) as caught:
             tiny_run.WatchedTrainer(RECIPE, again, before=[stop]).train()
         assert caught.value.signal == number

@@ -229,7 +229,8 @@ def test_report_of_the_interrupted_run_is_kept_as_an_earlier_one(folder, copy):
         interrupted.train()
     assert RunFolder(copy).report() == {"earlier": [report]}
     assert not trainer(longer, folder, copy).finished
-    RunFolder(copy).add_to_report(exact_match=0.75)
+    RunFolder(copy).add_to_report(exact_match=0.75)  # as `evaluate` does for the best so far
+    assert not trainer(longer, folder, copy).finished
     resumed = trainer(longer, folder, copy)
     resumed._fit = lambda *args: None
     final = resumed.train()

@@ -79,23 +79,6 @@ def test_finished_run_takes_another_search_and_is_not_trained(copy, run):
         assert (copy / name).read_bytes() == (run / name).read_bytes()
 
 
-def test_resumed_run_is_not_finished_until_it_ends(copy):
-    class Killed(BaseException):
-        pass
-
-    def kill(*args):
-        raise Killed
-
-    trainer = quiet(tiny_run.recipe(**PLAIN, epochs=3), copy)
-    trainer._fit = kill
-    with pytest.raises(Killed):
-        trainer.train()
-    assert not trainer.finished
-    # As `evaluate` writes it for the best model so far.
-    RunFolder(copy).add_to_report(exact_match=0.5)
-    assert not trainer.finished
-
-
 def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     other = tiny_run.recipe(dropout=0.0, learning_rate=0.001, epochs=1)
     with pytest.raises(ValueError, match="another recipe.*--no-resume"):
@@ -206,7 +189,7 @@ def test_init_from_starts_with_the_weights_and_a_new_schedule_and_resumes_alone(
 
     other = shutil.copytree(run, tmp_path / "other")
     recipe = tiny_run.recipe(**PLAIN | {"average": None}, init_from=str(other), epochs=1)
-    stop = tiny_run.AtUpdate(4, lambda model: signal.raise_signal(signal.SIGTERM))
+    stop = tiny_run.AtUpdate(4, lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(TrainingInterrupted):
         tiny_run.WatchedTrainer(recipe, tmp_path / "run", [First(), stop]).train()
     tiny_run.assert_equal(seen.weights, tiny_run.saved_weights(run / "model.keras"))

@@ -1,7 +1,5 @@
 """Tiny runs and readers of their files, for the tests of `runs`."""
 
-import csv
-
 import keras
 import numpy as np
 
@@ -52,25 +50,19 @@ class WatchedTrainer(Trainer):
 
 
 class AtUpdate(keras.callbacks.Callback):
-    """Calls a function with the model just before or after an update, counted from 1."""
+    """Calls a function after an update of the optimizer, counted from 1."""
 
-    def __init__(self, update, function, before=False):
+    def __init__(self, update, function):
         super().__init__()
-        self._update, self._function, self._is_before = update, function, before
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if self._is_before and self.model.optimizer.iterations + 1 == self._update:
-            self._function(self.model)
+        self._update, self._function = update, function
 
     def on_train_batch_end(self, batch, logs=None):
-        if not self._is_before and self.model.optimizer.iterations == self._update:
-            self._function(self.model)
+        if self.model.optimizer.iterations == self._update:
+            self._function()
 
 
 def history(run):
-    """The rows of `history.csv`: dicts of name to float, without empty cells."""
-    with open(RunFolder(run).history_file, encoding="utf-8", newline="") as file:
-        return [{n: float(v) for n, v in row.items() if v} for row in csv.DictReader(file)]
+    return RunFolder(run).history()
 
 
 def losses(run):
