@@ -59,7 +59,6 @@ class TranslationEvaluator(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._log_dir = log_dir
-        self._has_warned = False
         self._translator = translator
         self._sources, self._references = next(pair_chunks(pairs), ([], []))
         if not self._sources:
@@ -68,6 +67,14 @@ class TranslationEvaluator(keras.callbacks.Callback):
         self._tokenized = tokenized
         self._samples = samples
         self._print = print_fn
+        parameters = () if log_dir is None else inspect.signature(translator).parameters
+        self._is_drawn = "return_attention" in parameters
+        if self._is_drawn:
+            try:
+                plotting.require_matplotlib()
+            except ImportError as error:
+                self._is_drawn = False
+                print_fn(f"TensorBoard gets no attention images. {error}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is None or (epoch + 1) % self._epochs:
@@ -92,23 +99,13 @@ class TranslationEvaluator(keras.callbacks.Callback):
         writer = tf.summary.create_file_writer(os.path.join(self._log_dir, "translations"))
         with writer.as_default(step=epoch):
             tf.summary.text("translations", text)
-            if (image := self._attention_image()) is not None:
+            if self._is_drawn and (image := self._attention_image()) is not None:
                 png = tf.io.decode_png(image, channels=3)
                 tf.summary.image("attention", png[None])
         writer.close()
 
     def _attention_image(self):
         """Returns the attention of the first sample as the bytes of a PNG, or `None`."""
-        parameters = inspect.signature(self._translator).parameters
-        if "return_attention" not in parameters or not self._sources:
-            return None
-        try:
-            plotting.require_matplotlib()
-        except ImportError as error:
-            if not self._has_warned:
-                self._print(f"TensorBoard gets no attention images. {error}")
-            self._has_warned = True
-            return None
         line = self._sources[0]
         (best,) = self._translator(line, return_attention=True, on_too_long="truncate")
         if not best.tokens:
