@@ -32,7 +32,7 @@ BUDGETS = {
     "models": 600,
     "decoding": 1_825,
     "export": 500,
-    "runs": 2_500,
+    "runs": 2_485,
     "importing": 892,
     "serving": 1_200,
     "cli": 1_240,
