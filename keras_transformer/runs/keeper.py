@@ -128,7 +128,7 @@ class RunKeeper(keras.callbacks.Callback):
         self._set_state({}, {})
 
     def _set_state(self, metadata: Mapping[str, Any], metrics: dict[str, Any]) -> None:
-        """Sets position and history to those of a checkpoint; without metadata, of a new run."""
+        """Sets position and history from the metadata of a checkpoint; `{}`: those of a new run."""
         self.epoch, self.batch = metadata.get("epoch", 0), metadata.get("batch", 0)
         self.history: list[dict[str, float]] = metadata.get("history", [])
         self._updates = metadata.get("step", 0)

@@ -199,16 +199,23 @@ def test_data_that_train_but_lose_or_lack_something_are_a_warning(here, untraine
 
 def test_token_id_outside_the_table_of_the_model_fails_vocabulary(here, folder, tmp_path):
     lines = itertools.chain.from_iterable(healthy_pairs())
-    proto = ModelProto.FromString(
-        Tokenizer.train_on_lines(lines, 330, tmp_path / "a.model").model_bytes
-    )
+    tokenizer = Tokenizer.train_on_lines(lines, 330, tmp_path / "a.model")
+    proto = ModelProto.FromString(tokenizer.model_bytes)
     proto.trainer_spec.bos_id = 5000
     (tmp_path / "a.model").write_bytes(proto.SerializeToString())
+    assert_not_a_vocabulary("a.model", folder, tmp_path, ["start_token_id", "5000"])
+
+
+def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):
+    assert_not_a_vocabulary("train.tsv", folder, tmp_path, ["train.tsv"])
+
+
+def assert_not_a_vocabulary(name, folder, tmp_path, words):
     shutil.copy(folder / "train.tsv", tmp_path)
-    passed, details = verdicts(recipe(vocabulary={"files": ["a.model"]}), tmp_path)
+    passed, details = verdicts(recipe(vocabulary={"files": [name]}), tmp_path)
     needs_it = ["data", "memory", "learning", "disk"]
     assert passed == only_fails("vocabulary", not_run=needs_it)
-    assert "start_token_id" in details["vocabulary"] and "5000" in details["vocabulary"]
+    assert all(word in details["vocabulary"] for word in words)
 
 
 def test_run_that_starts_from_an_imported_model_passes(here, untrained, folder, tmp_path):
@@ -229,14 +236,6 @@ def test_run_that_starts_from_an_imported_model_passes(here, untrained, folder, 
     passed, details = verdicts(changed, folder)
     assert passed == only_fails(None), details
     assert "lines are changed" in details["vocabulary"]
-
-
-def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):
-    shutil.copy(folder / "train.tsv", tmp_path)
-    passed, details = verdicts(recipe(vocabulary={"files": ["train.tsv"]}), tmp_path)
-    needs_it = ["data", "memory", "learning", "disk"]
-    assert passed == only_fails("vocabulary", not_run=needs_it)
-    assert "train.tsv" in details["vocabulary"]
 
 
 def test_vocabulary_of_another_script_fails_vocabulary(here, untrained, folder, tmp_path):

@@ -25,10 +25,8 @@ def calls(monkeypatch):
         calls.append((service, arguments))
         try:
             yield
-        except BaseException:
-            calls.append((service, "failed"))
-            raise
-        calls.append((service, "closed"))
+        finally:
+            calls.append((service, sys.exc_info()[0] or "closed"))
 
     class Recorder(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -72,7 +70,7 @@ def test_a_run_is_opened_with_the_recipe_gets_the_logs_and_is_closed(calls, monk
         with tracker_callbacks(tiny_run.recipe(trackers=["mlflow"]), "mine"):
             raise KeyboardInterrupt
     start, (_, params), end = calls
-    assert (start, end) == (("mlflow", {"run_name": "mine"}), ("mlflow", "failed"))
+    assert (start, end) == (("mlflow", {"run_name": "mine"}), ("mlflow", KeyboardInterrupt))
     assert params["training.batch_tokens"] == 1024 and params["model.hidden_dim"] == 32
 
 
