@@ -131,11 +131,10 @@ def test_run_that_lost_its_checkpoints_is_not_trained_over(copy, lost, error):
     assert before == ((copy / "model.keras").read_bytes(), (copy / "report.json").read_bytes())
 
 
-@pytest.mark.parametrize("parents", ["", "a/b"])
-def test_start_that_failed_leaves_nothing_behind(tmp_path, parents):
+def test_start_that_failed_leaves_nothing_behind(tmp_path):
     recipe = tiny_run.recipe(validation=["nowhere.tsv"])
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        quiet(recipe, tmp_path / parents / "run").train()
+        quiet(recipe, tmp_path / "a" / "b").train()
     assert not list(tmp_path.iterdir())
     (tmp_path / "run").mkdir()
     with pytest.raises(FileNotFoundError, match="nowhere"):
@@ -160,7 +159,6 @@ def test_average_of_a_run_is_the_mean_of_its_last_checkpoints(copy):
     assert_mean(path, copy, range(17, 21))
     assert "averaged.keras" in RunFolder(copy).owned_files()
     assert (copy / "model.keras").read_bytes() == before
-    assert len(load_run(copy, model=path)(["one", "two"])) == 2
 
 
 @pytest.mark.parametrize("asked", [{"last": 100}, {"best": 3}, {"last": 0}], ids=str)
