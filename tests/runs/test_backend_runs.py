@@ -36,7 +36,7 @@ assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
 def test_killed_run_on_another_backend_resumes_exactly_and_translates(backend, tmp_path):
     whole, killed = str(tmp_path / "whole"), str(tmp_path / "killed")
     environment = os.environ | {
-        **{"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)},
+        **{"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         "XLA_FLAGS": f"{QUICK_XLA} --xla_force_host_platform_device_count=2",
     }
 
