@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, then checks style, types and all tests: on TensorFlow, then what
 # another backend can change on JAX and PyTorch. `test.sh --long` also runs the tests marked `long`,
-# and all tests of layers, models and training on JAX and PyTorch.
+# and more tests of layers, models and training on JAX and PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,13 +29,17 @@ run_tests() { $python -m pytest -r fEs --numprocesses 2 --dist worksteal "$@" | 
 first=(tests/data tests/decoding tests/export tests/serving)
 KERAS_BACKEND=tensorflow run_tests "$@" "${first[@]}"
 KERAS_BACKEND=tensorflow run_tests "$@" "${first[@]/#/--ignore=}" tests
-# Each layer trains and is saved; attention at its limits; logits and cached steps are the paper's;
-# the update and the arguments of `fit` are Keras's. Other code is the same on every backend.
+# What a backend can change. Each layer trains and is saved; logits are the paper's; the loss and the
+# update are Keras's. Other code is the same on every backend.
 contract=(
-    tests/layers/test_{contract,attention}.py tests/models/test_{paper,decode_step}.py
-    tests/training/test_{backend_exactness,keras_contract,linear_cross_entropy}.py
+    tests/layers/test_contract.py "tests/models/test_paper.py::test_logits_equal_the_paper[untied]"
+    tests/training/test_{token_loss,linear_cross_entropy}.py
 )
-[[ " $* " != *" --long "* ]] || contract=(tests/layers tests/models tests/training)
+# The details: masks, half precision, cached steps, LoRA, int8, the fused loss, arguments of `fit`.
+[[ " $* " != *" --long "* ]] || contract=(
+    tests/layers tests/models/test_{paper,decode_step,transformer,adapted,output_bias}.py
+    tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py
+)
 for backend in jax torch; do
     echo "Layers, models and training on $backend:"
     KERAS_BACKEND=$backend run_tests "$@" "${contract[@]}" tests/test_backends.py

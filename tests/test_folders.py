@@ -26,10 +26,10 @@ FOLDERS = {
 # Lines of code of each folder, with 3% of air. To add code, first remove code of the same folder. A
 # commit that raises a budget says why.
 BUDGETS = {
-    "layers": 1_120,
+    "layers": 1_105,
     "data": 1_439,
-    "training": 1_350,
-    "models": 600,
+    "training": 1_346,
+    "models": 587,
     "decoding": 1_825,
     "export": 500,
     "runs": 2_485,

@@ -22,6 +22,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export import folder_tokenizer
 from keras_transformer.layers.float_weight import float_weight
+from keras_transformer.layers.parts import parts_of
 
 # Keras's name of an activation -> CTranslate2's. Keras's "gelu" is the exact one.
 ACTIVATIONS = {
@@ -200,10 +201,18 @@ def _require_expressible(model):
             "`key_dim` and `value_dim` must be `hidden_dim // num_heads`. Received: "
             f"key_dim={config.key_dim}, value_dim={config.value_dim}, {width} expected"
         )
-    elif model.custom_layers:
-        problem = f"it has layers of its own. Received: {', '.join(model.custom_layers)}"
+    elif custom := _custom_classes(model):
+        problem = f"it has layers of its own. Received: {', '.join(custom)}"
     if problem:
         raise ValueError(f"CTranslate2 cannot express this model: {problem}.")
+
+
+def _custom_classes(model):
+    """Names of the layer classes of a user, and of the model's class if it overrides `call`."""
+    modules = {type(part): type(part).__module__ for part in parts_of(model, "").values()}
+    modules[type(model)] = type(model).call.__module__
+    own = "keras", "keras_transformer"
+    return sorted(c.__name__ for c, name in modules.items() if name.partition(".")[0] not in own)
 
 
 def _pieces(tokenizer, size):

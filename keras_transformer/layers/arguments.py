@@ -88,8 +88,8 @@ def require_axes(axes: str, **tensors: Any) -> None:
 def as_mask(axes: str, **mask: Any) -> Any:
     """Returns a mask as a bool tensor; `None` stays `None`.
 
-    A `(B, S)` mask would broadcast as `(T, S)` or as one mask per head if the sizes match, and a
-    float mask may be 1 and 0, or 0 and -inf, where 0 means the opposite. So both are refused.
+    Two kinds are refused. A `(B, S)` mask would broadcast as `(T, S)`, or as one mask per head, if
+    the sizes match. In a mask of floats, 0 masks beside 1, and does not mask beside -inf.
 
     Args:
         axes: one letter for each axis that the mask broadcasts to.

@@ -9,7 +9,8 @@ import numpy as np
 def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
     """Returns a weight as a float32 array: cast, dequantized from int8, and with LoRA added.
 
-    `layer.kernel` is another number with int8, and is rounded with LoRA in half precision.
+    `layer.kernel` is not that array: with int8 it holds integers without their scale, and with LoRA
+    in half precision it is rounded.
 
     Args:
         layer: built.

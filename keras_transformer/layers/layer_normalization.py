@@ -4,8 +4,6 @@ Depends on the backend: only TensorFlow runs the operations of a gradient one by
 section 3.1.
 """
 
-from typing import Any
-
 import keras
 
 from keras_transformer.types import Tensor
@@ -17,15 +15,8 @@ if keras.config.backend() == "tensorflow":
 class LayerNormalization(keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` over the last axis, with `gamma` and `beta`.
 
-    Weights and results are those of Keras; statistics are always float32.
-
-    Args:
-        epsilon: added to the variance.
-        **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
+    Arguments, weights and results are those of Keras; statistics are always float32.
     """
-
-    def __init__(self, epsilon: float = 1e-6, **kwargs: Any) -> None:
-        super().__init__(epsilon=epsilon, **kwargs)
 
     def call(self, inputs: Tensor) -> Tensor:
         if keras.config.backend() != "tensorflow":
@@ -49,12 +40,12 @@ def _layer_norm(inputs, gamma, beta, epsilon):
             upstream = tf.cast(upstream, dtype)
             outer_axes = list(range(inputs.shape.rank - 1))
             grad_gamma = upstream * normalized
-            of_normalized = upstream * gamma
-            # Mean and variance depend on every input: what remains is orthogonal to both.
+            grad_normalized = upstream * gamma
+            # Normalizing removes the mean and the scale, so the gradient has no part along them.
             along = _mean(grad_gamma * gamma)
-            of_inputs = (of_normalized - _mean(of_normalized) - normalized * along) * scale
+            grad_inputs = grad_normalized - _mean(grad_normalized) - normalized * along
             return (
-                tf.cast(of_inputs, inputs.dtype),
+                tf.cast(grad_inputs * scale, inputs.dtype),
                 tf.reduce_sum(grad_gamma, outer_axes),
                 tf.reduce_sum(upstream, outer_axes),
             )

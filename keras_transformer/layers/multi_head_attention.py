@@ -64,8 +64,7 @@ class MultiHeadAttention(CompositeLayer):
         cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of projected keys and values.
             For self-attention, start with `init_cache`; each call appends `value`. For
             encoder-decoder attention, call `make_cache` once and pass `value=None`. Masks cover
-            cached and new positions; those of a cache of fixed length, all its positions.
-            Optional.
+            cached and new positions; with a cache of fixed length, all its positions. Optional.
         value_mask: implicit Keras mask of `value`, `(B, S)`; Keras passes it.
         key_mask: implicit Keras mask of `key`, `(B, S)`; Keras passes it.
         training: dropout is active only if `True`.
@@ -203,8 +202,8 @@ class MultiHeadAttention(CompositeLayer):
             batch_size: int or int tensor, `B`.
             length: int. The cache then has this length from the start, as a compiled loop needs:
                 each call overwrites the positions from `cache["index"]` on. Positions after the
-                new ones must be masked, by `use_causal_mask=True` or `attention_mask`. Those
-                beyond the length overwrite the last ones. Defaults to a cache that grows.
+                new ones must be masked, by `use_causal_mask=True` or `attention_mask`. New
+                positions beyond the length overwrite the last ones. Defaults to a cache that grows.
 
         Returns:
             dict `{"key": (B, N, 0, K), "value": (B, N, 0, V)}`; with `length`, `{"key": (B, N,
@@ -263,7 +262,7 @@ class MultiHeadAttention(CompositeLayer):
 
     def _mask(self, attention_mask, causal, value_mask, key_mask):
         """All masks, combined into one that broadcasts to `(B, N, T, S)`."""
-        # (B, S) -> (B, 1, S). Keras does not say of which dtype its masks are.
+        # (B, S) -> (B, 1, S). Keras's masks may have any dtype.
         implicit = [
             ops.cast(mask, "bool")[:, None, :]
             for mask in (value_mask, key_mask)

@@ -1,6 +1,6 @@
 """What was done to the parts of a layer after building it: frozen, LoRA, quantized.
 
-Keras stores it for layers that are saved themselves, but a layer's config rebuilds its parts anew.
+Keras stores it for the layers that it knows, but these build new parts from their configs.
 """
 
 import json
@@ -39,9 +39,10 @@ class PartsInConfig(keras.layers.Layer):
 
 
 def parts_of(layer: keras.layers.Layer, outside: str) -> dict[str, Any]:
-    """Returns a dict from path to part: sub-layers and weights, outer parts first.
+    """Returns a dict from path to part: sub-layers and weights.
 
-    Freezing an outer layer, or the opposite, does the same to its parts; two may share a part.
+    Outer parts come first, because setting `trainable` of a layer sets it for all its parts. Two
+    layers may share a part.
 
     Args:
         layer: built.
@@ -82,7 +83,7 @@ def restore_state(find_parts: Any, state: Mapping[str, Any]) -> None:
     """Does to the parts what `state_of` returned, before the weights are loaded.
 
     Args:
-        find_parts: callable that returns the parts by path. Quantization and LoRA change them.
+        find_parts: returns the parts by path. Called twice: quantization and LoRA change them.
         state: what `state_of` returned.
     """
     parts = find_parts()

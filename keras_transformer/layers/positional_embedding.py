@@ -118,12 +118,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         # `Embedding.build` would enable LoRA before the position table exists, without its alpha.
         rank, self.lora_rank = self.lora_rank, None
         super().build(inputs_shape)
-        self._build_positions(
-            self.hidden_dim,
-            self.positions_initializer,
-            self.embeddings_regularizer,
-            self.embeddings_constraint,
-        )
+        self._build_positions(self.hidden_dim, self.positions_initializer)
         if rank:
             self.enable_lora(rank, self.lora_alpha)
 

@@ -50,7 +50,7 @@ def sinusoidal_encoding(positions: Tensor, hidden_dim: int, tensor2tensor: bool 
     divisor = max(hidden_dim // 2 * 2 - 2, 1) if tensor2tensor else hidden_dim
     frequencies = 10000.0 ** (-np.arange(0, hidden_dim, 2) / divisor)
     if tensor2tensor:
-        frequencies[hidden_dim // 2 :] = 0.0  # of an odd last column: sin(0) = 0
+        frequencies[hidden_dim // 2 :] = 0.0  # so an odd last column is sin(0) = 0
     frequencies = ops.convert_to_tensor(frequencies.astype("float32"))
     # (T, 1) * (ceil(D/2),) -> (T, ceil(D/2))
     angles = ops.cast(positions, "float32")[:, None] * frequencies
@@ -80,14 +80,14 @@ class Positions(PartsInConfig):
         self.first_position = operator.index(first_position)
         self.max_sequence_length = max_sequence_length
 
-    def _build_positions(self, hidden_dim, initializer, regularizer, constraint):
+    def _build_positions(self, hidden_dim, initializer):
         if self.positions == "learned":
             self.position_embeddings = self.add_weight(
                 name="positions",
                 shape=(self.max_sequence_length, hidden_dim),
                 initializer=initializer or default_initializer(hidden_dim),
-                regularizer=regularizer,
-                constraint=constraint,
+                regularizer=self.embeddings_regularizer,
+                constraint=self.embeddings_constraint,
                 autocast=False,  # the sum needs float32
             )
 
@@ -185,12 +185,7 @@ class PositionalEncoding(Positions):
                 "`inputs` must be (B, T, D) with a known D. "
                 f"Received: inputs of shape {tuple(inputs_shape)}"
             )
-        self._build_positions(
-            hidden_dim,
-            self.embeddings_initializer,
-            self.embeddings_regularizer,
-            self.embeddings_constraint,
-        )
+        self._build_positions(hidden_dim, self.embeddings_initializer)
 
     def compute_output_spec(
         self, inputs: Tensor, start_index: int | Tensor = 0

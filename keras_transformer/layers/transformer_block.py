@@ -46,7 +46,7 @@ class TransformerBlock(CompositeLayer):
     ) -> None:
         activity_regularizer = kwargs.pop("activity_regularizer", None)
         super().__init__(use_bias, **kwargs)
-        # Of the block's output alone, not of each projection's.
+        # It applies to the output of the block, not to that of each projection.
         self.activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.num_heads = require_positive(num_heads=num_heads)
         self.intermediate_dim = require_positive(intermediate_dim=intermediate_dim)

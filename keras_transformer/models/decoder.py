@@ -155,9 +155,9 @@ class TransformerDecoder(TransformerStack):
 
 
 def _extend_ancestors(ancestors, parents, index):
-    """The ancestors of a hypothesis: those of its parent, and its own new token.
+    """Returns the ancestors of each hypothesis: those of its parent, and its own new token.
 
-    It is at the end or, in a cache of fixed length, in the W positions from `index` on.
+    The new tokens are at the end or, in a cache of fixed length, at the W positions from `index`.
     """
     batch_size, slots = ops.shape(parents)
     # Selects the parent's row by a matrix product: (B, W, W') @ (B, W', length) -> (B, W, length)

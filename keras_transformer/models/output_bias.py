@@ -14,8 +14,8 @@ class OutputBias(keras.layers.Layer):
     """Adds a bias to logits `(B, T, V)`. A new bias is 0.
 
     Args:
-        excluded_token_id: token that never has probability: its bias is -1e9, whatever training
-            makes of the weight. Optional.
+        excluded_token_id: token whose probability is always 0, because its bias is -1e9. Training
+            does not change that. Optional.
         **kwargs: `keras.layers.Layer` arguments such as `name` and `dtype`.
     """
 

@@ -4,8 +4,6 @@ It maps token ids to logits; `fit`, `encode` and `decode_step` run the same enco
 Paper, section 3, figure 1.
 """
 
-import os
-import zipfile
 from typing import Any, ClassVar, Self
 
 import keras
@@ -18,11 +16,8 @@ from keras_transformer.models.config import TransformerConfig
 from keras_transformer.models.decoder import TransformerDecoder
 from keras_transformer.models.encoder import TransformerEncoder
 from keras_transformer.models.output_bias import OutputBias
-
-# Imported to register their classes with Keras: a saved compiled model refers to them.
-from keras_transformer.training import losses, metrics, optimizers  # noqa: F401
 from keras_transformer.training.methods import TrainingStep
-from keras_transformer.types import Cache, Path, Tensor
+from keras_transformer.types import Cache, Tensor
 
 INPUT_NAMES = "encoder_token_ids", "decoder_token_ids"
 
@@ -44,8 +39,8 @@ class Transformer(TrainingStep, keras.Model):
 
     Attributes:
         accumulation_steps: int. Micro-batches per device and update; see `TrainingStep`. Defaults
-            to `1`. It, `r_drop` and `fused_loss` are kept where the arguments of `compile` are: by
-            `load_model`, copies and pickles of a compiled model.
+            to `1`. Like the arguments of `compile`, this attribute, `r_drop` and `fused_loss` are
+            kept by `load_model`, and by copies and pickles of a compiled model.
         encoder_class, decoder_class: classes of the stacks. To change one block, subclass the stack
             and the model:
 
@@ -171,49 +166,26 @@ class Transformer(TrainingStep, keras.Model):
         return super().compute_output_spec(inputs, training=training, mask=_named(mask))
 
     @property
-    def has_output_kernel(self) -> bool:
-        """Whether the logits are a product with `output_kernel`, plus `output_bias` if any.
-
-        Not if the model is quantized, or a subclass overrides `call`.
-        """
-        is_quantized = self._output_layer.quantization_mode is not None
-        return type(self).call is Transformer.call and not is_quantized
-
-    @property
     def output_kernel(self) -> Tensor | None:
         """Float tensor `(V, D)`: `logits = hidden states @ output_kernel^T + output_bias`.
 
-        `None` if the logits are computed in another way, see `has_output_kernel`.
+        `None` if the model is quantized or a subclass overrides `call`: the logits are then no such
+        product.
         """
-        if not self.has_output_kernel:
+        layer = self.output_projection or self.decoder.embedding
+        if type(self).call is not Transformer.call or layer.quantization_mode is not None:
             return None
         if self.output_projection is None:
-            return ops.convert_to_tensor(self._output_layer.embeddings)
-        return ops.transpose(self._output_layer.kernel)
-
-    @property
-    def custom_layers(self) -> list[str]:
-        """Class names of the layers that are neither Keras's nor this package's.
-
-        Also of the model itself, if it overrides `call`.
-        """
-        parts = set(map(type, parts_of(self, "").values()))
-        if type(self).call is not Transformer.call:
-            parts.add(type(self))
-        own = "keras", "keras_transformer"
-        return sorted(p.__name__ for p in parts if p.__module__.partition(".")[0] not in own)
+            return ops.convert_to_tensor(layer.embeddings)
+        return ops.transpose(layer.kernel)
 
     @property
     def output_bias(self) -> Tensor | None:
         """Float32 tensor `(V,)`, added to the product; `None` without `config.output_bias`.
 
-        With `predict_padding=False`, that of padding is -1e9.
+        With `predict_padding=False`, the bias of padding is -1e9.
         """
         return self.logits_layer.effective_bias if self.config.output_bias else None
-
-    @property
-    def _output_layer(self):
-        return self.output_projection or self.decoder.embedding
 
     def _run_through_graph(self, *args, **kwargs):
         if "operation_fn" in kwargs and "call_fn" in kwargs:  # only `clone_model` gives both
@@ -260,11 +232,12 @@ class Transformer(TrainingStep, keras.Model):
         if max_length is None:
             return self.decoder.init_cache(encoded, mask)
         cache = self.decoder.init_cache(encoded, mask, max_length, beam_size)
+        kernel = self.output_kernel
         has_one_row = (encoder_token_ids.shape[0], beam_size) == (1, 1)
-        if self.has_output_kernel and not has_one_row:
+        if kernel is not None and not has_one_row:
             # Transposed here, once: XLA multiplies several rows by a transposed matrix at half the
             # speed.
-            kernel = ops.cast(self.output_kernel, self.decoder.compute_dtype)
+            kernel = ops.cast(kernel, self.decoder.compute_dtype)
             cache["transposed_output_kernel"] = ops.transpose(kernel)
         return cache
 
@@ -358,7 +331,7 @@ class Transformer(TrainingStep, keras.Model):
 
 
 def _named(inputs):
-    """A list of two inputs as a dict. Keras would sort a dict by name, the decoder's first."""
+    """Returns a list of two inputs as a dict: source, then target. Keras would sort by name."""
     if isinstance(inputs, list | tuple) and len(inputs) == len(INPUT_NAMES):
         return dict(zip(INPUT_NAMES, inputs, strict=True))
     return inputs
@@ -419,28 +392,3 @@ def _project(hidden, embedding, output_projection):
     if output_projection is None:
         return embedding(hidden, reverse=True)
     return output_projection(hidden)
-
-
-def load_model(path: Path) -> keras.Model:
-    """Loads a model that `model.save(path)` wrote, with its optimizer if it was compiled.
-
-    Args:
-        path: the `.keras` file.
-
-    Returns:
-        `Transformer`, or another Keras model that uses classes of this package.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file is not a `.keras` file, or a part of it is missing or damaged.
-    """
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"There is no model at {str(path)!r}.")
-    with open(path, "rb") as file:
-        try:
-            damage = zipfile.ZipFile(file).testzip()  # the name of a damaged member, or None
-        except Exception as error:  # zipfile raises many types of exceptions for damaged archives
-            damage = str(error)
-    if damage is not None:
-        raise ValueError(f"{path} must be a complete `.keras` file. Damaged: {damage}")
-    return keras.saving.load_model(path)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from keras_transformer.models.transformer import load_model
+from keras_transformer.models.loading import load_model
 from keras_transformer.runs.checkpoint_file import read_checkpoint, read_shapes
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder, step_of
 from keras_transformer.runs.folder import RunFolder

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras_transformer.decoding.frozen import FrozenTransformer, copy_model
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.models.transformer import load_model
+from keras_transformer.models.loading import load_model
 from keras_transformer.runs.build import load_tokenizers
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.types import Path

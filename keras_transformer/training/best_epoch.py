@@ -18,7 +18,7 @@ def monitor_mode(name: str) -> Literal["min", "max"]:
 
 
 def ranked(rows: Iterable[Row], monitor: str, mode: str | None = None) -> list[Row]:
-    """Returns the rows that have a finite value of a metric: the best first, ties as they were.
+    """Returns the rows that have a finite value of a metric: the best first, ties in their order.
 
     A missing value, `None`, NaN and infinity are never the best.
 

@@ -121,7 +121,7 @@ def sum_over_workers(strategy: tf.distribute.Strategy, value: float) -> float:
     if num_workers(strategy) == 1:
         return value
     local = len(strategy.extended.worker_devices)
-    # From one replica of each worker: a sum of fractions of the value could differ from it.
+    # One replica of each worker adds the value: fractions from all replicas would be rounded.
     parts = strategy.experimental_distribute_values_from_function(
         lambda at: tf.constant(0.0 if at.replica_id_in_sync_group % local else value, tf.float64)
     )
@@ -146,7 +146,7 @@ def _checked_config(with_task=False):
             raise TypeError
         if with_task:
             task = config["task"]
-            dict(enumerate(cluster[task["type"]]))[task["index"]]  # a list takes -1, too
+            dict(enumerate(cluster[task["type"]]))[task["index"]]  # a list would accept -1
         return config
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError(

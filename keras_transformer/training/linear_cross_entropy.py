@@ -1,7 +1,7 @@
 """The projection to the vocabulary and its smoothed cross-entropy, some tokens at a time.
 
-The logits of all tokens, `(tokens, V)`, would be the largest tensor of a train step. Here only
-those of a chunk exist: their softmax gives the losses and, before the next chunk, the gradients.
+The logits of all tokens, `(N, V)`, would be the largest tensor of a train step. Here, only the
+logits of one chunk exist at a time: their softmax gives the losses and gradients of the chunk.
 Letters: N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
@@ -49,12 +49,12 @@ def linear_cross_entropy(
         r_drop: unless 0, the tokens `2n` and `2n + 1` are one token in two passes, p and q, and
             each value is `loss + r_drop / 2 * KL`: KL(p || q) for the first, KL(q || p) for the
             second. Defaults to `0.0`.
-        excluded_class: class without probability, the label of no token whose weight is not 0.
+        excluded_class: class whose probability is 0. Tokens with this label must have weight 0.
             Optional.
 
     Returns:
-        float32 scalar, and the scores, which have no gradient. Without predictions, these are the
-        labels.
+        float32 scalar, and the scores, which have no gradient. Their `predictions` are the labels
+        unless `with_predictions` is set.
 
     Precision: the products have the dtype of `hidden`; softmax, losses and sums are float32.
     """
@@ -64,9 +64,9 @@ def linear_cross_entropy(
     constant = ops.stop_gradient(hidden)
     matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
     chunks = _chunks(constant, labels, weights, passes=2 if r_drop else 1)
-    values, of_kernel = _scores_of_chunks(chunks, matrix, with_gradient, with_predictions, r_drop)
+    values, grad_kernel = _scores_of_chunks(chunks, matrix, with_gradient, with_predictions, r_drop)
     count = ops.shape(labels)[0]
-    log_sums, label_logits, predictions, divergences, *of_hidden = [
+    log_sums, label_logits, predictions, divergences, *grad_hidden = [
         ops.reshape(each, (-1, *each.shape[2:]))[:count] for each in values
     ]
     # The loss is `logsumexp(logits) - target . logits`. `target . logits` is linear in `hidden` and
@@ -82,12 +82,12 @@ def linear_cross_entropy(
         return loss, scores
     target_rows = (1 - label_smoothing) * ops.take(rows, labels, axis=0)
     target_rows += label_smoothing * mean_row
-    of_hidden = of_hidden[0] - weights[:, None] * target_rows
+    grad_hidden = grad_hidden[0] - weights[:, None] * target_rows
     states *= weights[:, None]
     num_classes = kernel.shape[0]
-    of_kernel -= (1 - label_smoothing) * ops.segment_sum(states, labels, num_classes)
-    of_kernel -= label_smoothing / num_classes * ops.sum(states, axis=0)
-    for tensor, gradient in ((hidden, of_hidden), (kernel, of_kernel)):
+    grad_kernel -= (1 - label_smoothing) * ops.segment_sum(states, labels, num_classes)
+    grad_kernel -= label_smoothing / num_classes * ops.sum(states, axis=0)
+    for tensor, gradient in ((hidden, grad_hidden), (kernel, grad_kernel)):
         # The difference is 0, but its gradient with respect to `tensor` is `gradient`.
         product = ops.sum(ops.cast(tensor, "float32") * gradient)
         loss += product - ops.stop_gradient(product)
@@ -113,15 +113,16 @@ def _chunks(*tensors, passes):
 
 
 def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions, r_drop):
-    """Returns what the loss needs of each token, all `(chunks, C)`.
+    """Returns a list of values of each token, and the gradient with respect to the kernel.
 
-    These are the log of the sum, the logit of the label, the prediction and the divergence from the
-    other pass. With gradients, also those of the log of the sum and of the divergences, times the
-    weights: of the hidden states, `(chunks, C, D)`, and of the kernel, `(V, D)`. They are float32.
+    The values `(chunks, C)` are: log-sum-exp of the logits, logit of the label, prediction,
+    divergence from the other pass. The gradients are those of the weighted sum of log-sum-exp and
+    divergence, in float32: with respect to the hidden states, a fifth value `(chunks, C, D)`, and
+    with respect to the kernel, `(V, D)`.
     """
     transposed = ops.transpose(kernel)
 
-    def one_chunk(of_kernel, chunk):
+    def one_chunk(grad_kernel, chunk):
         hidden, labels, weights = chunk
         logits = ops.cast(ops.matmul(hidden, transposed), "float32")
         probabilities = ops.softmax(logits)
@@ -138,22 +139,22 @@ def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions, r_drop):
             values.append(ops.cast(ops.matmul(probabilities, kernel), "float32") * column)
             weighted = ops.cast(ops.cast(hidden, "float32") * column, hidden.dtype)
             share = ops.matmul(ops.transpose(probabilities), weighted)
-            of_kernel += ops.cast(share, "float32")
-        return of_kernel, tuple(values)
+            grad_kernel += ops.cast(share, "float32")
+        return grad_kernel, tuple(values)
 
-    of_kernel = ops.zeros(kernel.shape if with_gradient else (), "float32")
+    grad_kernel = ops.zeros(kernel.shape if with_gradient else (), "float32")
     dtypes = "float32", "float32", "int32", "float32", *["float32"] * with_gradient
     if keras.config.backend() == "tensorflow":
-        of_kernel, values = _tensorflow_scan(one_chunk, of_kernel, chunks, dtypes)
+        grad_kernel, values = _tensorflow_scan(one_chunk, grad_kernel, chunks, dtypes)
     else:
-        of_kernel, values = ops.scan(one_chunk, of_kernel, chunks)
-    return values, of_kernel
+        grad_kernel, values = ops.scan(one_chunk, grad_kernel, chunks)
+    return values, grad_kernel
 
 
 def _divergences(log_probs, probabilities):
-    """Returns the divergence of each row from the other pass, and the slope of both by its logits.
+    """Returns the divergence of each row from the other pass, and a gradient.
 
-    Of `KL(p || q) + KL(q || p)`, the slope by the logits of p is
+    It is that of `KL(p || q) + KL(q || p)` with respect to the logits of p:
     `p * (log p - log q - KL(p || q)) + p - q`.
     """
 
@@ -168,7 +169,7 @@ def _divergences(log_probs, probabilities):
 
 
 def _tensorflow_scan(function, carry, inputs, dtypes):
-    """`keras.ops.scan`, which takes on TensorFlow only outputs that look like the carry."""
+    """`keras.ops.scan`. On TensorFlow, that of Keras needs outputs with the carry's shapes."""
     number = tf.shape(inputs[0])[0]
 
     def step(index, carry, arrays):

@@ -96,7 +96,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         num_classes = logits.shape[-1]
         indices, outside = class_indices(y_true, num_classes)
         target = ops.one_hot(indices, num_classes, dtype="float32")
-        # The excluded classes are those of any token. With none, `spread` is exactly 1.
+        # All tokens exclude the same classes: read the first. Without any, `spread` is exactly 1.
         is_excluded = ops.any(ops.reshape(logits, (-1, num_classes))[:1] < EXCLUDED_LOGIT / 2, 0)
         is_included = ops.cast(ops.logical_not(is_excluded), "float32")
         spread = is_included * (num_classes / ops.sum(is_included))

@@ -25,30 +25,26 @@ step = importlib.import_module(f"keras_transformer.training.step_{keras.config.b
 LOGGER = logging.getLogger(__name__)
 
 
-class Setting:
-    """An attribute of the step: checked, and kept with the arguments of `compile`.
+def setting(name: str, default: Any, rule: str, is_valid: Callable[[Any], bool]) -> Any:
+    """Returns a property of the step: checked, and kept with the arguments of `compile`.
 
     Args:
+        name: its name.
         default: its value until it is set.
         rule: what a value must be, for the error.
-        is_valid: whether a value is so.
+        is_valid: called with a value, returns whether it follows the rule.
     """
 
-    def __init__(self, default: Any, rule: str, is_valid: Callable[[Any], bool]) -> None:
-        self._default, self._rule, self._is_valid = default, rule, is_valid
+    def get(model: Any) -> Any:
+        return getattr(model, f"_{name}", default)
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, model: Any, owner: type | None = None) -> Any:
-        return getattr(model, f"_{self._name}", self._default)
-
-    def __set__(self, model: Any, value: Any) -> None:
-        if not self._is_valid(value):
-            received = f"{self._name}={value!r}"
-            raise ValueError(f"`{self._name}` must be {self._rule}. Received: {received}")
-        setattr(model, f"_{self._name}", type(self._default)(value))
+    def set_checked(model: Any, value: Any) -> None:
+        if not is_valid(value):
+            raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+        setattr(model, f"_{name}", type(default)(value))
         model.train_function = model.test_function = None  # the next `fit` traces them again
+
+    return property(get, set_checked)
 
 
 def checked(name: str) -> Any:
@@ -104,10 +100,10 @@ class TrainingStep(Model):
 
     A subclass may override `compute_loss` only for one device without micro-batches and R-Drop.
 
-    A model with `has_output_kernel`, whose `output_kernel` is a matrix `(V, D)` and whose `call`
-    returns the inputs of that product with `return_hidden=True`, has a fused loss: the loss, its
-    gradient and the metrics are computed without the logits, only of the tokens that count. The
-    results are those of the logits. The step computes the logits, and says so once, if `compile`
+    A model whose `output_kernel` is a matrix `(V, D)`, and whose `call` returns the inputs of the
+    product with it if `return_hidden=True`, has a fused loss: the loss, its gradient and the
+    metrics are computed without the logits, only of the tokens that count. The results are those of
+    the logits. The step computes the logits, and says so once, if `compile`
     was given another loss than `SmoothedCrossEntropy` or other metrics than `TokenAccuracy` and
     `Perplexity`; with float16; if a subclass overrides `call`, `compute_loss` or `compute_metrics`;
     on TensorFlow with `jit_compile`; and on several JAX devices.
@@ -125,7 +121,7 @@ class TrainingStep(Model):
         fused_loss: `False` always computes the logits. Defaults to `True`.
         excluded_token_id: a class without probability, whose logit is about -1e9, or `None`.
 
-    The first three attributes are kept where the arguments of `compile` are: by `load_model`,
+    Like the arguments of `compile`, the first three attributes are kept by `load_model`, and by
     copies and pickles of a compiled model.
 
     Raises:
@@ -142,9 +138,11 @@ class TrainingStep(Model):
     _pad_token_id: int | None = None  # label of the padding, if the model knows it
     _warned_reason: str | None = None
 
-    accumulation_steps = Setting(1, "an int of at least 1", lambda n: isinstance(n, int) and n >= 1)
-    r_drop = Setting(0.0, "at least 0", lambda weight: 0 <= weight < float("inf"))
-    fused_loss = Setting(True, "a bool", lambda value: isinstance(value, bool))
+    accumulation_steps = setting(
+        "accumulation_steps", 1, "an int of at least 1", lambda n: isinstance(n, int) and n >= 1
+    )
+    r_drop = setting("r_drop", 0.0, "at least 0", lambda weight: 0 <= weight < float("inf"))
+    fused_loss = setting("fused_loss", True, "a bool", lambda value: isinstance(value, bool))
 
     fit, evaluate = checked("fit"), checked("evaluate")
     train_on_batch, test_on_batch = checked("train_on_batch"), checked("test_on_batch")
@@ -160,7 +158,7 @@ class TrainingStep(Model):
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile`, and the attributes of the step that were set."""
         config = super().get_compile_config()
-        names = [name for name, each in vars(TrainingStep).items() if isinstance(each, Setting)]
+        names = "accumulation_steps", "r_drop", "fused_loss"
         attributes = {name: getattr(self, name) for name in names if f"_{name}" in vars(self)}
         return {**config, "step": attributes} if config and attributes else config
 
@@ -239,7 +237,7 @@ def _check_compiled(model):
             f"replicas, accumulation_steps={model.accumulation_steps}, r_drop={model.r_drop}"
         )
     reason = objective.reason_for_logits(model)
-    has_choice = model.fused_loss and hasattr(model, "has_output_kernel")
+    has_choice = model.fused_loss and hasattr(model, "output_kernel")
     if reason and has_choice and reason != model._warned_reason:
         model._warned_reason = reason
         LOGGER.warning(
@@ -252,8 +250,8 @@ def _check_compiled(model):
 def _warn_if_padding_counts(model, arguments):
     """Warns if padding has weight 1 in the compiled loss or in `TokenAccuracy` or `Perplexity`.
 
-    No warning is given where it is unknown: for data that must be read to see their structure, such
-    as generators, and for a loss without the attribute `ignore_class`.
+    There is no warning where this is unknown: for data such as generators, whose structure is known
+    only after reading a batch, and for a loss without the attribute `ignore_class`.
     """
     pad_token_id = model._pad_token_id
     if pad_token_id is None:

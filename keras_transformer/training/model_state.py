@@ -44,7 +44,7 @@ def check_model_state(
     """Checks that saved shapes match a model, before the arrays are read.
 
     Keras numbers the layers and random number generators of a process that have no name, such as
-    `dense_1`. If all names are equal but for such numbers, their order decides.
+    `dense_1`. If only such numbers differ, variables are matched by their order.
 
     Args:
         model: the model to restore. Its optimizer is built if it has not been built yet.

@@ -1,4 +1,4 @@
-"""The objective of an update: a sum of shares, one of each part of its batch.
+"""The objective of an update: a sum of shares, one for each part of the batch.
 
 `loss = sum over parts(loss_share(part, divisors))`. The divisors count the tokens and rows of the
 whole update, so it does not matter whether the parts are micro-batches, replicas or workers.
@@ -178,7 +178,7 @@ def reason_for_logits(model: keras.Model) -> str | None:
     methods = type(model).compute_loss, type(model).compute_metrics
     if methods != (keras.Model.compute_loss, keras.Model.compute_metrics):
         return "`compute_loss` or `compute_metrics` is overridden"
-    if not getattr(model, "has_output_kernel", False):
+    if getattr(model, "output_kernel", None) is None:
         return "`output_kernel` of the model is None"
     if keras.config.backend() == "tensorflow" and model.jit_compile:
         return "`jit_compile` is set, and XLA needs a static number of tokens"
@@ -251,7 +251,7 @@ def _logits(model, rows, training, passes):
 
 
 def _fused_loss_sum(model, rows, training, passes):
-    """Returns what `_loss_sum` returns, without the logits: only of the tokens that count."""
+    """Returns what `_loss_sum` returns, from the hidden states of only the tokens that count."""
     compiled, metrics = compiled_loss(model), token_metrics(model)
     inputs = rows.x if passes == 1 else _repeated(rows.x, passes)
     hidden = model(inputs, training=training, return_hidden=True)
@@ -299,7 +299,7 @@ def _fused_loss_sum(model, rows, training, passes):
     nll = scores.nll[::passes] + ops.where(counted, outside, 0.0)
     scores = TokenScores(scores.losses[::passes], nll, scores.predictions[::passes])
     of_keras = model._compile_metrics
-    if of_keras is not None and not of_keras.built:  # Keras does it with the first logits
+    if of_keras is not None and not of_keras.built:  # Keras builds them with the first logits
         of_keras.build(rows.y, keras.KerasTensor((*rows.y.shape, num_classes)))
     for metric, is_weighted in metrics:
         metric.update_from_scores(labels, scores, sample_weight if is_weighted else None)

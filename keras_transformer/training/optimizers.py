@@ -125,7 +125,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         for name, value in (("hidden_dim", hidden_dim), ("warmup_steps", warmup_steps)):
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
-        # Python's numbers also for NumPy's: the config is JSON.
+        # NumPy's numbers become Python's, because the config must be JSON.
         self.hidden_dim = operator.index(hidden_dim)
         self.warmup_steps = operator.index(warmup_steps)
         self.scale = float(scale)

@@ -53,7 +53,7 @@ def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any
 
 
 def test_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
-    """Returns loss and metrics so far, with a batch more, and the new state."""
+    """Evaluates a batch; returns loss and metrics so far, and the new state."""
     rows = _to_rows(data)
     divisors = objective.divisors(model, rows)
     trainable, *values = state
@@ -132,9 +132,9 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
 def _fill_up(data, devices):
     """Fills up the batches of a `tf.data.Dataset` to a multiple of the number of devices.
 
-    Keras divides the rows over the devices, which JAX can only do evenly. The step drops the rows
-    again, for which it must know their number when it is compiled, when only shapes are known. So
-    a fourth element of the batch, `(devices, rows)`, has the number of rows as its length.
+    JAX needs equally many rows on each device. The step drops the added rows again. It is compiled
+    when only shapes are known, so a shape must hold the number of real rows: it is the length of a
+    fourth element of the batch, `(devices, rows)`.
     """
     tf = sys.modules.get("tensorflow")
     if tf is None or not isinstance(data, tf.data.Dataset):

@@ -36,7 +36,7 @@ def train_step(model: keras.Model, data: Any) -> dict[str, tf.Tensor]:
 
 
 def test_step(model: keras.Model, data: Any) -> dict[str, tf.Tensor]:
-    """Returns loss and metrics so far, with a replica's part of a batch more."""
+    """Evaluates a replica's part of a batch; returns loss and metrics so far."""
     rows = _to_rows(model, data)
     divisors = _sum_over_replicas(objective.divisors(model, rows, num_replicas(model)))
     loss = objective.loss_share(model, _without_padding(rows), divisors, training=False)
@@ -81,7 +81,7 @@ def _clip(optimizer, gradients):
     if inner.clipvalue:
         limit = inner.clipvalue * scale
         clipped = [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
-        # Loss scaling must see an overflow; the two norms turn it into NaN.
+        # Loss scaling must see an overflow, which clipping by value would hide.
         pairs = zip(gradients, clipped, strict=True)
         return [tf.where(tf.math.is_finite(old), new, old) for old, new in pairs]
     return gradients
@@ -153,7 +153,7 @@ def shard_rows(rows: tf.Tensor, num_shards: int) -> tf.Tensor:
 
 
 def _to_rows(model, data):
-    """The rows of a batch. Where they are parts, with `is_real`, and at least one row."""
+    """Returns the rows of a batch; with replicas or micro-batches, at least one, and `is_real`."""
     rows = objective.to_rows(data)
     if num_replicas(model) * model.accumulation_steps == 1:
         return rows
@@ -243,7 +243,7 @@ def make_function(model: keras.Model, step: Callable) -> Callable:
 
 
 def symbolic_batch(dataset: Any) -> Any:
-    """Returns the shapes of a dataset's batches: to read one would lose it for a generator."""
+    """Returns the shapes of a dataset's batches without reading one: a generator would lose it."""
 
     def symbolic(spec):
         (spec, *_) = getattr(spec, "_value_specs", [spec])  # of the first replica's shard

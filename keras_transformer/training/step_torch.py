@@ -34,7 +34,7 @@ def train_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
 
 
 def test_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
-    """Returns loss and metrics of the epoch so far, with a batch more."""
+    """Evaluates a batch; returns loss and metrics of the epoch so far."""
     rows = objective.to_rows(data)
     divisors = objective.divisors(model, rows)
     loss = objective.loss_share(model, rows, divisors, training=False)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
+from keras_transformer import load_model
 from keras_transformer.cli.training import report_lines
-from keras_transformer.models.transformer import load_model
 from tests import processes
 from tests.builders import assert_same_arrays
 from tests.cli.small_run import CLI, RECIPE, broken, cli

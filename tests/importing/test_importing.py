@@ -14,13 +14,13 @@ import tensorflow as tf
 from typer.testing import CliRunner
 
 import keras_transformer as kt
+from keras_transformer import load_model
 from keras_transformer.cli import app
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.importing.files import read_vocabulary
 from keras_transformer.importing.importer import read_marian
 from keras_transformer.importing.marian import weights_of
 from keras_transformer.importing.marian_hub import arithmetic_of
-from keras_transformer.models.transformer import load_model
 from keras_transformer.runs.folder import RunFolder
 from tests.builders import ROOT
 from tests.importing import opus_models

@@ -40,58 +40,42 @@ def expected_outputs(query_scale=1.0):
     return outputs, scores
 
 
-def test_scaled_attention_equals_the_equation():
-    actual = scaled_dot_product_attention(query, key, value, attention_mask=MASK)
-    for ours, papers in zip(to_numpy(actual), expected_outputs(), strict=True):
+@pytest.mark.parametrize("scaled", [True, False])
+def test_attention_equals_the_equation(scaled):
+    actual = scaled_dot_product_attention(query, key, value, attention_mask=MASK, scaled=scaled)
+    undone = 1.0 if scaled else np.sqrt(K)  # of the paper's division
+    for ours, papers in zip(to_numpy(actual), expected_outputs(undone), strict=True):
         assert_close(ours, papers, 1e-6)
 
 
-def test_unscaled_attention_leaves_out_the_division():
-    actual = scaled_dot_product_attention(query, key, value, attention_mask=MASK, scaled=False)
-    expected = expected_outputs(query_scale=np.sqrt(K))  # undoes the paper's division
-    for ours, papers in zip(to_numpy(actual), expected, strict=True):
-        assert_close(ours, papers, 1e-6)
-
-
-def test_additive_attention_equals_keras():
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_additive_attention_equals_keras(is_masked):
+    padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    ours_masked = {"attention_mask": padding[:, None, None]} if is_masked else {}
+    masked = {"mask": [None, padding]} if is_masked else {}
     layer = keras.layers.AdditiveAttention()
     layer.build([(B, T, K), (B, S, V), (B, S, K)])
     layer.scale.assign(normal(K, seed=4))
-    outputs, scores = to_numpy(additive(query, key, value))
+    outputs, scores = to_numpy(additive(query, key, value, **ours_masked))
     for n in range(N):  # Keras's layer has one head
-        expected = layer([query[:, n], value[:, n], key[:, n]], return_attention_scores=True)
+        inputs = [query[:, n], value[:, n], key[:, n]]
+        expected = layer(inputs, **masked, return_attention_scores=True)
         for ours, theirs in zip((outputs[:, n], scores[:, n]), to_numpy(expected), strict=True):
             assert_close(ours, theirs, 1e-6)
 
 
-def test_additive_attention_masks_as_keras():
-    padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
-    layer = keras.layers.AdditiveAttention()
-    layer.build([(B, T, K), (B, S, V), (B, S, K)])
-    layer.scale.assign(normal(K, seed=4))
-    outputs, _ = additive(query, key, value, attention_mask=padding[:, None, None])
-    expected = layer([query[:, 0], value[:, 0], key[:, 0]], mask=[None, padding])
-    assert_close(to_numpy(outputs)[:, 0], to_numpy(expected), 1e-6)
-
-
 @FUNCTIONS
-@pytest.mark.parametrize("magnitude", [1.0, 100.0])
-def test_scores_sum_to_one_and_vanish_where_masked(function, magnitude):
-    _, scores = function(magnitude * query, key, value, attention_mask=MASK)
-    scores = to_numpy(scores)
-    np.testing.assert_allclose(scores.sum(axis=-1)[VISIBLE_ROWS], 1, atol=1e-6)
-    np.testing.assert_array_equal(scores[~np.broadcast_to(MASK, scores.shape)], 0)
-
-
-@FUNCTIONS
-def test_fully_masked_rows_are_zero_also_with_dropout(function):
-    keep_none, keep_all = (lambda scores: scores * 0.0), (lambda scores: scores * 2.0)
-    for dropout in (None, keep_none, keep_all):
+def test_scores_sum_to_one_and_vanish_where_masked(function):
+    """Also far from 0. Fully masked rows are zero, also with dropout."""
+    hidden = ~np.broadcast_to(MASK, (B, N, T, S))
+    dropouts = None, lambda scores: scores * 0.0, lambda scores: scores * 2.0
+    for magnitude, dropout in itertools.product((1.0, 100.0), dropouts):
         outputs, scores = to_numpy(
-            function(query, key, value, attention_mask=MASK, dropout=dropout)
+            function(magnitude * query, key, value, attention_mask=MASK, dropout=dropout)
         )
+        np.testing.assert_allclose(scores.sum(axis=-1)[VISIBLE_ROWS], 1, atol=1e-6)
+        np.testing.assert_array_equal(scores[hidden], 0)
         np.testing.assert_array_equal(outputs[~VISIBLE_ROWS], 0)
-        np.testing.assert_array_equal(scores[~VISIBLE_ROWS], 0)
 
 
 @FUNCTIONS
@@ -172,11 +156,3 @@ def test_gradients_are_finite_with_masked_keys_and_zero_in_fully_masked_rows():
     assert gradients[0] == 0
     only_0_and_1 = (EVERY_MASK == np.isin(SIMILARITIES, [0, 1])).all(axis=1)
     assert (gradients[only_0_and_1] != 0).all()
-
-
-@FUNCTIONS
-@pytest.mark.parametrize("shape", [(T, S), (B, S), (B, T, S), (1, B, 1, T, S)])
-def test_mask_with_the_wrong_number_of_axes_raises(function, shape):
-    message = rf"`attention_mask` must have 4 axes.*Received: .*\({', '.join(map(str, shape))}\)"
-    with pytest.raises(ValueError, match=message):
-        function(query, key, value, attention_mask=np.ones(shape, bool))

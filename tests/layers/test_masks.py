@@ -21,9 +21,6 @@ def assert_equal(mask, expected):
 def test_padding_mask_marks_real_tokens():
     ids = np.array([[5, 6, 7, 0], [5, 0, 0, 0], [0, 0, 0, 0]])
     assert_equal(padding_mask(ids), literal("1110", "1000", "0000"))
-
-
-def test_padding_mask_accepts_another_pad_token():
     assert_equal(padding_mask(np.array([[0, 9, 9]]), pad_token_id=9), literal("100"))
 
 
@@ -52,9 +49,4 @@ def test_combine_masks_allows_what_all_allow():
     padding = literal("110", "111")[:, None, :]
     expected = np.stack([literal("100", "110", "110"), literal("100", "110", "111")])
     assert_equal(combine_masks(padding, None, causal_mask(3)), expected)
-
-
-def test_combine_masks_skips_none():
-    only = literal("10")
-    assert_equal(combine_masks(None, only), only)
     assert combine_masks(None, None) is None

@@ -14,9 +14,6 @@ from tests.paper_reference import positional_encoding
 V, D = 11, 8
 LEARNED = {"positions": "learned", "max_sequence_length": 6}
 TENSOR2TENSOR = {"positions": "tensor2tensor", "first_position": 1}
-POSITIONS = pytest.mark.parametrize(
-    "positions", [{}, TENSOR2TENSOR, LEARNED], ids=["sinusoidal", "tensor2tensor", "learned"]
-)
 ids = np.array([[4, 5, 6, 7], [8, 9, 4, 0]], dtype="int32")
 
 
@@ -24,12 +21,6 @@ def built(**config):
     layer = PositionalEmbedding(V, D, **config)
     layer(ids)
     return randomize(layer)
-
-
-@pytest.mark.parametrize("width", [16, 7, 1])
-def test_sinusoidal_encoding_equals_the_formula(width):
-    actual = to_numpy(sinusoidal_encoding(np.arange(50), width))
-    assert_close(actual, positional_encoding(50, width), 1e-5)
 
 
 def timing_signal(positions, width):
@@ -41,88 +32,68 @@ def timing_signal(positions, width):
     return np.pad(signal, [[0, 0], [0, width % 2]])
 
 
+def in_halves(width):
+    """Columns sine, cosine, sine, cosine, ... -> all sines, all cosines."""
+    return [*range(0, width - 1, 2), *range(1, width, 2), *range(width - width % 2, width)]
+
+
 @pytest.mark.parametrize("width", [16, 7, 4, 3, 2, 1])
-def test_tensor2tensor_encoding_equals_that_of_tensor2tensor(width):
-    # Sine, cosine, sine, cosine, ... -> all sines, all cosines.
-    order = [*range(0, width - 1, 2), *range(1, width, 2), *range(width - width % 2, width)]
-    actual = to_numpy(sinusoidal_encoding(np.arange(50), width, tensor2tensor=True))
-    assert_close(actual[:, order], timing_signal((0, 50), width), 1e-5)
+def test_sinusoidal_encoding_equals_the_formula(width):
+    ours = to_numpy(sinusoidal_encoding(np.arange(50), width))
+    assert_close(ours, positional_encoding(50, width), 1e-5)
+    tensor2tensors = to_numpy(sinusoidal_encoding(np.arange(50), width, tensor2tensor=True))
+    assert_close(tensor2tensors[:, in_halves(width)], timing_signal((0, 50), width), 1e-5)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "tensor2tensor"])
-@pytest.mark.parametrize("first", [0, 1])
-def test_first_position_is_that_of_index_zero(positions, first):
-    arguments = {"positions": positions, "first_position": first}
-    order = [*range(0, D, 2), *range(1, D, 2)]
-    formula = timing_signal((first + 3, first + 7), D)
-    if positions == "sinusoidal":
-        formula = positional_encoding(first + 7, D)[first + 3 :, order]
-    series = normal(2, 4, D)
-    encoded = to_numpy(PositionalEncoding(**arguments)(series, start_index=3))
-    assert_close(encoded[..., order], series[..., order] + formula, 1e-6)
+@pytest.mark.parametrize(
+    "positions, first",
+    [("sinusoidal", 0), ("sinusoidal", 1), ("tensor2tensor", 1), ("learned", 0)],
+)
+def test_layers_add_the_positions_from_the_first_and_the_start_on(positions, first):
+    """The embedding is scaled by the root of its width; a table of positions is read by rows."""
+    learned = LEARNED if positions == "learned" else {}
+    arguments = {"positions": positions, "first_position": first, **learned}
+    series, encoding = normal(2, 4, D), PositionalEncoding(**arguments)
+    encoding.build(series.shape)
     layer = built(**arguments)
-    embedded = to_numpy(layer(ids, start_index=3))
     vectors = to_numpy(layer.embeddings)[ids] * math.sqrt(D)
-    assert_close(embedded[..., order], vectors[..., order] + formula, 1e-6)
-    assert_close(to_numpy(layer.encode_positions([3, 4, 5, 6]))[:, order], formula, 1e-6)
+    for each, inputs, added in ((randomize(encoding), series, series), (layer, ids, vectors)):
+        if positions == "learned":
+            table = to_numpy(each.position_embeddings)
+        elif positions == "sinusoidal":
+            table = positional_encoding(first + 9, D)[first:]
+        else:
+            table = np.zeros((9, D))
+            table[:, in_halves(D)] = timing_signal((first, first + 9), D)
+        for start in (0, 2, np.int32(2), keras.ops.convert_to_tensor(2)):
+            found = to_numpy(each(inputs, start_index=start))
+            assert_close(found, added + table[int(start) :][:4], 1e-6)
+    assert_close(to_numpy(layer.encode_positions([3, 4, 5])), table[3:6], 1e-6)
 
 
-def test_sinusoidal_encoding_starts_at_position_zero_and_interleaves():
-    first = to_numpy(sinusoidal_encoding(np.arange(1), 6))
-    np.testing.assert_array_equal(first, [[0, 1, 0, 1, 0, 1]])
-
-
-@pytest.mark.parametrize("position", [0, 1, 512, 5000])
 @pytest.mark.parametrize("policy", HALF_PRECISION)
-def test_positions_are_exact_in_half_precision(position, policy):
-    layer = PositionalEmbedding(V, 64, dtype=policy)
+def test_positions_are_exact_in_half_precision(policy):
+    layer, dtype = PositionalEmbedding(V, 64, dtype=policy), HALF_PRECISION[policy]
     layer.build()
     layer.embeddings.assign(np.zeros((V, 64)))
-    encoded = layer(np.array([[4]]), start_index=position)
-    assert keras.backend.standardize_dtype(encoded.dtype) == HALF_PRECISION[policy]
-    expected = [
-        (math.sin, math.cos)[i % 2](position / 10000 ** ((i - i % 2) / 64)) for i in range(64)
-    ]
-    rounding = EPSILON[HALF_PRECISION[policy]] / 2
-    angle_error = position * 2.0**-23  # of float32 angles: frequency and product are rounded
-    difference = np.abs(to_numpy(encoded)[0, 0] - expected)
-    assert (difference <= rounding * np.abs(expected) + angle_error + 1e-6).all()
+    for position in (0, 1, 512, 5000):
+        encoded = layer(np.array([[4]]), start_index=position)
+        assert keras.backend.standardize_dtype(encoded.dtype) == dtype
+        expected = positional_encoding(position + 1, 64)[position]
+        angle_error = position * 2.0**-23  # of float32 angles: frequency and product are rounded
+        difference = np.abs(to_numpy(encoded)[0, 0] - expected)
+        tolerance = EPSILON[dtype] / 2 * np.abs(expected) + angle_error + 1e-6
+        assert (difference <= tolerance).all(), position
 
 
-def test_embedding_is_scaled_by_the_root_of_its_width():
-    layer = built()
-    vectors = to_numpy(layer.embeddings).astype("float64")[ids]
-    assert_close(to_numpy(layer(ids)), vectors * math.sqrt(D) + positional_encoding(4, D), 1e-6)
-
-
-def test_learned_positions_are_rows_of_the_table():
-    layer = built(**LEARNED)
-    table = next(v for v in layer.trainable_variables if v.path.endswith("positions"))
-    vectors = to_numpy(layer.embeddings)[ids] * math.sqrt(D)
-    assert_close(to_numpy(layer(ids)), vectors + to_numpy(table)[:4], 1e-6)
-
-
-@POSITIONS
-def test_start_index_continues_where_the_prefix_ended(positions):
-    layer = built(**positions)
-    full = to_numpy(layer(ids))
-    for start_index in (3, np.int32(3), keras.ops.convert_to_tensor(3)):
-        rest = layer(ids[:, 3:], start_index=start_index)
-        assert_close(to_numpy(rest), full[:, 3:], 1e-7)  # a sine depends on its place in a vector
-
-
-def test_reverse_projects_with_the_same_matrix():
-    layer = built()
-    hidden = normal(2, 4, D)
+@pytest.mark.parametrize("policy", ["float32", *HALF_PRECISION])
+def test_reverse_projects_with_the_same_matrix_to_float32_logits(policy):
+    layer, hidden = built(dtype=policy), normal(2, 4, D)
+    logits = layer(hidden, reverse=True)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     expected = hidden.astype("float64") @ to_numpy(layer.embeddings).T
-    assert_close(to_numpy(layer(hidden, reverse=True)), expected, 1e-6)
+    assert_close(to_numpy(logits), expected, 4 * EPSILON.get(layer.compute_dtype, 1e-6))
     assert len(layer.trainable_variables) == 1
-
-
-def test_reverse_gives_float32_logits_in_half_precision():
-    for policy in HALF_PRECISION:
-        logits = built(dtype=policy)(normal(2, 4, D), reverse=True)
-        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
 
 
 def test_matrix_and_positions_have_an_initializer_each():
@@ -143,20 +114,9 @@ def test_matrix_and_positions_have_an_initializer_each():
     assert 0.2 < positions.std() * D**0.5 < 2, "the paper's normal distribution"
 
 
-def test_embeddings_are_drawn_from_the_papers_normal_distribution():
-    vocabulary_size, hidden_dim = 2000, 64
-    layer = PositionalEmbedding(vocabulary_size, hidden_dim, **LEARNED)
-    layer.build()
-    matrix = to_numpy(layer.embeddings) * hidden_dim**0.5
-    standard_error = (2 * matrix.size) ** -0.5
-    assert abs(matrix.std() - 1) < 5 * standard_error
-    assert abs(matrix.mean()) < 5 * matrix.size**-0.5
-    # One standard deviation covers 68.27% of a normal distribution, but 58% of a uniform one.
-    assert abs((np.abs(matrix) < 1).mean() - math.erf(2**-0.5)) < 0.01
-
-
-@POSITIONS
-@pytest.mark.parametrize("mask_zero", [False, True])
+@pytest.mark.parametrize(
+    "positions, mask_zero", [({}, True), (TENSOR2TENSOR, False), (LEARNED, True)]
+)
 def test_layer_passes_the_layer_checks(positions, mask_zero):
     config = {"vocabulary_size": V, "hidden_dim": D, "mask_zero": mask_zero, **positions}
     check_layer(PositionalEmbedding, config, {"inputs": ids})
@@ -179,30 +139,19 @@ def test_wrong_argument_raises(arguments, message):
 
 
 @pytest.mark.parametrize("mask_zero", [False, True])
-def test_average_pooling_skips_padding_only_with_mask_zero(mask_zero):
-    layer = built(mask_zero=mask_zero)
-    average = to_numpy(keras.layers.GlobalAveragePooling1D()(layer(ids)))
+def test_padding_is_masked_only_with_mask_zero(mask_zero):
+    """Average pooling applies the mask, also that of hidden states, to the logits."""
+    layer, average = built(mask_zero=mask_zero), keras.layers.GlobalAveragePooling1D()
     counted = ids != 0 if mask_zero else np.ones_like(ids, bool)
-    for row, embedded in enumerate(to_numpy(layer(ids))):
-        assert_close(average[row], embedded[counted[row]].mean(axis=0), 1e-6)
+    for outputs in (layer(ids), layer(layer(ids), reverse=True)):
+        rows = zip(to_numpy(outputs), counted, strict=True)
+        expected = [row[real].mean(axis=0) for row, real in rows]
+        assert_close(to_numpy(average(outputs)), np.stack(expected), 1e-6)
     for inputs in (ids, ids.astype("float32")):
         mask = layer.compute_mask(keras.ops.convert_to_tensor(inputs))
         assert mask is None if not mask_zero else (to_numpy(mask) == (ids != 0)).all()
-
-
-def test_reverse_propagates_the_mask_of_hidden_states():
-    layer, plain = built(mask_zero=True), built()
-    hidden = to_numpy(layer(ids))
-    hidden[:, 0] = 0.0  # zeros in hidden states are not padding
-    tensor = keras.ops.convert_to_tensor(hidden)
-    assert layer.compute_mask(tensor) is None
-    np.testing.assert_array_equal(
-        to_numpy(layer(tensor, reverse=True)), to_numpy(plain(hidden, reverse=True))
-    )
-    average = keras.layers.GlobalAveragePooling1D()
-    logits = to_numpy(layer(layer(ids), reverse=True))
-    expected = [row[real].mean(axis=0) for row, real in zip(logits, ids != 0, strict=True)]
-    assert_close(to_numpy(average(layer(layer(ids), reverse=True))), np.stack(expected), 1e-6)
+    zeros = keras.ops.zeros((2, 4, D))  # hidden states are no padding
+    assert layer.compute_mask(zeros) is None
 
 
 @pytest.mark.parametrize("policy", ["float32", *HALF_PRECISION])
@@ -228,8 +177,10 @@ def test_dtype_that_cannot_represent_every_token_id_raises(policy):
     np.testing.assert_array_equal(to_numpy(halved), to_numpy(small(every_id)))
 
 
-@pytest.mark.parametrize("length, start_index", [(7, 0), (1, 6), (4, 3)])
-@pytest.mark.parametrize("convert", [int, np.int32, keras.ops.convert_to_tensor])
+@pytest.mark.parametrize(
+    "length, start_index, convert",
+    [(7, 0, int), (1, 6, np.int32), (4, 3, keras.ops.convert_to_tensor)],
+)
 def test_position_outside_the_learned_table_raises(length, start_index, convert):
     layer = built(**LEARNED)
     with pytest.raises(ValueError, match=f"`max_sequence_length`=6. Received: {length} tokens"):
@@ -291,25 +242,6 @@ def test_position_outside_the_learned_table_is_nan_in_compiled_code():
     assert_close(to_numpy(compiled(np.int32(2))), to_numpy(layer(ids, start_index=2)), 1e-6)
     outputs = to_numpy(compiled(np.int32(4)))
     assert np.isfinite(outputs[:, :2]).all() and np.isnan(outputs[:, 2:]).all()
-
-
-@pytest.mark.parametrize("width", [D, 7])
-def test_encoding_adds_the_formula_to_float_inputs(width):
-    series, layer = normal(2, 4, width), PositionalEncoding()
-    expected = positional_encoding(9, width)
-    assert_close(to_numpy(layer(series)), series + expected[:4], 1e-6)
-    for start_index in (5, np.int32(5), keras.ops.convert_to_tensor(5)):
-        moved = layer(series, start_index=start_index)
-        assert_close(to_numpy(moved), series + expected[5:], 1e-6)
-
-
-def test_encoding_with_learned_positions_adds_rows_of_the_table():
-    series, layer = normal(2, 4, 7), PositionalEncoding(**LEARNED)
-    layer.build(series.shape)
-    (table,) = to_numpy(randomize(layer).trainable_variables)
-    assert_close(to_numpy(layer(series, start_index=2)), series + table[2:6], 1e-6)
-    with pytest.raises(ValueError, match="`max_sequence_length`=6. Received: 4 tokens"):
-        layer(series, start_index=3)
 
 
 def test_encoding_passes_the_layer_checks():

@@ -12,7 +12,7 @@ from tests.builders import assert_close, new_transformer, padded_ids, to_numpy, 
 V, T = 50, 5
 source, target = padded_ids([4, 3], V, seed=1), padded_ids([T] * 2, V, seed=2)
 inputs = token_inputs(source, target)
-SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}
+SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0, "hidden_dim": 16}
 
 
 def trainable(model):
@@ -38,7 +38,7 @@ def in_int8(model):
 
 @pytest.mark.slow
 @pytest.mark.slow_on_jax
-@pytest.mark.parametrize("adapt", [with_lora, in_int8])
+@pytest.mark.parametrize("adapt", [with_lora, pytest.param(in_int8, marks=pytest.mark.long)])
 def test_adapted_model_trains_decodes_and_loads(adapt, tmp_path):
     exact = new_transformer(**SIZES)
     model = adapt(new_transformer(**SIZES))

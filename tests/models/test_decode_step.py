@@ -16,17 +16,26 @@ from tests.builders import (
 
 V, T = 50, 6
 source, target = padded_ids([5, 3, 7], V, seed=1), padded_ids([T] * 3, V, seed=2)
-VARIANTS = pytest.mark.parametrize(
-    "variant",
-    [
-        {},
-        {"normalize_first": True},
-        {"positions": "learned", "max_sequence_length": 7},
-        {"positions": "tensor2tensor", "first_position": 1},
-        {"tie_embeddings": "none", "value_dim": 3, "normalize_first": True},
-    ],
-    ids=["post-norm", "pre-norm", "learned", "tensor2tensor", "untied"],
-)
+# Two blocks have two caches.
+SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_dim": 8, "num_heads": 2}
+VARIANTS = {
+    "post-norm": {},
+    "pre-norm": {"normalize_first": True},
+    "learned": {"positions": "learned", "max_sequence_length": 7},
+    "tensor2tensor": {"positions": "tensor2tensor", "first_position": 1},
+    "untied": {"tie_embeddings": "none", "value_dim": 3, "normalize_first": True},
+}
+
+
+def long(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+TWO = pytest.mark.parametrize("variant", ["untied", long("learned")])
+
+
+def model_of(variant, **fields):
+    return transformer(**SMALL | VARIANTS[variant] | fields)
 
 
 def decode(model, cache, lengths, target=target, convert=int):
@@ -37,48 +46,45 @@ def decode(model, cache, lengths, target=target, convert=int):
     return np.concatenate(logits, axis=1), cache
 
 
-ONE_BY_ONE = pytest.param([1] * T, marks=pytest.mark.slow_on_jax)
-
-
-@VARIANTS
-@pytest.mark.parametrize("lengths", [ONE_BY_ONE, [3, 1, 2], [T]], ids=str)
-@pytest.mark.parametrize("max_length", [None, T + 2], ids=["growing", "fixed"])
+@pytest.mark.parametrize(
+    "variant, lengths, max_length",
+    [
+        ("post-norm", [3, 1, 2], T + 2),
+        pytest.param("pre-norm", [1] * T, T + 2, marks=pytest.mark.slow_on_jax),
+        pytest.param("learned", [1] * T, None, marks=pytest.mark.slow_on_jax),
+        ("tensor2tensor", [T], T),
+        ("untied", [3, 1, 2], None),
+    ],
+)
 def test_steps_equal_the_full_pass(variant, lengths, max_length):
-    model = transformer(**variant)
+    model = model_of(variant)
     cache = model.init_cache(source, max_length=max_length)
     shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), cache)
-    logits, cache = decode(model, cache, lengths)
+    # The index may be a tensor, too.
+    convert = int if max_length else keras.ops.convert_to_tensor
+    logits, cache = decode(model, cache, lengths, convert=convert)
     if max_length is not None:
         assert keras.tree.map_structure(lambda tensor: tuple(tensor.shape), cache) == shapes
     assert logits.dtype == "float32"
     assert_close(logits, to_numpy(model(token_inputs(source, target))), 1e-6)
 
 
-def test_index_may_be_a_tensor():
-    model = transformer()
-    logits, _ = decode(
-        model, model.init_cache(source), [1] * T, convert=keras.ops.convert_to_tensor
-    )
-    assert_close(logits, to_numpy(model(token_inputs(source, target))), 1e-6)
-
-
 def test_decoding_steps_apply_no_dropout():
-    without = transformer(dropout=0.0)
-    model = transformer(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5)
-    expected, _ = decode(without, without.init_cache(source), [1] * T)
-    np.testing.assert_array_equal(decode(model, model.init_cache(source), [1] * T)[0], expected)
+    rates = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.5}
+    models = model_of("post-norm", dropout=0.0), model_of("post-norm", **rates)
+    outputs = [decode(model, model.init_cache(source), [1, 2])[0] for model in models]
+    np.testing.assert_array_equal(*outputs)
 
 
-@VARIANTS
+@TWO
 def test_sentences_can_be_removed_along_the_first_axis_of_the_cache(variant):
-    model = transformer(**variant)
+    model = model_of(variant)
     expected = to_numpy(model(token_inputs(source, target)))
-    _, cache = decode(model, model.init_cache(source), [1, 2])
-    leaves = keras.tree.flatten(cache)
-    assert {leaf.shape[0] for leaf in leaves} == {len(source)}
+    _, cache = decode(model, model.init_cache(source), [3])
+    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache)} == {len(source)}
     kept = np.array([2, 0])
     cache = keras.tree.map_structure(lambda leaf: keras.ops.take(leaf, kept, axis=0), cache)
-    for index in range(3, T):
+    for index in (3, 4):
         logits, cache = model.decode_step(target[kept, index : index + 1], cache, index)
         assert_close(to_numpy(logits)[:, 0], expected[kept, index], 1e-6)
 
@@ -121,31 +127,32 @@ def check_beam_steps(model, steps, slots, tolerance, max_length=None):
 
 
 @pytest.mark.slow_on_jax
-@VARIANTS
-@pytest.mark.parametrize("max_length", [None, 6], ids=["growing", "fixed"])
+@pytest.mark.parametrize(
+    "variant, max_length",
+    [("learned", None), ("untied", 4)]
+    + [long("post-norm", 4), long("pre-norm", None), long("tensor2tensor", None)],
+)
 def test_beam_hypotheses_equal_the_full_pass_over_each_prefix(variant, max_length):
-    check_beam_steps(transformer(**variant), 4, 3, 1e-5, max_length)
+    check_beam_steps(model_of(variant), 4, 3, 1e-5, max_length)
 
 
 @pytest.mark.slow
 @pytest.mark.tensorflow_only  # large; the variants above run on every backend
 @pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.1)])
-@pytest.mark.parametrize("size", ["tiny", pytest.param("base", marks=pytest.mark.long)])
+@pytest.mark.parametrize("size", ["tiny", "base"])
+@pytest.mark.long
 def test_paper_sizes_step_like_the_full_pass(size, dtype, tolerance, normalize_first):
     config = getattr(TransformerConfig, size)(V, normalize_first=normalize_first)
-    model = Transformer(config, dtype=dtype)
-    check_beam_steps(model, 3, 2, tolerance)
-    logits, _ = decode(model, model.init_cache(source), [1] * 3, target[:, :3])
-    assert_close(logits, to_numpy(model(token_inputs(source, target[:, :3]))), tolerance)
+    check_beam_steps(Transformer(config, dtype=dtype), 3, 2, tolerance)
 
 
 @pytest.mark.tensorflow_only
-@VARIANTS
+@TWO
 def test_steps_run_in_a_graph_of_unknown_shapes(variant):
     import tensorflow as tf
 
-    model = transformer(**variant)
+    model = model_of(variant)
     ids = tf.TensorSpec([None, None], tf.int32)
 
     @tf.function(input_signature=[ids, ids], autograph=False)

@@ -28,7 +28,8 @@ CONFIGS = {
 
 
 def marked(name):
-    return pytest.param(name, marks=pytest.mark.slow_on_jax) if name == "base" else name
+    is_large = name in ("tiny", "base")
+    return pytest.param(name, marks=pytest.mark.long) if is_large else name
 
 
 @pytest.fixture(scope="module", params=map(marked, CONFIGS))

@@ -9,6 +9,7 @@ import pytest
 from keras_transformer import Transformer, TransformerConfig
 from tests.builders import to_numpy
 
+pytestmark = pytest.mark.tensorflow_only  # sizes and initializers are the same elsewhere
 V = 1000
 
 
@@ -18,19 +19,13 @@ def count(size="base", vocabulary_size=V, **overrides):
     return Transformer(config).count_params()
 
 
-@pytest.mark.tensorflow_only  # the sizes are the same on every backend
-def test_base_has_the_papers_parameters():
-    assert count(vocabulary_size=37_000) == 63_082_496
-
-
-@pytest.mark.long
-@pytest.mark.tensorflow_only  # the sizes are the same on every backend
-def test_big_has_the_papers_parameters():
-    assert count("big", vocabulary_size=37_000) == 214_245_376
-
-
 def long(*arguments):
     return pytest.param(*arguments, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("size, expected", [("base", 63_082_496), long("big", 214_245_376)])
+def test_presets_have_the_papers_parameters(size, expected):
+    assert count(size, vocabulary_size=37_000) == expected
 
 
 D, F, N = 512, 2048, 6
@@ -40,14 +35,13 @@ ATTENTION = 4 * (D**2 + D)
 LAYER = 3 * ATTENTION + 2 * FEED_FORWARD + 5 * 2 * D  # an encoder and a decoder block
 
 
-@pytest.mark.tensorflow_only  # the sizes are the same on every backend
 @pytest.mark.parametrize(
     "change, difference, millions",
     [
         # Queries and keys of 8 heads lose 48 (or 32) columns, each with its bias.
         ({"key_dim": 16}, -ATTENTION_BLOCKS * 2 * 8 * 48 * (D + 1), -7.1),
         long({"key_dim": 32}, -ATTENTION_BLOCKS * 2 * 8 * 32 * (D + 1), -4.7),
-        ({"num_encoder_layers": 2, "num_decoder_layers": 2}, -4 * LAYER, -29.4),
+        long({"num_encoder_layers": 2, "num_decoder_layers": 2}, -4 * LAYER, -29.4),
         long({"num_encoder_layers": 8, "num_decoder_layers": 8}, 2 * LAYER, 14.7),
         long({"intermediate_dim": 1024}, -2 * N * 1024 * (2 * D + 1), -12.6),
         long({"intermediate_dim": 4096}, 2 * N * 2048 * (2 * D + 1), 25.2),
@@ -130,28 +124,20 @@ def test_attention_gain_scales_queries_keys_and_values_of_every_attention(initia
         np.testing.assert_array_equal(scaled[path], expected, err_msg=path)
 
 
-def test_embeddings_are_drawn_from_the_papers_normal_distribution(initial_weights):
+def test_embeddings_biases_and_norms_start_as_in_the_paper(initial_weights):
     tables = [w for path, w in initial_weights.items() if path.endswith("embeddings")]
     assert len(tables) == 2
     for table in tables:
         relative_deviation = table.std() * TINY_D**0.5
         assert abs(relative_deviation - 1) < 5 * (2 * table.size) ** -0.5
         assert np.abs(table).max() > 3 * TINY_D**-0.5  # a uniform distribution has no tails
-
-
-def test_initial_biases_are_0_and_norm_scales_are_1(initial_weights):
     for path, weight in initial_weights.items():
-        if path.endswith(("bias", "beta")):
-            np.testing.assert_array_equal(weight, 0)
-        if path.endswith("gamma"):
-            np.testing.assert_array_equal(weight, 1)
+        if path.endswith(("bias", "beta", "gamma")):
+            np.testing.assert_array_equal(weight, float(path.endswith("gamma")))
 
 
 def test_equal_kernels_are_drawn_independently(initial_weights):
-    kernels = [
-        w for path, w in initial_weights.items() if path.endswith(("query/kernel", "key/kernel"))
-    ]
-    for i, first in enumerate(kernels):
-        for second in kernels[:i]:
-            correlation = np.corrcoef(first.ravel(), second.ravel())[0, 1]
-            assert abs(correlation) < 5 * first.size**-0.5
+    names = "query/kernel", "key/kernel"
+    kernels = [w.ravel() for path, w in initial_weights.items() if path.endswith(names)]
+    correlations = np.corrcoef(kernels)[np.triu_indices(len(kernels), 1)]
+    assert np.abs(correlations).max() < 5 * kernels[0].size ** -0.5

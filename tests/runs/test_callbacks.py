@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
+from keras_transformer import load_model
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream, make_dataset
-from keras_transformer.models.transformer import load_model
 from keras_transformer.runs import average_run, trainer
 from tests.runs import tiny_run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from keras_transformer.models.transformer import load_model
+from keras_transformer import load_model
 from keras_transformer.runs.build import load_tokenizers
 from keras_transformer.runs.checkpoint_file import read_checkpoint, write_checkpoint
 from keras_transformer.runs.fit_scope import TrainingInterrupted

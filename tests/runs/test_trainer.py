@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.models.transformer import load_model
+from keras_transformer import load_model
 from keras_transformer.runs import build
 from keras_transformer.runs.averaging import average_run
 from keras_transformer.runs.build import make_tokenizers

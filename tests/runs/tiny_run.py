@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
+from keras_transformer import load_model
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.models.transformer import load_model
 from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe

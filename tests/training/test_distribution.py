@@ -101,28 +101,13 @@ class TwoWorkers:
         return sum(float(value) for value in values)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 6])
-@pytest.mark.parametrize("replicas", [2, 3, 4])
-def test_shards_hold_every_row_once_and_zeros(rows, replicas):
-    import tensorflow as tf
-
-    from keras_transformer.training.step_tensorflow import shard_rows
-
-    array = np.arange(1, rows * 3 + 1).reshape(rows, 3)
-    shards = shard_rows(tf.constant(array), replicas).numpy()
-    assert len(shards) == replicas
-    flat = shards.reshape(-1, 3)
-    np.testing.assert_array_equal(flat[:rows], array)
-    assert not flat[rows:].any() and len(flat) < rows + replicas
-
-
 def test_split_dataset_has_as_many_batches_and_each_row_once():
     import tensorflow as tf
 
     from keras_transformer.training.step_tensorflow import split_rows
 
     strategy = get_strategy("mirrored", DEVICES)
-    batches = [np.arange(1, n + 1)[:, None].astype("int32") for n in (4, 3, 1)]
+    batches = [np.arange(1, n + 1)[:, None].astype("int32") for n in (4, 3, 1)]  # 1: an empty shard
     dataset = tf.data.Dataset.from_generator(
         lambda: ((rows, rows) for rows in batches),
         output_signature=(tf.TensorSpec((None, 1), tf.int32),) * 2,
@@ -151,7 +136,9 @@ def new_tagger(strategy, vocabulary_size, rate=0.1):
         tokens = keras.Input((None,), dtype="int32")
         x = keras.layers.Embedding(vocabulary_size, 4)(tokens)
         model = Tagger(tokens, keras.layers.Dense(vocabulary_size)(x))
-        model.compile(keras.optimizers.SGD(rate), SmoothedCrossEntropy(ignore_class=0))
+        model.compile(
+            keras.optimizers.SGD(rate), SmoothedCrossEntropy(ignore_class=0), run_eagerly=True
+        )
     return model
 
 
@@ -169,7 +156,7 @@ def test_no_batch_of_a_generator_is_lost_on_replicas():
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("pairs", [3, 40])
 def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_path):
     """The dataset counts its epochs. With a learning rate of 0, losses identify batches."""
@@ -190,7 +177,7 @@ def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_p
             on_train_batch_end=lambda batch, logs, losses=losses: losses.append(logs["loss"])
         )
         model = new_tagger(strategy, tokenizer.vocabulary_size, rate=0.0)
-        model.fit(dataset, epochs=4, shuffle=False, verbose=0, callbacks=[recorder])
+        model.fit(dataset, epochs=3, shuffle=False, verbose=0, callbacks=[recorder])
         seen.append(losses)
     np.testing.assert_allclose(seen[0], seen[1], rtol=1e-6)
 

@@ -46,11 +46,15 @@ def test_classes_without_probability_have_no_share_of_the_smoothing(smoothing, e
     np.testing.assert_allclose(losses, -(target * log_probs).sum(-1), rtol=1e-5)
 
 
-def test_loss_without_smoothing_equals_sparse_cross_entropy_of_keras():
+@pytest.mark.parametrize("reduction", ["sum", "mean", "mean_with_sample_weight"])
+def test_loss_without_smoothing_is_that_of_keras_for_every_reduction(reduction):
     labels, logits = random_batch()
-    ours = SmoothedCrossEntropy(0.0)(labels, logits)
-    keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    np.testing.assert_allclose(to_numpy(ours), to_numpy(keras_loss(labels, logits)), rtol=1e-6)
+    options = {"ignore_class": 0, "reduction": reduction}
+    ours = SmoothedCrossEntropy(0.0, **options)
+    theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+    for weights in (None, np.random.default_rng(1).uniform(size=(B, T))):
+        expected = to_numpy(theirs(labels, logits, weights))
+        np.testing.assert_allclose(to_numpy(ours(labels, logits, weights)), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("weights", ["none", "tokens", "sentences"])
@@ -77,16 +81,11 @@ def test_loss_ignores_content_and_amount_of_padding():
     )
 
 
-def test_loss_of_padding_alone_is_zero():
+def test_loss_of_padding_alone_is_zero_and_that_of_extreme_logits_finite():
     _, logits = random_batch()
-    loss = to_numpy(SmoothedCrossEntropy(ignore_class=0)(np.zeros((B, T), "int32"), logits))
-    assert loss == 0.0
-
-
-def test_loss_is_finite_at_extreme_logits():
-    labels = np.array([[1, 2]], "int32")
-    logits = np.array([[[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4]]], "float32")
-    assert np.isfinite(to_numpy(SmoothedCrossEntropy()(labels, logits)))
+    assert to_numpy(SmoothedCrossEntropy(ignore_class=0)(np.zeros((B, T), "int32"), logits)) == 0
+    extreme = np.array([[[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4]]], "float32")
+    assert np.isfinite(to_numpy(SmoothedCrossEntropy()(np.array([[1, 2]]), extreme)))
 
 
 def test_loss_is_restored_from_its_config():

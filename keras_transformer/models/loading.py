@@ -1,0 +1,34 @@
+"""Loads models from `.keras` files."""
+
+import os
+import zipfile
+
+import keras
+
+from keras_transformer.models import transformer  # noqa: F401 - registers the classes of a file
+from keras_transformer.types import Path
+
+
+def load_model(path: Path) -> keras.Model:
+    """Loads a model that `model.save(path)` wrote, with its optimizer if it was compiled.
+
+    Args:
+        path: the `.keras` file.
+
+    Returns:
+        `Transformer`, or another Keras model that uses classes of this package.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is not a `.keras` file, or a part of it is missing or damaged.
+    """
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"There is no model at {str(path)!r}.")
+    with open(path, "rb") as file:
+        try:
+            damage = zipfile.ZipFile(file).testzip()  # the name of a damaged member, or None
+        except Exception as error:  # zipfile raises many types of exceptions for damaged archives
+            damage = str(error)
+    if damage is not None:
+        raise ValueError(f"{path} must be a complete `.keras` file. Damaged: {damage}")
+    return keras.saving.load_model(path)
