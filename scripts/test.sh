@@ -30,7 +30,7 @@ first=(tests/data tests/decoding tests/export tests/serving)
 KERAS_BACKEND=tensorflow run_tests "$@" "${first[@]}"
 KERAS_BACKEND=tensorflow run_tests "$@" "${first[@]/#/--ignore=}" tests
 # What a backend can change. Each layer trains and is saved; logits are the paper's; the loss and the
-# update are Keras's. Other code is the same on every backend.
+# update are Keras's; the search is that in plain Python. Other code is the same on every backend.
 contract=(
     tests/layers/test_contract.py "tests/models/test_paper.py::test_logits_equal_the_paper[untied]"
     tests/training/test_{token_loss,linear_cross_entropy}.py
@@ -40,8 +40,9 @@ contract=(
     tests/layers tests/models/test_{paper,decode_step,transformer,adapted,output_bias}.py
     tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py
 )
+contract+=(tests/decoding/test_{search,processors,search_model}.py)
 for backend in jax torch; do
-    echo "Layers, models and training on $backend:"
+    echo "Layers, models, training and search on $backend:"
     KERAS_BACKEND=$backend run_tests "$@" "${contract[@]}" tests/test_backends.py
 done
 echo "All passed. Not run, and why: $(grep --only-matching '^SKIPPED.*' "$log" || echo nothing)"

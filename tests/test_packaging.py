@@ -32,7 +32,7 @@ REQUIREMENTS = dict(
 SUITE = [
     *("tests/layers/test_contract.py", "tests/models/test_saving.py"),
     *("tests/training/test_callbacks.py", "tests/training/test_model_state.py"),
-    *("tests/data/test_tokenizer.py", "tests/decoding/test_beam_search.py"),
+    *("tests/data/test_tokenizer.py", "tests/decoding/test_search.py"),
     "tests/runs/test_keeper.py",
 ]
 INSTALL_PAGE = (ROOT / "docs" / "pages" / "install.md").read_text("utf-8")

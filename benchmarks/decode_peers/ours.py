@@ -10,14 +10,9 @@ import keras
 import tensorflow as tf
 
 from decode_peers import until
-from keras_transformer.decoding.compiled import CompiledSearches
+from keras_transformer.decoding.compiled import IDS, RUNTIME_SPECS, CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer, copy_model
-from keras_transformer.decoding.model_search import (
-    IDS,
-    RUNTIME_SPECS,
-    runtime_inputs,
-    search_model,
-)
+from keras_transformer.decoding.model_search import runtime_inputs, search_model
 from keras_transformer.decoding.search_settings import SearchSettings
 
 

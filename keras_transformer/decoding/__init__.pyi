@@ -3,6 +3,7 @@ from .beam import beam_search as beam_search
 from .beam import greedy_search as greedy_search
 from .hypothesis import Attention as Attention
 from .hypothesis import Hypothesis as Hypothesis
+from .model_search import search_model as search_model
 from .search import SearchResult as SearchResult
 from .search import StepOutput as StepOutput
 from .search_settings import SearchSettings as SearchSettings

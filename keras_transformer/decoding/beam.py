@@ -1,14 +1,16 @@
 """Beam search with two pools: active hypotheses, and finished ones.
 
-Runs inside the TensorFlow graph. Depends on a step function only, not on a model.
+Depends on a step function only, not on a model.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import tensorflow as tf
+import numpy as np
+from keras import ops, tree
 
 from keras_transformer.decoding.greedy import GreedySearch
+from keras_transformer.decoding.loop import first_k, pick, select
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE, best_next_tokens
 from keras_transformer.decoding.search import (
     Search,
@@ -16,21 +18,21 @@ from keras_transformer.decoding.search import (
     Sentences,
     StepFunction,
     Tokens,
-    select,
 )
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.types import Tensor
 
 
 def beam_search(
     step_fn: StepFunction,
     cache: Any,
-    max_lengths: tf.Tensor,
+    max_lengths: Tensor,
     start_token_id: int,
     end_token_id: int,
     pad_token_id: int = 0,
     *,
     n_best: int = 1,
-    target_prefix: tf.Tensor | None = None,
+    target_prefix: Tensor | None = None,
     compaction: bool = True,
     **settings: Any,
 ) -> SearchResult:
@@ -144,19 +146,19 @@ class BeamState(NamedTuple):
     """State of a beam search between two steps."""
 
     sentences: Sentences
-    last_token_ids: tf.Tensor  # int32 (B, W)
-    parents: tf.Tensor  # int32 (B, W): the previous beam slot of each active hypothesis
-    totals: tf.Tensor  # float32 (B, W): sums of the log-probs; IMPOSSIBLE in empty slots
+    last_token_ids: Tensor  # int32 (B, W)
+    parents: Tensor  # int32 (B, W): the previous beam slot of each active hypothesis
+    totals: Tensor  # float32 (B, W): sums of the log-probs; IMPOSSIBLE in empty slots
     history: Tokens  # (B, W, T), of the active hypotheses
     finished: SearchResult  # (B, R, T), best first
-    ended: tf.Tensor  # int32 (B,): the number of hypotheses that have ended
+    ended: Tensor  # int32 (B,): the number of hypotheses that have ended
 
 
 class Candidates(NamedTuple):
     """The best C = 2 W extensions of a sentence's active hypotheses, best first."""
 
-    totals: tf.Tensor  # float32 (B, C)
-    parents: tf.Tensor  # int32 (B, C): the beam slot that each one extends
+    totals: Tensor  # float32 (B, C)
+    parents: Tensor  # int32 (B, C): the beam slot that each one extends
     tokens: Tokens  # (B, C)
 
 
@@ -168,28 +170,24 @@ class BeamSearch(Search):
     def beam_size(self):
         return self.settings.beam_size
 
-    @property
-    def _ends_first(self):
-        return self.settings.stopping == "first_beams"
-
     def start(self, sentences, start_token_id):
         """One hypothesis without tokens in slot 0: active; in empty sentences, finished."""
-        batch_size, is_empty = tf.size(sentences.row), sentences.done[:, None]
-        is_first_slot, is_best = tf.range(self.beam_size) == 0, tf.range(self.n_best) == 0
+        batch_size, is_empty = ops.shape(sentences.row)[0], sentences.done[:, None]
+        is_first_slot, is_best = ops.arange(self.beam_size) == 0, ops.arange(self.n_best) == 0
         token_ids, log_probs = self.no_tokens(batch_size, self.n_best)
         return BeamState(
             sentences,
-            last_token_ids=tf.fill([batch_size, self.beam_size], start_token_id),
-            parents=tf.zeros([batch_size, self.beam_size], tf.int32),
-            totals=tf.where(~is_empty & is_first_slot, 0.0, IMPOSSIBLE),
+            last_token_ids=ops.full((batch_size, self.beam_size), start_token_id, "int32"),
+            parents=ops.zeros((batch_size, self.beam_size), "int32"),
+            totals=ops.cast(ops.where(~is_empty & is_first_slot, 0.0, IMPOSSIBLE), "float32"),
             history=self.no_tokens(batch_size, self.beam_size),
             finished=SearchResult(
                 token_ids=token_ids,
-                lengths=tf.zeros([batch_size, self.n_best], tf.int32),
-                scores=tf.where(is_empty & is_best, 0.0, IMPOSSIBLE),
+                lengths=ops.zeros((batch_size, self.n_best), "int32"),
+                scores=ops.cast(ops.where(is_empty & is_best, 0.0, IMPOSSIBLE), "float32"),
                 log_probs=log_probs,
             ),
-            ended=tf.zeros_like(sentences.row),
+            ended=ops.zeros_like(sentences.row),
         )
 
     def step(self, index, state):
@@ -202,24 +200,25 @@ class BeamSearch(Search):
         has_end = tokens.token_ids == self.end_token_id
         ends = has_end | is_last[:, None]
         # With "first_beams", only the best candidates can end.
-        number = self.beam_size if self._ends_first else 2 * self.beam_size
-        may_end = ends & (tf.range(2 * self.beam_size) < number)
-        ending = tf.where(may_end, candidates.totals, IMPOSSIBLE)
+        is_first_beams = self.settings.stopping == "first_beams"
+        number = self.beam_size if is_first_beams else 2 * self.beam_size
+        may_end = ends & (ops.arange(2 * self.beam_size) < number)
+        ending = ops.where(may_end, candidates.totals, IMPOSSIBLE)
         finished = self._add_finished(state, history, ending, length, has_end)
-        ended = state.ended + tf.math.count_nonzero(ending > IMPOSSIBLE, axis=1, dtype=tf.int32)
-        totals, slots = tf.math.top_k(tf.where(ends, IMPOSSIBLE, candidates.totals), self.beam_size)
-        if self._ends_first:
+        ended = state.ended + ops.sum(ops.cast(ending > IMPOSSIBLE, "int32"), axis=1)
+        totals, slots = first_k(ops.where(ends, IMPOSSIBLE, candidates.totals), self.beam_size)
+        if is_first_beams:
             may_stop = (ended >= self.beam_size) | (totals[:, 0] == IMPOSSIBLE)
         else:
-            last = tf.gather(finished.scores, sentences.wanted - 1, batch_dims=1)
-            may_stop = self._bound(sentences, totals, length) <= last
+            last = pick(finished.scores, sentences.wanted[:, None] - 1)
+            may_stop = (self._bound(sentences, totals, length) <= last)[:, 0]
         failed = sentences.failed | ~(is_valid | sentences.done)
         done = sentences.done | is_last | may_stop | failed
         return BeamState(
             sentences._replace(cache=output.cache, done=done, failed=failed),
             last_token_ids=select(tokens.token_ids, slots),
             parents=select(candidates.parents, slots),
-            totals=tf.where(done[:, None], IMPOSSIBLE, totals),
+            totals=ops.where(done[:, None], IMPOSSIBLE, totals),
             history=select(history, slots),
             finished=finished,
             ended=ended,
@@ -232,47 +231,51 @@ class BeamSearch(Search):
         """Returns the candidates, and whether the log-probs of a sentence are numbers `(B,)`."""
         k = min(2 * self.beam_size, logits.shape[-1])
         constraints = self.constraints(state, index)
-        log_probs, token_ids, is_valid = best_next_tokens(logits, k, constraints, self.is_compiled)
-        slots = tf.range(self.beam_size)[:, None]
+        log_probs, token_ids, is_valid = best_next_tokens(logits, k, constraints, self.is_fixed)
+        slots = ops.arange(self.beam_size)[:, None]
 
         def flat(values):  # (B, W, k) -> (B, W * k)
-            return tf.reshape(values, [-1, self.beam_size * k])
+            return ops.reshape(values, (-1, self.beam_size * k))
 
         # Sorted by tie-break rank, since `top_k` takes the first of equal values.
-        order = tf.argsort(flat(token_ids * self.beam_size + slots))
+        order = ops.argsort(flat(token_ids * self.beam_size + slots))
         totals = select(flat(state.totals[:, :, None] + log_probs), order)
-        totals, best = tf.math.top_k(totals, 2 * self.beam_size)
+        totals, best = first_k(totals, 2 * self.beam_size)
         best = select(order, best)
         tokens = Tokens(flat(token_ids), flat(log_probs))
         candidates = Candidates(totals, best // k, select(tokens, best))
-        return candidates, tf.reduce_all(is_valid, axis=1)
+        return candidates, ops.all(is_valid, axis=1)
 
     def _add_finished(self, state, history, totals, length, has_end):
         """Merges the hypotheses of this length into the finished pool; ties: the earlier."""
         finished = state.finished
         ending = SearchResult(
             token_ids=history.token_ids,
-            lengths=tf.fill(tf.shape(totals), length),
+            lengths=ops.full(ops.shape(totals), length, "int32"),
             scores=totals / self.penalty(state.sentences, length, has_end),
             log_probs=history.log_probs,
         )
-        if not self.is_compiled:
-            finished = finished.pad_to(length)
-        both = tf.nest.map_structure(
-            lambda old, new: tf.concat([old, new], axis=1), finished, ending
+        if not self.is_fixed:
+            padding = [[0, 0], [0, 0], [0, 1]]
+            finished = finished._replace(
+                token_ids=ops.pad(finished.token_ids, padding),
+                log_probs=ops.pad(finished.log_probs, padding),
+            )
+        both = tree.map_structure(
+            lambda old, new: ops.concatenate([old, new], axis=1), finished, ending
         )
-        scores, best = tf.math.top_k(both.scores, self.n_best)
+        scores, best = first_k(both.scores, self.n_best)
         chosen = select(both, best)
-        lengths = tf.where(scores > IMPOSSIBLE, chosen.lengths, 0)
+        lengths = ops.where(scores > IMPOSSIBLE, chosen.lengths, 0)
         return chosen._replace(scores=scores, lengths=lengths)
 
     def _bound(self, sentences, totals, length):
-        """The highest score `(B,)` that an active hypothesis can reach; log-probs are <= 0."""
+        """The highest score `(B, 1)` that an active hypothesis can reach; log-probs are <= 0."""
         # The penalty is monotonic in the length, so its maximum is at one of the ends: the next
         # token is the end token, or the hypothesis is cut at the maximum length.
-        largest = tf.maximum(
+        largest = ops.maximum(
             self.penalty(sentences, length + 1, True),
             self.penalty(sentences, sentences.max_lengths[:, None], False),
         )
         # Clip the penalty: without active hypotheses the total is -inf, and -inf / inf is NaN.
-        return totals[:, 0] / tf.minimum(largest[:, 0], tf.float32.max)
+        return totals[:, :1] / ops.minimum(largest, np.finfo("float32").max)

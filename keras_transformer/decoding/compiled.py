@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.decoding.loop import require_numbers
 from keras_transformer.decoding.model_search import (
-    IDS,
-    RUNTIME_SPECS,
+    RUNTIME_DTYPES,
     learned_positions,
     longest_target,
     search_model,
 )
-from keras_transformer.decoding.search import require_numbers
 from keras_transformer.decoding.search_settings import SearchSettings
+
+# Token ids `(B, T)` and `SearchSettings.runtime_values` as inputs of a graph.
+IDS = tf.TensorSpec([None, None], tf.int32)
+RUNTIME_SPECS = tuple(tf.TensorSpec([], dtype) for dtype in RUNTIME_DTYPES)
 
 MODES = ("auto", True, False)
 _MOST_LINES = {"auto": 4, True: 8, False: 0}

@@ -18,6 +18,7 @@ from keras_transformer.decoding.long_lines import (
     join_translations,
     prefixes_of_first_pieces,
 )
+from keras_transformer.decoding.loop import select
 from keras_transformer.decoding.model_search import (
     kept_hypotheses,
     learned_positions,
@@ -26,11 +27,11 @@ from keras_transformer.decoding.model_search import (
     score_model,
     search_model,
     teacher_forcing,
-    tree_of_model,
 )
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import SearchResult, penalty, select
+from keras_transformer.decoding.search import SearchResult, penalty
 from keras_transformer.decoding.search_settings import MOST_ALPHA
+from keras_transformer.decoding.search_tree import tree_of_model
 
 LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
 

@@ -9,19 +9,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-import tensorflow as tf
+import numpy as np
+from keras import ops
 
 from keras_transformer.decoding.beam import make_search
-from keras_transformer.decoding.search import SearchResult, StepOutput
+from keras_transformer.decoding.loop import BACKEND, require_numbers, run_with_weights
+from keras_transformer.decoding.search import Search, SearchResult, StepOutput, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.search_tree import SearchTree, search_with_tree
 from keras_transformer.types import Tensor
 
-# Token ids `(B, T)` and `SearchSettings.runtime_values` as inputs of a graph.
-IDS = tf.TensorSpec([None, None], tf.int32)
-RUNTIME_SPECS = tuple(
-    tf.TensorSpec([], dtype) for dtype in (tf.float32, tf.float64, tf.int32, tf.int32)
-)
+# Of `SearchSettings.runtime_values` as inputs of a graph.
+RUNTIME_DTYPES = ("float32", "float64", "int32", "int32")
 
 
 class SearchModel(Protocol):
@@ -42,58 +40,72 @@ class SearchModel(Protocol):
 
 def search_model(
     model: SearchModel,
-    encoder_token_ids: tf.Tensor,
+    encoder_token_ids: Tensor,
     settings: SearchSettings,
-    runtime_values: tuple[tf.Tensor, ...] | None = None,
+    runtime_values: tuple[Tensor, ...] | None = None,
     n_best: int = 1,
-    target_prefix: tf.Tensor | None = None,
+    target_prefix: Tensor | None = None,
     **options: Any,
 ) -> SearchResult:
-    """Finds the best translations of sentences.
+    """Finds the best translations of sentences, on any backend.
+
+    On TensorFlow in a graph or eagerly; on JAX compiled for the shape of the ids; on PyTorch step
+    by step.
 
     Args:
         model: `Transformer`, or `FrozenTransformer`.
         encoder_token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
-        settings: `SearchSettings`.
-        runtime_values: tensors of the dtypes of `RUNTIME_SPECS`, scalars or `(B,)`. Defaults to
-            those of the settings.
+        settings: `SearchSettings`. A sampler does not run on JAX.
+        runtime_values: tensors of the dtypes of `RUNTIME_DTYPES`, scalars or `(B,)`; on TensorFlow
+            only. Defaults to those of the settings.
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. Those beyond the
             maximum length are cut off. Optional.
         **options: `wanted`, `strict` and `fixed_length` of `Search`. With `fixed_length`, at least
-            `longest_target` of the shape, no shape changes, as XLA needs: the shape of the ids is
-            static, there are no processors, no sampler and no prefix, and the result is neither
-            trimmed nor checked, because XLA ignores the checks of a graph.
+            `longest_target` of the shape, XLA can compile it on TensorFlow: the shape of the ids is
+            static, there are no processors, no sampler and no prefix.
 
     Returns:
         `SearchResult`.
 
     Raises:
-        ValueError: if `n_best` exceeds the beam.
+        ValueError: if `n_best` exceeds the beam, or the model's logits are no numbers (on
+            TensorFlow an InvalidArgumentError).
+
+    Example:
+
+    >>> config = keras_transformer.TransformerConfig.tiny(50)
+    >>> settings = keras_transformer.SearchSettings(beam_size=2, max_length=4)
+    >>> model = keras_transformer.Transformer(config)
+    >>> search_model(model, np.array([[5, 6, 2], [7, 2, 0]]), settings).token_ids.shape[:2]
+    TensorShape([2, 1])
     """
+    if BACKEND != "tensorflow":
+        return _search_arrays(model, encoder_token_ids, settings, n_best, target_prefix, **options)
     given = model, encoder_token_ids, settings, runtime_values, n_best
-    search, inputs = _search_of(*given, **options)
-    if search.is_compiled:
-        return search.run_fixed(*inputs)
-    return search.run(*inputs, target_prefix, compaction=True)
+    search, inputs = search_of_model(*given, **options)
+    return search.run(*inputs, target_prefix)
 
 
-def tree_of_model(
-    model: SearchModel, encoder_token_ids: tf.Tensor, settings: SearchSettings
-) -> tuple[SearchResult, SearchTree]:
-    """As `search_model`, with the tree of the search; sentences may fail, see `Search.strict`."""
-    search, inputs = _search_of(model, encoder_token_ids, settings)
-    return search_with_tree(search, *inputs)
-
-
-def _search_of(model, encoder_token_ids, settings, runtime_values=None, n_best=1, **options):
-    """Returns the search, and its inputs: cache, maximum lengths and start token."""
-    config, length = model.config, options.get("fixed_length")
+def search_of_model(
+    model: SearchModel,
+    encoder_token_ids: Tensor,
+    settings: SearchSettings,
+    runtime_values: tuple[Tensor, ...] | None = None,
+    n_best: int = 1,
+    **options: Any,
+) -> tuple[Search, tuple[Any, Tensor, int]]:
+    """Returns a search in a graph of TensorFlow, and its inputs, see `_make_search`."""
     alpha, *limits = runtime_values or runtime_inputs(settings)
-    is_token = encoder_token_ids != config.pad_token_id
-    lengths = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)
-    fixed = {} if length is None else {"max_length": length, "beam_size": settings.beam_size}
-    cache = model.init_cache(encoder_token_ids, **fixed)
+    lengths = ops.count_nonzero(encoder_token_ids != model.config.pad_token_id, axis=1)
+    longest = max_lengths(model.config, lengths - 1, limits)
+    return _make_search(model, encoder_token_ids, longest, settings, n_best, alpha=alpha, **options)
+
+
+def _make_search(model, encoder_token_ids, longest, settings, n_best, fixed_length=None, **options):
+    """Returns a search, and its inputs: cache, maximum lengths and start token."""
+    config, beam_size = model.config, settings.beam_size
+    fixed = {} if fixed_length is None else {"max_length": fixed_length, "beam_size": beam_size}
     suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
     settings = replace(settings, suppressed_tokens=sorted(suppressed))
 
@@ -107,10 +119,33 @@ def _search_of(model, encoder_token_ids, settings, runtime_values=None, n_best=1
         step_fn=step,
         end_token_id=config.end_token_id,
         pad_token_id=config.pad_token_id,
-        alpha=alpha,
+        fixed_length=fixed_length,
         **options,
     )
-    return search, (cache, max_lengths(config, lengths - 1, limits), config.start_token_id)
+    return search, (model.init_cache(encoder_token_ids, **fixed), longest, config.start_token_id)
+
+
+def _search_arrays(model, encoder_token_ids, settings, n_best, target_prefix, strict=True):
+    """`search_model` on JAX or PyTorch, where shapes and lengths are known before the search."""
+    if BACKEND == "jax" and settings.sampler is not None:
+        raise ValueError("On JAX, `sampler` must be None: its random state is outside the program")
+    ids, config = ops.convert_to_numpy(encoder_token_ids), model.config
+    lengths = np.count_nonzero(ids != config.pad_token_id, axis=1).tolist()
+    longest = [longest_target(n, settings, config) if n > 1 else 0 for n in lengths]
+    length = longest_target(ids.shape[1], settings, config)
+    inputs = [
+        None if x is None else ops.convert_to_tensor(x, "int32")
+        for x in (target_prefix, ids, longest)
+    ]
+    static = settings.graph_settings, n_best, length if BACKEND == "jax" else None
+    result = run_with_weights(_run, model, static, penalties_up_to(length, settings), *inputs)
+    return (require_numbers(result) if strict else result).trim(config.pad_token_id)
+
+
+def _run(model, settings, n_best, fixed_length, penalties, target_prefix, ids, longest):
+    options = {"fixed_length": fixed_length, "penalties": penalties, "strict": False}
+    search, inputs = _make_search(model, ids, longest, settings, n_best, **options)
+    return search.run(*inputs, target_prefix)
 
 
 def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
@@ -120,15 +155,16 @@ def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
     """
     if not settings.distinct_texts:
         return n_best
-    if tf.is_tensor(n_best):
-        return tf.where(n_best == 1, 1, settings.max_hypotheses)
-    return 1 if n_best == 1 else settings.max_hypotheses
+    most = settings.max_hypotheses
+    if isinstance(n_best, int):
+        return 1 if n_best == 1 else most
+    return ops.where(n_best == 1, 1, most)
 
 
-def runtime_inputs(settings: SearchSettings) -> tuple[tf.Tensor, ...]:
-    """Returns the settings' `runtime_values` as scalar tensors of `RUNTIME_SPECS`."""
-    pairs = zip(settings.runtime_values, RUNTIME_SPECS, strict=True)
-    return tuple(tf.constant(value, spec.dtype) for value, spec in pairs)
+def runtime_inputs(settings: SearchSettings) -> tuple[Tensor, ...]:
+    """Returns the settings' `runtime_values` as scalar tensors of `RUNTIME_DTYPES`."""
+    pairs = zip(settings.runtime_values, RUNTIME_DTYPES, strict=True)
+    return tuple(ops.convert_to_tensor(*pair) for pair in pairs)
 
 
 def score_model(model, encoder_token_ids, target_token_ids):
@@ -144,14 +180,14 @@ def score_model(model, encoder_token_ids, target_token_ids):
     """
     config = model.config
     logits = model(teacher_forcing(config, encoder_token_ids, target_token_ids))
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target_token_ids, logits)
-    return tf.where(target_token_ids == config.pad_token_id, 0.0, -losses)
+    losses = ops.sparse_categorical_crossentropy(target_token_ids, logits, from_logits=True)
+    return ops.where(target_token_ids == config.pad_token_id, 0.0, -losses)
 
 
 def teacher_forcing(config, encoder_token_ids, target_token_ids):
     """Returns inputs of a model; the decoder gets the start token, then all tokens but the last."""
-    start = tf.fill([tf.shape(target_token_ids)[0], 1], config.start_token_id)
-    given = tf.concat([start, target_token_ids], axis=1)[:, :-1]
+    start = ops.full_like(target_token_ids[:, :1], config.start_token_id)
+    given = ops.concatenate([start, target_token_ids[:, :-1]], axis=1)
     return {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": given}
 
 
@@ -167,8 +203,8 @@ def learned_positions(config: Any) -> int | None:
     return config.max_sequence_length if config.positions == "learned" else None
 
 
-def max_lengths(config: Any, lengths: tf.Tensor, limits: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the maximum number of tokens of translations, end token and prefix included.
+def max_lengths(config: Any, lengths: Tensor, limits: Sequence[Tensor]) -> Tensor:
+    """As `longest_target`, in a graph: maximum tokens, end token and prefix included.
 
     Args:
         config: as in `SearchModel`.
@@ -180,10 +216,10 @@ def max_lengths(config: Any, lengths: tf.Tensor, limits: Sequence[tf.Tensor]) ->
     """
     length_ratio, extra_length, max_length = limits
     # float64 rounds as Python does. `max_length` is in the range of int32.
-    longest = tf.floor(length_ratio * tf.cast(lengths, tf.float64))
-    longest = longest + tf.cast(extra_length, tf.float64)
-    longest = tf.minimum(longest, tf.cast(max_length, tf.float64))
-    longest = tf.maximum(tf.cast(longest, tf.int32), 1)
+    longest = ops.floor(length_ratio * ops.cast(lengths, "float64"))
+    longest = longest + ops.cast(extra_length, "float64")
+    longest = ops.minimum(longest, ops.cast(max_length, "float64"))
+    longest = ops.maximum(ops.cast(longest, "int32"), 1)
     if learned_positions(config) is not None:
-        longest = tf.minimum(longest, config.max_sequence_length)
-    return tf.where(lengths > 0, longest, 0)
+        longest = ops.minimum(longest, config.max_sequence_length)
+    return ops.where(lengths > 0, longest, 0)

@@ -1,17 +1,20 @@
 """Processors: constraints on the next token of a search.
 
 A processor is a callable `(log_probs, token_ids, index) -> log_probs`: float32 `(B, W, V)` of the
-next token, int32 `(B, W, T)` tokens so far without the start token, and T. It must return values of
-at most 0, because a search stops early where no better hypothesis can follow. A token with -inf
-cannot be chosen. The others are not renormalised, so scores stay the model's own; a processor that
-lowers a token without forbidding it, as `repetition_penalty` does, changes the scores.
+next token, and int32 `(B, W, T)` tokens without the start token, of which the first `index` are
+those so far (there are no others, except on JAX). It must return values of at most 0, because a
+search stops early where no better hypothesis can follow. A token with -inf cannot be chosen. The
+others are not renormalised, so scores stay the model's own; a processor that lowers a token
+without forbidding it, as `repetition_penalty` does, changes the scores.
 """
 
 from collections.abc import Iterable
 
-import tensorflow as tf
+import numpy as np
+from keras import ops
 
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE, Processor
+from keras_transformer.types import Tensor
 
 
 def min_length(length: int, end_token_id: int) -> Processor:
@@ -30,13 +33,13 @@ def min_length(length: int, end_token_id: int) -> Processor:
     """
 
     def process(log_probs, token_ids, index):
-        is_end = tf.range(tf.shape(log_probs)[-1]) == end_token_id
-        return tf.where(is_end & (index < length), IMPOSSIBLE, log_probs)
+        is_end = ops.arange(log_probs.shape[-1]) == end_token_id
+        return ops.where(is_end & (index < length), IMPOSSIBLE, log_probs)
 
     return process
 
 
-def force_end(max_length: int | tf.Tensor, end_token_id: int) -> Processor:
+def force_end(max_length: int | Tensor, end_token_id: int) -> Processor:
     """Forces the end token as token number `max_length`, with log-prob 0, as Marian's models have.
 
     Without it, a translation that reaches its maximum length has no end token.
@@ -55,9 +58,9 @@ def force_end(max_length: int | tf.Tensor, end_token_id: int) -> Processor:
     """
 
     def process(log_probs, token_ids, index):
-        is_end = tf.range(tf.shape(log_probs)[-1]) == end_token_id
-        forced = tf.where(is_end, 0.0, IMPOSSIBLE)
-        return tf.where(index + 1 >= max_length, forced + tf.zeros_like(log_probs), log_probs)
+        is_end = ops.arange(log_probs.shape[-1]) == end_token_id
+        forced = ops.where(is_end, 0.0, IMPOSSIBLE)
+        return ops.where(index + 1 >= max_length, forced, log_probs)
 
     return process
 
@@ -74,11 +77,11 @@ def suppress_tokens(token_ids: Iterable[int]) -> Processor:
     >>> suppress_tokens([3])(tf.zeros([1, 1, 4]), tf.zeros([1, 1, 0], tf.int32), 0).numpy()
     array([[[  0.,   0.,   0., -inf]]], dtype=float32)
     """
-    suppressed = tuple(token_ids)
+    suppressed = np.array([*token_ids], "int32")
 
     def process(log_probs, token_ids, index):
-        ids = tf.range(tf.shape(log_probs)[-1])[:, None]
-        return tf.where(tf.reduce_any(ids == suppressed, axis=1), IMPOSSIBLE, log_probs)
+        is_suppressed = np.isin(np.arange(log_probs.shape[-1]), suppressed)
+        return ops.where(is_suppressed, IMPOSSIBLE, log_probs)
 
     return process
 
@@ -106,7 +109,8 @@ def repetition_penalty(penalty: float) -> Processor:
         raise ValueError(f"`penalty` must be at least 1. Received: {penalty=}")
 
     def process(log_probs, token_ids, index):
-        return tf.where(_occurs_in(token_ids, log_probs), log_probs * penalty, log_probs)
+        ids = ops.where(ops.arange(ops.shape(token_ids)[2]) < index, token_ids, -1)
+        return ops.where(_occurs_in(ids, log_probs), log_probs * penalty, log_probs)
 
     return process
 
@@ -134,24 +138,26 @@ def no_repeat_ngram_size(size: int) -> Processor:
         raise ValueError(f"`size` must be at least 1. Received: {size=}")
 
     def process(log_probs, token_ids, index):
-        count = tf.maximum(tf.shape(token_ids)[2] - size + 1, 0)
-        # Where the last `size - 1` tokens occurred before: (B, W, count)
-        is_repeated = tf.fill(tf.shape(token_ids[:, :, :count]), True)
-        for offset in range(size - 1):
-            latest = token_ids[:, :, index - size + 1 + offset :][:, :, :1]
-            is_repeated &= token_ids[:, :, offset : offset + count] == latest
-        followers = tf.where(is_repeated, token_ids[:, :, size - 1 :], -1)
-        return tf.where(_occurs_in(followers, log_probs), IMPOSSIBLE, log_probs)
+        positions = ops.arange(ops.shape(token_ids)[2])
+        # Tokens whose `size - 1` predecessors are the last tokens: (B, W, T)
+        follows = (positions >= size - 1) & (positions < index) & (token_ids >= 0)
+        for distance in range(1, size):
+            is_latest = positions == index - distance
+            latest = ops.sum(ops.where(is_latest, token_ids, 0), axis=2, keepdims=True)
+            before = ops.pad(token_ids, [[0, 0], [0, 0], [distance, 0]])[:, :, :-distance]
+            follows &= before == latest
+        repeated = ops.where(follows, token_ids, -1)
+        return ops.where(_occurs_in(repeated, log_probs), IMPOSSIBLE, log_probs)
 
     return process
 
 
 def _occurs_in(token_ids, log_probs):
     """Which tokens of the vocabulary occur in ids `(B, W, T)`, -1 for none: bool `(B, W, V)`."""
-    shape = tf.shape(log_probs)
-    length = tf.shape(token_ids)[2]
+    batch, slots, length = ops.shape(token_ids)
+    shape = (batch * slots, log_probs.shape[-1] + 1)
     # (B, W, T) -> (B * W, T, 2): row and token + 1, so that column 0 counts the -1.
-    rows = tf.repeat(tf.range(shape[0] * shape[1])[:, None], length, axis=1)
-    places = tf.stack([rows, tf.reshape(token_ids, tf.shape(rows)) + 1], axis=-1)
-    counts = tf.scatter_nd(places, tf.ones_like(rows), [shape[0] * shape[1], shape[2] + 1])
-    return tf.reshape(counts[:, 1:] > 0, shape)
+    rows = ops.broadcast_to(ops.arange(batch * slots)[:, None], (batch * slots, length))
+    places = ops.stack([rows, ops.reshape(token_ids, (batch * slots, length)) + 1], axis=-1)
+    counts = ops.scatter(places, ops.ones_like(rows), shape)
+    return ops.reshape(counts[:, 1:] > 0, (batch, slots, shape[1] - 1))

@@ -1,21 +1,21 @@
-"""Step function, length penalty, state of the sentences and the loop that all searches share.
+"""Step function, length penalty and state of the sentences, which all searches share.
 
 Depends on a step function only, not on a model. Letters: B batch, W beam slots, R hypotheses
 returned (`n_best`), P prefix length, T target length, V vocabulary.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-import tensorflow as tf
+import numpy as np
+from keras import ops, tree
 
-from keras_transformer.decoding.next_tokens import NOT_FINITE, Constraints, make_constraint
+from keras_transformer.decoding.loop import BACKEND, require_numbers, run_loop
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE, Constraints
 from keras_transformer.decoding.processors import force_end, suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
-
-# Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
-_COMPACTION_DIVISOR = 10
+from keras_transformer.types import Tensor
 
 
 class StepOutput(NamedTuple):
@@ -32,11 +32,11 @@ class StepOutput(NamedTuple):
             tensor has the sentences on its first axis; the other axes may change their length.
     """
 
-    logits: tf.Tensor
+    logits: Tensor
     cache: Any
 
 
-StepFunction: TypeAlias = Callable[[tf.Tensor, tf.Tensor, Any, tf.Tensor], StepOutput]
+StepFunction: TypeAlias = Callable[[Tensor, Tensor, Any, Any], StepOutput]
 
 
 class SearchResult(NamedTuple):
@@ -52,49 +52,42 @@ class SearchResult(NamedTuple):
         log_probs: float32 tensor `(B, R, T)`, of each token; 0 at padding.
     """
 
-    token_ids: tf.Tensor
-    lengths: tf.Tensor
-    scores: tf.Tensor
-    log_probs: tf.Tensor
-
-    def pad_to(self, length: tf.Tensor) -> "SearchResult":
-        """Returns the result with tokens and log-probs padded to `length` by zeros."""
-        padding = [[0, 0], [0, 0], [0, length - tf.shape(self.token_ids)[2]]]
-        return self._replace(
-            token_ids=tf.pad(self.token_ids, padding), log_probs=tf.pad(self.log_probs, padding)
-        )
+    token_ids: Tensor
+    lengths: Tensor
+    scores: Tensor
+    log_probs: Tensor
 
     def trim(self, pad_token_id: int) -> "SearchResult":
         """Returns the result as long as its longest hypothesis, and padded."""
-        longest = tf.maximum(tf.reduce_max(self.lengths), 0)
-        is_token = tf.sequence_mask(self.lengths, longest)
+        longest = ops.max(self.lengths, initial=0)
+        is_token = ops.arange(longest) < self.lengths[:, :, None]
         return self._replace(
-            token_ids=tf.where(is_token, self.token_ids[:, :, :longest], pad_token_id),
-            log_probs=tf.where(is_token, self.log_probs[:, :, :longest], 0.0),
+            token_ids=ops.where(is_token, self.token_ids[:, :, :longest], pad_token_id),
+            log_probs=ops.where(is_token, self.log_probs[:, :, :longest], 0.0),
         )
 
 
 class Tokens(NamedTuple):
     """Tokens and their log-probs: `(B, W)` one per hypothesis, or `(B, W, T)` all so far."""
 
-    token_ids: tf.Tensor  # int32
-    log_probs: tf.Tensor  # float32
+    token_ids: Tensor  # int32
+    log_probs: Tensor  # float32
 
 
 class Sentences(NamedTuple):
     """The sentences that are still in the batch."""
 
-    row: tf.Tensor  # int32 (B,): the row of each sentence in the results
-    done: tf.Tensor  # bool (B,)
-    failed: tf.Tensor  # bool (B,): the model gave no numbers for a step, see `best_next_tokens`
-    max_lengths: tf.Tensor  # int32 (B,)
-    alphas: tf.Tensor  # float32 (B,)
-    wanted: tf.Tensor  # int32 (B,): the sentence is done when this many hypotheses are final
-    target_prefix: tf.Tensor  # int32 (B, P), padded; P = 0 without a prefix
+    row: Tensor  # int32 (B,): the row of each sentence in the results
+    done: Tensor  # bool (B,)
+    failed: Tensor  # bool (B,): the model gave no numbers for a step, see `best_next_tokens`
+    max_lengths: Tensor  # int32 (B,)
+    alphas: Tensor  # float32 (B,)
+    wanted: Tensor  # int32 (B,): the sentence is done when this many hypotheses are final
+    target_prefix: Tensor  # int32 (B, P), padded; P = 0 without a prefix
     cache: Any  # nest of tensors (B, ...)
 
 
-def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None) -> tf.Tensor:
+def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None) -> Tensor:
     """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
@@ -109,25 +102,27 @@ def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
-    alpha = settings.alpha if alpha is None else alpha
-    if not settings.count_end_token:
-        lengths = tf.maximum(lengths - tf.cast(ends, tf.int32), 1)
+    alpha = ops.cast(settings.alpha if alpha is None else alpha, "float64")
     # In float64: a power in float32 depends, in its last bit, on the place in the batch.
-    lengths, alpha = tf.cast(lengths, tf.float64), tf.cast(alpha, tf.float64)
-    base = {"gnmt": (5.0 + lengths) / 6.0, "mean": lengths, None: tf.ones_like(lengths)}
-    return tf.cast(base[settings.length_penalty] ** alpha, tf.float32)
+    counted = ops.cast(_counted(lengths, ends, settings), "float64")
+    return ops.cast(_BASES[settings.length_penalty](counted) ** alpha, "float32")
 
 
-def require_numbers(result: SearchResult) -> SearchResult:
-    """Raises an `InvalidArgumentError` in the graph if the score of a sentence is NaN."""
-    is_right = ~tf.reduce_any(tf.math.is_nan(result.scores))
-    with tf.control_dependencies([tf.debugging.Assert(is_right, [NOT_FINITE])]):
-        return tf.nest.map_structure(tf.identity, result)
+def penalties_up_to(longest: int, settings: SearchSettings) -> Tensor:
+    """Returns the penalties of 0 to `longest + 1` counted tokens: JAX has no float64."""
+    counted = np.maximum(np.arange(longest + 2.0), 1.0)
+    table = _BASES[settings.length_penalty](counted) ** np.float64(np.float32(settings.alpha))
+    return ops.convert_to_tensor(np.minimum(table, np.finfo("float32").max), "float32")
 
 
-def select(nest: Any, slots: tf.Tensor) -> Any:
-    """Gathers along axis 1, the hypotheses, in every tensor; `slots` `(B, ...)` are indices."""
-    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, slots, batch_dims=1), nest)
+_BASES = {"gnmt": lambda n: (5.0 + n) / 6.0, "mean": lambda n: n, None: lambda n: 0.0 * n + 1.0}
+
+
+def _counted(lengths, ends, settings):
+    """Returns how many tokens the penalty counts."""
+    if settings.count_end_token:
+        return lengths
+    return ops.maximum(lengths - ops.cast(ends, "int32"), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,15 +141,18 @@ class Search:
         step_fn, end_token_id, pad_token_id: as in `beam_search`.
         settings: `SearchSettings`.
         n_best: int. Hypotheses that are kept of each sentence. Defaults to `1`.
-        alpha: float32 tensor, a scalar or `(B,)`: that of each sentence. Defaults to that of the
-            settings.
+        alpha: float32 tensor, a scalar or `(B,)`: that of each sentence; on TensorFlow only.
+            Defaults to that of the settings.
         wanted: int32 tensor `(B,)`, at most `n_best`: the search of a sentence may stop when this
             many are final; the others are those found so far. Defaults to `n_best`.
-        strict: bool. Whether an `InvalidArgumentError` is raised in the graph if the model's logits
-            are no numbers; otherwise, such a sentence has the score NaN. Defaults to `True`.
+        strict: bool. Whether an error is raised if the model's logits are no numbers; otherwise,
+            such a sentence has the score NaN. Defaults to `True`.
         fixed_length: int. The tensors have room for this number of tokens from the start, so that
             their shapes do not change, as XLA needs. The cache must be such a one, and every
-            sentence's maximum length at most this. Defaults to `None`: they grow.
+            sentence's maximum length at most this. The result is neither checked nor trimmed.
+            Defaults to `None`: they grow.
+        penalties: float32 tensor of `penalties_up_to` the greatest maximum length. Not on
+            TensorFlow. Defaults to those of the settings.
     """
 
     step_fn: StepFunction
@@ -162,154 +160,108 @@ class Search:
     pad_token_id: int
     settings: SearchSettings
     n_best: int = 1
-    alpha: tf.Tensor | None = None
-    wanted: tf.Tensor | None = None
+    alpha: Tensor | None = None
+    wanted: Tensor | None = None
     strict: bool = True
     fixed_length: int | None = None
+    penalties: Tensor | None = None
 
-    def run(self, cache, max_lengths, start_token_id, target_prefix, compaction):
+    def run(self, cache, max_lengths, start_token_id, target_prefix=None, compaction=True):
         """Returns the `SearchResult`. The arguments are those of `beam_search`."""
+        if BACKEND != "tensorflow" and self.penalties is None:
+            longest = self.fixed_length or int(ops.max(max_lengths, initial=0))
+            self = replace(self, penalties=penalties_up_to(longest, self.settings))
         state = self.first_state(cache, max_lengths, start_token_id, target_prefix)
-        result = search_loop(self, state, compaction)
-        if self.strict:
-            result = require_numbers(result)
-        return result.trim(self.pad_token_id)
+        result = run_loop(self, state, compaction)
+        return result if self.is_fixed else self.finish(result)
 
-    def run_fixed(self, cache, max_lengths, start_token_id):
-        """As `run`, with fixed shapes: returns the result before `trim`."""
-        _, state = tf.while_loop(
-            lambda index, state: ~tf.reduce_all(state.sentences.done),
-            lambda index, state: (index + 1, self.step(index, state)),
-            (tf.constant(0), self.first_state(cache, max_lengths, start_token_id)),
-        )
-        return self.final(state)
+    def finish(self, result):
+        """Returns a result, checked and trimmed."""
+        return (require_numbers(result) if self.strict else result).trim(self.pad_token_id)
 
     def final(self, state):
         """Returns the result; the score of sentences without numbers is NaN, their length 0."""
         result, failed = self.result(state), state.sentences.failed[:, None]
         return result._replace(
-            lengths=tf.where(failed, 0, result.lengths),
-            scores=tf.where(failed, float("nan"), result.scores),
+            lengths=ops.where(failed, 0, result.lengths),
+            scores=ops.where(failed, float("nan"), result.scores),
         )
 
     def no_tokens(self, batch_size, slots):
         """Returns an empty history `(B, slots, T)`."""
-        shape = [batch_size, slots, self.fixed_length or 0]
-        return Tokens(tf.zeros(shape, tf.int32), tf.zeros(shape))
+        shape = (batch_size, slots, self.fixed_length or 0)
+        return Tokens(ops.zeros(shape, "int32"), ops.zeros(shape, "float32"))
 
     def extend(self, history, tokens, index):
         """Returns a history of `index` tokens with the next ones, `(B, W)`."""
-        is_next = tf.range(self.fixed_length or 0) == index
+        is_next = ops.arange(self.fixed_length or 0) == index
 
         def extended(past, last):
-            if self.is_compiled:
-                return tf.where(is_next, last[:, :, None], past)
-            return tf.concat([past, last[:, :, None]], axis=2)
+            if self.is_fixed:
+                return ops.where(is_next, last[:, :, None], past)
+            return ops.concatenate([past, last[:, :, None]], axis=2)
 
-        return tf.nest.map_structure(extended, history, tokens)
+        return tree.map_structure(extended, history, tokens)
 
     def first_state(self, cache, max_lengths, start_token_id, target_prefix=None):
         """Returns the state before the first step. The arguments are those of `beam_search`."""
-        batch_size = tf.size(max_lengths)
-        alpha = self.settings.alpha if self.alpha is None else self.alpha
-        wanted = self.n_best if self.wanted is None else self.wanted
+        batch_size = ops.shape(max_lengths)[0]
+
+        def each(value, dtype):
+            return ops.broadcast_to(ops.cast(value, dtype), (batch_size,))
+
         if target_prefix is None:
-            target_prefix = tf.zeros([batch_size, 0], tf.int32)
+            target_prefix = ops.zeros((batch_size, 0), "int32")
+        target_prefix = ops.convert_to_tensor(target_prefix, "int32")
         sentences = Sentences(
-            row=tf.range(batch_size),
+            row=ops.arange(batch_size),
             done=max_lengths <= 0,
-            failed=tf.zeros([batch_size], tf.bool),
+            failed=ops.zeros((batch_size,), "bool"),
             max_lengths=max_lengths,
-            alphas=tf.broadcast_to(tf.cast(alpha, tf.float32), [batch_size]),
-            wanted=tf.broadcast_to(wanted, [batch_size]),
+            alphas=each(self.settings.alpha if self.alpha is None else self.alpha, "float32"),
+            wanted=each(self.n_best if self.wanted is None else self.wanted, "int32"),
             target_prefix=target_prefix,
             cache=cache,
         )
         return self.start(sentences, start_token_id)
 
     def penalty(self, sentences, lengths, has_end):
-        """Returns the length penalty `(B, W)`; `lengths` and `has_end` broadcast to it."""
-        return penalty(lengths, has_end, self.settings, sentences.alphas[:, None])
+        """Returns the length penalty; `lengths` and `has_end` broadcast to `(B, W)`."""
+        if self.penalties is None:
+            return penalty(lengths, has_end, self.settings, sentences.alphas[:, None])
+        return self.penalties[_counted(lengths, has_end, self.settings)]
 
     @property
-    def is_compiled(self):
-        """Whether XLA compiles the search."""
+    def is_fixed(self):
+        """Whether no shape changes."""
         return self.fixed_length is not None
 
     def constraints(self, state, index):
         """Returns the constraints on the next token, for `best_next_tokens`."""
         sentences, prefix = state.sentences, state.sentences.target_prefix
-        processors, is_active = [*self.settings.processors], bool(self.settings.processors)
-        suppressed = self.settings.suppressed_tokens
+        processors, suppressed = [*self.settings.processors], self.settings.suppressed_tokens
+        is_active, has_prefix = bool(processors), prefix.shape[1] != 0
         if suppressed:
             processors.append(suppress_tokens(suppressed))
         if self.settings.force_end:
             limits = sentences.max_lengths
             processors.append(force_end(limits[:, None, None], self.end_token_id))
-            is_active |= tf.reduce_any((index + 1 >= limits) & ~sentences.done)
-        if prefix.shape[1] != 0:
-            is_active |= index < tf.shape(prefix)[1]
-        token_ids = state.history.token_ids
-        constraint = make_constraint(processors, token_ids, index, prefix, self.pad_token_id)
-        return Constraints(constraint, suppressed, is_active)
+            is_active |= ops.any((index + 1 >= limits) & ~sentences.done)
+        if has_prefix:
+            is_active |= index < ops.shape(prefix)[1]
 
+        def apply(given):
+            log_probs = given
+            for processor in processors:
+                log_probs = processor(log_probs, state.history.token_ids, index)
+            return self._force(prefix, index, given, log_probs) if has_prefix else log_probs
 
-def search_loop(search, state, compaction):
-    """Steps until all sentences are done, and removes finished sentences from the batch.
+        return Constraints(apply, suppressed, is_active)
 
-    Args:
-        search: `Search`.
-        state: its state before the first step.
-        compaction: bool. `False`: finished sentences stay in the batch. The result is the same.
-
-    Returns:
-        `SearchResult`, not trimmed.
-    """
-    results = tf.nest.map_structure(tf.zeros_like, search.final(state))
-
-    def few_are_done(index, state):
-        done = tf.math.count_nonzero(state.sentences.done, dtype=tf.int32)
-        return done * (_COMPACTION_DIVISOR if compaction else 1) < tf.size(state.sentences.done)
-
-    def advance(index, state):
-        return index + 1, search.step(index, state)
-
-    def run_and_compact(index, state, results):
-        shapes = tf.TensorShape([]), loop_shapes(state)
-        index, state = tf.while_loop(few_are_done, advance, (index, state), shape_invariants=shapes)
-        is_done = state.sentences.done
-        done, others = tf.where(is_done)[:, 0], tf.where(~is_done)[:, 0]
-        rows = tf.gather(state.sentences.row, done)[:, None]
-        length = tf.maximum(index, 1)  # `tensor_scatter_nd_update` rejects outputs of size 0
-        finished = tf.nest.map_structure(lambda leaf: tf.gather(leaf, done), search.final(state))
-        results = tf.nest.map_structure(
-            lambda to, new: tf.tensor_scatter_nd_update(to, rows, new),
-            results.pad_to(length),
-            finished.pad_to(length),
-        )
-        return index, tf.nest.map_structure(lambda leaf: tf.gather(leaf, others), state), results
-
-    start = (tf.constant(0), state, results)
-    result_shapes = tf.nest.map_structure(_any_length, results)
-    _, _, results = tf.while_loop(
-        lambda index, state, results: tf.size(state.sentences.done) > 0,
-        run_and_compact,
-        start,
-        shape_invariants=(tf.TensorShape([]), loop_shapes(state), result_shapes),
-    )
-    return results
-
-
-def loop_shapes(state):
-    """Shapes that hold in every iteration: sentences leave, histories and caches grow."""
-    shapes = tf.nest.map_structure(_static_slots, state)
-    cache = tf.nest.map_structure(_any_length, state.sentences.cache)
-    return shapes._replace(sentences=shapes.sentences._replace(cache=cache))
-
-
-def _static_slots(tensor):
-    return tf.TensorShape([None, *tensor.shape[1:2], *[None] * (tensor.shape.rank - 2)])
-
-
-def _any_length(tensor):
-    return tf.TensorShape([None] * tensor.shape.rank)
+    def _force(self, prefix, index, given, log_probs):
+        """Within the prefix, forbids all tokens but its next one, whatever processors did to it."""
+        prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=self.pad_token_id)
+        token = prefix[:, ops.minimum(index, ops.shape(prefix)[1] - 1)][:, None, None]
+        is_token = ops.arange(log_probs.shape[-1]) == token
+        forced = ops.where(is_token, given, IMPOSSIBLE)
+        return ops.where(token == self.pad_token_id, log_probs, forced)

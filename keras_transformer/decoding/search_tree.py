@@ -3,12 +3,15 @@
 Letters: B batch, T steps, W beam slots.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.decoding.loop import loop_shapes
+from keras_transformer.decoding.model_search import SearchModel, search_of_model
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import Search, SearchResult, loop_shapes
+from keras_transformer.decoding.search import SearchResult
+from keras_transformer.decoding.search_settings import SearchSettings
 
 
 class SearchTree(NamedTuple):
@@ -50,15 +53,13 @@ class SearchTree(NamedTuple):
         return tf.transpose(tf.scan(extend, steps, start)[:-1], [1, 0, 2])
 
 
-def search_with_tree(
-    search: Search, cache: Any, max_lengths: tf.Tensor, start_token_id: int
+def tree_of_model(
+    model: SearchModel, encoder_token_ids: tf.Tensor, settings: SearchSettings
 ) -> tuple[SearchResult, SearchTree]:
-    """Runs a search without compaction and records it.
-
-    Args:
-        search: `BeamSearch` or `GreedySearch`.
-        cache, max_lengths, start_token_id: as in `greedy_search`.
-    """
+    """As `search_model`, with the tree of the search; sentences may fail, see `Search.strict`."""
+    search, (cache, max_lengths, start_token_id) = search_of_model(
+        model, encoder_token_ids, settings
+    )
     state = search.first_state(cache, max_lengths, start_token_id)
     shape = [tf.size(max_lengths), 0, state.totals.shape[1]]
     tree = SearchTree(tf.zeros(shape, tf.int32), tf.zeros(shape, tf.int32), tf.zeros(shape))

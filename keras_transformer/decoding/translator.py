@@ -25,15 +25,13 @@ from keras_transformer.decoding.batches import (
     batch_rows,
     map_rows,
 )
-from keras_transformer.decoding.compiled import CompiledSearches
+from keras_transformer.decoding.compiled import IDS, RUNTIME_SPECS, CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer, copy_model, require_tensorflow
 from keras_transformer.decoding.graph_translator import GraphTranslator
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
 from keras_transformer.decoding.lines import require_at_most, token_ids_of
 from keras_transformer.decoding.long_lines import join_translations, warn_of_long_lines
 from keras_transformer.decoding.model_search import (
-    IDS,
-    RUNTIME_SPECS,
     SearchModel,
     kept_hypotheses,
     learned_positions,

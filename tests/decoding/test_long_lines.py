@@ -74,7 +74,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("normalization", ["nfkc", "identity"])
-@pytest.mark.parametrize("most", [1, 4, 30, 1000])
+@pytest.mark.parametrize("most", [1, 4, 30])
 def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
     text = [*TEXTS[1:3], "spam and eggs and spam"] * 5
     options = {"normalization": normalization, "model_type": "bpe"}
@@ -203,16 +203,12 @@ def test_default_bound_is_that_of_the_training_data(translator, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"max_source_tokens": 1}, "max_source_tokens=1"),
-        ({"max_source_tokens": 9.5}, "max_source_tokens=9.5"),
-        ({"on_too_long": "cut"}, "on_too_long='cut'"),
-    ],
+    "setting", [{"max_source_tokens": 1}, {"max_source_tokens": 9.5}, {"on_too_long": "cut"}]
 )
-def test_invalid_settings_of_long_lines_are_named(translator, settings, message):
-    with pytest.raises(ValueError, match=message):
-        translator("one", **settings)
+def test_invalid_settings_of_long_lines_are_named(translator, setting):
+    ((name, value),) = setting.items()
+    with pytest.raises(ValueError, match=f"{name}={value!r}"):
+        translator("one", **setting)
 
 
 # === Memory ===

@@ -1,0 +1,177 @@
+"""How each backend runs the loop of a search, and the operations that backends do differently.
+
+The rules of the search are in `search.py`, `greedy.py` and `beam.py`, on every backend the same.
+"""
+
+import weakref
+from typing import Any
+
+import keras
+from keras import ops, tree
+
+BACKEND = keras.config.backend()
+if BACKEND == "tensorflow":
+    import tensorflow as tf
+
+NOT_FINITE = (
+    "The model's logits must not be NaN, and at least one must be finite. A processor must return "
+    "log-probs of at most 0, not above 0: the search relies on it to stop early"
+)
+# Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
+_COMPACTION_DIVISOR = 10
+_KEPT_PROGRAMS = 16
+_programs: Any = weakref.WeakKeyDictionary()  # {model: {what it is compiled for: program}}
+
+
+def select(nest: Any, slots: Any) -> Any:
+    """Gathers along axis 1, the hypotheses, in every tensor; `slots` `(B, ...)` are indices."""
+
+    def selected(tensor):
+        if BACKEND == "tensorflow":
+            return tf.gather(tensor, slots, batch_dims=1)
+        return tensor[ops.reshape(ops.arange(len(slots)), (-1, *[1] * (slots.ndim - 1))), slots]
+
+    return tree.map_structure(selected, nest)
+
+
+def pick(values: Any, indices: Any) -> Any:
+    """Gathers along the last axis; the other axes are equal."""
+    if BACKEND == "tensorflow":
+        return tf.gather(values, indices, batch_dims=values.shape.rank - 1)
+    return ops.take_along_axis(values, indices, axis=-1)
+
+
+def first_k(values: Any, k: int) -> tuple[Any, Any]:
+    """Returns the k highest values of the last axis and their indices; ties: the lower index."""
+    if BACKEND != "torch":
+        values, indices = ops.top_k(values, k)
+        return values, indices
+    indices = ops.argsort(-values)[..., :k]  # stable: `torch.topk` has no order among ties
+    return pick(values, indices), indices
+
+
+def require_numbers(result: Any) -> Any:
+    """Returns a `SearchResult`; raises if the score of a sentence is NaN.
+
+    Raises:
+        ValueError, or on TensorFlow InvalidArgumentError, in a graph when it runs.
+    """
+    is_right = ~ops.any(ops.isnan(result.scores))
+    if BACKEND == "tensorflow":
+        with tf.control_dependencies([tf.debugging.Assert(is_right, [NOT_FINITE])]):
+            return tf.nest.map_structure(tf.identity, result)
+    if not is_right:
+        raise ValueError(NOT_FINITE)
+    return result
+
+
+def run_with_weights(function: Any, model: Any, static: tuple, *inputs: Any) -> Any:
+    """Returns `function(model, *static, *inputs)`, on JAX or PyTorch.
+
+    `jax.jit` compiles it once for each `static`. The weights are inputs of the program, so it
+    follows the training. A model has at most 16 programs, which are dropped with it.
+    """
+    if BACKEND == "torch":
+        import torch
+
+        with torch.inference_mode():
+            return function(model, *static, *inputs)
+    import jax
+
+    programs, reference = _programs.setdefault(model, {}), weakref.ref(model)
+
+    def compute(weights, *inputs):
+        with keras.StatelessScope(list(zip(reference().weights, weights, strict=True))):
+            return function(reference(), *static, *inputs)
+
+    program = programs[static] = programs.pop(static, None) or jax.jit(compute)
+    if len(programs) > _KEPT_PROGRAMS:
+        del programs[next(iter(programs))]  # the least recently used
+    return program([weight.value for weight in model.weights], *inputs)
+
+
+def run_loop(search: Any, state: Any, compaction: bool) -> Any:
+    """Steps until all sentences are done.
+
+    Args:
+        search: `Search`. With a `fixed_length`, no shape changes, as XLA needs. Otherwise histories
+            and caches grow.
+        state: its state before the first step.
+        compaction: bool. Whether finished sentences leave the batch of a loop that grows, on
+            TensorFlow. The result is the same.
+
+    Returns:
+        `SearchResult`, not trimmed.
+    """
+    if search.fixed_length is not None:
+        _, state = ops.while_loop(
+            lambda index, state: ~ops.all(state.sentences.done),
+            lambda index, state: (index + 1, search.step(index, state)),
+            (ops.zeros((), "int32"), state),
+        )
+        return search.final(state)
+    if BACKEND == "tensorflow":
+        return _run_growing(search, state, compaction)
+    index = 0
+    while not ops.all(state.sentences.done):
+        state, index = search.step(index, state), index + 1
+    return search.final(state)
+
+
+def _run_growing(search, state, compaction):
+    """A loop in a graph of TensorFlow whose tensors grow and whose batch shrinks."""
+    results = tf.nest.map_structure(tf.zeros_like, search.final(state))
+
+    def few_are_done(index, state):
+        done = tf.math.count_nonzero(state.sentences.done, dtype=tf.int32)
+        return done * (_COMPACTION_DIVISOR if compaction else 1) < tf.size(state.sentences.done)
+
+    def advance(index, state):
+        return index + 1, search.step(index, state)
+
+    def run_and_compact(index, state, results):
+        shapes = tf.TensorShape([]), loop_shapes(state)
+        index, state = tf.while_loop(few_are_done, advance, (index, state), shape_invariants=shapes)
+        is_done = state.sentences.done
+        done, others = tf.where(is_done)[:, 0], tf.where(~is_done)[:, 0]
+        rows = tf.gather(state.sentences.row, done)[:, None]
+        length = tf.maximum(index, 1)  # `tensor_scatter_nd_update` rejects outputs of size 0
+        finished = tf.nest.map_structure(lambda leaf: tf.gather(leaf, done), search.final(state))
+        results = tf.nest.map_structure(
+            lambda to, new: tf.tensor_scatter_nd_update(to, rows, new),
+            _padded(results, length),
+            _padded(finished, length),
+        )
+        return index, tf.nest.map_structure(lambda leaf: tf.gather(leaf, others), state), results
+
+    start = (tf.constant(0), state, results)
+    result_shapes = tf.nest.map_structure(_any_length, results)
+    _, _, results = tf.while_loop(
+        lambda index, state, results: tf.size(state.sentences.done) > 0,
+        run_and_compact,
+        start,
+        shape_invariants=(tf.TensorShape([]), loop_shapes(state), result_shapes),
+    )
+    return results
+
+
+def _padded(result, length):
+    """Returns a `SearchResult` with tokens and log-probs padded to `length` by zeros."""
+    padding = [[0, 0], [0, 0], [0, length - tf.shape(result.token_ids)[2]]]
+    token_ids, log_probs = (tf.pad(each, padding) for each in (result.token_ids, result.log_probs))
+    return result._replace(token_ids=token_ids, log_probs=log_probs)
+
+
+def loop_shapes(state: Any) -> Any:
+    """Shapes that hold in every iteration: sentences leave, histories and caches grow."""
+    shapes = tf.nest.map_structure(_static_slots, state)
+    cache = tf.nest.map_structure(_any_length, state.sentences.cache)
+    return shapes._replace(sentences=shapes.sentences._replace(cache=cache))
+
+
+def _static_slots(tensor):
+    return tf.TensorShape([None, *tensor.shape[1:2], *[None] * (tensor.shape.rank - 2)])
+
+
+def _any_length(tensor):
+    return tf.TensorShape([None] * tensor.shape.rank)

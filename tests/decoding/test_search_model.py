@@ -1,0 +1,158 @@
+"""Searches with a model, on every backend, against its full pass over whole prefixes."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from scipy.special import log_softmax
+
+from keras_transformer.decoding.model_search import search_model
+from keras_transformer.decoding.processors import force_end, no_repeat_ngram_size, suppress_tokens
+from keras_transformer.decoding.search_settings import SearchSettings
+from tests.builders import new_transformer, padded_ids, randomize, to_numpy, token_inputs
+
+END, V = 2, 60
+# The ids of Marian's models: they start with padding, which no translation has.
+MARIAN = {"pad_token_id": 9, "start_token_id": 9, "end_token_id": 0, "unk_token_id": 1}
+RULES = {"beam_size": 3, "extra_length": 3}
+
+
+@functools.cache
+def model(**overrides):
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+    return new_transformer(V, **sizes, **overrides)
+
+
+def sources():
+    """Of different lengths, with end tokens; one is empty."""
+    ids = padded_ids([7, 4, 0, 7, 2], V)
+    lengths = np.count_nonzero(ids, axis=1)
+    ids[np.arange(5), np.maximum(lengths - 1, 0)] = np.where(lengths > 0, END, 0)
+    return ids
+
+
+def found_by(made, ids, n_best=1, target_prefix=None, strict=True, **settings):
+    settings = SearchSettings(**{**RULES, **settings})
+    prefix = None if target_prefix is None else ops.convert_to_tensor(target_prefix, "int32")
+    ids = ops.convert_to_tensor(ids)
+    found = search_model(made, ids, settings, None, n_best, prefix, strict=strict)
+    return type(found)(*map(to_numpy, found))
+
+
+def log_probs_of(made, source, tokens, excluded=None):
+    """Float64 log-probs of each next token `(T, V)`, by a teacher-forced pass."""
+    given = np.array([[made.config.start_token_id, *tokens]], "int32")
+    logits = np.float64(to_numpy(made(token_inputs(source[None], given)))[0])
+    if excluded is not None:
+        logits[:, excluded] = -np.inf
+    return log_softmax(logits, axis=-1)
+
+
+def test_greedy_search_takes_the_best_token_of_the_full_pass():
+    found = found_by(model(), sources(), beam_size=1)
+    assert found.lengths[2] == 0 and len({*found.lengths.ravel().tolist()}) > 2
+    best = found.token_ids[:, 0], found.lengths[:, 0]
+    for source, tokens, length in zip(sources(), *best, strict=True):
+        expected = log_probs_of(model(), source, tokens[:length])[:-1].argmax(axis=-1)
+        assert tokens[:length].tolist() == expected.tolist()
+        assert length == 0 or tokens[length - 1] == END or length == np.count_nonzero(source) + 2
+
+
+@pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
+def test_hypotheses_have_the_scores_of_the_full_pass_in_every_batch(stopping):
+    found = found_by(model(), sources(), 3, stopping=stopping)
+    for row, source in enumerate(sources()):
+        alone = found_by(model(), source[None], 3, stopping=stopping)
+        np.testing.assert_allclose(alone.scores[0], found.scores[row], rtol=1e-5)
+        for tokens, length, score in zip(*(each[row] for each in found[:3]), strict=True):
+            if length:
+                log_probs = log_probs_of(model(), source, tokens[:length])
+                total = log_probs[np.arange(length), tokens[:length]].sum()
+                np.testing.assert_allclose(score, total / ((5 + length) / 6) ** 0.6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_settings_are_as_processors_and_a_prefix_is_as_given(beam_size):
+    """The prefixes have suppressed tokens, and differ in length."""
+    rules = {
+        "beam_size": beam_size,
+        "max_length": 5,
+        "extra_length": 9,
+        "target_prefix": [[5, 6]] * 4 + [[7, 0]],
+    }
+    constraints = [suppress_tokens([6, 7, 11]), force_end(5, END)]
+    found = found_by(model(), sources(), suppressed_tokens=[6, 7, 11], force_end=True, **rules)
+    expected = found_by(model(), sources(), processors=constraints, **rules)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert found.token_ids[0, 0, :2].tolist() == [5, 6] and found.token_ids[4, 0, 0] == 7
+    free = found_by(model(), sources(), **rules)
+    bound = found_by(model(), sources(), processors=[no_repeat_ngram_size(1)], **rules)
+    repeats = [
+        len(row) - len({*row.tolist()}) for row in (free.token_ids[0, 0], bound.token_ids[0, 0])
+    ]
+    assert repeats[0] > repeats[1] == 0
+
+
+def test_search_follows_the_weights():
+    made = new_transformer(V, num_encoder_layers=1, num_decoder_layers=1)
+    before = found_by(made, sources())
+    randomize(made, seed=5)
+    after = found_by(made, sources())
+    randomize(made, seed=0)
+    assert before.token_ids.tolist() != after.token_ids.tolist()
+    assert found_by(made, sources()).token_ids.tolist() == before.token_ids.tolist()
+
+
+@pytest.mark.skipif(keras.config.backend() != "jax", reason="nothing is compiled")
+def test_settings_made_anew_and_other_penalties_compile_once():
+    traced = []
+
+    def rule(log_probs, token_ids, index):
+        traced.append(index)
+        return log_probs
+
+    scores, times = [], []
+    for alpha in (0.6, 0.6, 1.0):
+        found = found_by(model(), sources(), processors=[rule], alpha=alpha)
+        scores.append(found.scores.tolist())
+        times.append(len(traced))
+    assert times[0] == times[1] == times[2] and scores[0] == scores[1] != scores[2]
+
+
+def test_sentences_without_numbers_raise_or_are_nan():
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "tie_embeddings": "none"}
+    made, ids = new_transformer(V, **sizes), sources()
+    embeddings = to_numpy(made.encoder.embedding.embeddings)
+    embeddings[next(token for token in ids[0] if token not in ids[1:])] = np.nan
+    made.encoder.embedding.embeddings.assign(embeddings)
+    with pytest.raises(Exception, match="logits must not be NaN"):
+        found_by(made, ids)
+    found = found_by(made, ids, strict=False)
+    assert np.isnan(found.scores[:, 0]).tolist() == [True, False, False, False, False]
+    assert found.lengths[0, 0] == 0
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("target_prefix", [None, [[5, 6]]])
+def test_model_that_starts_with_padding_never_generates_it(beam_size, target_prefix):
+    """Its log-probs are those of the softmax over all tokens, or over all but padding."""
+    for predicts_padding in (True, False):
+        options = {"output_bias": True, "predict_padding": predicts_padding}
+        made = new_transformer(V, num_encoder_layers=1, num_decoder_layers=1, **MARIAN, **options)
+        bias = np.zeros(V, "float32")
+        bias[9] = 3.0  # padding is often the most probable token
+        made.logits_layer.bias.assign(bias)
+        source = np.where(padded_ids([7], V) == 9, 10, padded_ids([7], V))
+        rules = {"beam_size": beam_size, "length_penalty": None}
+        found = found_by(made, source, target_prefix=target_prefix, **rules)
+        tokens = found.token_ids[0, 0, : found.lengths[0, 0]]
+        assert 9 not in tokens and found.lengths[0, 0] > 2
+        log_probs = log_probs_of(made, source[0], tokens, None if predicts_padding else 9)
+        expected = log_probs[np.arange(len(tokens)), tokens].sum()
+        np.testing.assert_allclose(found.scores[0, 0], expected, rtol=1e-4)
+        if beam_size == 1 and target_prefix is None:
+            log_probs[:, 9] = -np.inf
+            assert tokens.tolist() == log_probs[:-1].argmax(axis=-1).tolist()
