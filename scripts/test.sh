@@ -18,7 +18,7 @@ fi
 
 $python -m ruff check .
 $python -m ruff format --check .
-$python -m mypy
+$python -m mypy & types=$!  # on one core, beside the first tests
 
 log=$(mktemp)
 trap 'rm "$log"' EXIT
@@ -45,4 +45,5 @@ for backend in jax torch; do
     echo "Layers, models, training and search on $backend:"
     KERAS_BACKEND=$backend run_tests "$@" "${contract[@]}" tests/test_backends.py
 done
+wait "$types"
 echo "All passed. Not run, and why: $(grep --only-matching '^SKIPPED.*' "$log" || echo nothing)"
