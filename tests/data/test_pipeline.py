@@ -229,25 +229,17 @@ def test_stream_names_the_pairs_and_counts_the_tokens_of_each_batch(tokenizer, s
             assert count.tolist() == [target_tokens, source_tokens + target_tokens, slots]
 
 
-def toy_model(vocabulary_size):
-    inputs = {
-        name: keras.Input((None,), dtype="int32", name=name)
-        for name in ("encoder_token_ids", "decoder_token_ids")
-    }
-    embedding = keras.layers.Embedding(vocabulary_size, 4)
-    context = keras.ops.mean(embedding(inputs["encoder_token_ids"]), axis=1, keepdims=True)
-    hidden = context + embedding(inputs["decoder_token_ids"])
-    model = keras.Model(inputs, keras.layers.Dense(vocabulary_size)(hidden))
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 def test_fit_takes_one_epoch_after_the_other(tokenizer):
     dataset, report = make_dataset(PAIRS, tokenizer, batch_tokens=3000)
     steps = []
     count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: steps.append(step))
-    toy_model(tokenizer.vocabulary_size).fit(dataset, epochs=3, callbacks=[count], verbose=0)
+    names = "encoder_token_ids", "decoder_token_ids"
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    logits = keras.layers.Embedding(*[tokenizer.vocabulary_size] * 2)(inputs[names[1]])
+    model = keras.Model(inputs, logits)
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(dataset, epochs=3, callbacks=[count], verbose=0)
     assert steps == 3 * list(range(report.batches_per_epoch))
     fourth, _ = make_dataset(PAIRS, tokenizer, batch_tokens=3000, first_epoch=3)
     assert rows_of(dataset) == rows_of(fourth)
