@@ -135,8 +135,7 @@ def test_sentences_without_numbers_raise_or_are_nan():
     assert found.lengths[0, 0] == 0
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("target_prefix", [None, [[5, 6]]])
+@pytest.mark.parametrize("beam_size, target_prefix", [(1, None), (3, [[5, 6]])])
 def test_model_that_starts_with_padding_never_generates_it(beam_size, target_prefix):
     """Its log-probs are those of the softmax over all tokens, or over all but padding."""
     for predicts_padding in (True, False):

@@ -126,7 +126,7 @@ def translators(tmp_path_factory):
     return {CODES: make([f">>{code}<<" for code in CODES]), (): make([])}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_python_and_saved_model_read_the_line_with_its_tag(translators):
     for line, option, codes, expected in ROWS:
         translator, served = translators[codes]
