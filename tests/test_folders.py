@@ -30,7 +30,7 @@ BUDGETS = {
     "data": 1_439,
     "training": 1_346,
     "models": 587,
-    "decoding": 1_920,
+    "decoding": 1_907,
     "export": 500,
     "runs": 2_485,
     "importing": 892,

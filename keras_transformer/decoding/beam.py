@@ -154,14 +154,6 @@ class BeamState(NamedTuple):
     ended: Tensor  # int32 (B,): the number of hypotheses that have ended
 
 
-class Candidates(NamedTuple):
-    """The best C = 2 W extensions of a sentence's active hypotheses, best first."""
-
-    totals: Tensor  # float32 (B, C)
-    parents: Tensor  # int32 (B, C): the beam slot that each one extends
-    tokens: Tokens  # (B, C)
-
-
 @dataclass(frozen=True, kw_only=True)
 class BeamSearch(Search):
     """See `beam_search`."""
@@ -193,9 +185,9 @@ class BeamSearch(Search):
     def step(self, index, state):
         sentences = state.sentences
         output = self.step_fn(state.last_token_ids, state.parents, sentences.cache, index)
-        candidates, is_valid = self._candidates(output.logits, state, index)
-        tokens, length = candidates.tokens, index + 1
-        history = self.extend(select(state.history, candidates.parents), tokens, index)
+        totals, parents, tokens, is_valid = self._candidates(output.logits, state, index)
+        length = index + 1
+        history = self.extend(select(state.history, parents), tokens, index)
         is_last = length >= sentences.max_lengths
         has_end = tokens.token_ids == self.end_token_id
         ends = has_end | is_last[:, None]
@@ -203,10 +195,10 @@ class BeamSearch(Search):
         is_first_beams = self.settings.stopping == "first_beams"
         number = self.beam_size if is_first_beams else 2 * self.beam_size
         may_end = ends & (ops.arange(2 * self.beam_size) < number)
-        ending = ops.where(may_end, candidates.totals, IMPOSSIBLE)
+        ending = ops.where(may_end, totals, IMPOSSIBLE)
         finished = self._add_finished(state, history, ending, length, has_end)
         ended = state.ended + ops.sum(ops.cast(ending > IMPOSSIBLE, "int32"), axis=1)
-        totals, slots = first_k(ops.where(ends, IMPOSSIBLE, candidates.totals), self.beam_size)
+        totals, slots = first_k(ops.where(ends, IMPOSSIBLE, totals), self.beam_size)
         if is_first_beams:
             may_stop = (ended >= self.beam_size) | (totals[:, 0] == IMPOSSIBLE)
         else:
@@ -217,7 +209,7 @@ class BeamSearch(Search):
         return BeamState(
             sentences._replace(cache=output.cache, done=done, failed=failed),
             last_token_ids=select(tokens.token_ids, slots),
-            parents=select(candidates.parents, slots),
+            parents=select(parents, slots),
             totals=ops.where(done[:, None], IMPOSSIBLE, totals),
             history=select(history, slots),
             finished=finished,
@@ -228,7 +220,12 @@ class BeamSearch(Search):
         return state.finished
 
     def _candidates(self, logits, state, index):
-        """Returns the candidates, and whether the log-probs of a sentence are numbers `(B,)`."""
+        """Returns the best C = 2 W extensions of the active hypotheses, best first.
+
+        Returns:
+            their totals, the beam slots that they extend and their tokens, `(B, C)`; and whether
+            the log-probs of a sentence are numbers, `(B,)`.
+        """
         k = min(2 * self.beam_size, logits.shape[-1])
         constraints = self.constraints(state, index)
         log_probs, token_ids, is_valid = best_next_tokens(logits, k, constraints, self.is_fixed)
@@ -242,9 +239,8 @@ class BeamSearch(Search):
         totals = select(flat(state.totals[:, :, None] + log_probs), order)
         totals, best = first_k(totals, 2 * self.beam_size)
         best = select(order, best)
-        tokens = Tokens(flat(token_ids), flat(log_probs))
-        candidates = Candidates(totals, best // k, select(tokens, best))
-        return candidates, ops.all(is_valid, axis=1)
+        tokens = select(Tokens(flat(token_ids), flat(log_probs)), best)
+        return totals, best // k, tokens, ops.all(is_valid, axis=1)
 
     def _add_finished(self, state, history, totals, length, has_end):
         """Merges the hypotheses of this length into the finished pool; ties: the earlier."""

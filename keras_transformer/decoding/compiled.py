@@ -9,7 +9,7 @@ import itertools
 import threading
 import warnings
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -40,16 +40,6 @@ _EASY_SHAPES, _REQUESTS_OF_NEXT = 16, 32
 _REQUESTS_COUNTED = 1024
 
 
-class _Key(NamedTuple):
-    """What a search is compiled for. The shape is that of the padded sources."""
-
-    settings: SearchSettings
-    n_best: int
-    batch_size: int
-    source_length: int
-    target_length: int
-
-
 class CompiledSearches:
     """The compiled searches of a model, each for one shape and one set of graph settings.
 
@@ -69,7 +59,7 @@ class CompiledSearches:
         is_float32 = getattr(model, "compute_dtype", "float32") == "float32"
         self._is_enabled = is_float32 if mode == "auto" else mode
         self._requests = lru_cache(_REQUESTS_COUNTED)(lambda key: itertools.count(1))
-        self._ready: dict[_Key, Any] = {}
+        self._ready: dict[tuple, Any] = {}
         self._compiling = threading.Lock()
 
     def for_call(self, settings: SearchSettings, n_best: int, has_prefix: bool) -> Any:
@@ -84,7 +74,7 @@ class CompiledSearches:
             callable from the shape `(B, S)` of sources to a callable `(runtime_values,
             encoder_token_ids (B, S)) -> SearchResult`, or to `None`: search in the graph.
         """
-        requested: set[_Key] = set()
+        requested: set[tuple] = set()
 
         def find(shape):
             key = None if has_prefix else self._key(settings, n_best, shape)
@@ -115,6 +105,7 @@ class CompiledSearches:
                 self._compile(key)
 
     def _key(self, settings, n_best, shape):
+        """Returns what a search is compiled for, the arguments of `compile_search`, or `None`."""
         batch_size = _round_up(shape[0], BATCHES)
         source_length = _round_up(shape[1], SOURCE_LENGTHS)
         is_plain = not settings.processors and settings.sampler is None
@@ -126,7 +117,7 @@ class CompiledSearches:
         target_length = -(-longest // _TARGET_STEP) * _TARGET_STEP
         if batch_size > _MOST_LINES[self._mode] or target_length > _LONGEST_TARGET:
             return None
-        return _Key(settings.graph_settings, n_best, batch_size, source_length, target_length)
+        return settings.graph_settings, n_best, batch_size, source_length, target_length
 
     def _is_due(self, key):
         further = len(self._ready) - _EASY_SHAPES
