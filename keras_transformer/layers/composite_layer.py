@@ -46,8 +46,8 @@ class CompositeLayer(PartsInConfig):
         Args:
             rank: rank of the difference.
             lora_alpha: the difference is scaled by `lora_alpha / rank`. Defaults to `rank`.
-            a_initializer: of the matrices `(width, rank)`. Defaults to `"he_uniform"`.
-            b_initializer: of the matrices `(rank, units)`. Defaults to `"zeros"`.
+            a_initializer: initializer of the `(width, rank)` matrices. Defaults to `"he_uniform"`.
+            b_initializer: initializer of the `(rank, units)` matrices. Defaults to `"zeros"`.
 
         Raises:
             ValueError: if the layer is not built, has LoRA already, or has kernel constraints.
@@ -55,7 +55,7 @@ class CompositeLayer(PartsInConfig):
         if not self.built:
             raise ValueError(
                 "The layer must be built before `enable_lora`. "
-                f"Received: name={self.name!r}. Call it once."
+                f"Received: name={self.name!r}. Call the layer first."
             )
         rank = require_positive(rank=rank)
         for path, part in self._parts().items():
@@ -82,7 +82,7 @@ class CompositeLayer(PartsInConfig):
 
 
 class Projection(keras.layers.Dense):
-    """`keras.layers.Dense` whose LoRA matrices can be trained on after loading."""
+    """`keras.layers.Dense` whose LoRA matrices can train after loading."""
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)
@@ -96,14 +96,14 @@ class Projection(keras.layers.Dense):
 def redraw_lora(lora_a):
     """Draws the first LoRA matrix again.
 
-    A file holds the kernel with LoRA merged, and Keras then loads zeros into both matrices, so that
-    the gradient of both is 0.
+    A file holds the kernel with LoRA merged, and Keras then loads zeros into both matrices, which
+    makes both gradients 0.
     """
     lora_a.assign(keras.initializers.HeUniform()(lora_a.shape, lora_a.dtype))
 
 
 def project(dense, inputs):
-    """Applies a dense layer to inputs whose axes but the last are flattened into one.
+    """Applies a dense layer with all axes but the last flattened into one.
 
     If lengths are unknown, `keras.layers.Dense` runs a dozen small shape operations, which in a
     decoding step take longer than the product.
@@ -201,7 +201,7 @@ def clone_initializer(initializer: Any, name: str) -> Any:
         return initializer
     config = initializer.get_config()
     seed = config.get("seed")
-    if isinstance(seed, dict):  # of a `SeedGenerator`, which draws other numbers each time
+    if isinstance(seed, dict):  # a `SeedGenerator` draws other numbers each time
         return initializer
     return type(initializer).from_config(
         config | {"seed": part_seed(seed, name)} if seed is not None else config

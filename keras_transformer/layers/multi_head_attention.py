@@ -57,9 +57,8 @@ class MultiHeadAttention(CompositeLayer):
         attention_mask: bool tensor `(B, T, S)` or `(B, 1, S)`, `True` = may attend. Pass a padding
             mask `(B, S)` as `mask[:, None, :]`. Optional.
         use_causal_mask: whether to also mask the keys after each query. Query `t` attends to the
-            keys 0 to `t`, also if T and S differ, as in Keras; with a `cache`, the queries follow
-            the cached positions: query `t` attends to these and to the new keys 0 to `t`. Defaults
-            to `False`.
+            keys 0 to `t`, also if T and S differ, as in Keras; with a `cache`, to the cached
+            positions and to the new keys 0 to `t`. Defaults to `False`.
         return_attention_scores: defaults to `False`.
         cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of projected keys and values.
             For self-attention, start with `init_cache`; each call appends `value`. For
@@ -184,7 +183,7 @@ class MultiHeadAttention(CompositeLayer):
         attention_mask: Tensor | None = None,
         dropout: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Compares queries with keys, and averages the values. For another score, override it.
+        """Compares queries with keys, and averages the values. Override it to use another score.
 
         Args:
             query, key, value, attention_mask, dropout: as in `scaled_dot_product_attention`, after
@@ -200,10 +199,10 @@ class MultiHeadAttention(CompositeLayer):
 
         Args:
             batch_size: int or int tensor, `B`.
-            length: int. The cache then has this length from the start, as a compiled loop needs:
-                each call overwrites the positions from `cache["index"]` on. Positions after the
-                new ones must be masked, by `use_causal_mask=True` or `attention_mask`. New
-                positions beyond the length overwrite the last ones. Defaults to a cache that grows.
+            length: int. Fixed length of the cache, as a compiled loop needs: each call overwrites
+                the positions from `cache["index"]` on. Positions after the new ones must be masked,
+                by `use_causal_mask=True` or `attention_mask`. New positions beyond the length
+                overwrite the last ones. Defaults to a cache that grows.
 
         Returns:
             dict `{"key": (B, N, 0, K), "value": (B, N, 0, V)}`; with `length`, `{"key": (B, N,

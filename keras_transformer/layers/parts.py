@@ -1,6 +1,6 @@
-"""What was done to the parts of a layer after building it: frozen, LoRA, quantized.
+"""Saves and restores changes to a layer's parts: freezing, LoRA, quantization.
 
-Keras stores it for the layers that it knows, but these build new parts from their configs.
+Keras saves them only for its own layers; these layers build new parts from their configs.
 """
 
 import json
@@ -11,7 +11,7 @@ import keras
 
 
 class PartsInConfig(keras.layers.Layer):
-    """Layer whose config holds what was done to its parts; building it does the same again."""
+    """Layer whose config holds the changes to its parts; `build` applies them again."""
 
     _saved_parts: Mapping[str, Any] = {}
 
@@ -31,7 +31,7 @@ class PartsInConfig(keras.layers.Layer):
         return parts_of(self, f"{self.path}/")
 
     def _post_build(self):
-        # After the `build` of a subclass, which may add parts.
+        # Runs after the `build` of a subclass, which may add parts.
         saved, self._saved_parts = self._saved_parts, {}
         if saved:
             restore_state(self._parts, saved)
@@ -46,7 +46,7 @@ def parts_of(layer: keras.layers.Layer, outside: str) -> dict[str, Any]:
 
     Args:
         layer: built.
-        outside: the beginning of the paths that the keys leave out.
+        outside: prefix to remove from the paths.
     """
     parts = [*layer._flatten_layers(include_self=False), *layer.weights]
     by_path = {(part.path or part.name).removeprefix(outside): part for part in parts}
@@ -54,7 +54,7 @@ def parts_of(layer: keras.layers.Layer, outside: str) -> dict[str, Any]:
 
 
 def state_of(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what was done to the parts, as JSON; empty if nothing was.
+    """Returns the changes to the parts, as JSON; empty if there are none.
 
     Returns:
         dict with some of: `"frozen"`, a list of paths; `"quantized"`, the kind of quantization by
@@ -80,7 +80,7 @@ def _as_json(kind):
 
 
 def restore_state(find_parts: Any, state: Mapping[str, Any]) -> None:
-    """Does to the parts what `state_of` returned, before the weights are loaded.
+    """Applies the changes that `state_of` returned, before the weights are loaded.
 
     Args:
         find_parts: returns the parts by path. Called twice: quantization and LoRA change them.

@@ -31,8 +31,7 @@ def average_run(
 ) -> list[pathlib.Path]:
     """Writes a model whose weights are the average of a run's checkpoints.
 
-    If the run has `ema_momentum`, the EMA of the weights is averaged instead of the weights, as
-    validation used the EMA.
+    If the run has `ema_momentum`, the EMA of the weights is averaged, because validation used it.
 
     Args:
         run_folder: path of the run's folder.
@@ -135,7 +134,7 @@ def average_checkpoints(
 
     Raises:
         ValueError: no paths, no such arrays, checkpoints whose arrays differ in name, shape or
-            dtype, or weights in int8 or LoRA, where a mean of each array is not the mean model.
+            dtype, or int8 or LoRA weights, which cannot be averaged array by array.
         CorruptCheckpointError: a checkpoint cannot be read.
     """
     paths = sorted(paths, key=step_of)
@@ -172,7 +171,7 @@ def average_checkpoints(
     return arrays
 
 
-# A function, because a variable `array` of the caller would keep a checkpoint in memory.
+# A function, so that its variable `array` does not keep a checkpoint in memory.
 def _add_floats(arrays, sums):
     for name, array in arrays.items():
         if "float" in array.dtype.name:  # `np.floating` would leave out bfloat16

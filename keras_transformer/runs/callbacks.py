@@ -18,7 +18,7 @@ class TrainingLogger(keras.callbacks.Callback):
     Adds them after each batch, for the progress bar, and after each epoch. With JAX, it adds
     `learning_rate` only after each epoch. If the model logs `gradient_norm`, its value for an epoch
     is the mean over the updates. The tokens that BPE-dropout adds do not count. After a resume
-    within an epoch, only `tokens_per_second` begins anew: it is measured since the resume.
+    within an epoch, `tokens_per_second` is measured from the resume on; the others are unaffected.
 
     Args:
         dataset: the dataset that `fit` gets, as `make_dataset` returns it; gives the number of
@@ -51,7 +51,7 @@ class TrainingLogger(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Row n: sums over the first n batches.
         self._counts = np.pad(self._stream.token_counts(epoch).cumsum(axis=0), ((1, 0), (0, 0)))
-        self._stream.sums = {}  # within an epoch, a `RunKeeper` puts those of its checkpoint here
+        self._stream.sums = {}  # `RunKeeper` sets it when it resumes within an epoch
         self._start(batch=0)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -59,7 +59,7 @@ class TrainingLogger(keras.callbacks.Callback):
             self._start(batch + 1)
             return
         if "gradient_norm" in logs:
-            norm = float(np.mean([logs["gradient_norm"]]))  # with workers, it is one in a list
+            norm = float(np.mean([logs["gradient_norm"]]))  # with workers, a one-element list
             total, updates = self._stream.sums.get("gradient_norm", (0.0, 0))
             self._stream.sums["gradient_norm"] = total + norm, updates + 1
         end = min(batch + 1, len(self._counts) - 1)
@@ -71,7 +71,7 @@ class TrainingLogger(keras.callbacks.Callback):
             "tokens_per_second": target_tokens / seconds,
             "padding_efficiency": tokens / slots,
         }
-        if keras.backend.backend() != "jax":  # there, the variables are out of date in an epoch
+        if keras.backend.backend() != "jax":  # JAX sets the variables after the epoch
             logs["learning_rate"] = float(self.model.optimizer.learning_rate)
         logs.update(self._values)
 

@@ -80,21 +80,21 @@ class CheckpointFolder:
             metadata: values that JSON can hold. The score is added as `"score"`.
             score: number to rank checkpoints by; `mode` says which is better. `None`, NaN and
                 infinity are never the best.
-            kinds: `"epoch"`, `"updates"` or both; or `"start"` or `"stop"`: such a checkpoint is
-                temporary, and the next `save` deletes it. Stored in the metadata as `"kinds"`. If
+            kinds: `"epoch"`, `"updates"` or both; or `"start"` or `"stop"` for a temporary
+                checkpoint, which the next `save` deletes. Stored in the metadata as `"kinds"`. If
                 empty, nothing is stored, and the kind is `"epoch"`.
 
         Returns:
             path of the checkpoint.
 
         Raises:
-            ValueError: as `write_checkpoint`, or a negative `step`.
+            ValueError: from `write_checkpoint`, or if `step` is negative.
             OSError: the checkpoint could not be written. Older checkpoints are intact.
         """
         if step < 0:
             raise ValueError(f"`step` must not be negative. Received: step={step}")
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in self.path.glob(".partial.checkpoint-*.npz"):  # of a killed process
+        for stale in self.path.glob(".partial.checkpoint-*.npz"):  # left by a killed process
             stale.unlink()
         path = self.path_of(step)
         stored = {**metadata, "score": None if score is None else float(score)}

@@ -148,7 +148,7 @@ class _Checks:
         self.trainer = self.tokenizers = self.sample = self.stream = self.batches = None
 
     def devices(self):
-        """First, because the cluster must be set up before any other use of TensorFlow."""
+        """Runs first, because the cluster must be set up before any other use of TensorFlow."""
         training = self.recipe.training
         passed, detail = check_devices(training.distribution, training.devices, self.timeout)
         if passed:
@@ -172,7 +172,7 @@ class _Checks:
 
     def vocabulary(self):
         _require(data=self.sample)
-        tokenizers = self.tokenizers or self._tokenizers()  # again: `data` hides its error
+        tokenizers = self.tokenizers or self._tokenizers()  # raises the error that `data` hides
         _require(data=self.stream)
         self.batches = _batch_statistics(self.stream)
         lines, changes = zip(*self.sample.items, strict=True), self.stream.report.changes
@@ -210,7 +210,7 @@ class _Checks:
         losses = self._train([order[len(order) // 2]] * STEPS, rate=LEARNING_RATE)
         first, last = losses[0], losses[-1]
         passed = bool(np.isfinite(losses).all()) and last <= MAX_LOSS_RATIO * first
-        advice = f": must be at most {MAX_LOSS_RATIO:.0%} of it; check labels, smoothing, precision"
+        advice = f": must fall to {MAX_LOSS_RATIO:.0%} or less; check labels, smoothing, precision"
         result = f"{STEPS} steps on one batch: loss {first:.3f} -> {last:.3f}"
         return passed, result if passed else result + advice
 
@@ -236,7 +236,7 @@ class _Checks:
         return free >= needed, result if free >= needed else result + advice
 
     def _long_references(self):
-        """Yields a line if translations that a search can find are shorter than references."""
+        """Yields a warning if references are longer than a search allows."""
         split = "test" if self.recipe.data.test is not None else "validation"
         if getattr(self.recipe.data, split) is None:
             return
@@ -287,12 +287,12 @@ def _batch_statistics(stream):
 
 
 def check_tokenizer(tokenizer, lines, changes):
-    """Returns whether a tokenizer knows the text of some lines, and the measured fractions.
+    """Returns whether a tokenizer knows the text of some lines, and a line of measurements.
 
     Args:
         tokenizer: `TokenizerLike`.
         lines: list of strings.
-        changes: the `TextChanges` of such lines.
+        changes: `TextChanges` of the data on the same side.
     """
     token_ids = tokenize(tokenizer, tf.constant(lines, tf.string)).flat_values
     tokens = tokenizer.tokens(token_ids).numpy().tolist()

@@ -149,9 +149,9 @@ class RunFolder:
             for path in [*folder.glob("*/"), folder]:
                 with contextlib.suppress(OSError):  # keep a folder that holds other files
                     path.rmdir()
-        # The recipe last: a killed `reset` must not leave a model without it.
+        # Delete the recipe last: a killed `reset` must not leave a model without it.
         for name in sorted(owned, key=lambda name: name == self.recipe_file.name):
-            # Of a killed process: `.partial.NAME`, or with the number of the process before it.
+            # A killed process leaves `.partial.NAME`, or one with its process number.
             for file in (self.path / name, *self.path.glob(f".partial.*{glob.escape(name)}")):
                 if file.is_file():
                     file.unlink()
@@ -161,7 +161,7 @@ class RunFolder:
         _write_json(self.manifest_file, {"made_by": MADE_BY, "files": names})
 
     def origin(self) -> dict[str, Any] | None:
-        """Returns where an imported model is from, with its licence; `None` for others."""
+        """Returns origin and licence of an imported model; `None` for other models."""
         file = self.origin_file
         return json.loads(file.read_text("utf-8")) if file.is_file() else None
 
@@ -233,4 +233,4 @@ def _files_like(folder, pattern):
 
 def _write_json(path, value):
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_text(path, text, unique=True)  # where the file system has no locks, several may write
+    write_text(path, text, unique=True)  # without file locks, processes may write at once

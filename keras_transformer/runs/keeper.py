@@ -38,12 +38,12 @@ STOP_CHECK_INTERVAL = 16
 
 
 class RunKeeper(keras.callbacks.Callback):
-    """Keeps a training in a folder: after an interruption, the same `fit` goes on.
+    """Saves a training in a folder, so that the same `fit` resumes after an interruption.
 
-    When `fit` begins, the newest checkpoint in the folder is restored, if there is one, and `fit`
-    goes on at the next batch, with the numbers of a training that was never interrupted. It does
-    not matter how the training ended: by SIGKILL, Ctrl-C, an error, or all its epochs; to extend
-    it, raise `epochs`. The `History` that `fit` returns holds all epochs, also the earlier ones.
+    When `fit` begins, it restores the newest checkpoint in the folder, if there is one, and
+    continues at the next batch. The results are those of an uninterrupted training. It does not
+    matter how the training ended: by SIGKILL, Ctrl-C, an error, or all its epochs; to extend it,
+    raise `epochs`. The `History` that `fit` returns holds all epochs, also the earlier ones.
 
     A checkpoint holds weights, optimizer, random states, metrics, the position in the data and the
     history. It is written before the first batch, after every epoch, every `every` updates, and
@@ -57,10 +57,10 @@ class RunKeeper(keras.callbacks.Callback):
             other validation data raises an error.
         monitor: name of the logged metric for early stopping and the best checkpoint. Defaults to
             `"val_loss"`.
-        patience: stop after this many epochs without an improvement. NaN is none, and the count
-            begins at the first number. Defaults to `None`: no early stopping.
+        patience: stop after this many epochs without an improvement. NaN is not an improvement;
+            counting begins at the first number. Defaults to `None`: no early stopping.
         every: number of updates between checkpoints. Defaults to `1000`.
-        checkpoints: `CheckpointFolder`, for other rules of what is kept. Optional.
+        checkpoints: `CheckpointFolder`, to change which checkpoints are kept. Optional.
         averaged: the callback that swaps in averaged weights; they are swapped back before a save.
             Optional.
         guard: the callback that checks weights before each save. Optional.
@@ -128,11 +128,11 @@ class RunKeeper(keras.callbacks.Callback):
         self._set_state({}, {})
 
     def _set_state(self, metadata: Mapping[str, Any], metrics: dict[str, Any]) -> None:
-        """Sets position and history from the metadata of a checkpoint; `{}`: those of a new run."""
+        """Sets position and history from the metadata of a checkpoint; `{}` means a new run."""
         self.epoch, self.batch = metadata.get("epoch", 0), metadata.get("batch", 0)
         self.history: list[dict[str, float]] = metadata.get("history", [])
         self._updates = metadata.get("step", 0)
-        # Of the interrupted epoch: metric state, and sums of what callbacks log as means.
+        # Metric state of the interrupted epoch, and sums for the means that callbacks log.
         self._metrics, self._sums = metrics, metadata.get("sums", {})
 
     # === Resume ===
@@ -186,7 +186,7 @@ class RunKeeper(keras.callbacks.Callback):
         return True
 
     def _build(self, model):
-        """Builds model and optimizer, where Keras would build them in the first update."""
+        """Builds model and optimizer now. Keras would build them in the first update."""
         if not model.built:
             with strategy_of(model).scope():
                 model(self._example(epoch=0, batch=0)[0])
@@ -242,7 +242,7 @@ class RunKeeper(keras.callbacks.Callback):
         except BaseException:
             self.release()
             raise
-        # Keras has no public way; its `BackupAndRestore` sets the same attribute.
+        # Keras has no public API for this; its `BackupAndRestore` sets the same attribute.
         self.model._initial_epoch = self.params["epochs"] if self.finished else self.epoch
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -265,7 +265,7 @@ class RunKeeper(keras.callbacks.Callback):
         if self.batch:
             self._restore_metrics()
             self._stream.sums = dict(self._sums)
-            # Stops the skipping also if `fit` fails before.
+            # Ends the skipping even if `fit` fails first.
             self._scope.stack.callback(skip_batches(self.model, self.batch))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -277,7 +277,7 @@ class RunKeeper(keras.callbacks.Callback):
                 "`fit` must get the dataset that `RunKeeper` has. Received: another dataset"
             )
         batches = self._stream.report.batches_per_epoch
-        end = min(batch + 1, batches)  # the last of several `steps_per_execution` may be beyond
+        end = min(batch + 1, batches)  # `steps_per_execution` may go beyond the last batch
         before, self._updates = self._updates, self._updates + end - self.batch
         self.batch = end
         self._is_due = self._updates // self._every > before // self._every
@@ -326,7 +326,7 @@ class RunKeeper(keras.callbacks.Callback):
         return is_chief(self._strategy)
 
     def _check_fit(self):
-        """Raises a `ValueError` if folder and dataset do not fit to this `fit`."""
+        """Raises a `ValueError` if folder or dataset do not match this `fit`."""
         if not self._has_recipe and self._run.recipe_file.is_file():
             raise ValueError(
                 f"{str(self._run.path)!r} holds the run of a recipe: resume it by "

@@ -60,7 +60,7 @@ class DataSettings(Settings):
         self._require("max_length_ratio", self.max_length_ratio >= 1, "at least 1")
 
     def languages(self) -> tuple[str | None, str | None]:
-        """Returns the codes of source and target, as far as the training files' suffixes tell."""
+        """Returns the language codes in the training files' suffixes; `None` if unknown."""
         if isinstance(self.train, dict):
             return "en", "de"
         if len(self.train) == 1:
@@ -144,7 +144,7 @@ class VocabularySettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Settings):
-    """Data, vocabulary, model and training of one run, and how its model searches.
+    """Settings of one run: data, vocabulary, model, training and search.
 
     Args:
         data: mapping, see `DataSettings`.
@@ -153,8 +153,8 @@ class Recipe(Settings):
             `TransformerConfig` except the vocabulary sizes, which the vocabulary sets.
         training: mapping, see `TrainingSettings`.
         search: mapping of fields of `SearchSettings` except `processors` and `sampler`, such as
-            `{beam_size: 6, length_penalty: mean, alpha: 1.0}`: the defaults of `load_run` and of
-            the commands for this run. A run may resume with other ones.
+            `{beam_size: 6, length_penalty: mean, alpha: 1.0}`. They are the defaults of `load_run`
+            and of the commands for this run, and may differ on resume.
 
     Example:
 
@@ -177,7 +177,7 @@ class Recipe(Settings):
                 raise ValueError(f"Give Python objects to `load_run`. Received: {min(objects)}")
         except ValueError as error:
             raise ValueError(f"section `search`: {error}") from None
-        if self.training.init_from is not None:  # of another working folder, it would be another
+        if self.training.init_from is not None:  # relative to the current working folder
             training = replace(self.training, init_from=os.path.abspath(self.training.init_from))
             object.__setattr__(self, "training", training)
         for name in self.model.keys() & {"vocabulary_size", "source_vocabulary_size"}:
@@ -253,7 +253,7 @@ class Recipe(Settings):
         """Returns the differences that keep a run of `other` from resuming with this recipe.
 
         Returns:
-            a list of strings such as `"training.seed is 1 there, 2 here"`, "there" in `other`.
+            a list of strings such as `"training.seed is 1 there, 2 here"`; "there" is `other`.
         """
         sections = differing(align(self.to_dict(), other.to_dict()))
         return [
@@ -291,10 +291,10 @@ class Recipe(Settings):
 
 
 def align(*mappings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
-    """Aligns mappings of section to key to value.
+    """Aligns nested mappings `{section: {key: value}}`.
 
     Returns:
-        section to key to the list of values, one of each mapping; `ABSENT` where it has none.
+        `{section: {key: values}}`, one value per mapping: `ABSENT` if it lacks the key.
     """
     aligned: dict[str, dict[str, list[Any]]] = {}
     for section in dict.fromkeys(name for each in mappings for name in each):
@@ -305,7 +305,7 @@ def align(*mappings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, lis
 
 
 def differing(aligned: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, list[Any]]]:
-    """Returns the part of what `align` returned whose values are not all equal."""
+    """Returns the keys in the result of `align` whose values differ."""
     unequal = {
         section: {n: v for n, v in keys.items() if any(value != v[0] for value in v)}
         for section, keys in aligned.items()
@@ -319,7 +319,7 @@ def shown(value: Any) -> str:
 
 
 def _apply(change, values):
-    """Sets a key in the mapping of a recipe; `change`: such as `"training.epochs=5"`."""
+    """Applies a change, such as `"training.epochs=5"`, to the mapping of a recipe."""
     path, equals, text = change.partition("=")
     *sections, key = path.strip().split(".")
     if not (equals and sections and all((*sections, key))):
@@ -334,7 +334,7 @@ def _apply(change, values):
                 f"`{'.'.join(sections[:number])}` must be a mapping of keys to values. "
                 f"Received: {yaml_line(inner)}"
             )
-        values[section] = dict(inner)  # a copy: an alias in YAML is the same object
+        values[section] = dict(inner)  # copy: YAML aliases share one object
         values = values[section]
     values[key] = read_yaml(text)
 

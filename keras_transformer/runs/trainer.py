@@ -122,7 +122,7 @@ class Trainer:
         return build.build_stream(self.recipe, self.data_folder, tokenizers, split)
 
     def model(self, tokenizers: build.Tokenizers, stream: BatchStream) -> Transformer:
-        """Returns the compiled model, with random weights, for the batches of training."""
+        """Returns the compiled model, with random weights, to train on `stream`."""
         batches_per_epoch = stream.report.batches_per_epoch
         return build.build_model(self.recipe, tokenizers, self.strategy, batches_per_epoch)
 
@@ -157,7 +157,7 @@ class Trainer:
         is_resumed = self._resumes and keeper.restore(model)
         if not is_resumed and training.init_from is not None:
             take_weights(model, training.init_from)
-        # Each one uses results of those before; the last may stop the run.
+        # Each uses results of the earlier ones; the last may stop the run.
         callbacks = [logger, guard, *filter(None, [averaged])]
         if self.is_chief:
             callbacks += self._callbacks_of_chief(model, tokenizers, stream, keeper)
@@ -250,7 +250,7 @@ class Trainer:
         self.print_fn(f"{model.count_params():,} parameters")
 
     def _callbacks_of_chief(self, model, tokenizers, stream, keeper):
-        """The callbacks that translate, save and show, in their order."""
+        """The chief's callbacks: translations, best model, TensorBoard, progress."""
         data, training, monitor = self.recipe.data, self.recipe.training, self.recipe.monitor
         best = (keeper.best() or {}).get(monitor)
         callbacks = [
@@ -282,7 +282,7 @@ class Trainer:
                 name = self.run.path.resolve().name
                 others += stack.enter_context(tracker_callbacks(self.recipe, name))
             model.fit(
-                stream.dataset(counts_epochs=False),  # the keeper sets them
+                stream.dataset(counts_epochs=False),  # the keeper sets the epoch
                 epochs=self.recipe.training.epochs,
                 validation_data=validation,
                 callbacks=[*others, keeper],
@@ -291,7 +291,7 @@ class Trainer:
             )
 
     def _restore_model_file(self, model, keeper):
-        """Writes the model of the best epoch again if the file is missing; returns whether it was.
+        """Restores the best epoch's model file if it is missing; returns whether it was missing.
 
         A collective: every worker must call it.
         """

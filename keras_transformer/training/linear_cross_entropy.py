@@ -18,7 +18,7 @@ if keras.config.backend() == "tensorflow":
 
 # Tokens of a chunk. Measured with 8,000 classes: 128 to 1,024 differ by less than 10% in time.
 CHUNK = 256
-# Far above the smallest float32 of full precision, 1.2e-38.
+# Far above the smallest normal float32, 1.2e-38.
 SMALLEST_PROBABILITY = 1e-30
 
 
@@ -58,7 +58,7 @@ def linear_cross_entropy(
 
     Precision: the products have the dtype of `hidden`; softmax, losses and sums are float32.
     """
-    if excluded_class is not None:  # without its row, the softmax is that of the other classes
+    if excluded_class is not None:  # without its row, only other classes are left
         kernel = ops.concatenate([kernel[:excluded_class], kernel[excluded_class + 1 :]])
         labels = ops.maximum(labels - ops.cast(labels >= excluded_class, "int32"), 0)
     constant = ops.stop_gradient(hidden)
@@ -97,7 +97,7 @@ def linear_cross_entropy(
 def _chunks(*tensors, passes):
     """`(N, ...)` -> `(chunks, C, ...)`, padded with zeros; C is at most `CHUNK`.
 
-    Chunks of equal size leave few sizes, and oneDNN prepares its kernels for each. The passes of a
+    All chunks have one size, because oneDNN prepares its kernels for each size. The passes of a
     token stay together.
     """
     count = ops.shape(tensors[0])[0]
@@ -116,9 +116,9 @@ def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions, r_drop):
     """Returns a list of values of each token, and the gradient with respect to the kernel.
 
     The values `(chunks, C)` are: log-sum-exp of the logits, logit of the label, prediction,
-    divergence from the other pass. The gradients are those of the weighted sum of log-sum-exp and
-    divergence, in float32: with respect to the hidden states, a fifth value `(chunks, C, D)`, and
-    with respect to the kernel, `(V, D)`.
+    divergence from the other pass; `with_gradient` adds the gradient with respect to the hidden
+    states, `(chunks, C, D)`. The gradient with respect to the kernel is `(V, D)`. Both are float32
+    and of the weighted sum of log-sum-exp and divergence.
     """
     transposed = ops.transpose(kernel)
 
@@ -154,7 +154,7 @@ def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions, r_drop):
 def _divergences(log_probs, probabilities):
     """Returns the divergence of each row from the other pass, and a gradient.
 
-    It is that of `KL(p || q) + KL(q || p)` with respect to the logits of p:
+    The gradient is that of `KL(p || q) + KL(q || p)` with respect to the logits of p:
     `p * (log p - log q - KL(p || q)) + p - q`.
     """
 
@@ -169,7 +169,7 @@ def _divergences(log_probs, probabilities):
 
 
 def _tensorflow_scan(function, carry, inputs, dtypes):
-    """`keras.ops.scan`. On TensorFlow, that of Keras needs outputs with the carry's shapes."""
+    """Like `keras.ops.scan`, which on TensorFlow needs outputs with the carry's shapes."""
     number = tf.shape(inputs[0])[0]
 
     def step(index, carry, arrays):

@@ -26,7 +26,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 def setting(name: str, default: Any, rule: str, is_valid: Callable[[Any], bool]) -> Any:
-    """Returns a property of the step: checked, and kept with the arguments of `compile`.
+    """Returns a property that checks its value and is saved with the `compile` arguments.
 
     Args:
         name: its name.
@@ -100,13 +100,13 @@ class TrainingStep(Model):
 
     A subclass may override `compute_loss` only for one device without micro-batches and R-Drop.
 
-    A model whose `output_kernel` is a matrix `(V, D)`, and whose `call` returns the inputs of the
-    product with it if `return_hidden=True`, has a fused loss: the loss, its gradient and the
-    metrics are computed without the logits, only of the tokens that count. The results are those of
-    the logits. The step computes the logits, and says so once, if `compile`
-    was given another loss than `SmoothedCrossEntropy` or other metrics than `TokenAccuracy` and
-    `Perplexity`; with float16; if a subclass overrides `call`, `compute_loss` or `compute_metrics`;
-    on TensorFlow with `jit_compile`; and on several JAX devices.
+    A model has a fused loss if its `output_kernel` is a matrix `(V, D)` and its `call` with
+    `return_hidden=True` returns the inputs of the product with it. Loss, gradient and metrics are
+    then computed without the logits, only for tokens that count; the results are the same. The
+    step computes the logits, and logs this once, if `compile` was given another loss than
+    `SmoothedCrossEntropy` or other metrics than `TokenAccuracy` and `Perplexity`; with float16; if
+    a subclass overrides `call`, `compute_loss` or `compute_metrics`; on TensorFlow with
+    `jit_compile`; and on several JAX devices.
 
     Attributes:
         accumulation_steps: number of micro-batches that each replica's rows are split into, to save
@@ -119,7 +119,7 @@ class TrainingStep(Model):
             [Liang et al., 2021](https://arxiv.org/abs/2106.14448), equation 4, divided by 2: the
             loss stays a mean per token.
         fused_loss: `False` always computes the logits. Defaults to `True`.
-        excluded_token_id: a class without probability, whose logit is about -1e9, or `None`.
+        excluded_token_id: a class of probability 0, whose logit is about -1e9, or `None`.
 
     Like the arguments of `compile`, the first three attributes are kept by `load_model`, and by
     copies and pickles of a compiled model.
@@ -172,7 +172,7 @@ class TrainingStep(Model):
     # === What Keras calls inside its training methods ===
 
     def _resolve_auto_jit_compile(self):
-        # On TensorFlow, XLA would compile each of the many batch shapes, so only if asked for.
+        # Off by default on TensorFlow: XLA would compile each of the many batch shapes.
         return keras.config.backend() != "tensorflow" and super()._resolve_auto_jit_compile()
 
     def _make_function(self, step_function, *args, **kwargs):
@@ -200,7 +200,7 @@ class TrainingStep(Model):
         super()._symbolic_build(iterator=iterator, data_batch=data_batch)
 
     def _flatten_metrics_in_order(self, logs):
-        # Keras returns the loss alone if there are no metrics.
+        # Keras returns the loss alone if the logs hold nothing else.
         return super()._flatten_metrics_in_order(
             {name: value for name, value in logs.items() if name != "gradient_norm"}
         )

@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 
 class CompiledLoss(NamedTuple):
-    """What `compile` was given: the loss, or `None`, and its number in `loss_weights`."""
+    """The loss given to `compile`, or `None`, and its factor from `loss_weights`."""
 
     loss: Any
     factor: float
@@ -114,8 +114,8 @@ def divisors(model: keras.Model, rows: Rows, num_parts: int = 1) -> tuple[Tensor
         num_parts: number of parts whose divisors are summed. Defaults to `1`.
 
     Returns:
-        two float32 scalars. The second is the number of rows, for the losses that layers add. The
-        first is for the compiled loss, by its `reduction`:
+        two float32 scalars: the divisor of the compiled loss, and the number of rows, which divides
+        the losses that layers add. The first depends on `reduction`:
 
         - `"mean_with_sample_weight"`, or no loss: the sum of the weights;
         - `"mean"`, `"sum_over_batch_size"`: the number of labels that are not ignored;
@@ -183,7 +183,7 @@ def reason_for_logits(model: keras.Model) -> str | None:
     if keras.config.backend() == "tensorflow" and model.jit_compile:
         return "`jit_compile` is set, and XLA needs a static number of tokens"
     if keras.config.backend() == "jax" and num_devices() > 1:
-        return "on several JAX devices, a part of the tokens would lie on some of them only"
+        return "on several JAX devices, a chunk of tokens would lie on only some of them"
     return None
 
 
@@ -197,7 +197,7 @@ def num_devices() -> int:
 
 
 def token_metrics(model: keras.Model) -> list[tuple[Any, bool]]:
-    """Returns the compiled metrics, each with whether it is given the sample weights."""
+    """Returns pairs: a compiled metric, and whether it gets the sample weights."""
     compiled = model._compile_metrics
     if compiled is None:
         return []
@@ -234,7 +234,7 @@ def _loss_sum(model, rows, training, passes):
 
 
 def _logits(model, rows, training, passes):
-    """Runs the model on each row `passes` times in turn, and updates the metrics."""
+    """Runs the model `passes` times on each row, and updates the metrics."""
     logits = model(rows.x if passes == 1 else _repeated(rows.x, passes), training=training)
     if getattr(logits, "_keras_mask", None) is not None:
         raise ValueError(
@@ -251,7 +251,7 @@ def _logits(model, rows, training, passes):
 
 
 def _fused_loss_sum(model, rows, training, passes):
-    """Returns what `_loss_sum` returns, from the hidden states of only the tokens that count."""
+    """The same as `_loss_sum`, computed from the hidden states of tokens that count."""
     compiled, metrics = compiled_loss(model), token_metrics(model)
     inputs = rows.x if passes == 1 else _repeated(rows.x, passes)
     hidden = model(inputs, training=training, return_hidden=True)
@@ -314,7 +314,7 @@ def _num_real(rows):
 
 
 def _check_labels(labels, num_classes):
-    """Raises an error for a label outside the vocabulary; only a graph of TensorFlow can."""
+    """Raises an error for a label outside the vocabulary; for TensorFlow graphs."""
     lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
     rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
     is_valid = (lowest >= 0) & (highest < num_classes)
@@ -337,12 +337,12 @@ def _check_values(loss, values):
 
 
 def _repeated(inputs, passes):
-    """Returns the inputs with each row `passes` times in turn."""
+    """Repeats each row `passes` times: rows a, b -> a, a, b, b."""
     return keras.tree.map_structure(lambda tensor: ops.repeat(tensor, passes, axis=0), inputs)
 
 
 def _passes_last(hidden, passes):
-    """`(passes * B, T, D)`, the passes of a row one after the other, -> `(B, T, passes * D)`."""
+    """Joins the adjacent passes of a row: `(passes * B, T, D)` -> `(B, T, passes * D)`."""
     _, length, width = ops.shape(hidden)
     hidden = ops.reshape(hidden, (-1, passes, length, width))
     return ops.reshape(ops.swapaxes(hidden, 1, 2), (-1, length, passes * width))

@@ -78,7 +78,7 @@ def _scope(model, trainable, values, of_optimizer=()):
 
 
 def _values(model, scope):
-    """Returns what a scope left in the non-trainable and in the metric variables."""
+    """Returns a scope's values of the non-trainable and the metric variables."""
     non_trainable = map(scope.get_current_value, model.non_trainable_variables)
     return list(non_trainable), list(map(scope.get_current_value, model.metrics_variables))
 
@@ -90,7 +90,7 @@ def _fold(add, sums, rows, number):
     number = num_rows // size
 
     def stack(tensor):
-        # (B, ...) -> (number, size, ...). A part takes every number-th row: from all devices.
+        # (B, ...) -> (number, size, ...). Rows k, k + number, ...: a part is on all devices.
         shape = (size, number, *tensor.shape[1:])
         return jnp.moveaxis(tensor[: size * number].reshape(shape), 1, 0)
 
@@ -114,7 +114,7 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
     """Calls a training method of `keras.Model`, with batches that the devices can share."""
     devices = objective.num_devices()
     steps = type(model).train_step, type(model).test_step
-    if devices > 1 and steps == (train_step, test_step):  # others expect the batches of Keras
+    if devices > 1 and steps == (train_step, test_step):  # others expect Keras's batches
         for name in {"x", "validation_data"} & arguments.keys():
             arguments[name] = _fill_up(arguments[name], devices)
     try:
@@ -132,9 +132,9 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
 def _fill_up(data, devices):
     """Fills up the batches of a `tf.data.Dataset` to a multiple of the number of devices.
 
-    JAX needs equally many rows on each device. The step drops the added rows again. It is compiled
-    when only shapes are known, so a shape must hold the number of real rows: it is the length of a
-    fourth element of the batch, `(devices, rows)`.
+    JAX needs equally many rows on each device. The step drops the added rows again. The number of
+    real rows must be static in the compiled step, so it is passed as a shape: that of a fourth
+    element of the batch, `(devices, rows)`.
     """
     tf = sys.modules.get("tensorflow")
     if tf is None or not isinstance(data, tf.data.Dataset):
