@@ -174,7 +174,7 @@ def plot_histories(
     Draws the same columns as `plot_history`. A training has the same colour in all panels.
 
     Args:
-        histories: name of a training to its history, as in `plot_history`.
+        histories: dict from the name of a training to its history, as in `plot_history`.
         title: string above the panels.
 
     Returns:
@@ -196,7 +196,7 @@ def plot_histories(
     units = {unit for unit, _, _ in read.values()}
     if len(units) != 1:
         raise ValueError(
-            "`histories` must hold a history, and all must count epochs or all steps. "
+            "`histories` must not be empty, and all must count epochs, or all steps. "
             f"Received: {list(histories)} with {sorted(units)}"
         )
     names = dict.fromkeys(name for _, _, columns in read.values() for name in columns)
@@ -268,7 +268,7 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Fig
     table.set_ylabel("dimension")
 
     positions = np.arange(length)
-    # Even dimensions are sines. Only the lower half: in the upper half, a wave is longer than 600.
+    # Even dimensions are sines. Waves of the upper half are too long to see: over 600 positions.
     dimensions = sorted({hidden_dim // part // 2 * 2 for part in (2, 4, 8)} | {0})
     waves = {f"dimension {n}": encoding[:, n] for n in dimensions}
     _draw_curves(curves, positions, waves, "encoding")

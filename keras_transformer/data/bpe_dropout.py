@@ -1,7 +1,7 @@
 """BPE-dropout: random splits of words into subwords, which differ in each epoch.
 
-SentencePiece samples splits too, but version 0.2.3 draws others in each process, whatever the seed:
-a resumed training would see other data.
+SentencePiece samples splits too, but version 0.2.3 ignores the seed: each process draws other
+splits, so a resumed training would see other data.
 """
 
 import functools
@@ -28,14 +28,14 @@ class BpeDropout:
 
     A word begins as characters. Each step merges the pair of neighbours that the model learned
     first, until no pair is left; but in each step, each pair is left out with the probability
-    `rate`. With the rate 0 these are the tokens of the tokenizer, with the rate 1 characters.
+    `rate`. The rate 0 gives the tokens of the tokenizer, the rate 1 characters.
 
     Args:
         tokenizer: `Tokenizer` with a BPE model.
         rate: float from 0 to 1. The paper's is 0.1.
 
     Raises:
-        ValueError: if the tokenizer is another one.
+        ValueError: if the tokenizer has no BPE model.
 
     Reference:
         [Provilkov et al., 2020](https://arxiv.org/abs/1910.13267), algorithm 1.
@@ -74,7 +74,7 @@ class BpeDropout:
         return [[token_id for _ in each for token_id in next(split)] for each in words]
 
     def _find_symbols(self, word):
-        """Returns the ids of a word's characters; of an unknown character, those of its bytes."""
+        """Returns the ids of a word's characters; an unknown character has those of its bytes."""
         ids = []
         for character in word:
             is_known = character in self._ids
@@ -111,7 +111,7 @@ def _merges(proto, ids):
     """Returns the sorted keys of all pairs, the order of each, and the merged ids by order."""
     pieces = [p for p in proto.pieces if p.type == NORMAL and len(p.piece) > 1]
     pieces.sort(key=lambda piece: -piece.score)
-    orders = {NO_MERGE: NO_MERGE}  # a last key, which is no pair
+    orders = {NO_MERGE: NO_MERGE}  # a last key, so that `searchsorted` stays in range
     for order, piece in enumerate(p.piece for p in pieces):
         for middle in range(1, len(piece)):
             left, right = ids.get(piece[:middle]), ids.get(piece[middle:])

@@ -36,7 +36,7 @@ TOKENIZED_AT_ONCE = 8192  # pairs
 PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
 NOISE = "subword_regularization", "word_dropout"
-# What numbers must be: {setting: (rule, whether a value is so)}.
+# Ranges of numbers: {setting: (rule in words, function that checks a value)}.
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "seed": ("at least 0", lambda seed: seed >= 0),
     "subword_regularization": ("more than 0 and at most 1", lambda rate: 0 < rate <= 1),
@@ -95,8 +95,8 @@ def make_dataset(
         first_epoch: the epoch of the first iteration, to resume training.
         subword_regularization: the probability of leaving out a merge, in (0, 1]: BPE-dropout
             ([Provilkov et al., 2020](https://arxiv.org/abs/1910.13267), who use 0.1). In each epoch
-            words are split anew, into more tokens. The batches are those of the usual split, so
-            they hold more than `batch_tokens`; a text that would exceed `max_length` keeps its
+            words are split anew, into more tokens. Batches are planned with the usual split, so
+            they may exceed `batch_tokens`; a text that would exceed `max_length` keeps its
             usual split. Needs a `Tokenizer` with `model_type="bpe"`. Defaults to `None`.
         word_dropout: the probability, in [0, 1), that encoder and decoder read the unknown token in
             place of a token, other than START and END. The labels stay. The tokenizers must have an
@@ -193,7 +193,7 @@ class BatchStream:
         config: Any = None,
         **settings: Any,
     ) -> None:
-        # As a checkpoint's JSON holds them: NumPy's numbers as Python's, no noise that is off.
+        # As in a checkpoint's JSON: Python's numbers, not NumPy's, and only the noise that is on.
         plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
         options = BatchSettings(**plain)
         self.settings = {n: v for n, v in vars(options).items() if v or n not in NOISE}
@@ -210,7 +210,7 @@ class BatchStream:
         self._plan = functools.partial(plan_batches, self.lengths[self._kept], **sizes)
         self.report = self._report(dropped, sample)
         self.is_read = False
-        self.sums: dict[str, Any] = {}  # of what callbacks log as means over the epoch so far
+        self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)
 
     @functools.cached_property
@@ -226,9 +226,9 @@ class BatchStream:
 
         Args:
             epoch: from 0.
-            batch: from 0. Those before it are left out.
-            repeat_skipped: instead of leaving them out, yields `batch` in their place: for a
-                training loop that reads the batches it skips. Defaults to `False`.
+            batch: from 0. Earlier batches are skipped.
+            repeat_skipped: yields `batch` in place of each skipped batch, for a training loop that
+                reads and discards what it skips. Defaults to `False`.
         """
         self._epoch, self._batch, self._repeat_skipped = epoch, batch, repeat_skipped
 
@@ -237,7 +237,7 @@ class BatchStream:
         return [self._kept[rows] for rows in self._plan(epoch=epoch)]
 
     def token_counts(self, epoch: int) -> np.ndarray:
-        """Returns token counts of the batches of an epoch, of the usual split of words.
+        """Returns the token counts of an epoch's batches, without `subword_regularization`.
 
         Returns:
             int array `(batches, 3)`: target tokens, tokens of both sides, and token slots of both
@@ -281,7 +281,7 @@ class BatchStream:
 
         Args:
             rows: int array, the pair indices of the batch; see `batches`.
-            epoch: from 0, for what is random in each epoch.
+            epoch: from 0. Each epoch has other random noise.
         """
         tokenizer, target_tokenizer = self._tokenizers
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
@@ -302,7 +302,7 @@ class BatchStream:
 
     def _arrays(self):
         self.is_read = True
-        epoch = self._epoch  # another iterator may move on meanwhile
+        epoch = self._epoch  # another iterator may advance `self._epoch`
         batches = self.batches(epoch)[self._batch :]
         skipped = [batches[0]] * self._batch if self._repeat_skipped else []
         yield from (self.arrays(rows, epoch) for rows in [*skipped, *batches])
@@ -385,7 +385,7 @@ def _longest_kept(settings, config):
 
 
 def _select(lengths, max_length, max_length_ratio):
-    """Returns the pairs to keep, and those to drop by reason, the first; raises if none is kept."""
+    """Returns the pairs to keep, and the others by their first reason; raises if none is kept."""
     shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
     reasons = {
         "empty": shorter <= 1,  # nothing but END

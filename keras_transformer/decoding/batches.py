@@ -1,6 +1,6 @@
 """Batches of rows of similar length that fit into memory.
 
-In graphs and eagerly alike, so that a translator and its SavedModel make the same batches.
+They are the same in graphs and eagerly, for a translator and its SavedModel.
 """
 
 import itertools
@@ -11,16 +11,16 @@ import tensorflow as tf
 
 from keras_transformer.layers.arguments import require_positive
 
-# Maximum of the sentences of a batch times the square of the longest: the size of attention scores.
+# Maximum of sentences * longest sentence**2 of a batch: the size of attention scores.
 MOST_PAIRS = 64 * 256**2
 # The length of a row that fills a batch by itself.
 LONGEST_ROW = 2048
-# Maximum of the sentences of a batch times the longest: larger batches are hardly faster.
+# Maximum of sentences * longest sentence of a batch: larger batches are hardly faster.
 MOST_TOKENS = 64 * 128
 BATCH_SENTENCES = 256
 
 
-# As a graph: eagerly, its operations take longer than the search for one sentence.
+# A graph, because eagerly its operations take longer than the search for one sentence.
 @tf.function(
     input_signature=[tf.TensorSpec([None], tf.int64)] + 2 * [tf.TensorSpec([], tf.int64)],
     autograph=False,
@@ -31,8 +31,8 @@ def batch_rows(lengths, batch_sentences, most_pairs):
     Args:
         lengths: int64 tensor `(B,)`, the length of each row.
         batch_sentences: int. Maximum number of rows of a batch.
-        most_pairs: int, such as `MOST_PAIRS`. Maximum of a batch's rows times the square of the
-            longest. A single row may exceed every limit.
+        most_pairs: int, such as `MOST_PAIRS`. Maximum of rows * longest row**2 of a batch. A single
+            row may exceed every limit.
 
     Returns:
         int32 `RaggedTensor` `(batches, None)`, the indices of the rows of each batch.
@@ -60,8 +60,8 @@ def map_batches(function, columns, options, pad_token_id, specs):
     """Applies a function to rows, in batches, in the graph.
 
     Args:
-        function: callable from int32 `(b, S)` of each column, padded, and from `(b,)` of each
-            option to a tuple of tensors.
+        function: callable. It gets a padded int32 tensor `(b, S)` per column and a tensor `(b,)`
+            per option, and returns a tuple of tensors.
         columns: list of int32 `RaggedTensor` `(B, None)`.
         options: list of tensors `(B,)`.
         pad_token_id: int.
@@ -95,10 +95,10 @@ def map_rows(function, columns, pad_token_id, batch_sentences, on_progress=None,
     """Applies a function to rows, batch by batch, eagerly.
 
     Args:
-        function: callable from int32 arrays `(b, S)` of each column, padded, to an iterable of b
-            results.
+        function: callable. It gets a padded int32 array `(b, S)` per column, and returns an
+            iterable of b results.
         columns: list of int32 `RaggedTensor` `(B, None)`.
-        pad_token_id, batch_sentences: as above.
+        pad_token_id, batch_sentences: as in `map_batches` and `batch_rows`.
         on_progress: callable, called after each batch with the number of lines that it finished.
             Optional.
         lines: int array `(B,)`, the line of each row. Defaults to one row per line.

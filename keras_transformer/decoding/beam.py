@@ -48,8 +48,8 @@ def beam_search(
     divided by the largest length penalty that it can still reach.
 
     With `stopping="first_beams"`, the rule of CTranslate2 and fairseq, only the best `beam_size`
-    candidates can end; those beyond that end are dropped. A sentence is done once `beam_size`
-    hypotheses have ended. All that end in the last step count, as in CTranslate2; fairseq keeps
+    candidates can end; worse ones are dropped if they end. A sentence is done once `beam_size`
+    hypotheses have ended. All that end in the last step are kept, as in CTranslate2; fairseq keeps
     only the first `beam_size`.
 
     Args:
@@ -130,7 +130,7 @@ def greedy_search(*arguments: Any, **options: Any) -> SearchResult:
 
 
 def make_search(settings: SearchSettings, n_best: int = 1, **arguments: Any) -> Search:
-    """Returns a `BeamSearch`, or with a beam of 1 or a sampler a `GreedySearch`.
+    """Returns a `GreedySearch` for a beam of 1 or a sampler, otherwise a `BeamSearch`.
 
     Args:
         settings: `SearchSettings`.
@@ -163,7 +163,7 @@ class BeamSearch(Search):
         return self.settings.beam_size
 
     def start(self, sentences, start_token_id):
-        """One hypothesis without tokens in slot 0: active; in empty sentences, finished."""
+        """Puts a hypothesis without tokens in slot 0: finished in empty sentences, else active."""
         batch_size, is_empty = ops.shape(sentences.row)[0], sentences.done[:, None]
         is_first_slot, is_best = ops.arange(self.beam_size) == 0, ops.arange(self.n_best) == 0
         token_ids, log_probs = self.no_tokens(batch_size, self.n_best)
@@ -224,7 +224,7 @@ class BeamSearch(Search):
 
         Returns:
             their totals, the beam slots that they extend and their tokens, `(B, C)`; and whether
-            the log-probs of a sentence are numbers, `(B,)`.
+            each sentence's log-probs are valid, `(B,)`.
         """
         k = min(2 * self.beam_size, logits.shape[-1])
         constraints = self.constraints(state, index)

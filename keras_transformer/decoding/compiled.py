@@ -31,11 +31,11 @@ _MOST_LINES = {"auto": 4, True: 8, False: 0}
 # The shapes that are compiled: sources are padded to one of them.
 BATCHES = (1, 2, 4, 8)
 SOURCE_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128)
-# Maximum lengths are rounded up to a multiple; longer ones are not compiled.
+# Maximum lengths become multiples of `_TARGET_STEP`; above `_LONGEST_TARGET`, nothing compiles.
 _TARGET_STEP, _LONGEST_TARGET = 16, 512
 # A program takes 40 to 70 MiB even for a tiny model, and TensorFlow never frees it, so dropping one
-# would only lose it. After these shapes, each further one must be requested twice as often as the
-# one before: the common shapes are compiled, and memory grows with the logarithm of the calls.
+# saves nothing. After `_EASY_SHAPES`, each further shape must be requested twice as often as the
+# last: the common shapes are compiled, and memory grows with the logarithm of the calls.
 _EASY_SHAPES, _REQUESTS_OF_NEXT = 16, 32
 _REQUESTS_COUNTED = 1024
 
@@ -45,10 +45,10 @@ class CompiledSearches:
 
     Args:
         model: `Transformer`, or `FrozenTransformer`.
-        mode: `"auto"`: a search is compiled when a second call requests its shape, and other
-            threads use the graph meanwhile; only for at most 4 sentences in float32, because XLA
-            gains little with more, and nothing in bfloat16 on a CPU. `True`: when it is requested
-            for the first time, for at most 8 sentences. `False`: never.
+        mode: `"auto"`: the second call that requests a shape compiles its search; other threads
+            use the graph meanwhile. At most 4 sentences, because XLA gains little with more, and
+            only float32, because it gains nothing in bfloat16 on a CPU. `True`: the first call
+            compiles it, for at most 8 sentences. `False`: never.
     """
 
     def __init__(self, model: Any, mode: str | bool) -> None:
@@ -63,7 +63,7 @@ class CompiledSearches:
         self._compiling = threading.Lock()
 
     def for_call(self, settings: SearchSettings, n_best: int, has_prefix: bool) -> Any:
-        """Returns the searches of one call, which counts as one request of each shape.
+        """Returns a function that finds the searches of one call: one request per shape.
 
         Args:
             settings: `SearchSettings`.
@@ -71,8 +71,8 @@ class CompiledSearches:
             has_prefix: bool.
 
         Returns:
-            callable from the shape `(B, S)` of sources to a callable `(runtime_values,
-            encoder_token_ids (B, S)) -> SearchResult`, or to `None`: search in the graph.
+            callable. Given the shape `(B, S)` of sources, it returns a callable `(runtime_values,
+            encoder_token_ids (B, S)) -> SearchResult`, or `None`: search in the graph.
         """
         requested: set[tuple] = set()
 

@@ -1,4 +1,4 @@
-"""From strings to strings inside one TensorFlow graph: what a SavedModel holds.
+"""Translates strings to strings inside one TensorFlow graph, for a SavedModel.
 
 Letters: B lines, P pieces of lines, b rows of a batch.
 """
@@ -40,7 +40,7 @@ class Options(NamedTuple):
     """Options of each line.
 
     Attributes:
-        n_best: int32 tensor `(B,)`. Translations that are wanted: from 1 to the beam.
+        n_best: int32 tensor `(B,)`. Number of translations: from 1 to `max_hypotheses`.
         alpha: float32 tensor `(B,)`, as in `SearchSettings`.
         max_length: int32 tensor `(B,)`, as in `SearchSettings`.
         target_prefix: string tensor `(B,)`: the forced beginning of the translation.
@@ -53,12 +53,12 @@ class Options(NamedTuple):
 
     @classmethod
     def default(cls, settings: Any, n_best: int = 1) -> "Options":
-        """Returns those of `SearchSettings`, for all lines: tensors `(1,)`."""
+        """Returns the options of `SearchSettings` for all lines, as tensors `(1,)`."""
         alpha, _, _, max_length = runtime_inputs(settings)
         return cls(tf.constant([n_best]), alpha[None], max_length[None], tf.constant([""]))
 
     def for_lines(self, count: tf.Tensor, most: int) -> "Options":
-        """Returns tensors `(B,)` of `(1,)` or `(B,)`, with the values in their ranges."""
+        """Broadcasts the options from `(1,)` to `(B,)`, and clips them to their ranges."""
         n_best, alpha, max_length, prefix = (tf.broadcast_to(each, [count]) for each in self)
         return Options(
             n_best=tf.clip_by_value(n_best, 1, most),
@@ -109,7 +109,7 @@ class GraphTranslator:
     def tagged(
         self, text: tf.Tensor, languages: tf.Tensor | None = None, is_asked: Any = None
     ) -> tf.Tensor:
-        """Returns lines with their tags, as `tag_lines`; also eagerly. Defaults to no languages."""
+        """Tags lines, see `tag_lines`; `languages` defaults to none. Works eagerly too."""
         if languages is None and not self.languages:
             return text
         if languages is None:
@@ -123,13 +123,13 @@ class GraphTranslator:
         on_too_long: str,
         longest_line: int | None = None,
     ) -> Pieces:
-        """Tokenizes lines and cuts those that are too long; also eagerly.
+        """Tokenizes lines and cuts those that are too long; works eagerly too.
 
         Args:
             text: string tensor `(B,)`.
             most: int, or int64 tensor: maximum tokens of a piece, without its end token.
             on_too_long: as in `LineCutter.cut`.
-            longest_line: int. Tokens after so many are dropped from a line. Optional.
+            longest_line: int. Maximum tokens of a line; further ones are dropped. Optional.
         """
         token_ids = token_ids_of(self.source_tokenizer, text)
         kept = token_ids[:, :longest_line]
@@ -145,9 +145,9 @@ class GraphTranslator:
     def prefixes(
         self, token_ids: tf.RaggedTensor, pieces: Pieces, limits: Sequence[tf.Tensor]
     ) -> tf.RaggedTensor:
-        """Returns the prefix of each piece `(P, None)`; also eagerly.
+        """Returns the prefix of each piece `(P, None)`; works eagerly too.
 
-        Raises, as `refuse_first`, if one leaves no room for another token.
+        Raises the error of `refuse_first` if a prefix leaves no room for another token.
 
         Args:
             token_ids: int32 `RaggedTensor` `(B, None)`, the prefix of each line.
@@ -183,8 +183,8 @@ class GraphTranslator:
             text: string tensor `(B,)`.
             settings: `SearchSettings` with `max_source_tokens`. `on_too_long="error"` raises an
                 `InvalidArgumentError`; there are no warnings.
-            options: `Options` of the lines, `(B,)` or `(1,)`. Values beyond a range are taken as
-                its end. Defaults to one translation by the settings.
+            options: `Options` of the lines, `(B,)` or `(1,)`. Values are clipped to their ranges.
+                Defaults to one translation by the settings.
             languages: string tensor `(B,)` or `(1,)`: the target language of each line, `""` for
                 none, as in `tag_lines`. Optional.
             strict: whether an error is raised if the numbers of a line are not finite.
@@ -222,8 +222,8 @@ class GraphTranslator:
     ) -> tuple[SearchResult, tf.Tensor]:
         """Returns a `SearchResult`, given as its tensors, and the texts `(b, R)`.
 
-        With `is_distinct`, without hypotheses whose text a better one has: those come last, like
-        missing ones.
+        With `is_distinct`, a hypothesis with the same text as a better one becomes a missing one,
+        and comes last.
         """
         found = SearchResult(*result)
         shape = tf.shape(found.token_ids)
@@ -264,11 +264,11 @@ class GraphTranslator:
         totals, lengths, ends = (
             tf.math.unsorted_segment_sum(each, pieces.lines, count) for each in numbers
         )
-        # Only the best translations of pieces make a translation of the line.
+        # A line of several pieces has one translation: it joins the best ones of its pieces.
         number = tf.math.unsorted_segment_sum(tf.ones_like(pieces.lines), pieces.lines, count)
         is_best = tf.range(len(texts)) == 0
         is_there = is_best | (number == 1)[:, None]
-        # The score of several pieces is that of their hypotheses, joined.
+        # Several pieces are scored as one hypothesis with all their tokens.
         penalties = penalty(tf.maximum(lengths, 1), ends, settings, options.alpha[:, None])
         return Translations(
             texts=tf.where(is_there, tf.stack(texts, axis=1), ""),
@@ -304,7 +304,7 @@ class GraphTranslator:
         def score_batch(source, target):
             return (tf.reduce_sum(score_model(self.model, source, target), axis=1),)
 
-        # Those that are too long are not computed: their first token stands for them.
+        # For lines that are too long, only the first token is computed; their score is NaN.
         computed = tf.where(longest <= most, longest, 1)[:, None]
         kept = [
             tf.ragged.boolean_mask(column, tf.ragged.range(column.row_lengths()) < computed)
@@ -319,7 +319,7 @@ class GraphTranslator:
         """Returns which source tokens a translation attends to, line by line.
 
         Args:
-            source, target: string tensors `(B,)`. Of longer lines, the first 256 tokens are used.
+            source, target: string tensors `(B,)`. Only the first 256 tokens of a line are used.
 
         Returns:
             float32 tensor `(B, T, S)`, the mean of the attention scores of all blocks and heads of
@@ -336,7 +336,7 @@ class GraphTranslator:
             scores = self.model.attention_scores(inputs)["encoder_decoder"]
             return tf.reduce_mean(tf.stack(scores), axis=(0, 2))[0]
 
-        # One line after the other: the scores of all blocks and heads are in memory together.
+        # One line at a time, because the scores of all blocks and heads are in memory together.
         spec = tf.TensorSpec([None, None], tf.float32)
         scores = tf.cond(
             tf.size(source) > 0,  # `map_fn` cannot infer a shape from an empty batch

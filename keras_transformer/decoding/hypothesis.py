@@ -95,9 +95,9 @@ class Hypothesis:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain Python values, a row for `pandas.DataFrame` or JSON.
 
-        Without `attention`. With the sum of `log_probs` as `log_prob`. What has no number is
-        `None`, because JSON has neither -inf nor NaN: the score of an impossible hypothesis and
-        the perplexity without tokens.
+        `attention` is left out; `log_prob` and `perplexity` are added. -inf and NaN become `None`,
+        because JSON has neither: the score of an impossible hypothesis and the perplexity without
+        tokens.
 
         Returns:
             dict of str to str, int, float, list or `None`.
@@ -161,7 +161,7 @@ class Hypothesis:
 
 
 def hypotheses_of(source, result, texts, source_tokenizer, target_tokenizer, config):
-    """Yields the hypotheses of each sentence: at least one, with the score -inf if impossible.
+    """Yields the hypotheses of each sentence; if none is possible, one with the score -inf.
 
     Args:
         source: int32 tensor `(B, S)`, with the end tokens, padded.
@@ -190,7 +190,7 @@ def hypotheses_of(source, result, texts, source_tokenizer, target_tokenizer, con
 
 
 def attention_of(hypothesis, scores, row, start_token):
-    """Returns the attention scores of a hypothesis, a slice of those of its batch.
+    """Cuts the attention scores of a hypothesis out of those of its batch.
 
     Args:
         hypothesis: `Hypothesis`.

@@ -14,10 +14,10 @@ import tensorflow as tf
 from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
-# Tokens that end a sentence: the first if a word begins after them, the second anyway.
+# Tokens that end a sentence: the first kind only if a word begins after them.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*$")
 _IDEOGRAPHIC_SENTENCE_END = re.compile(r"[。！？][」』”’）]*$")
-_ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # of a character that is not in the vocabulary
+_ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # a byte of an unknown character
 _INSIDE_CHARACTER = re.compile(r"^<0x[89AB][0-9A-F]>\Z")  # any but the first byte of a character
 
 
@@ -38,8 +38,8 @@ class Pieces(NamedTuple):
 class LineCutter:
     """Cuts lines that are too long at the best place within reach of a piece.
 
-    That is the last end of a sentence; without one, of a word; without one, of a character. A
-    character can have up to four tokens: a piece that has no room for one ends inside it.
+    That is the end of the last sentence that fits, else of the last word, else of the last
+    character. A character has up to four tokens, so a very short piece may end inside one.
 
     Args:
         tokenizer: `TokenizerLike` of the lines; has `is_tag` if it has `languages`, see
@@ -69,7 +69,7 @@ class LineCutter:
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
                 all but the first piece, which ends with a word; `"error"`: raises an
                 `InvalidArgumentError`.
-            reserved: int, or int64 tensor `(B,)`: tokens of each piece of a line that stay free.
+            reserved: int, or int64 tensor `(B,)`: tokens to keep free in each piece of a line.
                 Defaults to `0`.
 
         Returns:
@@ -135,7 +135,7 @@ class LineCutter:
         return Pieces(pieces, tf.gather(lines, order), tf.zeros_like(limits))
 
     def _places(self, values):
-        """Returns the tokens before which a cut is good, better and best: ascending int64."""
+        """Returns ascending int64 indices of tokens: a cut before them is good, better, best."""
         kinds = tf.unstack(tf.gather(self._table, values, axis=1))
         begins_word, ends_sentence, ends_anyway, is_inside = kinds
         begins_sentence = (ends_sentence[:-1] & begins_word[1:]) | ends_anyway[:-1]

@@ -1,6 +1,6 @@
 """How each backend runs the loop of a search, and the operations that backends do differently.
 
-The rules of the search are in `search.py`, `greedy.py` and `beam.py`, on every backend the same.
+The rules of the search are the same on every backend: see `search.py`, `greedy.py`, `beam.py`.
 """
 
 import weakref
@@ -15,12 +15,12 @@ if BACKEND == "tensorflow":
 
 NOT_FINITE = (
     "The model's logits must not be NaN, and at least one must be finite. A processor must return "
-    "log-probs of at most 0, not above 0: the search relies on it to stop early"
+    "log-probs of at most 0, because the search relies on it to stop early"
 )
 # Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
 _COMPACTION_DIVISOR = 10
 _KEPT_PROGRAMS = 16
-_programs: Any = weakref.WeakKeyDictionary()  # {model: {what it is compiled for: program}}
+_programs: Any = weakref.WeakKeyDictionary()  # {model: {static arguments: program}}
 
 
 def select(nest: Any, slots: Any) -> Any:
@@ -54,7 +54,7 @@ def require_numbers(result: Any) -> Any:
     """Returns a `SearchResult`; raises if the score of a sentence is NaN.
 
     Raises:
-        ValueError, or on TensorFlow InvalidArgumentError, in a graph when it runs.
+        ValueError; on TensorFlow InvalidArgumentError, and in a graph only when the graph runs.
     """
     is_right = ~ops.any(ops.isnan(result.scores))
     if BACKEND == "tensorflow":
@@ -97,8 +97,8 @@ def run_loop(search: Any, state: Any, compaction: bool) -> Any:
         search: `Search`. With a `fixed_length`, no shape changes, as XLA needs. Otherwise histories
             and caches grow.
         state: its state before the first step.
-        compaction: bool. Whether finished sentences leave the batch of a loop that grows, on
-            TensorFlow. The result is the same.
+        compaction: bool. Whether finished sentences leave the batch; used on TensorFlow without a
+            `fixed_length`. It does not change the result.
 
     Returns:
         `SearchResult`, not trimmed.
@@ -119,7 +119,7 @@ def run_loop(search: Any, state: Any, compaction: bool) -> Any:
 
 
 def _run_growing(search, state, compaction):
-    """A loop in a graph of TensorFlow whose tensors grow and whose batch shrinks."""
+    """Runs a TensorFlow loop in which tensors grow and the batch shrinks."""
     results = tf.nest.map_structure(tf.zeros_like, search.final(state))
 
     def few_are_done(index, state):

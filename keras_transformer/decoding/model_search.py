@@ -18,7 +18,7 @@ from keras_transformer.decoding.search import Search, SearchResult, StepOutput, 
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 
-# Of `SearchSettings.runtime_values` as inputs of a graph.
+# Dtypes of `SearchSettings.runtime_values` as inputs of a graph.
 RUNTIME_DTYPES = ("float32", "float64", "int32", "int32")
 
 
@@ -49,8 +49,8 @@ def search_model(
 ) -> SearchResult:
     """Finds the best translations of sentences, on any backend.
 
-    On TensorFlow in a graph or eagerly; on JAX compiled for the shape of the ids; on PyTorch step
-    by step.
+    TensorFlow runs it in a graph or eagerly; JAX compiles it for the shape of the ids; PyTorch runs
+    it step by step.
 
     Args:
         model: `Transformer`, or `FrozenTransformer`.
@@ -61,16 +61,16 @@ def search_model(
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. Those beyond the
             maximum length are cut off. Optional.
-        **options: `wanted`, `strict` and `fixed_length` of `Search`. With `fixed_length`, at least
-            `longest_target` of the shape, XLA can compile it on TensorFlow: the shape of the ids is
-            static, there are no processors, no sampler and no prefix.
+        **options: `wanted`, `strict` and `fixed_length` of `Search`. On TensorFlow, XLA can compile
+            the search if `fixed_length` is at least `longest_target` of S, the shape of the ids is
+            static, and there are no processors, no sampler and no prefix.
 
     Returns:
         `SearchResult`.
 
     Raises:
-        ValueError: if `n_best` exceeds the beam, or the model's logits are no numbers (on
-            TensorFlow an InvalidArgumentError).
+        ValueError: if `n_best` exceeds the beam, or log-probs are invalid (on TensorFlow an
+            InvalidArgumentError).
 
     Example:
 
@@ -149,9 +149,9 @@ def _run(model, settings, n_best, fixed_length, penalties, target_prefix, ids, l
 
 
 def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
-    """Returns how many hypotheses a search keeps, so that `n_best` can be picked from them.
+    """Returns how many hypotheses a search must keep, to pick `n_best` with distinct texts.
 
-    `n_best` is an int or an int32 tensor. The search for the best one alone is the shortest.
+    `n_best` is an int or an int32 tensor. For 1, one is enough, and its search is the shortest.
     """
     if not settings.distinct_texts:
         return n_best
@@ -192,7 +192,7 @@ def teacher_forcing(config, encoder_token_ids, target_token_ids):
 
 
 def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
-    """Returns the greatest maximum length of a translation of `source_length` tokens."""
+    """Returns the maximum length of a translation of `source_length` tokens, end tokens counted."""
     _, length_ratio, extra_length, max_length = settings.runtime_values
     longest = min(math.floor(length_ratio * (source_length - 1)) + extra_length, max_length)
     return max(1, min(longest, learned_positions(config) or longest))
@@ -215,7 +215,7 @@ def max_lengths(config: Any, lengths: Tensor, limits: Sequence[Tensor]) -> Tenso
         int32 tensor `(B,)`, 0 for empty sources.
     """
     length_ratio, extra_length, max_length = limits
-    # float64 rounds as Python does. `max_length` is in the range of int32.
+    # float64 rounds as Python does. The cast is safe, because `max_length` fits into int32.
     longest = ops.floor(length_ratio * ops.cast(lengths, "float64"))
     longest = longest + ops.cast(extra_length, "float64")
     longest = ops.minimum(longest, ops.cast(max_length, "float64"))

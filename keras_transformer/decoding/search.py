@@ -58,7 +58,7 @@ class SearchResult(NamedTuple):
     log_probs: Tensor
 
     def trim(self, pad_token_id: int) -> "SearchResult":
-        """Returns the result as long as its longest hypothesis, and padded."""
+        """Cuts the result to its longest hypothesis, and pads the others."""
         longest = ops.max(self.lengths, initial=0)
         is_token = ops.arange(longest) < self.lengths[:, :, None]
         return self._replace(
@@ -79,7 +79,7 @@ class Sentences(NamedTuple):
 
     row: Tensor  # int32 (B,): the row of each sentence in the results
     done: Tensor  # bool (B,)
-    failed: Tensor  # bool (B,): the model gave no numbers for a step, see `best_next_tokens`
+    failed: Tensor  # bool (B,): the log-probs of a step were invalid, see `best_next_tokens`
     max_lengths: Tensor  # int32 (B,)
     alphas: Tensor  # float32 (B,)
     wanted: Tensor  # int32 (B,): the sentence is done when this many hypotheses are final
@@ -103,13 +103,13 @@ def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
     alpha = ops.cast(settings.alpha if alpha is None else alpha, "float64")
-    # In float64: a power in float32 depends, in its last bit, on the place in the batch.
+    # float64, because the last bit of a float32 power depends on the position in the batch.
     counted = ops.cast(_counted(lengths, ends, settings), "float64")
     return ops.cast(_BASES[settings.length_penalty](counted) ** alpha, "float32")
 
 
 def penalties_up_to(longest: int, settings: SearchSettings) -> Tensor:
-    """Returns the penalties of 0 to `longest + 1` counted tokens: JAX has no float64."""
+    """Returns the penalties of 0 to `longest + 1` tokens. NumPy, because JAX has no float64."""
     counted = np.maximum(np.arange(longest + 2.0), 1.0)
     table = _BASES[settings.length_penalty](counted) ** np.float64(np.float32(settings.alpha))
     return ops.convert_to_tensor(np.minimum(table, np.finfo("float32").max), "float32")
@@ -140,19 +140,18 @@ class Search:
     Args:
         step_fn, end_token_id, pad_token_id: as in `beam_search`.
         settings: `SearchSettings`.
-        n_best: int. Hypotheses that are kept of each sentence. Defaults to `1`.
-        alpha: float32 tensor, a scalar or `(B,)`: that of each sentence; on TensorFlow only.
-            Defaults to that of the settings.
+        n_best: int. Number of hypotheses to keep per sentence. Defaults to `1`.
+        alpha: float32 tensor, a scalar or `(B,)`: replaces `settings.alpha`, on TensorFlow only.
+            Optional.
         wanted: int32 tensor `(B,)`, at most `n_best`: the search of a sentence may stop when this
-            many are final; the others are those found so far. Defaults to `n_best`.
-        strict: bool. Whether an error is raised if the model's logits are no numbers; otherwise,
-            such a sentence has the score NaN. Defaults to `True`.
-        fixed_length: int. The tensors have room for this number of tokens from the start, so that
-            their shapes do not change, as XLA needs. The cache must be such a one, and every
-            sentence's maximum length at most this. The result is neither checked nor trimmed.
-            Defaults to `None`: they grow.
-        penalties: float32 tensor of `penalties_up_to` the greatest maximum length. Not on
-            TensorFlow. Defaults to those of the settings.
+            many hypotheses are final; the rest are the best so far. Defaults to `n_best`.
+        strict: bool. Whether invalid log-probs raise an error; otherwise, the score of such a
+            sentence is NaN. Defaults to `True`.
+        fixed_length: int. All tensors, including the cache, have room for this number of tokens
+            from the start: XLA needs constant shapes. No sentence's maximum length may exceed it.
+            The result is neither checked nor trimmed. Defaults to `None`: the tensors grow.
+        penalties: float32 tensor, the result of `penalties_up_to` for the greatest maximum length.
+            Not on TensorFlow. Defaults to the penalties of the settings.
     """
 
     step_fn: StepFunction
@@ -180,7 +179,7 @@ class Search:
         return (require_numbers(result) if self.strict else result).trim(self.pad_token_id)
 
     def final(self, state):
-        """Returns the result; the score of sentences without numbers is NaN, their length 0."""
+        """Returns the result; a failed sentence has the score NaN and the length 0."""
         result, failed = self.result(state), state.sentences.failed[:, None]
         return result._replace(
             lengths=ops.where(failed, 0, result.lengths),
@@ -193,7 +192,7 @@ class Search:
         return Tokens(ops.zeros(shape, "int32"), ops.zeros(shape, "float32"))
 
     def extend(self, history, tokens, index):
-        """Returns a history of `index` tokens with the next ones, `(B, W)`."""
+        """Appends the next tokens, `(B, W)`, to a history of `index` tokens."""
         is_next = ops.arange(self.fixed_length or 0) == index
 
         def extended(past, last):
@@ -259,7 +258,7 @@ class Search:
         return Constraints(apply, suppressed, is_active)
 
     def _force(self, prefix, index, given, log_probs):
-        """Within the prefix, forbids all tokens but its next one, whatever processors did to it."""
+        """Within the prefix, allows only its next token, even if a processor forbade it."""
         prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=self.pad_token_id)
         token = prefix[:, ops.minimum(index, ops.shape(prefix)[1] - 1)][:, None, None]
         is_token = ops.arange(log_probs.shape[-1]) == token

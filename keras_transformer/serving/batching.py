@@ -9,14 +9,14 @@ from concurrent.futures import Executor
 from typing import Any
 
 # Rows share a batch if their lengths differ at most by this factor: a batch takes as long as its
-# longest row ...
+# longest row.
 MAX_LENGTH_RATIO = 4
-# ... but all rows up to this length do.
+# Rows up to this length share a batch whatever their ratio.
 SHORT = 64
 
 
 class QueueFull(Exception):
-    """More rows would wait than the queue may hold."""
+    """The queue has no room for all rows of a caller."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,23 +44,23 @@ class _Waiting:
 class Batcher:
     """Collects rows of concurrent callers, and runs them in batches, one batch at a time.
 
-    The oldest row is always in the next batch, so no row waits forever. Of its group, the oldest
-    row of each other caller joins it, so that a single row does not wait for the many of another
-    caller; then those that are nearest in length. While a batch runs, rows queue up for the next
+    The oldest row is always in the next batch, so no row waits forever. Next comes the oldest row
+    of each other caller in its group, so that a single row does not wait for a caller with many.
+    Then come the rows that are nearest in length. While a batch runs, rows queue up for the next
     one: batches grow with the load. Before each batch that is not full, the batcher waits
-    `max_wait` for more rows, also if some have waited already: callers that just got their answers
-    come again at once.
+    `max_wait` for more rows, even if some have waited already, because callers that just got their
+    answers often send the next rows at once.
 
-    A batch of several callers that fails is run once more, the rows of each caller apart, so only
+    If a batch of several callers fails, the rows of each caller run again by themselves, so only
     the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
 
     Args:
         run: function of a group and the list of its rows' values; returns a list of answers. It is
             called in the executor.
         executor: `concurrent.futures.Executor`.
-        max_batch: int, rows in a batch.
+        max_batch: int, maximum number of rows in a batch.
         max_wait: float, seconds.
-        max_queue: int, rows that wait.
+        max_queue: int, maximum number of waiting rows.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Batcher:
 
     @property
     def queue_length(self) -> int:
-        """Rows that wait."""
+        """The number of waiting rows."""
         return len(self._queue)
 
     async def submit(self, rows: Sequence[Row]) -> list:
@@ -125,7 +125,7 @@ class Batcher:
         with contextlib.suppress(TimeoutError):
             while len(self._batch_of_oldest()) < self._max_batch:
                 await self._next_arrival(deadline)
-        batch = self._batch_of_oldest()  # without callers that left while it waited
+        batch = self._batch_of_oldest()  # again, because callers may have left
         taken = set(batch)
         self._queue = [one for one in self._queue if one not in taken]
         return batch

@@ -1,4 +1,4 @@
-"""The model behind the routes: rows of all requests in batches, run in one thread."""
+"""Runs the model in one thread, in batches of rows of all requests."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.signature import NUMPY_TYPES
 
-# The rows of these do not depend on their neighbours. Those of the others are padded to the longest
-# one, so each request runs alone.
+# Signatures that give a row the same result in any batch. The others pad rows to the longest one,
+# so each of their requests runs alone.
 BATCHED = ("serving_default", "translate_n_best", "score")
 
 
@@ -27,7 +27,7 @@ class Engine:
     One thread runs the model: lines that arrive while it is busy make the next batch larger.
 
     Attributes:
-        failure: exception that the model could not be loaded with, or `None`.
+        failure: the exception that ended loading or the batcher, or `None`.
 
     Args:
         load: function without arguments that returns a `ServedModel`. It is called in the thread.
@@ -67,16 +67,16 @@ class Engine:
         return self._model is not None and not self._is_draining
 
     def drain(self) -> None:
-        """Says that the server is about to end; it still answers."""
+        """Marks the server as shutting down; it still answers."""
         self._is_draining = True
 
     def stop(self) -> None:
-        """Ends all open requests with 503: a batch that runs cannot be cancelled."""
+        """Ends all open requests with 503, because a running batch cannot be cancelled."""
         self._batcher.fail(RequestError(503, "The server is being stopped. Try again later."))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Loads the model and works, until the context ends."""
+        """Loads the model and runs batches until the context ends."""
         task = asyncio.create_task(self._load_and_work())
         try:
             yield
@@ -115,7 +115,7 @@ class Engine:
         try:
             self._model = await loop.run_in_executor(self._thread, self._load)
             await self._batcher.work()
-        except Exception as error:  # or requests would wait for ever
+        except Exception as error:  # the server ends when `failure` is set
             self.failure = error
 
     def _run_batch(self, group, values):
@@ -135,7 +135,7 @@ class Engine:
 
 
 def _refused_bytes(card):
-    """Returns the bytes from which on a line may have more tokens than the model takes."""
+    """Returns the number of bytes from which a line may have too many tokens for the model."""
     search = card.get("search") or {}
     if search.get("on_too_long") != "error":
         return math.inf
@@ -143,10 +143,10 @@ def _refused_bytes(card):
 
 
 def _rows(signature, columns, refused_bytes):
-    """Yields what the batcher may put into different batches.
+    """Splits a request into rows, which may run in different batches.
 
-    Rows of one group may share a batch: of one signature, with the same options. Rows that the
-    model may refuse share no batch with other requests.
+    Rows with the same signature and options form a group and may share a batch. Rows that the model
+    may refuse share no batch with other requests.
     """
     lines, request = signature.lines(columns), object()
     if lines and signature.name not in BATCHED:
