@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from keras_transformer.runs import CheckpointFolder
-from keras_transformer.runs.comparison import RunRecord
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 
 NAN, INF = math.nan, math.inf
@@ -54,8 +53,6 @@ def test_best_epoch_and_all_that_name_it(case, monitor, tmp_path):
     ]
     found = best_epoch(rows, monitor)
     assert found is (None if best is None else rows[best])
-
-    assert RunRecord("run", None, monitor, rows, {}).best == ({} if best is None else rows[best])
     folder = CheckpointFolder(tmp_path, keep_last=len(CASES), mode=monitor_mode(monitor))
     paths = [folder.save(row["epoch"], {}, {}, score=row.get(monitor)) for row in rows]
     assert folder.best(1) == ([] if best is None else [paths[best]])
