@@ -74,7 +74,9 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("long")
         if "long" in item.keywords:
             item.add_marker("slow")
-        is_of_another_backend = BACKEND != "tensorflow" and "tensorflow_only" in item.keywords
+        only = item.get_closest_marker("backends")
+        is_of_another_backend = only is not None and BACKEND not in only.args
+        is_of_another_backend |= BACKEND != "tensorflow" and "tensorflow_only" in item.keywords
         if is_of_another_backend or ("long" in item.keywords and not config.getoption("long")):
             left_out.append(item)
     config.hook.pytest_deselected(items=left_out)

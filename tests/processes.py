@@ -21,13 +21,15 @@ MAX_REQUEST = 1 << 20  # bytes
 
 
 class Popen(subprocess.Popen):
-    """`subprocess.Popen` for `[sys.executable, ...]`, with the `KERAS_BACKEND` of this process."""
+    """`subprocess.Popen`; only `[sys.executable, ...]` on the backend of this process is forked."""
 
     def _execute_child(self, args, *rest):
         _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
         program, *words = map(os.fspath, args)
-        assert program == sys.executable
-        request = {"words": words, "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ)}
+        env = dict(env or os.environ)
+        if (program, env.get("KERAS_BACKEND")) != (sys.executable, os.environ["KERAS_BACKEND"]):
+            return super()._execute_child(args, *rest)
+        request = {"words": words, "cwd": str(cwd or os.getcwd()), "env": env}
         request["new_session"] = rest[-2]
         theirs = [pipes[0], pipes[3], pipes[5]]
         files = [own if file == -1 else file for own, file in enumerate(theirs)]

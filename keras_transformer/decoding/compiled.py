@@ -92,12 +92,16 @@ class CompiledSearches:
             ValueError: if searches of this kind are not compiled.
         """
         key = self._key(settings, n_best, shape)
-        if key is None or not self._is_enabled:
-            most = _MOST_LINES[self._mode] if self._is_enabled else 0
+        if not self._is_enabled:
             raise ValueError(
-                f"With `compiled={self._mode!r}`, searches of at most {most} lines of at most "
-                f"{SOURCE_LENGTHS[-1]} tokens are compiled here, if their translations have at "
-                f"most {_LONGEST_TARGET} tokens and they have no processors and no sampler. "
+                f"With `compiled={self._mode!r}`, no search of this model is compiled: the mode is "
+                "False, or it is 'auto' and the model is not float32, or XLA has failed before."
+            )
+        if key is None:
+            raise ValueError(
+                f"With `compiled={self._mode!r}`, searches of at most {_MOST_LINES[self._mode]} "
+                f"lines of at most {SOURCE_LENGTHS[-1]} tokens are compiled, if translations have "
+                f"at most {_LONGEST_TARGET} tokens, and without processors and samplers. "
                 f"Received: {shape[0]} lines of {shape[1]} tokens, {settings}"
             )
         with self._compiling:

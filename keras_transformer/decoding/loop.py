@@ -79,12 +79,13 @@ def run_with_weights(function: Any, model: Any, static: tuple, *inputs: Any) -> 
     import jax
 
     programs, reference = _programs.setdefault(model, {}), weakref.ref(model)
+    key = function, static
 
     def compute(weights, *inputs):
         with keras.StatelessScope(list(zip(reference().weights, weights, strict=True))):
             return function(reference(), *static, *inputs)
 
-    program = programs[static] = programs.pop(static, None) or jax.jit(compute)
+    program = programs[key] = programs.pop(key, None) or jax.jit(compute)
     if len(programs) > _KEPT_PROGRAMS:
         del programs[next(iter(programs))]  # the least recently used
     return program([weight.value for weight in model.weights], *inputs)

@@ -45,16 +45,20 @@ def average_run(
         paths of the averaged checkpoints: the newest first; with `best`, the best first.
 
     Raises:
-        ValueError: if the run does not keep that many checkpoints.
+        ValueError: if `last` or `best` is too small, or the run keeps fewer checkpoints.
 
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1.
     """
+    if last < 1 or best < 0:
+        raise ValueError(
+            f"`last` must be at least 1, and `best` at least 0. Received: {last=}, {best=}"
+        )
     run = RunFolder.existing(run_folder)
     recipe = run.recipe()
     folder = CheckpointFolder(run.checkpoints, mode=monitor_mode(recipe.monitor))
     paths = folder.best(best) if best else last_to_average(folder, last)
-    if min(last, best) < 0 or not paths or len(paths) < (best or last):
+    if len(paths) < (best or last):
         raise ValueError(
             f"The run keeps only {len(paths)} checkpoints to average: lower `last` or `best`, or "
             f"train with a larger `keep_last` or `keep_best`. Received: last={last}, best={best}"

@@ -111,12 +111,14 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         super().__init__()
         self._stream = stream
         self._folder = folder
+        self._batch: int | None = None  # no update yet
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._epoch = epoch
+        self._batches, self._epoch = self._stream.batches(epoch), epoch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._batch = batch
+        # With `steps_per_execution`, Keras may count beyond the last batch.
+        self._batch = min(batch, len(self._batches) - 1)
         names = ["loss"]
         # With float16, an overflow is not an error: the optimizer skips the update.
         if not hasattr(self.model.optimizer, "inner_optimizer"):
@@ -147,7 +149,9 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
             self._fail(" and ".join(wrong))
 
     def _fail(self, problem):
-        lines = np.sort(self._stream.batches(self._epoch)[self._batch]) + 1
+        if self._batch is None:
+            raise NonFiniteLossError(f"{problem} before the first update. Check where it is from.")
+        lines = np.sort(self._batches[self._batch]) + 1
         newest = self._folder.last(1)
         good = f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
         update = int(self.model.optimizer.iterations.numpy())

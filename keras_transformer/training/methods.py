@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import logging
+import numbers
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,10 @@ def setting(name: str, default: Any, rule: str, is_valid: Callable[[Any], bool])
         model.train_function = model.test_function = None  # the next `fit` traces them again
 
     return property(get, set_checked)
+
+
+def _is_weight(value):
+    return isinstance(value, numbers.Real) and 0 <= value < float("inf")
 
 
 def checked(name: str) -> Any:
@@ -139,9 +144,9 @@ class TrainingStep(Model):
     _warned_reason: str | None = None
 
     accumulation_steps = setting(
-        "accumulation_steps", 1, "an int of at least 1", lambda n: isinstance(n, int) and n >= 1
+        "accumulation_steps", 1, "an int of at least 1", lambda n: type(n) is int and n >= 1
     )
-    r_drop = setting("r_drop", 0.0, "at least 0", lambda weight: 0 <= weight < float("inf"))
+    r_drop = setting("r_drop", 0.0, "a number of at least 0", _is_weight)
     fused_loss = setting("fused_loss", True, "a bool", lambda value: isinstance(value, bool))
 
     fit, evaluate = checked("fit"), checked("evaluate")

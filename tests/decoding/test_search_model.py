@@ -2,7 +2,6 @@
 
 import functools
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -106,7 +105,7 @@ def test_search_follows_the_weights():
     assert found_by(made, sources()).token_ids.tolist() == before.token_ids.tolist()
 
 
-@pytest.mark.skipif(keras.config.backend() != "jax", reason="nothing is compiled")
+@pytest.mark.backends("jax")  # only there the search compiles
 def test_settings_made_anew_and_other_penalties_compile_once():
     traced = []
 

@@ -161,9 +161,16 @@ def test_average_of_a_run_is_the_mean_of_its_last_checkpoints(copy):
     assert (copy / "model.keras").read_bytes() == before
 
 
-@pytest.mark.parametrize("asked", [{"last": 100}, {"best": 3}, {"last": 0}], ids=str)
-def test_average_of_more_than_is_kept_is_an_error(run, tmp_path, asked):
-    with pytest.raises(ValueError, match="The run keeps only [0-9]+ checkpoints.*keep_last"):
+FEWER = "The run keeps only [0-9]+ checkpoints.*keep_last"
+NONE = "`last` must be at least 1, and `best` at least 0"
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [({"last": 100}, FEWER), ({"best": 3}, FEWER), ({"last": 0}, NONE), ({"best": -1}, NONE)],
+)
+def test_average_of_more_than_is_kept_is_an_error(run, tmp_path, asked, message):
+    with pytest.raises(ValueError, match=message):
         average_run(run, tmp_path / "mean.keras", **asked)
     assert not list(tmp_path.iterdir())
 

@@ -265,7 +265,7 @@ def test_what_needs_the_logits_is_said_once(arguments, caplog, request):
     assert [request.node.callspec.id in each.getMessage() for each in ours] == [True]
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="only JAX has several devices")
+@pytest.mark.backends("jax")  # only it has several devices here
 def test_several_jax_devices_need_the_logits(caplog):
     devices = keras.distribution.list_devices()[:2]
     with keras.distribution.DataParallel(devices=devices).scope():

@@ -16,9 +16,24 @@ from tests.builders import (
     run_fresh,
     to_numpy,
     token_inputs,
+    transformer,
 )
 
 pytestmark = pytest.mark.tensorflow_only
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *(("accumulation_steps", value) for value in (0, 2.0, True, None)),
+        *(("r_drop", value) for value in (-1, float("nan"), float("inf"), None, "1")),
+        *(("fused_loss", value) for value in (1, None)),
+    ],
+)
+def test_setting_of_the_step_is_checked(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be .*Received: {name}="):
+        setattr(transformer(), name, value)
+
 
 METHODS = ["fit", "evaluate", "train_on_batch", "test_on_batch", "predict_on_batch"]
 
@@ -58,6 +73,7 @@ import numpy as np
 from keras_transformer import SmoothedCrossEntropy
 from tests.builders import new_transformer, to_numpy
 {prepare}
+assert keras.backend.backend() == "{backend}"
 data = dict(np.load("{folder}/data.npz"))
 labels = data.pop("labels")
 model = new_transformer(dropout=0.0, num_encoder_layers=1)
@@ -94,7 +110,7 @@ def test_backend_trains_to_the_same_numbers(backend, prepare, steps, tmp_path):
     )
     losses = [model.train_on_batch(inputs, labels) for _ in range(5)]
     run_fresh(
-        TRAIN.format(folder=tmp_path, prepare=prepare, steps=steps),
+        TRAIN.format(folder=tmp_path, backend=backend, prepare=prepare, steps=steps),
         KERAS_BACKEND=backend,
         XLA_FLAGS=f"{QUICK_XLA} {DEVICES}" if prepare else QUICK_XLA,
     )

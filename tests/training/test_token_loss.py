@@ -20,7 +20,7 @@ from tests.builders import ROOT, padded_ids, to_numpy
 pytestmark = pytest.mark.slow
 BACKEND = keras.config.backend()
 tensorflow_only = pytest.mark.tensorflow_only
-jax_only = pytest.mark.skipif(BACKEND != "jax", reason="only JAX has several devices")
+jax_only = pytest.mark.backends("jax")  # only it has several devices here
 # Tracing would take most of the time; the Transformers of other files are traced.
 EAGER = {"run_eagerly": True} if BACKEND == "tensorflow" else {}
 
