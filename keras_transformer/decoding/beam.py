@@ -88,8 +88,8 @@ def beam_search(
     >>> table[3, 2:] = np.log([0.4, 0.3, 0.3])  # after 3
     >>> table[4, 2] = 0.0  # after 4: only the end
     >>> def step_fn(token_ids, parents, cache, index):
-    ...     return StepOutput(tf.gather(table, tf.maximum(token_ids, 1)), cache)
-    >>> result = beam_search(step_fn, (), tf.constant([5]), start_token_id=1, end_token_id=2)
+    ...     return StepOutput(ops.take(table, ops.maximum(token_ids, 1), axis=0), cache)
+    >>> result = beam_search(step_fn, (), ops.array([5]), start_token_id=1, end_token_id=2)
     >>> result.token_ids.numpy(), np.exp(result.log_probs.numpy()).round(2)
     (array([[[4, 2]]], dtype=int32), array([[[0.4, 1. ]]], dtype=float32))
 
@@ -122,8 +122,8 @@ def greedy_search(*arguments: Any, **options: Any) -> SearchResult:
 
     >>> from keras_transformer.decoding.search import StepOutput
     >>> def step_fn(token_ids, parents, cache, index):
-    ...     return StepOutput(tf.constant([[[0.0, 0.0, 0.1, 0.7, 0.2]]]), cache)
-    >>> greedy_search(step_fn, (), tf.constant([3]), 1, 2).token_ids.numpy()
+    ...     return StepOutput(ops.array([[[0.0, 0.0, 0.1, 0.7, 0.2]]]), cache)
+    >>> greedy_search(step_fn, (), ops.array([3]), 1, 2).token_ids.numpy()
     array([[[3, 3, 3]]], dtype=int32)
     """
     return beam_search(*arguments, beam_size=1, **options)

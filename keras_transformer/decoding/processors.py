@@ -28,7 +28,7 @@ def min_length(length: int, end_token_id: int) -> Processor:
         processor.
 
     >>> forbid = min_length(2, end_token_id=2)
-    >>> forbid(tf.zeros([1, 1, 4]), tf.zeros([1, 1, 1], tf.int32), 1).numpy()
+    >>> forbid(ops.zeros([1, 1, 4]), ops.zeros([1, 1, 1], "int32"), 1).numpy()
     array([[[  0.,   0., -inf,   0.]]], dtype=float32)
     """
 
@@ -53,7 +53,7 @@ def force_end(max_length: int | Tensor, end_token_id: int) -> Processor:
         processor.
 
     >>> force = force_end(2, end_token_id=2)
-    >>> force(tf.fill([1, 1, 4], -1.0), tf.zeros([1, 1, 1], tf.int32), 1).numpy()
+    >>> force(ops.full([1, 1, 4], -1.0), ops.zeros([1, 1, 1], "int32"), 1).numpy()
     array([[[-inf, -inf,   0., -inf]]], dtype=float32)
     """
 
@@ -74,7 +74,7 @@ def suppress_tokens(token_ids: Iterable[int]) -> Processor:
     Returns:
         processor.
 
-    >>> suppress_tokens([3])(tf.zeros([1, 1, 4]), tf.zeros([1, 1, 0], tf.int32), 0).numpy()
+    >>> suppress_tokens([3])(ops.zeros([1, 1, 4]), ops.zeros([1, 1, 0], "int32"), 0).numpy()
     array([[[  0.,   0.,   0., -inf]]], dtype=float32)
     """
     suppressed = np.array([*token_ids], "int32")
@@ -99,7 +99,7 @@ def repetition_penalty(penalty: float) -> Processor:
         ValueError: if `penalty` is below 1.
 
     >>> process = repetition_penalty(1.5)
-    >>> process(tf.fill([1, 1, 4], -2.0), tf.constant([[[3, 3]]]), 2).numpy()
+    >>> process(ops.full([1, 1, 4], -2.0), ops.array([[[3, 3]]]), 2).numpy()
     array([[[-2., -2., -2., -3.]]], dtype=float32)
 
     Reference:
@@ -128,7 +128,7 @@ def no_repeat_ngram_size(size: int) -> Processor:
         ValueError: if `size` is below 1.
 
     >>> process = no_repeat_ngram_size(2)
-    >>> process(tf.zeros([1, 1, 5]), tf.constant([[[3, 4, 3]]]), 3).numpy()  # not 3 4 again
+    >>> process(ops.zeros([1, 1, 5]), ops.array([[[3, 4, 3]]]), 3).numpy()  # not 3 4 again
     array([[[  0.,   0.,   0.,   0., -inf]]], dtype=float32)
 
     Reference:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import keras
 from keras import ops
+from keras.src.backend import get_keras_mask  # JAX arrays do not carry it as an attribute
 
 from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
 from keras_transformer.training.losses import SmoothedCrossEntropy, class_indices, token_weights
@@ -236,7 +237,7 @@ def _loss_sum(model, rows, training, passes):
 def _logits(model, rows, training, passes):
     """Runs the model `passes` times on each row, and updates the metrics."""
     logits = model(rows.x if passes == 1 else _repeated(rows.x, passes), training=training)
-    if getattr(logits, "_keras_mask", None) is not None:
+    if get_keras_mask(logits) is not None:
         raise ValueError(
             "The model's output must not have a Keras mask (`mask_zero=True` makes one): the "
             "exact step ignores it. Pass masks to the layers as arguments, and exclude padding "
@@ -329,7 +330,7 @@ def _check_values(loss, values):
             f"`SmoothedCrossEntropy`. Received: loss={loss!r}, of shape {shape}"
         )
     ignores = getattr(loss, "ignore_class", None) is not None
-    if not ignores and getattr(values, "_keras_mask", None) is not None:
+    if not ignores and get_keras_mask(values) is not None:
         raise ValueError(
             "A loss that ignores a class must be a `keras.losses.Loss` with `ignore_class`: a "
             f"function cannot report the ignored labels. Received: loss={loss!r}"

@@ -301,9 +301,9 @@ REFUSED = [
     ({}, {"y": None}, "`y` must be one tensor"),
     ({}, {"sample_weight": WEIGHTS[..., None]}, "`sample_weight` must be one tensor"),
 ]
+REFUSED.append(({"loss": ignoring_loss}, {}, "`ignore_class`"))
+REFUSED.append(({"loss": mean_loss}, {}, "one value per token"))
 if BACKEND == "tensorflow":
-    REFUSED.append(({"loss": ignoring_loss}, {}, "`ignore_class`"))
-    REFUSED.append(({"loss": mean_loss}, {}, "one value per token"))
     for extra in ({"accumulation_steps": 2}, {"devices": 2}):
         REFUSED.append(({"jit_compile": True, "run_eagerly": False} | extra, {}, "`jit_compile`"))
 
@@ -312,16 +312,16 @@ if BACKEND == "tensorflow":
 def test_what_the_step_cannot_do_is_refused(made, arguments, message):
     made = dict(made)
     settings = {name: made.pop(name) for name in {"accumulation_steps", "r_drop"} & made.keys()}
-    with on_devices(made.pop("devices", 1)):
-        model = compiled(**made)
-    for name, value in settings.items():
-        setattr(model, name, value)
-    for method in (model.fit, model.train_on_batch):
+    devices = made.pop("devices", 1)
+    for method in ("fit", "train_on_batch"):
+        with on_devices(devices):
+            model = compiled(**made)
+        for name, value in settings.items():
+            setattr(model, name, value)
         with pytest.raises(ValueError, match=message):
-            method(**{"x": TOKENS, "y": LABELS} | arguments)
+            getattr(model, method)(**{"x": TOKENS, "y": LABELS} | arguments)
 
 
-@tensorflow_only
 def test_output_with_a_keras_mask_is_refused():
     tokens = keras.Input((None,), dtype="int32")
     embedded = keras.layers.Embedding(V, 6, mask_zero=True)(tokens)
