@@ -105,7 +105,7 @@ NO_LINES = {
     "data/marian_tokenizer.py": {"read_text": "JSON", "split": "a list in one tensor"},
     "data/sentencepiece_training.py": {"open": "writes ASCII"},
     "export/folder_tokenizer.py": {"read_text": "JSON"},
-    "models/transformer.py": {"open": "binary: a zip file"},
+    "models/loading.py": {"open": "binary: a zip file"},
     "plotting.py": {"open": "CSV"},
     "runs/checkpoint_file.py": {"open": "binary: a zip file"},
     "runs/device_check.py": {"splitlines": "the output of a process"},
