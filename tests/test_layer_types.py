@@ -15,7 +15,7 @@ from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import ROOT, assert_close, padded_ids, randomize, to_numpy, token_inputs
 from tests.models.test_decode_step import check_beam_steps, decode
 
-pytestmark = pytest.mark.tensorflow_only
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.long]
 
 V, T = 50, 6
 source, target = padded_ids([5, 3, 7], V, seed=1), padded_ids([T] * 3, V, seed=2)

@@ -14,7 +14,7 @@ from tests.builders import randomize
 from tests.data import test_foreign_tokenizers as foreign
 
 pytestmark = [
-    *(pytest.mark.tensorflow_only, pytest.mark.slow),
+    *(pytest.mark.tensorflow_only, pytest.mark.long),
     # KerasHub opens its vocabulary file without closing it.
     pytest.mark.filterwarnings("ignore:.*vocabulary.spm:pytest.PytestUnraisableExceptionWarning"),
 ]
