@@ -44,7 +44,7 @@ def run(code, **environment):
 
 
 @pytest.mark.tensorflow_only  # it starts a process with a backend of its own
-@pytest.mark.slow
+@pytest.mark.long
 def test_package_trains_a_step_where_tensorflow_cannot_be_imported():
     ran = run(TRAIN_WITHOUT_TENSORFLOW, KERAS_BACKEND="jax", XLA_FLAGS=QUICK_XLA)
     assert ran.returncode == 0, ran.stderr
@@ -120,7 +120,7 @@ print(kt.Tokenizer.train_on_lines(lines, 320, "numbers.model").vocabulary_size)
 
 
 @pytest.mark.tensorflow_only
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write")
 def test_home_may_be_missing_and_temporary_folder_read_only(tmp_path):
     """As the page on installing says; nothing is left outside of the working folder."""

@@ -355,7 +355,7 @@ def test_benchmarks_are_named_with_options_that_they_take(page):
             assert set(re.findall(option + r"[^()]*required=True", source)) <= given, name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.tensorflow_only
 @pytest.mark.parametrize("name", ["ladder", "multi30k"])
 def test_page_of_results_holds_the_tables_of_the_kept_figures(name):

@@ -20,6 +20,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_module_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -88,7 +88,7 @@ def test_other_values_are_read_as_yaml_reads_them(text):
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]))
 
 
-@examples(short=50, long=500, derandomize=True)
+@examples(short=25, long=500, derandomize=True)
 @given(TEXT | st.from_regex(r"[-+]?[0-9.]{0,5}[eE][-+]?[0-9]{1,3}", fullmatch=True))
 def test_text_is_restored_even_if_it_looks_like_a_float(text):
     """Such as a folder named 1e-3 in `init_from`."""

@@ -41,6 +41,7 @@ def translator(**settings):
     return load_run("run", **settings)
 
 
+@pytest.mark.long
 def test_hypotheses_and_scores_printed_are_the_translators(folder):
     """With every option of the search, and none of them at its default."""
     lines = ["twenty-one", "", "six hundred and two", "two"]

@@ -133,6 +133,7 @@ def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, 
     assert len(list(notes)) == (longer > 0)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("always")
 def test_evaluate_obeys_the_options_for_long_lines(folder, tmp_path):
     run = shutil.copytree(folder / "run", tmp_path / "run")
@@ -170,6 +171,7 @@ def test_evaluate_searches_as_translate_does(folder):
     assert translated.stdout != cli("translate", "run", stdin=stdin.encode()).stdout
 
 
+@pytest.mark.long
 def test_plot_draws_what_it_names(folder):
     ran = cli("plot", "run", "--text", "sixty-six")
     assert ran.exit_code == 0, ran.stderr

@@ -100,6 +100,7 @@ def made(monkeypatch):
     return keys
 
 
+@pytest.mark.long
 def test_second_request_of_a_shape_compiles_it(translator, made):
     auto = with_mode(translator, "auto")
     translations = [auto("seven hundred and one", beam_size=1) for _ in range(3)]
@@ -120,6 +121,7 @@ def test_second_request_of_a_shape_compiles_it(translator, made):
     assert len(made) == 5
 
 
+@pytest.mark.long
 def test_processors_prefixes_and_bfloat16_stay_in_the_graph(translator, made):
     by_xla = with_mode(translator, True)
     with warnings.catch_warnings():
@@ -180,6 +182,7 @@ def test_search_that_xla_cannot_compile_stays_in_the_graph_with_one_warning(tran
         assert searches.for_call(settings, 1, False)((1, 5)) is None
 
 
+@pytest.mark.long
 def test_model_with_nan_weights_raises_as_in_the_graph(tmp_path):
     translator = make_translator(tmp_path / "numbers.model", **SIZES)
     weight = translator.model.decoder.embedding.embeddings

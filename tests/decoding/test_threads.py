@@ -56,6 +56,7 @@ def in_threads(function, arguments):
         return list(threads.map(wait_and_call, arguments))
 
 
+@pytest.mark.long
 def test_at_most_eight_searches_are_kept(translator):
     rules = [Rule() for _ in range(THREADS)]
     assert (
@@ -68,6 +69,7 @@ def test_at_most_eight_searches_are_kept(translator):
     assert sum(rule() is not None for rule in kept) <= 8
 
 
+@pytest.mark.long
 def test_search_that_many_ask_for_is_traced_once(translator):
     rule = Rule()
     found = in_threads(lambda _: translator("one", processors=(rule,)), range(THREADS))

@@ -277,6 +277,7 @@ def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator)
     assert other(LINES) == translator(LINES, **settings) != translator(LINES)
 
 
+@pytest.mark.long
 def test_samplers_and_suppressed_tokens_are_applied(translator):
     chosen = translator(LINES[:2], n_best=1)[1][0].tokens[0]
     tokens = translator.target_tokenizer.tokens(range(340)).numpy().tolist()
@@ -330,6 +331,7 @@ def test_maximum_lengths_are_those_python_computes():
         assert in_graph(runtime_inputs(settings)).numpy().tolist() == expected
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="needs Linux")
 def test_frozen_translator_takes_at_most_three_times_its_weights(tmp_path):
     """Two searches are two graphs: each would hold copies of constants."""
@@ -469,6 +471,7 @@ def test_hypothesis_without_tokens_has_attention_of_length_0(translator):
     assert translator([], return_attention=True) == []
 
 
+@pytest.mark.long
 def test_learned_positions_bound_source_and_target(tmp_path):
     learned = {"positions": "learned", "max_sequence_length": 9}
     translator = make_translator(tmp_path / "numbers.model", **learned)

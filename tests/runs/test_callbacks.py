@@ -95,6 +95,7 @@ def assert_close(actual, expected, tolerance=1e-5):
 # Averaged weights.
 
 
+@pytest.mark.long
 def test_every_checkpoint_holds_the_moving_average_of_its_weights(run):
     assert list(run.saved) == list(range(1, EPOCHS * run.updates + 1))
     for update, (arrays, _) in run.saved.items():

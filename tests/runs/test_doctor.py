@@ -255,6 +255,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.long
 def test_missing_worker_fails_devices_within_the_timeout(folder, monkeypatch):
     """A real check of the devices, which gives up after its timeout."""
     mine, dead = workers._free_ports(2)
