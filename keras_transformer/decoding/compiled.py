@@ -13,7 +13,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.decoding.loop import require_numbers
 from keras_transformer.decoding.model_search import (
     RUNTIME_DTYPES,
     learned_positions,
@@ -181,7 +180,7 @@ def compile_search(model, settings, n_best, batch_size, source_length, target_le
         source = tf.ensure_shape(source, [batch_size, source_length])
         result = compiled(runtime_values, source)
         result = tf.nest.map_structure(lambda tensor: tensor[:count], result)
-        return require_numbers(result).trim(pad)
+        return result.finish(pad)
 
     return search.get_concrete_function()
 

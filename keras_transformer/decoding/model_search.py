@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam import make_search
-from keras_transformer.decoding.loop import BACKEND, require_numbers, run_with_weights
+from keras_transformer.decoding.loop import BACKEND, run_with_weights
 from keras_transformer.decoding.search import Search, SearchResult, StepOutput, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
@@ -139,7 +139,7 @@ def _search_arrays(model, encoder_token_ids, settings, n_best, target_prefix, st
     ]
     static = settings.graph_settings, n_best, length if BACKEND == "jax" else None
     result = run_with_weights(_run, model, static, penalties_up_to(length, settings), *inputs)
-    return (require_numbers(result) if strict else result).trim(config.pad_token_id)
+    return result.finish(config.pad_token_id, strict)
 
 
 def _run(model, settings, n_best, fixed_length, penalties, target_prefix, ids, longest):

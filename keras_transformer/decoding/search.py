@@ -57,6 +57,10 @@ class SearchResult(NamedTuple):
     scores: Tensor
     log_probs: Tensor
 
+    def finish(self, pad_token_id: int, strict: bool = True) -> "SearchResult":
+        """Returns the result trimmed and, if `strict`, checked by `require_numbers`."""
+        return (require_numbers(self) if strict else self).trim(pad_token_id)
+
     def trim(self, pad_token_id: int) -> "SearchResult":
         """Cuts the result to its longest hypothesis, and pads the others."""
         longest = ops.max(self.lengths, initial=0)
@@ -172,11 +176,7 @@ class Search:
             self = replace(self, penalties=penalties_up_to(longest, self.settings))
         state = self.first_state(cache, max_lengths, start_token_id, target_prefix)
         result = run_loop(self, state, compaction)
-        return result if self.is_fixed else self.finish(result)
-
-    def finish(self, result):
-        """Returns a result, checked and trimmed."""
-        return (require_numbers(result) if self.strict else result).trim(self.pad_token_id)
+        return result if self.is_fixed else result.finish(self.pad_token_id, self.strict)
 
     def final(self, state):
         """Returns the result; a failed sentence has the score NaN and the length 0."""

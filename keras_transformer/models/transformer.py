@@ -232,9 +232,8 @@ class Transformer(TrainingStep, keras.Model):
         if max_length is None:
             return self.decoder.init_cache(encoded, mask)
         cache = self.decoder.init_cache(encoded, mask, max_length, beam_size)
-        kernel = self.output_kernel
         has_one_row = (encoder_token_ids.shape[0], beam_size) == (1, 1)
-        if kernel is not None and not has_one_row:
+        if not has_one_row and (kernel := self.output_kernel) is not None:
             # Transposed here, once: XLA multiplies several rows by a transposed matrix at half the
             # speed.
             kernel = ops.cast(kernel, self.decoder.compute_dtype)

@@ -114,11 +114,10 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         self._batch: int | None = None  # no update yet
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._batches, self._epoch = self._stream.batches(epoch), epoch
+        self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        # With `steps_per_execution`, Keras may count beyond the last batch.
-        self._batch = min(batch, len(self._batches) - 1)
+        self._batch = batch
         names = ["loss"]
         # With float16, an overflow is not an error: the optimizer skips the update.
         if not hasattr(self.model.optimizer, "inner_optimizer"):
@@ -151,12 +150,15 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
     def _fail(self, problem):
         if self._batch is None:
             raise NonFiniteLossError(f"{problem} before the first update. Check where it is from.")
-        lines = np.sort(self._batches[self._batch]) + 1
+        batches = self._stream.batches(self._epoch)
+        # With `steps_per_execution`, Keras may count beyond the last batch.
+        batch = min(self._batch, len(batches) - 1)
+        lines = np.sort(batches[batch]) + 1
         newest = self._folder.last(1)
         good = f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
         update = int(self.model.optimizer.iterations.numpy())
         raise NonFiniteLossError(
-            f"{problem} at update {update} (epoch {self._epoch + 1}, batch {self._batch + 1}), in "
+            f"{problem} at update {update} (epoch {self._epoch + 1}, batch {batch + 1}), in "
             f"the training pairs on lines {', '.join(map(str, lines))}. {good} Check these lines; "
             "lower the learning rate, lengthen the warm-up, or set `clip_norm`."
         )

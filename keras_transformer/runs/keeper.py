@@ -105,7 +105,7 @@ class RunKeeper(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         for name, value in (("every", every), ("patience", patience)):
-            if value is not None and value < 1:
+            if not (value is None and name == "patience") and not (value or 0) >= 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
         self._has_recipe = isinstance(folder, RunFolder)
         self._advice = "choose another folder"
@@ -256,9 +256,13 @@ class RunKeeper(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         try:
             self._check_position(epoch)
-        except ValueError:
+            self._go_to(epoch)
+        except BaseException:
             self.release()
             raise
+
+    def _go_to(self, epoch):
+        """Sets the stream, and the metrics of an interrupted epoch, to the position."""
         is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
         self._stream.seek(epoch, self.batch, repeat_skipped=is_read)
         self._stream.is_read = False

@@ -353,7 +353,9 @@ def search(
 
     cache = models.cache(sentences, settings.max_hypotheses if is_fixed else None)
     result = compiled(run)(cache, ops.convert_to_tensor(lengths), target_prefix)
-    return SearchResult(*map(ops.convert_to_numpy, made.finish(result) if is_fixed else result))
+    return SearchResult(
+        *map(ops.convert_to_numpy, result.finish(made.pad_token_id) if is_fixed else result)
+    )
 
 
 def compiled(function):

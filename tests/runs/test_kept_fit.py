@@ -322,6 +322,24 @@ def test_weights_that_are_not_finite_are_never_saved(
     assert f"the training pairs on lines {lines}. The last good checkpoint is {saved}." in message
 
 
+@pytest.mark.parametrize("name, value", [("every", None), ("every", 0), ("patience", np.nan)])
+def test_number_that_is_none_or_too_small_is_refused(name, value, dataset, tmp_path):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: {name}="):
+        kt.RunKeeper(tmp_path, dataset, **{name: value})
+
+
+@pytest.mark.tensorflow_only
+def test_report_of_what_is_not_finite_names_what_there_is(dataset, tmp_path):
+    """Before the first update, and after several steps per execution beyond the last batch."""
+    guard = StopOnNonFiniteLoss(dataset.stream, CheckpointFolder(tmp_path))
+    guard.set_model(compiled())
+    with pytest.raises(NonFiniteLossError, match="kernel not finite before the first update"):
+        guard.check_state({"kernel": np.array([np.nan])})
+    guard.on_epoch_begin(0)
+    with pytest.raises(NonFiniteLossError, match=rf"loss nan .*batch {BATCHES}\).* on lines 1"):
+        guard.on_train_batch_end(BATCHES, {"loss": np.nan})
+
+
 class Foreign(Subclassed):
     """Its config does not state the dropout."""
 
