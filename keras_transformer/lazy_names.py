@@ -4,6 +4,7 @@ Pure Python.
 """
 
 import importlib.util
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import lazy_loader
 
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"yaml": "pyyaml", "google": "protobuf", "tensorflow_text": "tensorflow-text"}
-OTHER_BACKENDS = ". Layers, models and `fit` also run with KERAS_BACKEND=jax or torch"
+OTHER_BACKENDS = ". Or install jax or torch, and set KERAS_BACKEND to it"
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list], list[str]]:
@@ -46,7 +47,8 @@ def explanation(what: str, error: BaseException) -> str | None:
     if not module or is_installed(module):
         return None
     name = DISTRIBUTIONS.get(module, module)
-    others = "" if name != "tensorflow" else OTHER_BACKENDS
+    # If Keras is imported, its backend is there, and TensorFlow is needed for something else.
+    others = OTHER_BACKENDS if name == "tensorflow" and "keras" not in sys.modules else ""
     return f"{what} needs {name}, which is not installed: pip install {name}{others}"
 
 

@@ -1,6 +1,6 @@
 """The command line `keras-transformer`: one file for each group of commands.
 
-A command parses its options, calls the package and prints. TensorFlow takes seconds to import, so
+A command parses its options, calls the package and prints. A backend takes seconds to import, so
 only the commands that need it import it.
 """
 

@@ -1,4 +1,4 @@
-"""How commands report errors: one line each, no traceback, no log of TensorFlow."""
+"""How commands report errors: one line each, no traceback."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from keras_transformer.console import console
 from keras_transformer.lazy_names import explanation
+from keras_transformer.runs.memory import is_out_of_memory
 from keras_transformer.serving.errors import tensorflow_reason
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -22,8 +23,9 @@ HINT = "  KERAS_TRANSFORMER_TRACEBACK=1 shows where."
 def one_line_errors():
     """Reports an error that the user can fix in one line, and exits with code 2.
 
-    Python warnings become one line too, without file and line number. Errors of TensorFlow, such
-    as one about NaN logits, exit with code 1. Other exceptions are bugs and keep their traceback.
+    Python warnings become one line too, without file and line number. Errors of a backend, such as
+    one about NaN logits or memory, exit with code 1. Other exceptions are bugs and keep their
+    traceback.
     A line that is not written for the user names the variable that shows the traceback.
     """
     try:
@@ -40,8 +42,8 @@ def one_line_errors():
             message, exit_code, hint = f"{error.strerror}: {error.filename}", 2, ""
         elif isinstance(error, OSError | ValueError | ImportError):
             message, exit_code = " ".join(str(error).split()), 2
-        elif _is_of_tensorflow(error):
-            message, exit_code = tensorflow_reason(error), 1
+        elif reason := _backend_reason(error):
+            message, exit_code = reason, 1
         else:
             raise
         console.print(Text(f"Error: {message}").append(hint, "dim"))
@@ -54,28 +56,17 @@ def _is_for_users(error):
     return last.filename.startswith(PACKAGE) and (last.line or "").startswith("raise")
 
 
-def _is_of_tensorflow(error):
-    tensorflow = sys.modules.get("tensorflow")  # not imported for this: that takes seconds
-    return tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
+def _backend_reason(error):
+    """Returns what is wrong if a backend has failed, in one line, else `None`."""
+    tensorflow, jax = map(sys.modules.get, ("tensorflow", "jax"))  # importing them takes seconds
+    if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
+        return tensorflow_reason(error)
+    is_of_jax = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
+    if is_of_jax or is_out_of_memory(error):
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    return None
 
 
 def _print_warning(message, *_, **__):
     """Replaces `warnings.showwarning`."""
     console.print(f"Warning: {' '.join(str(message).split())}")
-
-
-def import_tensorflow() -> None:
-    """Imports TensorFlow without the lines that it logs to standard error."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with open(os.devnull, "wb") as null:
-        os.dup2(null.fileno(), 2)
-    try:
-        import tensorflow  # noqa: F401
-
-        with contextlib.suppress(ImportError):
-            import tensorflow_text  # noqa: F401
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)

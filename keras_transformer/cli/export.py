@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from keras_transformer.cli import options
+from keras_transformer.cli.backend import backend_name, require_tensorflow
 from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.translators import load_translator
 from keras_transformer.console import console
@@ -83,6 +84,8 @@ def export(
             )
         from keras_transformer.data.corpus import read_lines
 
+        if is_saved_model:
+            require_tensorflow_backend()
         lines = None if examples is None else list(read_lines(examples))
         translator = load_translator(run, model, **settings)
         if is_saved_model:
@@ -104,6 +107,16 @@ def export(
             from keras_transformer.export.ctranslate2 import export_ctranslate2
 
             print(export_ctranslate2(translator, directory, quantization))
+
+
+def require_tensorflow_backend():
+    """Raises unless this command can write a SavedModel."""
+    require_tensorflow()
+    if (backend := backend_name()) != "tensorflow":
+        raise ValueError(
+            "`--format saved_model` must run with KERAS_BACKEND=tensorflow. "
+            f"Received: the backend {backend}"
+        )
 
 
 def options_given(context):

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli.errors import import_tensorflow, one_line_errors
+from keras_transformer.cli.backend import import_backend
+from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.console import console
 
 commands = typer.Typer()
@@ -52,7 +53,7 @@ def import_model(
         keras-transformer import opus-mt Helsinki-NLP/opus-mt-en-de runs/en_de
     """
     with one_line_errors():
-        import_tensorflow()
+        import_backend()
         from keras_transformer.importing.importer import import_marian
         from keras_transformer.runs.folder import RunFolder
 

@@ -1,12 +1,14 @@
 """Commands on an exported folder: `serve` answers requests, `verify` replays its examples."""
 
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from keras_transformer.cli import options
-from keras_transformer.cli.errors import import_tensorflow, one_line_errors
+from keras_transformer.cli.backend import SAVED_MODEL, import_quietly, require_tensorflow
+from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.serving.limits import Limits
 
 commands = typer.Typer()
@@ -69,6 +71,7 @@ def serve(
             raise ImportError(
                 f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
             ) from error
+        require_tensorflow()
         server.serve(
             directory,
             host=host,
@@ -78,7 +81,7 @@ def serve(
             max_wait=max_wait_ms / 1000,
             threads=threads,
             cors_origins=cors_origin or (),
-            import_tensorflow=import_tensorflow,
+            import_tensorflow=functools.partial(import_quietly, *SAVED_MODEL),
         )
 
 
@@ -91,7 +94,8 @@ def verify(directory: FolderArgument) -> None:
         keras-transformer verify served/
     """
     with one_line_errors():
-        import_tensorflow()
+        require_tensorflow()
+        import_quietly(*SAVED_MODEL)
         from keras_transformer.serving.verification import verify as verify_folder
 
         replayed = list(verify_folder(directory))

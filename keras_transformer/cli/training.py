@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli import completion, options
-from keras_transformer.cli.errors import import_tensorflow, one_line_errors
+from keras_transformer.cli.backend import import_backend
+from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.options import check_output
 from keras_transformer.cli.progress import check_progress
 from keras_transformer.console import console
@@ -43,7 +44,7 @@ def doctor(
         from keras_transformer.runs.recipe import Recipe
 
         parsed = Recipe.load(recipe, changes or ())
-        import_tensorflow()
+        import_backend()
         from keras_transformer.runs.doctor import CHECKS, run_checks
 
         run = run or Path("runs") / Path(recipe).stem
@@ -77,7 +78,7 @@ def train(
         from keras_transformer.runs.recipe import Recipe
 
         parsed = Recipe.load(recipe, changes or ())
-        import_tensorflow()
+        import_backend()
         from keras_transformer.runs.callbacks import NonFiniteLossError
         from keras_transformer.runs.fit_scope import TrainingInterrupted
         from keras_transformer.runs.trainer import Trainer
@@ -129,7 +130,7 @@ def average(
 
         output = output or RunFolder.existing(run).averaged_file
         check_output(output)
-        import_tensorflow()
+        import_backend()
         from keras_transformer.runs.averaging import average_run
 
         for path in average_run(run, output, last=last, best=best, print_fn=console.print):

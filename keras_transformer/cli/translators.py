@@ -2,18 +2,18 @@
 
 import sys
 
-from keras_transformer.cli.errors import import_tensorflow
+from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.progress import sentence_progress
 
 
 def load_translator(run, model=None, *, dtype=None, **settings):
-    """Returns the translator of a run; checks what it can before it imports TensorFlow."""
+    """Returns the translator of a run; checks what it can before it imports the backend."""
     from keras_transformer.decoding.search_settings import SearchSettings
     from keras_transformer.runs.folder import RunFolder
 
     RunFolder.existing(run)
     SearchSettings(**settings)
-    import_tensorflow()
+    import_backend()
     from keras_transformer.runs.load import load_run
 
     return load_run(run, model, dtype=dtype, **settings)

@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.data.pipeline import BatchStream, stream_of
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
@@ -38,7 +37,7 @@ class TrainingLogger(keras.callbacks.Callback):
     ['gradient_norm', 'learning_rate', 'padding_efficiency', 'tokens_per_second']
     """
 
-    def __init__(self, dataset: tf.data.Dataset | BatchStream) -> None:
+    def __init__(self, dataset: Any) -> None:
         super().__init__()
         self._stream = stream_of(dataset)
         self._tokens = self._seconds = 0.0

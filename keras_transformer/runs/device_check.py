@@ -8,15 +8,12 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.training.distribution import (
-    cluster_addresses,
-    get_strategy,
-    num_workers,
-    sum_over_workers,
-)
+from keras_transformer.runs.devices import run_devices
+from keras_transformer.runs.training_settings import TrainingSettings
+from keras_transformer.training.workers import LocalDevices, num_workers, sum_over_workers
 
 VECTOR_LENGTH = 1_000_000
 EXIT_DELAY = 1.0  # seconds that a finished worker stays alive, so that slower ones can connect
@@ -26,13 +23,29 @@ NCCL_ADVICE = "With several GPUs try the environment variable NCCL_P2P_DISABLE=1
 def all_reduce(distribution, devices):
     """Sums a vector over all replicas, and a number over the workers.
 
-    Args: those of `get_strategy`.
+    Args: those of a recipe.
 
     Returns:
         whether the sums are right, and a description.
     """
-    strategy = get_strategy(distribution, devices)
+    strategy = run_devices(TrainingSettings(distribution=distribution, devices=devices))
     started = time.perf_counter()
+    is_local = isinstance(strategy, LocalDevices)
+    sums, names = (_sum_over_devices if is_local else _sum_over_replicas)(strategy)
+    replicas, workers = strategy.num_replicas_in_sync, num_workers(strategy)
+    is_right = all(np.all(value == replicas) for value in sums)
+    is_right = is_right and sum_over_workers(strategy, 1.0) == workers
+    here = ", ".join(name.rpartition("device:")[2] for name in names)
+    error = "" if is_right else f", but the sum is WRONG. {NCCL_ADVICE}"
+    return is_right, (
+        f"replicas: {replicas}, workers: {workers}, here {here}; all-reduce took "
+        f"{time.perf_counter() - started:.2f} s{error}"
+    )
+
+
+def _sum_over_replicas(strategy):
+    """Sums ones over the replicas of a strategy; returns each sum, and the names of the devices."""
+    import tensorflow as tf
 
     @tf.function
     def sum_over_replicas():
@@ -40,16 +53,23 @@ def all_reduce(distribution, devices):
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([VECTOR_LENGTH]))
 
     sums = strategy.experimental_local_results(strategy.run(sum_over_replicas))
-    replicas, workers = strategy.num_replicas_in_sync, num_workers(strategy)
-    is_right = all(np.all(value.numpy() == replicas) for value in sums)
-    is_right = is_right and sum_over_workers(strategy, 1.0) == workers
-    names = strategy.extended.worker_devices if replicas > 1 else [sums[0].device]
-    here = ", ".join(name.rpartition("device:")[2] for name in names)
-    error = "" if is_right else f", but the sum is WRONG. {NCCL_ADVICE}"
-    return is_right, (
-        f"replicas: {replicas}, workers: {workers}, here {here}; all-reduce took "
-        f"{time.perf_counter() - started:.2f} s{error}"
-    )
+    is_one = strategy.num_replicas_in_sync == 1
+    names = [sums[0].device] if is_one else strategy.extended.worker_devices
+    return [value.numpy() for value in sums], names
+
+
+def _sum_over_devices(devices):
+    """Sums a row of ones on each device of JAX, or on the device of PyTorch."""
+    rows = np.ones([devices.num_replicas_in_sync, VECTOR_LENGTH], np.float32)
+    if devices.num_replicas_in_sync == 1:
+        tensor = keras.ops.convert_to_tensor(rows)
+        names = [str(tensor.device)]
+    else:
+        parallel = keras.distribution.DataParallel()
+        layout = parallel.get_data_layout(rows.shape)
+        tensor = keras.distribution.distribute_tensor(rows, layout)
+        names = keras.distribution.list_devices()
+    return [keras.ops.convert_to_numpy(keras.ops.sum(tensor, axis=0))], names
 
 
 def main():
@@ -70,7 +90,7 @@ def check_devices(distribution, devices, timeout):
     the check runs in a subprocess.
 
     Args:
-        distribution, devices: those of `get_strategy`.
+        distribution, devices: those of a recipe.
         timeout: in seconds.
 
     Returns:
@@ -85,7 +105,7 @@ def check_devices(distribution, devices, timeout):
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            unreached = [address for address in cluster_addresses() if not _is_reachable(address)]
+            unreached = [address for address in _workers() if not _is_reachable(address)]
             if not unreached:
                 return False, f"no result within {timeout:g} s. {NCCL_ADVICE}"
             return False, (
@@ -98,6 +118,15 @@ def check_devices(distribution, devices, timeout):
         return json.loads(out.splitlines()[-1])
     last = err.decode(errors="replace").strip().rpartition("\n")[2]
     return False, f"ended with code {process.returncode}: {last}. {NCCL_ADVICE}"
+
+
+def _workers():
+    """Returns the addresses of the workers; only TensorFlow has several."""
+    if keras.config.backend() != "tensorflow":
+        return []
+    from keras_transformer.training.distribution import cluster_addresses
+
+    return cluster_addresses()
 
 
 def _is_reachable(address):

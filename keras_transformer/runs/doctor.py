@@ -5,9 +5,7 @@ Each check uses the run's own settings and code, and does not write to the run f
 
 import functools
 import gc
-import resource
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,7 +14,6 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import types
 from keras_transformer.data.report import Sample
@@ -25,6 +22,7 @@ from keras_transformer.decoding.model_search import longest_target
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.runs.build import config_of, load_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
+from keras_transformer.runs.memory import is_out_of_memory, peak_memory, peak_memory_of_gpus
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 
@@ -100,13 +98,8 @@ def run_checks(
         the findings.
 
     Raises:
-        ValueError: if the folder holds a run of another recipe, or the backend is not TensorFlow.
+        ValueError: if the folder holds a run of another recipe.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "The checks need KERAS_BACKEND=tensorflow. Received: the backend "
-            f"{keras.backend.backend()!r}"
-        )
     findings = []
     with tempfile.TemporaryDirectory() as scratch:
         checks = _Checks(recipe, data_folder, run_folder, scratch, timeout)
@@ -184,20 +177,18 @@ class _Checks:
     def memory(self):
         _require(devices=self.trainer, vocabulary=self.batches)
         slots, lengths = self.batches
-        gpus = [f"GPU:{n}" for n in range(len(tf.config.list_physical_devices("GPU")))]
-        for gpu in gpus:
-            tf.config.experimental.reset_memory_stats(gpu)
-        before = _peak_memory()
+        before = peak_memory()
         try:
             self._train([np.argmax(slots), np.argmax(lengths)])
-        except (tf.errors.ResourceExhaustedError, MemoryError):
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             return False, (
                 f"a batch of {slots.max():,} token slots does not fit: set `micro_batch_tokens` "
                 f"or lower `batch_tokens` (now {self.recipe.training.batch_tokens})"
             )
-        taken, owner = _peak_memory() - before, ""
-        if gpus:
-            peaks = [tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus]
+        taken, owner = peak_memory() - before, ""
+        if peaks := peak_memory_of_gpus():
             taken, owner = max(peaks), " of a GPU"
         return True, (
             f"updates on the largest batch ({slots.max():,} token slots) and on the batch with the "
@@ -217,7 +208,7 @@ class _Checks:
     def disk(self):
         _require(vocabulary=self.tokenizers, data=self.stream)
         training = self.recipe.training
-        with tf.device("CPU:0"):
+        with keras.device("cpu:0"):
             model = self.single_device_trainer.model(self.tokenizers, self.stream)
             parameters = model.count_params()
         copies = 3 if training.ema_momentum is None else 4  # weights, Adam's two moments, average
@@ -271,16 +262,16 @@ class _Checks:
         losses = []
         for index in indices:
             self.stream.seek(0, int(index))
-            batch = self.stream.dataset().take(1)
-            losses += model.fit(batch, verbose=0, shuffle=False).history["loss"]
+            first = {"steps_per_epoch": 1, "shuffle": False, "verbose": 0}
+            losses += model.fit(self.stream.dataset(), **first).history["loss"]
         return losses
 
 
 def _batch_statistics(stream):
     """The token slots and the longest sentence of each batch of an epoch."""
     rows = []
-    stream.seek(0)
-    for inputs, *_ in stream.dataset().as_numpy_iterator():
+    for batch in stream.batches(epoch=0):
+        inputs, *_ = stream.arrays(batch)
         source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
         rows.append((source.size + target.size, max(source.shape[1], target.shape[1])))
     return tuple(np.array(rows).T)
@@ -294,6 +285,8 @@ def check_tokenizer(tokenizer, lines, changes):
         lines: list of strings.
         changes: `TextChanges` of the data on the same side.
     """
+    import tensorflow as tf
+
     token_ids = tokenize(tokenizer, tf.constant(lines, tf.string)).flat_values
     tokens = tokenizer.tokens(token_ids).numpy().tolist()
     unknown = sum(token in FALLBACK_TOKENS for token in tokens) / max(1, len(tokens))
@@ -301,12 +294,6 @@ def check_tokenizer(tokenizer, lines, changes):
         f"{tokenizer.vocabulary_size:,} {changes.name} tokens, {unknown:.2%} unknown or byte "
         f"tokens in the text, {changes.changed:,} of {changes.lines:,} lines are changed"
     )
-
-
-def _peak_memory():
-    """Peak memory of this process, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _require(**results):

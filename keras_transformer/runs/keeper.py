@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from keras_transformer.data.pipeline import BatchStream, stream_of
+from keras_transformer.data.pipeline import stream_of
 from keras_transformer.runs.callbacks import StopOnNonFiniteLoss
 from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
@@ -19,18 +18,18 @@ from keras_transformer.runs.identity import check_identity, identity_of
 from keras_transformer.runs.skipping import skip_batches
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights
-from keras_transformer.training.distribution import (
-    is_chief,
-    num_workers,
-    strategy_of,
-    sum_over_workers,
-)
 from keras_transformer.training.model_state import (
     check_model_state,
     model_state,
     restore_model_state,
 )
 from keras_transformer.training.optimizers import build_optimizer
+from keras_transformer.training.workers import (
+    is_chief,
+    num_workers,
+    strategy_of,
+    sum_over_workers,
+)
 from keras_transformer.types import Path, PrintFn
 
 # With several workers: number of updates between the collectives that share stop signals.
@@ -93,8 +92,8 @@ class RunKeeper(keras.callbacks.Callback):
     def __init__(
         self,
         folder: Path | RunFolder,
-        dataset: tf.data.Dataset | BatchStream,
-        validation: tf.data.Dataset | BatchStream | None = None,
+        dataset: Any,
+        validation: Any = None,
         monitor: str = "val_loss",
         patience: int | None = None,
         every: int = 1000,

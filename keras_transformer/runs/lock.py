@@ -7,7 +7,7 @@ import socket
 
 try:
     import fcntl
-except ImportError:  # Windows has no build of tensorflow-text, so no run is trained there
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 # Error codes of `flock` on file systems without locks, such as Lustre without the option `flock`.

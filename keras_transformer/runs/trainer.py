@@ -18,7 +18,8 @@ from keras_transformer.runs.averaging import average_into, ema_as_weights, last_
 from keras_transformer.runs.callbacks import StopOnNonFiniteLoss, TrainingLogger
 from keras_transformer.runs.checkpoint_file import read_checkpoint, read_metadata
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
-from keras_transformer.runs.devices import LocalDevices, run_devices
+from keras_transformer.runs.devices import run_devices
+from keras_transformer.runs.event_log import EventLogger
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.keeper import RunKeeper
 from keras_transformer.runs.load import take_weights
@@ -26,7 +27,7 @@ from keras_transformer.runs.progress import TrainingProgress
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trackers import require_trackers, tracker_callbacks
 from keras_transformer.runs.translation_evaluator import TranslationEvaluator
-from keras_transformer.training import distribution
+from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights, BestModel
 from keras_transformer.training.model_state import restore_model_state, save_model
@@ -76,7 +77,7 @@ class Trainer:
         self._check_folder()
         # With several workers, the strategy must be created before any other use of TensorFlow.
         self.strategy = run_devices(training)
-        self.is_chief = distribution.is_chief(self.strategy)
+        self.is_chief = workers.is_chief(self.strategy)
         self.print_fn = print_fn if self.is_chief else lambda line: None
 
     @property
@@ -99,10 +100,10 @@ class Trainer:
             NonFiniteLossError: a loss that is not finite.
             WorkerLostError: another worker has ended.
         """
-        with distribution.raise_worker_lost(self.strategy), contextlib.ExitStack() as stack:
+        with workers.raise_worker_lost(self.strategy), contextlib.ExitStack() as stack:
             self._on_chief(lambda: stack.enter_context(self.run.locked(self.print_fn)))
             self._on_chief(self._check_folder)  # again, under the lock
-            if isinstance(self.strategy, LocalDevices):
+            if isinstance(self.strategy, workers.LocalDevices):
                 stack.enter_context(self.strategy.scope())
             return self._train()
 
@@ -167,7 +168,7 @@ class Trainer:
         is_reported = "updates" in report
         was_missing = self._restore_model_file(model, keeper)
         # Barrier: change the folder only after all workers are ready.
-        distribution.sum_over_workers(self.strategy, 0.0)
+        workers.sum_over_workers(self.strategy, 0.0)
         self._on_chief(lambda: self._write_start(is_reported))
         if not is_trained:
             self._fit(model, stream, validation, callbacks)
@@ -223,8 +224,8 @@ class Trainer:
                 function()
             except Exception as raised:
                 error = raised
-        if distribution.sum_over_workers(self.strategy, float(error is not None)):
-            raise error or distribution.WorkerLostError(
+        if workers.sum_over_workers(self.strategy, float(error is not None)):
+            raise error or workers.WorkerLostError(
                 "The first worker could not start the run. Check its log, then start all workers "
                 "again."
             )
@@ -255,7 +256,7 @@ class Trainer:
         best = (keeper.best() or {}).get(monitor)
         callbacks = [
             BestModel(self.run.model_file, monitor, best),
-            keras.callbacks.TensorBoard(self.run.logs, write_graph=False),
+            EventLogger(self.run.logs),
             TrainingProgress(stream.report.batches_per_epoch),
         ]
         if training.translation_sample is None:
@@ -297,7 +298,7 @@ class Trainer:
         """
         best, path = keeper.best(), self.run.model_file
         is_missing = self.is_chief and not path.is_file()
-        if best is None or not distribution.sum_over_workers(self.strategy, float(is_missing)):
+        if best is None or not workers.sum_over_workers(self.strategy, float(is_missing)):
             return False
         kept = self.checkpoints.best(1)
         # A checkpoint stores the epoch to resume at: one after the epoch that it was saved in.

@@ -90,19 +90,17 @@ class TranslationEvaluator(keras.callbacks.Callback):
             self._write_logs(translations, epoch)
 
     def _write_logs(self, translations, epoch):
-        import tensorflow as tf  # `fit` on another backend does not need it
+        from keras_transformer.runs.event_log import EventLog  # only logs need TensorBoard
 
         rows = zip(self._sources, translations, self._references, strict=True)
         cells = [[_markdown(text) for text in row] for row in itertools.islice(rows, self._samples)]
         table = [["source", "translation", "reference"], ["---"] * 3, *cells]
         text = "\n".join(f"| {' | '.join(row)} |" for row in table)
-        writer = tf.summary.create_file_writer(os.path.join(self._log_dir, "translations"))
-        with writer.as_default(step=epoch):
-            tf.summary.text("translations", text)
-            if self._is_drawn and (image := self._attention_image()) is not None:
-                png = tf.io.decode_png(image, channels=3)
-                tf.summary.image("attention", png[None])
-        writer.close()
+        log = EventLog(os.path.join(self._log_dir, "translations"))
+        log.text("translations", text, epoch)
+        if self._is_drawn and (image := self._attention_image()) is not None:
+            log.image("attention", image, epoch)
+        log.close()
 
     def _attention_image(self):
         """Returns the attention of the first sample as the bytes of a PNG, or `None`."""

@@ -1,9 +1,6 @@
 from .callbacks import AveragedWeights as AveragedWeights
 from .callbacks import BestModel as BestModel
-from .distribution import WorkerLostError as WorkerLostError
 from .distribution import get_strategy as get_strategy
-from .distribution import is_chief as is_chief
-from .distribution import num_workers as num_workers
 from .losses import SmoothedCrossEntropy as SmoothedCrossEntropy
 from .losses import SmoothedCrossentropy as SmoothedCrossentropy
 from .methods import ExactTraining as ExactTraining
@@ -16,3 +13,6 @@ from .model_state import restore_model_state as restore_model_state
 from .optimizers import Adam as Adam
 from .optimizers import WarmupSchedule as WarmupSchedule
 from .optimizers import paper_optimizer as paper_optimizer
+from .workers import WorkerLostError as WorkerLostError
+from .workers import is_chief as is_chief
+from .workers import num_workers as num_workers

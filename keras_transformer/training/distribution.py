@@ -1,16 +1,14 @@
-"""Distribution strategies of TensorFlow, and the workers that train together.
+"""Distribution strategies of TensorFlow.
 
 Paper, section 5.2 (one machine with 8 GPUs).
 """
 
-import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
-import keras
 import tensorflow as tf
 from tensorflow.python.distribute.cluster_resolver.slurm_cluster_resolver import (
     expand_hostlist,
@@ -18,12 +16,6 @@ from tensorflow.python.distribute.cluster_resolver.slurm_cluster_resolver import
 )
 
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker")
-WORKER_LOST_ERRORS = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-)
 
 
 def get_strategy(
@@ -71,61 +63,6 @@ def get_strategy(
     if devices is not None:
         _check_devices(name, devices)
     return _strategy(name, None if devices is None else tuple(devices))
-
-
-def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
-    """Returns the strategy that a model was built under; on JAX and PyTorch the default one."""
-    return getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
-
-
-class WorkerLostError(ConnectionError):
-    """Another worker has ended or cannot be reached, so this one cannot continue."""
-
-
-@contextlib.contextmanager
-def raise_worker_lost(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Converts TensorFlow's errors of a failed collective to a `WorkerLostError`."""
-    try:
-        yield
-    except WORKER_LOST_ERRORS as error:
-        if num_workers(strategy) == 1:
-            raise
-        lines = error.message.splitlines() or [type(error).__name__]
-        reason = next((line for line in lines if "aborted" in line), lines[0])
-        raise WorkerLostError(
-            f"Another worker was lost: {reason.rstrip('.')}. Check the output of that worker, then "
-            "start all workers again: they resume from the newest checkpoint."
-        ) from error
-
-
-def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """Returns the number of processes that train together under a strategy."""
-    # The default strategy has no `worker_devices`; the devices of JAX belong to one process.
-    if strategy.num_replicas_in_sync == 1 or not hasattr(strategy, "extended"):
-        return 1
-    return strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
-
-
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether this process writes the files: only the first worker does."""
-    if num_workers(strategy) == 1:
-        return True
-    resolver = strategy.cluster_resolver
-    return resolver.task_type == "chief" or (
-        resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs
-    )
-
-
-def sum_over_workers(strategy: tf.distribute.Strategy, value: float) -> float:
-    """Returns the sum of a float over all workers. Blocks until every worker calls it."""
-    if num_workers(strategy) == 1:
-        return value
-    local = len(strategy.extended.worker_devices)
-    # One replica of each worker adds the value: fractions from all replicas would be rounded.
-    parts = strategy.experimental_distribute_values_from_function(
-        lambda at: tf.constant(0.0 if at.replica_id_in_sync_group % local else value, tf.float64)
-    )
-    return float(strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None))
 
 
 def cluster_addresses() -> list[str]:

@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.training import objective
-from keras_transformer.training.distribution import num_workers
 from keras_transformer.training.objective import Rows, num_replicas
 from keras_transformer.training.optimizers import build_optimizer, without_loss_scaling
+from keras_transformer.training.workers import num_workers
 
 # === Steps ===
 

@@ -81,7 +81,7 @@ def test_config_without_other_workers_changes_nothing(config, monkeypatch):
 
 @pytest.mark.parametrize("devices", [1, 3, 6, 7])
 def test_sum_over_workers_is_exact_for_any_number_of_devices(devices):
-    from keras_transformer.training.distribution import sum_over_workers
+    from keras_transformer.training.workers import sum_over_workers
 
     assert sum_over_workers(TwoWorkers(devices), 1000.0) == 2000.0
 
@@ -183,7 +183,8 @@ def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_p
 
 
 SLURM = """
-from keras_transformer.training.distribution import *
+from keras_transformer.training.distribution import get_strategy
+from keras_transformer.training.workers import *
 strategy = get_strategy("multi_worker")
 index = int(os.environ["SLURM_PROCID"])
 total = sum_over_workers(strategy, 10.0**index)

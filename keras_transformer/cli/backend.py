@@ -1,0 +1,65 @@
+"""The backend that a command runs on: which one, and its import."""
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.lazy_names import is_installed
+
+BACKENDS = ("tensorflow", "jax", "torch")  # the first that is installed is the default
+SAVED_MODEL = ("tensorflow", "tensorflow_text")  # what a SavedModel needs
+
+
+def import_backend() -> None:
+    """Imports Keras and its backend: see `backend_name`. Nothing else imports TensorFlow then."""
+    name = backend_name()
+    os.environ["KERAS_BACKEND"] = name
+    if name != "tensorflow":
+        # Keras imports TensorFlow, if it can, to set seeds and to save a model. This stops it.
+        modules: dict[str, Any] = sys.modules
+        modules.setdefault("tensorflow", None)
+    import_quietly("keras")
+
+
+def backend_name() -> str:
+    """Returns `KERAS_BACKEND`, else the backend of `keras.json`, else the first in `BACKENDS`.
+
+    Those that are not installed do not count, unless all are missing: Keras writes `keras.json`
+    itself, with TensorFlow in it.
+    """
+    if name := os.environ.get("KERAS_BACKEND"):
+        return name
+    home = Path(os.environ.get("KERAS_HOME") or Path("~/.keras").expanduser())
+    names = list(BACKENDS)
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        names.insert(0, json.loads((home / "keras.json").read_text("utf-8"))["backend"])
+    return next(filter(is_installed, names), "tensorflow")
+
+
+def import_quietly(*modules: str) -> None:
+    """Imports modules without the lines that TensorFlow logs to standard error."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 2)
+    try:
+        for name in modules:
+            importlib.import_module(name)
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def require_tensorflow() -> None:
+    """Raises an `ImportError` unless what a SavedModel needs is installed; imports nothing."""
+    if not all(map(is_installed, SAVED_MODEL)):
+        raise ImportError(
+            "A SavedModel and its server need TensorFlow and TensorFlow Text, which are not "
+            "installed: pip install tensorflow tensorflow-text. A model for "
+            "CTranslate2 needs neither: `export --format ctranslate2`"
+        )

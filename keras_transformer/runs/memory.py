@@ -1,0 +1,45 @@
+"""The memory of a process and of its GPUs, on any backend.
+
+Pure Python, until a GPU is asked for.
+"""
+
+import sys
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error says that the memory of a device is used up, on any backend."""
+    names = "MemoryError", "ResourceExhaustedError", "OutOfMemoryError"
+    texts = "RESOURCE_EXHAUSTED", "can't allocate memory"
+    is_named = any(kind.__name__ in names for kind in type(error).__mro__)
+    return is_named or any(text in str(error) for text in texts)
+
+
+def peak_memory_of_gpus() -> list[int]:
+    """Returns the most bytes that this process has used on each GPU; none without a GPU."""
+    import keras
+
+    backend = keras.config.backend()
+    if backend == "tensorflow":
+        from tensorflow import config
+
+        number = len(config.list_physical_devices("GPU"))
+        get = config.experimental.get_memory_info
+        return [get(f"GPU:{index}")["peak"] for index in range(number)]
+    if backend == "jax":
+        import jax
+
+        found = [device.memory_stats() for device in jax.local_devices()]  # `None` of a CPU
+        return [stats["peak_bytes_in_use"] for stats in found if stats]
+    import torch
+
+    return [torch.cuda.max_memory_allocated(n) for n in range(torch.cuda.device_count())]
+
+
+def peak_memory() -> int:
+    """Returns the most bytes that this process has used; 0 on Windows, which does not say."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,95 @@
+"""The workers that train together. On JAX and PyTorch there is one, with the devices it has."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import keras
+
+
+class LocalDevices:
+    """Devices of this process on JAX or PyTorch, in place of a strategy of TensorFlow.
+
+    Args:
+        number: number of JAX devices that the rows of a batch are divided over. Defaults to `1`.
+
+    Attributes:
+        num_replicas_in_sync: the same number.
+    """
+
+    def __init__(self, number: int = 1) -> None:
+        self.num_replicas_in_sync = number
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns the scope to build and train the model in."""
+        if self.num_replicas_in_sync == 1:
+            return contextlib.nullcontext()
+        return keras.distribution.DataParallel().scope()
+
+
+Strategy: TypeAlias = Any  # `tf.distribute.Strategy` or `LocalDevices`
+
+
+class WorkerLostError(ConnectionError):
+    """Another worker has ended or cannot be reached, so this one cannot continue."""
+
+
+def strategy_of(model: keras.Model) -> Strategy:
+    """Returns the strategy that a model was built under."""
+    if keras.config.backend() != "tensorflow":
+        return LocalDevices()
+    import tensorflow as tf
+
+    return model.distribute_strategy or tf.distribute.get_strategy()
+
+
+@contextlib.contextmanager
+def raise_worker_lost(strategy: Strategy) -> Iterator[None]:
+    """Converts TensorFlow's errors of a failed collective to a `WorkerLostError`."""
+    if num_workers(strategy) == 1:
+        yield
+        return
+    from tensorflow import errors
+
+    lost = "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"
+    try:
+        yield
+    except tuple(getattr(errors, name) for name in lost) as error:
+        lines = error.message.splitlines() or [type(error).__name__]
+        reason = next((line for line in lines if "aborted" in line), lines[0])
+        raise WorkerLostError(
+            f"Another worker was lost: {reason.rstrip('.')}. Check the output of that worker, then "
+            "start all workers again: they resume from the newest checkpoint."
+        ) from error
+
+
+def num_workers(strategy: Strategy) -> int:
+    """Returns the number of processes that train together under a strategy."""
+    # The default strategy has no `worker_devices`; the devices of JAX belong to one process.
+    if strategy.num_replicas_in_sync == 1 or isinstance(strategy, LocalDevices):
+        return 1
+    return strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
+
+
+def is_chief(strategy: Strategy) -> bool:
+    """Returns whether this process writes the files: only the first worker does."""
+    if num_workers(strategy) == 1:
+        return True
+    resolver = strategy.cluster_resolver
+    return resolver.task_type == "chief" or (
+        resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs
+    )
+
+
+def sum_over_workers(strategy: Strategy, value: float) -> float:
+    """Returns the sum of a float over all workers. Blocks until every worker calls it."""
+    if num_workers(strategy) == 1:
+        return value
+    import tensorflow as tf
+
+    local = len(strategy.extended.worker_devices)
+    # One replica of each worker adds the value: fractions from all replicas would be rounded.
+    parts = strategy.experimental_distribute_values_from_function(
+        lambda at: tf.constant(0.0 if at.replica_id_in_sync_group % local else value, tf.float64)
+    )
+    return float(strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None))
