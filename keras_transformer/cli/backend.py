@@ -17,6 +17,8 @@ SAVED_MODEL = ("tensorflow", "tensorflow_text")  # what a SavedModel needs
 def import_backend() -> None:
     """Imports Keras and its backend: see `backend_name`. Nothing else imports TensorFlow then."""
     name = backend_name()
+    if name not in BACKENDS:
+        raise ValueError(f"KERAS_BACKEND must be {', '.join(BACKENDS)}. Received: {name}")
     os.environ["KERAS_BACKEND"] = name
     if name != "tensorflow":
         # Keras imports TensorFlow, if it can, to set seeds and to save a model. This stops it.

@@ -65,13 +65,13 @@ def serve(
         keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64
     """
     with one_line_errors():
+        require_tensorflow()
         try:
             from keras_transformer.serving import server
         except ImportError as error:
             raise ImportError(
                 f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
             ) from error
-        require_tensorflow()
         server.serve(
             directory,
             host=host,

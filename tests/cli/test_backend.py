@@ -1,0 +1,76 @@
+"""The backend of a command: the one that the user chose, else the one that is installed."""
+
+import os
+import sys
+
+import pytest
+
+from keras_transformer.cli import backend
+from keras_transformer.lazy_names import is_installed
+from tests.processes import run
+
+ALL = ("tensorflow", "jax", "torch")
+
+
+@pytest.mark.parametrize(
+    "variable, file, installed, expected",
+    [
+        (None, None, ALL, "tensorflow"),
+        (None, None, ("jax", "torch"), "jax"),
+        (None, None, ("torch",), "torch"),
+        (None, None, (), "tensorflow"),  # its absence is an error, which says what to install
+        ("torch", '{"backend": "jax"}', ALL, "torch"),
+        ("jax", None, (), "jax"),
+        ("", '{"backend": "torch"}', ALL, "torch"),
+        (None, '{"backend": "jax"}', ALL, "jax"),
+        # Keras writes this file itself.
+        (None, '{"backend": "tensorflow"}', ("torch",), "torch"),
+        (None, '{"floatx": "float32"}', ("jax",), "jax"),
+        *((None, damaged, ALL, "tensorflow") for damaged in ("{", "[]", '{"backend": 3}')),
+    ],
+)
+def test_backend_is_chosen_by_variable_file_and_what_is_installed(
+    variable, file, installed, expected, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("KERAS_BACKEND")
+    if variable is not None:
+        monkeypatch.setenv("KERAS_BACKEND", variable)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    if file is not None:
+        (tmp_path / "keras.json").write_text(file, "utf-8")
+    monkeypatch.setattr(backend, "is_installed", installed.__contains__)
+    assert backend.backend_name() == expected
+
+
+def test_empty_folder_of_a_package_is_not_installed(tmp_path, monkeypatch):
+    (tmp_path / "half_removed").mkdir()
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [*map(is_installed, ("half_removed", "whole", "missing"))] == [False, True, False]
+
+
+# A finder that notes who looks for TensorFlow.
+ANOTHER_BACKEND = """
+import importlib.machinery, sys
+asked = []
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tensorflow", "tensorflow_text"):
+            asked.append(name)
+sys.meta_path.insert(0, Finder())
+from keras_transformer.cli.backend import import_backend
+import_backend()
+import keras
+keras.utils.set_random_seed(1)  # Keras would import TensorFlow here
+keras.Sequential([keras.layers.Dense(1)]).save("model.keras")  # and here
+print(keras.config.backend(), asked, bool(sys.modules.get("tensorflow")))
+"""
+
+
+@pytest.mark.backends("jax", "torch")
+def test_on_another_backend_nothing_imports_tensorflow(tmp_path):
+    command = [sys.executable, "-c", ANOTHER_BACKEND]
+    ran = run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ran.stdout.split()[1:] == ["[]", "False"], ran.stderr
+    assert ran.stdout.split()[0] == os.environ["KERAS_BACKEND"]
