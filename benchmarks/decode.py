@@ -312,8 +312,7 @@ def free(arguments):
                 same = sum(a == b for a, b in zip(rows[name], rows[OURS], strict=True))
                 score = "-"
                 if references:
-                    texts = translator.target_tokenizer.detokenize(rows[name]).numpy()
-                    texts = [text.decode() for text in texts]
+                    texts = translator.target_tokenizer.decode(rows[name])
                     wanted = [references[i] for i in order]
                     score = kt.evaluation.bleu(texts, wanted, tokenized=arguments.tokenized).value
                     score = f"{score:.2f}"
@@ -330,7 +329,7 @@ def trained(arguments):
 
     translator = kt.load_run(arguments.run, model=arguments.model)
     lines = list(read_lines(arguments.source))
-    sentences = translator.source_tokenizer.tokenize(lines, add_end=True).to_list()
+    sentences = translator.source_tokenizer.encode(lines, add_end=True)
     order = sorted(range(len(lines)), key=lambda index: len(sentences[index]))
     return translator, [sentences[index] for index in order], order
 

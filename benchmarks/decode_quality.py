@@ -59,9 +59,10 @@ class Trial:
         self.translator = translator
         self.config = translator.model.config
         self.sources, self.references = zip(*pairs, strict=True)
-        self.source_ids = translator.source_tokenizer.tokenize(list(self.sources), add_end=True)
-        pieces = translator.target_tokenizer.tokens(range(self.config.vocabulary_size)).numpy()
-        self._ids = {piece.decode(): token_id for token_id, piece in enumerate(pieces)}
+        source_ids = translator.source_tokenizer.encode(list(self.sources), add_end=True)
+        self.source_ids = tf.ragged.constant(source_ids, tf.int32)
+        tokens = enumerate(translator.target_tokenizer.vocabulary)
+        self._ids = {token: token_id for token_id, token in tokens}
 
     @functools.cache  # noqa: B019 (there is one trial)
     def hypotheses(self, beam_size):

@@ -167,7 +167,6 @@ def compare(expected, served, lines):
 
 def judge_n_best(translator, expected, served):
     """Prints whether the n-best are sorted, distinct and scored alike."""
-    import tensorflow as tf
 
     from keras_transformer.decoding.search import penalty
 
@@ -186,9 +185,9 @@ def judge_n_best(translator, expected, served):
             log_prob, length = next(scored)
             if rank >= len(hypotheses):
                 continue  # missing
-            tokens = tokenizer.tokens(tokenizer.tokenize(tf.constant(text))).numpy()
+            tokens = [tokenizer.vocabulary[token_id] for token_id in tokenizer.encode(text)]
             # The text of some hypotheses has other tokens than the search found.
-            if [token.decode() for token in tokens] == hypotheses[rank].tokens[:-1]:
+            if tokens == hypotheses[rank].tokens[:-1]:
                 given = log_prob / float(penalty(length, 1, translator.settings))
                 differences.append(abs(given - score))
     what = f"`score` gives the scores of {len(differences)} n-best whose text has their tokens"

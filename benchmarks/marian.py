@@ -55,9 +55,8 @@ def sums_of_log_probs(translator, lines, hypotheses):
     A hypothesis of the maximum length has no end token.
     """
     source, target = translator.tokenizers
-    pieces = [piece.decode() for piece in target.tokens(range(target.vocabulary_size)).numpy()]
-    ids = {piece: number for number, piece in enumerate(pieces)}
-    sources = source.tokenize(lines, add_end=True).to_list()
+    ids = {piece: number for number, piece in enumerate(target.vocabulary)}
+    sources = source.encode(lines, add_end=True)
     longest = translator.settings.length_ratio
     sums = []
     for start in range(0, len(hypotheses), 64):
@@ -146,10 +145,10 @@ def print_times(folder, path, python):
         ]
         with tempfile.TemporaryDirectory() as temporary:
             given, out = f"{temporary}/given", f"{temporary}/out"
-            tokens = translator.source_tokenizer.tokens
-            rows = translator.source_tokenizer.tokenize(lines)
+            tokens = translator.source_tokenizer.vocabulary
+            rows = translator.source_tokenizer.encode(lines)
             is_plain = any(folder.glob("*.spm")) and not (folder / "source.spm").is_file()
-            pieces = (b" ".join(tokens(row).numpy()).decode() for row in rows)
+            pieces = (" ".join(tokens[i] for i in row) for row in rows)
             pathlib.Path(given).write_text("\n".join(lines if is_plain else pieces) + "\n", "utf-8")
             command = ["decode", *options, "-i", given, "-o", out]
             code = f"import _pymarian; _pymarian.main({command!r})"

@@ -101,7 +101,7 @@ def loss_levels(run, corpus):
     """Returns the levels of `own_text.md`: the loss of a model that knows so much, by its name."""
     tokenizer = kt.load_run(run).target_tokenizer
     targets = [target for _, target in kt.read_parallel(corpus)]
-    counts = Counter(tokenizer.tokenize(targets).flat_values.numpy().tolist())
+    counts = Counter(token for row in tokenizer.encode(targets) for token in row)
     counts[tokenizer.end_token_id] = len(targets)
     size, smoothing = tokenizer.vocabulary_size, 0.1
     frequencies = np.array([counts[token] for token in range(size)]) / counts.total()

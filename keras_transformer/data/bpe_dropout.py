@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 from keras_transformer.data.sentencepiece_proto import BPE, NORMAL
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.data.tokenizer_like import SPACE_SYMBOL, TokenizerLike
+from keras_transformer.data.tokenizer_like import TokenizerLike
 
 CACHED_WORDS = 1 << 17
 # A word with the space symbols before it. SentencePiece merges nothing across these borders.

@@ -4,26 +4,23 @@ KerasHub is not a requirement: only who has one of its tokenizers imports it.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.sentencepiece_tokenizer import (
-    SentencePieceTokenizer,
-    ids_of,
-    ints_of,
-    text_ids_of,
-    texts_of,
-)
-from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
+from keras_transformer.data.graph_tokenizer import ints_of, without_ids
+from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer, ids_of, texts_of
+from keras_transformer.texts import checked_lines
 
 
-class KerasHubTokenizer(tf.Module):
+class KerasHubTokenizer:
     """A WordPiece, byte-pair or SentencePiece tokenizer of KerasHub.
 
-    It gives what the tokenizer gives in a `tf.data` pipeline, eagerly too. Special tokens of the
-    tokenizer's own packers play no role: the package adds start and end tokens itself.
+    It gives what the tokenizer gives in a `tf.data` pipeline. It needs TensorFlow, as KerasHub's
+    tokenizers do. Special tokens of the tokenizer's own packers play no role: the package adds
+    start and end tokens itself.
 
     Args:
         tokenizer: `keras_hub.tokenizers.WordPieceTokenizer`, `BytePairTokenizer`,
@@ -34,6 +31,9 @@ class KerasHubTokenizer(tf.Module):
     Attributes:
         vocabulary_size: number of token ids.
         pad_token_id, start_token_id, end_token_id: ids of the special tokens.
+        vocabulary: list of the tokens in the order of their ids, as SentencePiece spells them:
+            `▁cat` begins a word, `s` continues it.
+        graph: the same tokenizer for TensorFlow graphs, a `tf.Module`; see `TokenizerLike`.
 
     Raises:
         TypeError: if `tokenizer` is none of the three.
@@ -50,20 +50,16 @@ class KerasHubTokenizer(tf.Module):
     ...     start_token="[START]",
     ...     end_token="[END]",
     ... )
-    >>> token_ids = tokenizer.tokenize(["a cat", "cats"])
-    >>> token_ids.to_list()
+    >>> tokenizer.encode(["a cat", "cats"])
     [[4, 5], [5, 6]]
-    >>> tokenizer.detokenize(token_ids).numpy().tolist()
-    [b'a cat', b'cats']
+    >>> tokenizer.decode([[4, 5], [5, 6]])
+    ['a cat', 'cats']
     """
 
     def __init__(self, tokenizer: Any, *, pad_token: str, start_token: str, end_token: str) -> None:
-        super().__init__(name="tokenizer")
         self._kind = _kind_of(tokenizer)
         special = {"pad_token": pad_token, "start_token": start_token, "end_token": end_token}
-        # For `pickle` and `copy`. A function, because a `tf.Module` tracks what it has, and the
-        # resource of KerasHub's SentencePiece cannot be exported.
-        self._made_of = lambda: (functools.partial(type(self), **special), (tokenizer,))
+        self._made_of = functools.partial(type(self), **special), (tokenizer,)
         is_sentencepiece = self._kind == "SentencePieceTokenizer"
         ids = ids_of(tokenizer.get_vocabulary() if is_sentencepiece else tokenizer.vocabulary)
         for name, token in special.items():
@@ -74,58 +70,48 @@ class KerasHubTokenizer(tf.Module):
         special_ids = {f"{name}_id": ids[token] for name, token in special.items()}
         self.vocabulary_size = 1 + max(ids.values())
         self.pad_token_id, self.start_token_id, self.end_token_id = special_ids.values()
-        self._reader: Any
+        self.graph: Any
         if is_sentencepiece:
             # KerasHub's own is broken by `keras.utils.set_random_seed`.
-            self._reader = SentencePieceTokenizer(tokenizer.proto, vocabulary=ids, **special_ids)
+            made = SentencePieceTokenizer(tokenizer.proto, vocabulary=ids, **special_ids)
+            self.graph = made.graph
         else:
-            self._reader = _GraphTokenizer(tokenizer, ids, special.values())
+            self.graph = _GraphTokenizer(tokenizer, ids, special.values())
+        tokens = self.graph.tokens(tf.range(self.vocabulary_size)).numpy()
+        self.vocabulary = [token.decode() for token in tokens]
 
-    def tokenize(self, text: tf.Tensor | Sequence[str] | str) -> tf.RaggedTensor | tf.Tensor:
-        """Returns the token ids of text.
-
-        Args:
-            text: string tensor `(B,)`, list of strings, or one string.
-
-        Returns:
-            int32 `RaggedTensor` `(B, None)`; for one string, int32 tensor `(T,)`. An empty text
-            has no tokens.
-        """
-        text = tf.convert_to_tensor(text, tf.string)
-        return self.tokenize(text[None])[0] if text.shape.rank == 0 else self._reader.tokenize(text)
-
-    def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
-        """Returns the text of token ids, without pad, start and end tokens.
+    def encode(self, texts: Any) -> Any:
+        """Returns the token ids of texts.
 
         Args:
-            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`; `(T,)` for one
-                text.
+            texts: list of strings, or one string.
 
         Returns:
-            string tensor `(B,)`; for one text, a string scalar. Incomplete UTF-8 sequences become
-            U+FFFD.
+            list of lists of int; for one string, a list of int. An empty text has no tokens.
         """
-        token_ids = ints_of(token_ids)
-        if token_ids.shape.rank == 1:
-            return self.detokenize(token_ids[None])[0]
-        text = self._reader.detokenize(text_ids_of(token_ids, self))
-        return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
+        if isinstance(texts, str):
+            return self.encode([texts])[0]
+        texts = tf.constant(checked_lines(list(texts), "texts"), tf.string)
+        return self.graph.tokenize(texts).to_list()
 
-    def tokens(
-        self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]
-    ) -> tf.RaggedTensor | tf.Tensor:
-        """Returns tokens as SentencePiece spells them: `▁cat` begins a word, `s` continues it.
+    def decode(self, rows: Any) -> Any:
+        """Returns the texts of token ids, without pad, start and end tokens.
 
         Args:
-            token_ids: int tensor, `RaggedTensor` or nested list of any shape.
+            rows: lists or arrays of ints, or a padded int array `(B, T)`; or the ids of one text.
+                `[]` is no rows.
 
         Returns:
-            string tensor or `RaggedTensor` of the same shape.
+            list of strings; for one text, a string. Incomplete UTF-8 sequences become U+FFFD.
         """
-        return self._reader.tokens(token_ids)
+        rows = [np.asarray(row).tolist() for row in rows]
+        if rows and not isinstance(rows[0], list):
+            return self.decode([rows])[0]
+        texts = self.graph.detokenize(tf.ragged.constant(rows, tf.int32, ragged_rank=1))
+        return [text.decode() for text in texts.numpy()]
 
     def __reduce__(self):
-        return self._made_of()
+        return self._made_of
 
     def __repr__(self):
         return f"KerasHubTokenizer({self._kind}, vocabulary_size={self.vocabulary_size})"
@@ -135,12 +121,12 @@ class _GraphTokenizer(tf.Module):
     """A WordPiece or byte-pair layer, called in graphs only: its eager methods return lists."""
 
     def __init__(self, layer, ids, special_tokens):
-        super().__init__()
+        super().__init__(name="tokenizer")
         self._layer = layer  # tracked: it holds the tables
         text = tf.TensorSpec([None], tf.string)
         token_ids = tf.RaggedTensorSpec([None, None], tf.int32)
         self._tokenize = tf.function(layer.tokenize, [text], autograph=False)
-        self.detokenize = tf.function(layer.detokenize, [token_ids], autograph=False)
+        self._detokenize = tf.function(layer.detokenize, [token_ids], autograph=False)
         tokens = texts_of(ids, 1 + max(ids.values()))
         if hasattr(layer, "suffix_indicator"):
             suffix = layer.suffix_indicator
@@ -149,18 +135,23 @@ class _GraphTokenizer(tf.Module):
             texts = self._byte_pair_texts(len(tokens))
         for token in special_tokens:
             texts[ids[token]] = token
+        self._without_text = tuple(ids[token] for token in special_tokens)
         self._texts = tf.constant(texts)
 
     def tokenize(self, text):
         return tf.cast(self._tokenize(text), tf.int32)
+
+    def detokenize(self, token_ids):
+        text = self._detokenize(without_ids(token_ids, self._without_text))
+        return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
     def tokens(self, token_ids):
         return tf.gather(self._texts, ints_of(token_ids))
 
     def _byte_pair_texts(self, vocabulary_size):
         """Returns tokens as SentencePiece spells them; raises if a byte has no token."""
-        contents = self.detokenize(tf.RaggedTensor.from_tensor(tf.range(vocabulary_size)[:, None]))
-        contents = contents.numpy().tolist()
+        ids = tf.range(vocabulary_size)[:, None]
+        contents = self._detokenize(tf.RaggedTensor.from_tensor(ids)).numpy().tolist()
         missing = {bytes([byte]) for byte in range(256)} - set(contents)
         if missing:
             raise ValueError(

@@ -1,20 +1,18 @@
 """`MarianTokenizer`: the tokenizer of one side of a Marian model, such as OPUS-MT's."""
 
+import functools
 import json
 import pathlib
 import re
 import reprlib
 from collections.abc import Mapping
-
-import tensorflow as tf
+from typing import Any
 
 from keras_transformer.atomic_file import atomic_path, write_text
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.types import Path
 
 SPECIAL_PIECES = ("</s>", "<unk>", "<pad>")
-# The tag of a language at the beginning of a text, up to the first "<<"; and what follows.
-_TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
 
 
 def checked_vocabulary(vocabulary, source):
@@ -48,7 +46,7 @@ class MarianTokenizer(SentencePieceTokenizer):
 
     The pieces are those of a SentencePiece model; the ids are those of a vocabulary, which both
     sides may share. Pieces that are not in it become the unknown token. A text may begin with the
-    tag of a language, `>>fra<<`, which becomes one token. Detokenizing leaves out unknown tokens,
+    tag of a language, `>>fra<<`, which becomes one token. Decoding leaves out unknown tokens,
     as `transformers.MarianTokenizer` does with `skip_special_tokens=True`.
 
     The decoder of these models starts with padding, so `start_token_id` is `pad_token_id`. The
@@ -60,13 +58,12 @@ class MarianTokenizer(SentencePieceTokenizer):
         vocabulary: `{piece: id}`, with `</s>`, `<unk>` and `<pad>`.
 
     Attributes:
-        vocabulary_size, pad_token_id, start_token_id, end_token_id, unk_token_id, model_bytes: as
-            in `SentencePieceTokenizer`.
-
-    Memory: a hash table of the pieces, some 13 MB for 58,101 of them.
+        vocabulary_size, pad_token_id, start_token_id, end_token_id, unk_token_id, vocabulary,
+            model_bytes: as in `SentencePieceTokenizer`.
+        languages: list of the codes that have a tag in the vocabulary.
 
     Raises:
-        ImportError, FileNotFoundError, ValueError: as `SentencePieceTokenizer`.
+        FileNotFoundError, ValueError: as `SentencePieceTokenizer`.
 
     Example:
 
@@ -74,14 +71,14 @@ class MarianTokenizer(SentencePieceTokenizer):
     >>> model = keras_transformer.Tokenizer.train_on_lines(lines, 265, "cats.model").model_bytes
     >>> pieces = ["</s>", "<unk>", "\u2581", "a", ">>fra<<", "<pad>"]
     >>> tokenizer = MarianTokenizer(model, {piece: i for i, piece in enumerate(pieces)})
-    >>> tokenizer.languages, tokenizer.tokenize([">>fra<< a"]).to_list()
+    >>> tokenizer.languages, tokenizer.encode([">>fra<< a"])
     (['fra'], [[4, 2, 3]])
 
     Reference:
         [Tiedemann and Thottingal, 2020](https://aclanthology.org/2020.eamt-1.61), OPUS-MT.
     """
 
-    _start_is_pad = True
+    _is_marian = True
 
     def __init__(self, model: Path | bytes, vocabulary: Mapping[str, int]) -> None:
         checked_vocabulary(vocabulary, "`vocabulary`")
@@ -93,21 +90,10 @@ class MarianTokenizer(SentencePieceTokenizer):
             unk_token_id=vocabulary["<unk>"],
             vocabulary=vocabulary,
         )
+        self._ids = dict(vocabulary)
         tags = sorted(filter(is_tag_piece, vocabulary))
-        self._tags = tf.constant([vocabulary[tag] for tag in tags], tf.int32)
-        self._languages = "\n".join(tag[2:-2] for tag in tags)
-        # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
-        self._string_pieces = self._processor(tf.string)
-        keys, values = list(vocabulary), list(vocabulary.values())
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(tf.constant(keys), tf.constant(values, tf.int32)),
-            default_value=self.unk_token_id,
-        )
-
-    @property
-    def languages(self) -> list[str]:
-        """The codes that have a tag in the vocabulary."""
-        return self._languages.split("\n") if self._languages else []
+        self.languages = [tag[2:-2] for tag in tags]
+        self.tag_ids = [vocabulary[tag] for tag in tags]
 
     @classmethod
     def load(cls, model: Path) -> "MarianTokenizer":
@@ -132,23 +118,22 @@ class MarianTokenizer(SentencePieceTokenizer):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path, unique=True) as partial:
             partial.write_bytes(self.model_bytes)
-        write_text(vocabulary_file(path), self._vocabulary)
+        write_text(vocabulary_file(path), json.dumps(self._ids, ensure_ascii=False))
 
     def __reduce__(self):
-        return type(self), (self.model_bytes, json.loads(self._vocabulary))
+        return type(self), (self.model_bytes, self._ids)
 
-    def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """Returns which token ids are tags of languages: a bool tensor of the same shape."""
-        return tf.reduce_any(tf.expand_dims(token_ids, -1) == self._tags, axis=-1)
+    @functools.cached_property
+    def graph(self) -> Any:
+        from keras_transformer.data.graph_tokenizer import GraphMarianTokenizer
 
-    def _ids_of_text(self, text):
-        is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
-        tag = tf.strings.regex_replace(text, _TAG_AND_TEXT, r"\1")
-        tags = tf.ragged.boolean_mask(tag[:, None], is_tagged[:, None])
-        pieces = self._string_pieces.tokenize(tf.strings.regex_replace(text, _TAG, ""))
-        pieces = tf.concat([tags, pieces], axis=1)
-        return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
+        return GraphMarianTokenizer(self)
 
-    def _text_ids(self, token_ids):
-        text_ids = super()._text_ids(token_ids)
-        return tf.ragged.boolean_mask(text_ids, text_ids != self.unk_token_id)
+    def is_tag(self, token_id: int) -> bool:
+        """Returns whether a token id is the tag of a language."""
+        return token_id in self.tag_ids
+
+    def _encode(self, texts):
+        # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
+        rows, unk = self._tokenizer.encode(texts), self.unk_token_id
+        return [[self._ids.get(piece, unk) for piece in row] for row in rows]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.data.bpe_dropout import BpeDropout
 from keras_transformer.data.tokenizer_like import TokenizerLike
@@ -45,10 +44,7 @@ class Noise:
         """Returns rows of token ids, which end with END, of the same texts, split anew."""
         if self._splits is None:
             return rows
-        lengths = [len(row) for row in rows]
-        token_ids = tf.RaggedTensor.from_row_lengths(np.concatenate(rows), lengths)
-        texts = self._tokenizers[side].detokenize(token_ids).numpy()
-        found = self._splits[side].split([text.decode() for text in texts], rng)
+        found = self._splits[side].split(self._tokenizers[side].decode(rows), rng)
         return [
             np.append(new, old[-1]) if len(new) < self._longest else old
             for new, old in zip(found, rows, strict=True)

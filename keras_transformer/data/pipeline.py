@@ -21,14 +21,12 @@ from keras_transformer.data.report import (
     described,
     dropped_warnings,
     text_changes,
-    texts_of_rows,
 )
 from keras_transformer.data.tokenizer_like import (
     TokenizerLike,
-    append_token,
     check_tokenizers,
+    encode,
     require_matching_vocabularies,
-    tokenize,
 )
 from keras_transformer.texts import pair_chunks
 
@@ -159,10 +157,10 @@ class BatchSettings:
 
 
 class _TokenRows:
-    """Rows of a `RaggedTensor` as NumPy arrays; row n starts at `values[offsets[n]]`."""
+    """Rows of token ids; row n starts at `values[offsets[n]]`."""
 
-    def __init__(self, rows):
-        self.values, self.lengths = rows.flat_values.numpy(), rows.row_lengths().numpy()
+    def __init__(self, chunks):
+        self.values, self.lengths = (np.concatenate(each) for each in zip(*chunks, strict=True))
         self.offsets = np.cumsum(self.lengths) - self.lengths
 
     def __getitem__(self, row):
@@ -332,8 +330,7 @@ class BatchStream:
             return []
         texts = []
         for tokenizer, side in zip(self._tokenizers, self._sides, strict=True):
-            token_ids, _ = _padded([side[row] for row in rows], tokenizer.pad_token_id)
-            texts.append(texts_of_rows(tokenizer, token_ids))
+            texts.append(tokenizer.decode([side[row] for row in rows]))
         return list(zip(*texts, strict=True))
 
 
@@ -356,13 +353,15 @@ def stream_of(dataset: tf.data.Dataset | BatchStream) -> BatchStream:
 def _tokenize(pairs, tokenizers):
     """Returns the token ids of both sides, with END, as `_TokenRows`; and a sample of the pairs."""
     sample = Sample()
-    sides = [[tokenize(tokenizer, tf.zeros([0], tf.string))] for tokenizer in tokenizers]
+    sides: list[list[Any]] = [[np.zeros((2, 0), np.int32)] for _ in tokenizers]
     for chunk in pair_chunks(pairs, TOKENIZED_AT_ONCE):
         sample.extend(list(zip(*chunk, strict=True)))
         for side, tokenizer, lines in zip(sides, tokenizers, chunk, strict=True):
-            token_ids = tokenize(tokenizer, tf.constant(lines, tf.string))
-            side.append(append_token(token_ids, tokenizer.end_token_id))
-    return [_TokenRows(tf.concat(side, axis=0)) for side in sides], sample.items
+            end = np.array([tokenizer.end_token_id], np.int32)
+            rows = [part for row in encode(tokenizer, lines) for part in (row, end)]
+            lengths = [len(row) + 1 for row in rows[::2]]
+            side.append((np.concatenate(rows), np.array(lengths, np.int64)))
+    return [_TokenRows(side) for side in sides], sample.items
 
 
 def _padded(rows, pad_token_id):

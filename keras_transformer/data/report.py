@@ -5,9 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from keras_transformer.data.tokenizer_like import TokenizerLike, tokenize
+from keras_transformer.data.tokenizer_like import TokenizerLike, encode
 
 MAX_LOST = 0.01  # fraction of dropped pairs, or of changed lines, that needs no warning
 SAMPLE_SIZE = 1000
@@ -149,16 +147,10 @@ def text_changes(name: str, tokenizer: TokenizerLike, lines: Iterable[str]) -> T
         lines: strings. Those of more than 1,000 characters are left out.
     """
     lines = [line for line in lines if len(line) <= LONGEST_SAMPLED]
-    token_ids = tokenize(tokenizer, tf.constant(lines, tf.string))
-    texts = texts_of_rows(tokenizer, token_ids.to_tensor(tokenizer.pad_token_id))
+    texts = tokenizer.decode(encode(tokenizer, lines))
     changed = [pair for pair in zip(lines, texts, strict=True) if pair[0] != pair[1]]
     examples = tuple(_difference(*pair) for pair in changed[:EXAMPLES])
     return TextChanges(name, len(lines), len(changed), examples)
-
-
-def texts_of_rows(tokenizer, token_ids):
-    """Returns the texts of padded rows of token ids."""
-    return [text.decode() for text in tokenizer.detokenize(token_ids).numpy().tolist()]
 
 
 def dropped_warnings(dropped, examples, total, settings):

@@ -5,8 +5,8 @@ import os
 import re
 import tempfile
 
+from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 from keras_transformer.data.sentencepiece_proto import ModelProto
-from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
 
 PAD_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID, UNK_TOKEN_ID = range(4)
 LONGEST_LINE = 1 << 20  # bytes; SentencePiece skips longer lines in training

@@ -8,32 +8,24 @@ import itertools
 import os
 import reprlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-import tensorflow as tf
 
 from keras_transformer.atomic_file import atomic_path
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.data.sentencepiece_tokenizer import (
-    SentencePieceTokenizer,
-    import_tensorflow_text,
-    read_model,
-)
+from keras_transformer.data.piece_tokenizer import normalize, prepare
+from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer, read_model
 from keras_transformer.data.sentencepiece_training import train_sentencepiece
 from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
 
 NORMALIZATIONS = ("nfc", "nfkc", "identity")
-# The white space of Python's `str.split()`, and the space symbol: detokenizing turns that into a
-# space, so `normalize` does too.
-WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
 
 
 class Tokenizer(SentencePieceTokenizer):
-    """SentencePiece subwords with byte fallback: any text can be tokenised and restored.
+    """SentencePiece subwords with byte fallback: any text can be encoded and restored.
 
-    For every text, `detokenize(tokenize(text)) == normalize(text)`. The rule of `normalize` is
+    For every text, `decode(encode(text)) == normalize(text)`. The rule of `normalize` is
     chosen in training and stored in the model file:
 
     - `"nfc"`: `" ".join(unicodedata.normalize("NFC", text).replace("\\u2581", " ").split())`:
@@ -43,13 +35,11 @@ class Tokenizer(SentencePieceTokenizer):
       `，` by `,`, `…` by `...`, `ʲ` by `j`. A translation then never holds the former.
     - `"identity"`: `text.replace("\\u2581", " ")`: every space, tab and line break is kept.
 
-    With all rules U+2581, SentencePiece's symbol for a space, becomes a space, and bytes that are
-    not UTF-8 become U+FFFD. The literal texts of special tokens (`<s>`, `<pad>`, `<0x41>`) are
-    ordinary text.
+    With all rules U+2581, SentencePiece's symbol for a space, becomes a space. The literal texts of
+    special tokens (`<s>`, `<pad>`, `<0x41>`) are ordinary text. Unicode is version 16.0 on every
+    Python.
 
-    All methods give the same values and types eagerly and inside a `tf.function`. The
-    tokenizer is a `tf.Module`, so a SavedModel that uses it contains it. For a model of another
-    origin use `SentencePieceTokenizer`.
+    For a model of another origin use `SentencePieceTokenizer`.
 
     Args:
         model: path of a file written by `train`, `train_on_lines` or `save`, or the bytes of one.
@@ -57,20 +47,20 @@ class Tokenizer(SentencePieceTokenizer):
     Attributes:
         vocabulary_size: number of tokens, special tokens included.
         pad_token_id, start_token_id, end_token_id, unk_token_id: ids of the special tokens.
+        vocabulary: list of the tokens in the order of their ids, such as `▁cat`, `s` or `<0xC3>`.
         normalization: `"nfc"`, `"nfkc"` or `"identity"`.
         model_bytes: the SentencePiece model, as in its file.
 
     Raises:
-        ImportError: if tensorflow-text is missing (it has no build for Windows).
         FileNotFoundError: if the file does not exist.
         ValueError: if `model` is not a model that `Tokenizer` trained.
 
     Example:
 
     >>> tokenizer = Tokenizer.train_on_lines(["a cat", "a mat"], 265, "/tmp/cats.model")
-    >>> tokenizer.tokenize(["a cat", ""]).shape.as_list()
-    [2, None]
-    >>> tokenizer.detokenize(tokenizer.tokenize("a  cat")).numpy().decode()
+    >>> tokenizer.encode(["a cat", ""])
+    [[263, 262], []]
+    >>> tokenizer.decode(tokenizer.encode("a  cat"))
     'a cat'
 
     Reference:
@@ -82,6 +72,7 @@ class Tokenizer(SentencePieceTokenizer):
         model, proto = read_model(model)
         _require_own_model(proto, source)
         trainer = proto.trainer_spec
+        self.normalization: str = proto.normalizer_spec.name
         super().__init__(
             model,
             pad_token_id=trainer.pad_id,
@@ -89,7 +80,6 @@ class Tokenizer(SentencePieceTokenizer):
             end_token_id=trainer.eos_id,
             unk_token_id=trainer.unk_id,
         )
-        self.normalization = proto.normalizer_spec.name
 
     @classmethod
     def train(
@@ -169,23 +159,9 @@ class Tokenizer(SentencePieceTokenizer):
         tokenizer.save(path)
         return tokenizer
 
-    def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
-        text = super().detokenize(token_ids)
-        if self.normalization == "identity":
-            # Remove the space that `_prepare` added.
-            text = tf.strings.regex_replace(text, "^ ", "", replace_global=False)
-        return text
-
-    def normalize(self, text: tf.Tensor | Sequence[str] | str) -> tf.Tensor:
-        """Returns the normalised text that the model reads; the rules are in the class docstring.
-
-        Args:
-            text: string tensor `(B,)`, list of strings, or one string.
-
-        Returns:
-            string tensor of the same shape.
-        """
-        return self.detokenize(self.tokenize(text))
+    def normalize(self, text: str) -> str:
+        """Returns the text that the model reads, by the rules in the class docstring."""
+        return normalize(text, self.normalization)
 
     def save(self, path: Path) -> None:
         """Writes the model atomically to a file that `Tokenizer(path)` reads.
@@ -196,9 +172,6 @@ class Tokenizer(SentencePieceTokenizer):
         with atomic_path(path, unique=True) as partial:
             partial.write_bytes(self.model_bytes)
 
-    def _prepare(self, text):
-        return _normalize(text, self.normalization)
-
     def __reduce__(self):
         return type(self), (self.model_bytes,)
 
@@ -207,20 +180,8 @@ class Tokenizer(SentencePieceTokenizer):
         return f"Tokenizer(vocabulary_size={size}, normalization={rule!r})"
 
 
-def _normalize(text, normalization):
-    """Normalises text such that SentencePiece can restore it exactly."""
-    text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
-    if normalization != "identity":
-        text = import_tensorflow_text().normalize_utf8(text, normalization.upper())
-        return tf.strings.strip(tf.strings.regex_replace(text, WHITE_SPACE, " "))
-    # A leading space makes a word the same token at the start of a line and inside it. When
-    # detokenizing, SentencePiece strips all leading spaces, so we add and remove exactly one
-    # ourselves.
-    return tf.where(text == "", "", tf.strings.join([" ", text]))
-
-
 def _training_lines(lines, normalization):
-    """Returns an iterator of the non-empty lines, prepared, as bytes; raises if there is none."""
+    """Returns an iterator of the non-empty lines, prepared; raises if there is none."""
     if isinstance(lines, str | os.PathLike | Mapping) or not isinstance(lines, Iterable):
         raise TypeError(
             "`lines` must be an iterable of strings. To train on files: `Tokenizer.train(files, "
@@ -236,8 +197,9 @@ def _training_lines(lines, normalization):
 def _prepare_lines(lines, normalization):
     first = 1
     while chunk := list(itertools.islice(lines, 10_000)):
-        text = tf.constant(checked_lines(chunk, "lines", first), tf.string)
-        yield from filter(None, _normalize(text, normalization).numpy())
+        for line in checked_lines(chunk, "lines", first):
+            if text := prepare(line, normalization):
+                yield text
         first += len(chunk)
 
 

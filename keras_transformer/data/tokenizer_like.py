@@ -4,33 +4,38 @@ The package uses tokenizers only through this interface, so any object that has 
 place of `Tokenizer`.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-import tensorflow as tf
+import numpy as np
 
-from keras_transformer.types import Tensor
-
-# How `tokens` spells a space, as SentencePiece does.
-SPACE_SYMBOL = "\u2581"
 SPECIAL_TOKENS = ("pad_token_id", "start_token_id", "end_token_id")
-METHODS = ("tokenize", "detokenize", "tokens")
+METHODS = ("encode", "decode")
 
 
 class TokenizerLike(Protocol):
-    """What `make_dataset`, `Translator` and `export_saved_model` need of a tokenizer.
+    """What `make_dataset` and `Translator` need of a tokenizer.
 
     `Tokenizer`, `SentencePieceTokenizer` and `KerasHubTokenizer` have it. A class of your own needs
-    these members and no base class. To be exported, it must be a `tf.Module`, so that the
-    SavedModel contains its tables. The methods of a `tf.Module` must consist of TensorFlow
-    operations: they are traced.
+    these members and no base class.
+
+    For `export_saved_model` it also needs a member `graph`, the same tokenizer for TensorFlow
+    graphs: a `tf.Module`, so that the SavedModel contains its tables, with the methods
+    `tokenize(text)`, string tensor `(B,)` to int32 `RaggedTensor` `(B, None)`;
+    `detokenize(token_ids)`, padded int32 tensor `(B, T)` to string tensor `(B,)`; and
+    `tokens(token_ids)`, int32 tensor of any shape to the entries of `vocabulary`.
 
     Attributes:
         vocabulary_size: int, number of token ids. The ids are 0 to `vocabulary_size - 1`.
         pad_token_id: int, fills the rows of a batch.
         start_token_id: int, the first token that the decoder reads.
         end_token_id: int, the last token of every sentence.
+        vocabulary: the tokens as strings, in the order of their ids, for reports and for the places
+            where long lines are split. A token that begins a word begins with U+2581, as in `▁cat`;
+            otherwise long lines are split inside words.
 
-    `tokenize` must return none of the three special ids.
+    `encode` must return none of the three special ids.
     """
 
     vocabulary_size: int
@@ -38,35 +43,20 @@ class TokenizerLike(Protocol):
     start_token_id: int
     end_token_id: int
 
-    def tokenize(self, text: tf.Tensor, /) -> tf.RaggedTensor:
-        """Returns the token ids of text, without start and end tokens.
+    @property
+    def vocabulary(self) -> Sequence[str]: ...
 
-        Args:
-            text: string tensor `(B,)`.
+    def encode(self, texts: list[str], /) -> Sequence[Sequence[int]]:
+        """Returns the token ids of each text, without start and end tokens.
 
-        Returns:
-            int32 `RaggedTensor` `(B, None)`. An empty text has no tokens.
+        An empty text has none.
         """
 
-    def detokenize(self, token_ids: Tensor, /) -> tf.Tensor:
-        """Returns the text of token ids, without pad, start and end tokens.
+    def decode(self, rows: Any, /) -> Sequence[str]:
+        """Returns the text of each row of token ids, without pad, start and end tokens.
 
         Args:
-            token_ids: int32 tensor `(B, T)`, padded.
-
-        Returns:
-            string tensor `(B,)`, valid UTF-8.
-        """
-
-    def tokens(self, token_ids: Tensor, /) -> tf.Tensor:
-        """Returns tokens as strings, for reports and for the places where long lines are split.
-
-        Args:
-            token_ids: int32 tensor of any shape.
-
-        Returns:
-            string tensor of the same shape. A token that begins a word begins with U+2581, as in
-            `▁cat`; otherwise long lines are split inside words.
+            rows: lists or arrays of ints, or a padded int array `(B, T)`.
         """
 
 
@@ -92,6 +82,7 @@ def _check(argument, tokenizer):
         for name in ("vocabulary_size", *SPECIAL_TOKENS)
         if not hasattr(getattr(tokenizer, name, None), "__index__")
     ]
+    missing += [] if hasattr(tokenizer, "vocabulary") else ["`vocabulary`"]
     missing += [f"`{name}()`" for name in METHODS if not callable(getattr(tokenizer, name, None))]
     if missing:
         raise TypeError(
@@ -127,18 +118,32 @@ def require_matching_vocabularies(
                 )
 
 
-def tokenize(tokenizer: TokenizerLike, text: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the token ids of text `(B,)`; raises a `TypeError` if they are of another type."""
-    token_ids = tokenizer.tokenize(text)
-    if not isinstance(token_ids, tf.RaggedTensor) or token_ids.dtype != tf.int32:
-        raise TypeError(
-            f"`{type(tokenizer).__name__}.tokenize` must return an int32 `RaggedTensor`. "
-            f"Received: {token_ids!r}"
+def encode(tokenizer: TokenizerLike, texts: list[str]) -> list[np.ndarray]:
+    """Returns the token ids of each text, int32 `(T,)`, as `tokenizer.encode` gives them.
+
+    Raises:
+        TypeError: if the ids are not ints.
+        ValueError: if there is not one row a text, or an id is not in the vocabulary.
+    """
+    given = tokenizer.encode(texts)
+    rows = [np.asarray(row) if len(row) else np.zeros(0, np.int32) for row in given]
+    method = f"`{type(tokenizer).__name__}.encode`"
+    for text, row in zip(texts, rows, strict=False):
+        if row.ndim != 1 or row.dtype.kind not in "iu":
+            raise TypeError(
+                f"{method} must return a list of ints for each text. Received: {row!r} for {text!r}"
+            )
+    if len(rows) != len(texts):
+        raise ValueError(
+            f"{method} must return a row for each text. Received: {len(rows)} rows for "
+            f"{len(texts)} texts"
         )
-    return token_ids
-
-
-def append_token(token_ids: tf.RaggedTensor, token_id: int) -> tf.RaggedTensor:
-    """Returns ragged rows with one more token at their ends."""
-    column = tf.fill([token_ids.nrows(tf.int32), 1], tf.constant(token_id, token_ids.dtype))
-    return tf.concat([token_ids, column], axis=1)
+    ids = np.concatenate([*rows, np.zeros(0, np.int32)])
+    size = tokenizer.vocabulary_size
+    if ids.size and not (0 <= ids.min() and ids.max() < size):
+        raise ValueError(
+            f"{method} must return ids from 0 to {size - 1}, `vocabulary_size - 1`. Received: "
+            f"{ids[(ids < 0) | (ids >= size)][0]}"
+        )
+    splits = list(itertools.accumulate(map(len, rows)))[:-1]
+    return np.split(ids.astype(np.int32), splits)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer_like import TokenizerLike, append_token
+from keras_transformer.data.graph_tokenizer import append_token
 from keras_transformer.decoding.batches import LONGEST_ROW, map_batches
 from keras_transformer.decoding.languages import tag_lines
 from keras_transformer.decoding.lines import refuse_first, token_ids_of
@@ -91,18 +91,19 @@ class GraphTranslator:
     Args:
         model: `Transformer`, for scores.
         decoder: `Transformer` or `FrozenTransformer`, for the search.
-        source_tokenizer, target_tokenizer: `TokenizerLike`.
+        source_tokenizer, target_tokenizer: `TokenizerLike` with `graph`.
     """
 
     def __init__(
         self,
         model: Any,
         decoder: Any,
-        source_tokenizer: TokenizerLike,
-        target_tokenizer: TokenizerLike,
+        source_tokenizer: Any,
+        target_tokenizer: Any,
     ) -> None:
         self.model, self.decoder = model, decoder
-        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.source_tokenizer = source_tokenizer.graph
+        self.target_tokenizer = target_tokenizer.graph
         self.languages: list[str] = list(getattr(source_tokenizer, "languages", []))
         self._cutter = LineCutter(source_tokenizer)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 from keras_transformer.decoding.search import penalty
@@ -171,8 +170,7 @@ def hypotheses_of(source, result, texts, source_tokenizer, target_tokenizer, con
         config: has the ids of the padding and end tokens.
     """
     token_ids, lengths, scores, log_probs, texts = (each.numpy() for each in (*result, texts))
-    tokens = target_tokenizer.tokens(result.token_ids).numpy()
-    source_tokens = source_tokenizer.tokens(tf.constant(source)).numpy()
+    source_tokens, tokens = source_tokenizer.vocabulary, target_tokenizer.vocabulary
     source_lengths = np.count_nonzero(source != config.pad_token_id, axis=1)
     for row, source_length in enumerate(source_lengths):
         count = max(1, np.count_nonzero(scores[row] > IMPOSSIBLE))
@@ -180,8 +178,8 @@ def hypotheses_of(source, result, texts, source_tokenizer, target_tokenizer, con
             Hypothesis(
                 text=texts[row, rank].decode(),
                 score=float(scores[row, rank]),
-                source_tokens=[t.decode() for t in source_tokens[row, :source_length]],
-                tokens=[t.decode() for t in tokens[row, rank, :length]],
+                source_tokens=[source_tokens[i] for i in source[row, :source_length]],
+                tokens=[tokens[i] for i in token_ids[row, rank, :length]],
                 log_probs=log_probs[row, rank, :length].tolist(),
                 cut_off=bool(length and token_ids[row, rank, length - 1] != config.end_token_id),
             )

@@ -2,13 +2,13 @@
 
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer_like import tokenize
+from keras_transformer.data.graph_tokenizer import tokenize
 
 
-def token_ids_of(tokenizer, text):
+def token_ids_of(graph, text):
     """Returns ragged ids; a line of spaces has none, even if the tokenizer keeps spaces."""
     text = tf.convert_to_tensor(text, tf.string)
-    return tokenize(tokenizer, tf.where(tf.strings.strip(text) == "", "", text))
+    return tokenize(graph, tf.where(tf.strings.strip(text) == "", "", text))
 
 
 def refuse_first(is_wrong, message, values, tensors):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
+from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
 # Tokens that end a sentence: the first kind only if a word begins after them.
@@ -48,9 +48,10 @@ class LineCutter:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        ids = tf.range(tokenizer.vocabulary_size)
-        tokens = [token.decode() for token in tokenizer.tokens(ids).numpy()]
-        tokens = [_ASCII_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token) for token in tokens]
+        tokens = [
+            _ASCII_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token)
+            for token in tokenizer.vocabulary
+        ]
         patterns = _WORD_BEGIN, _SENTENCE_END, _IDEOGRAPHIC_SENTENCE_END, _INSIDE_CHARACTER
         self._table = np.array([[bool(p.search(token)) for token in tokens] for p in patterns])
 
@@ -98,7 +99,7 @@ class LineCutter:
         if not getattr(self._tokenizer, "languages", None):
             return self.cut(token_ids, most, on_too_long)
         first = token_ids[:, :1]
-        is_tag = first.with_flat_values(self._tokenizer.is_tag(first.flat_values))
+        is_tag = first.with_flat_values(self._tokenizer.graph.is_tag(first.flat_values))
         tags = tf.ragged.boolean_mask(first, is_tag)
         starts = token_ids.row_starts() + tags.row_lengths()
         rest = tf.gather(token_ids.flat_values, tf.ragged.range(starts, token_ids.row_limits()))

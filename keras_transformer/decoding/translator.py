@@ -147,10 +147,12 @@ class Translator:
         self.settings = self._bounded(SearchSettings(**settings))
         graph = self._graph = GraphTranslator(model, model, *tokenizers)
         self._cut_text = {
-            rule: _as_graph(partial(graph.pieces, on_too_long=rule), tokenizers[0], *_CUT_INPUTS)
+            rule: _as_graph(
+                partial(graph.pieces, on_too_long=rule), graph.source_tokenizer, *_CUT_INPUTS
+            )
             for rule in ON_TOO_LONG
         }
-        self._with_texts = _as_graph(graph.with_texts, tokenizers[1], *_RESULT_SPECS)
+        self._with_texts = _as_graph(graph.with_texts, graph.target_tokenizer, *_RESULT_SPECS)
         self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
         self._tracing = threading.Lock()
         self._compiled = CompiledSearches(model, compiled)
@@ -282,8 +284,8 @@ class Translator:
             )
         source_text = self._sources(sources, "sources")
         columns = [
-            self._whole(source_text, "sources", self.source_tokenizer),
-            self._whole(checked_lines(targets, "targets"), "targets", self.target_tokenizer),
+            self._whole(source_text, "sources", self._graph.source_tokenizer),
+            self._whole(checked_lines(targets, "targets"), "targets", self._graph.target_tokenizer),
         ]
         pad = self.model.config.pad_token_id
         return map_rows(self._score, columns, pad, batch_sentences, on_progress)
@@ -316,7 +318,7 @@ class Translator:
         most, on_too_long = settings.max_source_tokens, settings.on_too_long
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
-            token_ids = token_ids_of(self.source_tokenizer, text)
+            token_ids = token_ids_of(self._graph.source_tokenizer, text)
             require_at_most(most, f"`max_source_tokens`{where}", token_ids, "lines", _TRUNCATE)
         return self._cut_text[on_too_long](text, tf.constant(most - 1, tf.int64))
 
@@ -342,7 +344,7 @@ class Translator:
                 f"Received: {len(target_prefix)} prefixes, {count} lines"
             )
         target_prefix = checked_lines(target_prefix, "target_prefix")
-        return self._whole(target_prefix, "target_prefix", self.target_tokenizer)[:, :-1]
+        return self._whole(target_prefix, "target_prefix", self._graph.target_tokenizer)[:, :-1]
 
     def _search(self, settings, n_best, has_prefix):
         """Returns a search `(source, *prefix) -> (SearchResult, texts)`."""
@@ -404,8 +406,7 @@ class Translator:
         config = self.model.config
         # Smaller batches: the scores of all blocks are in memory at the same time.
         most_pairs = MOST_PAIRS // (config.num_encoder_layers + 2 * config.num_decoder_layers)
-        start = tf.constant([config.start_token_id])
-        (start_token,) = _strings(self.target_tokenizer.tokens(start))
+        start_token = self.target_tokenizer.vocabulary[config.start_token_id]
         for batch in batch_rows(lengths, BATCH_SENTENCES, most_pairs).to_list():
             rows, ranks = np.transpose([places[index] for index in batch])
             longest = max(lengths[index] for index in batch)

@@ -16,11 +16,9 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
-from keras_transformer.data.marian_tokenizer import MarianTokenizer
+from keras_transformer.data import piece_tokenizer
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.export import folder_tokenizer
 from keras_transformer.layers.float_weight import float_weight
 from keras_transformer.layers.parts import parts_of
 
@@ -86,8 +84,8 @@ def export_ctranslate2(
     spec = transformer_spec(translator.model, max_tokens)
     config = translator.model.config
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    source = _pieces(tokenizers[0], config.source_vocabulary_size)
-    target = _pieces(tokenizers[1], config.vocabulary_size)
+    source = _pieces(tokenizers[0])
+    target = _pieces(tokenizers[1])
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
@@ -111,19 +109,11 @@ def export_ctranslate2(
 
 def _write_tokenizers(folder, tokenizers):
     """Writes what `FolderTokenizer` reads, and its code."""
-    settings = {}
     for side, tokenizer in tokenizers.items():
-        is_marian = isinstance(tokenizer, MarianTokenizer)
-        unknown = tokenizer.tokens([tokenizer.unk_token_id]).numpy()[0].decode()
-        settings[side] = {
-            "normalization": tokenizer.normalization if isinstance(tokenizer, Tokenizer) else None,
-            "has_tags": is_marian,
-            "has_other_pieces": tokenizer.has_other_pieces,
-            "dropped_pieces": [unknown] if is_marian else [],
-        }
         (folder / f"{side}.spm").write_bytes(tokenizer.model_bytes)
-    (folder / folder_tokenizer.SETTINGS_FILE).write_text(json.dumps(settings, indent=2), "utf-8")
-    shutil.copy(folder_tokenizer.__file__, folder)
+    rules = {side: tokenizer.rules for side, tokenizer in tokenizers.items()}
+    (folder / piece_tokenizer.SETTINGS_FILE).write_text(json.dumps(rules, indent=2), "utf-8")
+    shutil.copy(piece_tokenizer.__file__, folder / "folder_tokenizer.py")
 
 
 def transformer_spec(model: Any, max_tokens: int) -> Any:
@@ -215,11 +205,11 @@ def _custom_classes(model):
     return sorted(c.__name__ for c, name in modules.items() if name.partition(".")[0] not in own)
 
 
-def _pieces(tokenizer, size):
+def _pieces(tokenizer):
     """The string of each token id; CTranslate2 needs a different one for each."""
-    pieces = [piece.decode() for piece in tokenizer.tokens(np.arange(size, dtype=np.int32)).numpy()]
-    counts = Counter(pieces)
-    return [p if counts[p] == 1 else f"<id {index}>" for index, p in enumerate(pieces)]
+    counts = Counter(tokenizer.vocabulary)
+    tokens = enumerate(tokenizer.vocabulary)
+    return [token if counts[token] == 1 else f"<id {index}>" for index, token in tokens]
 
 
 def _copy_block(layer, block):

@@ -99,7 +99,7 @@ def export_saved_model(
         `pathlib.Path`, the folder.
 
     Raises:
-        TypeError: if a tokenizer is not a `tf.Module`.
+        TypeError: if the `graph` of a tokenizer is not a `tf.Module`.
         FileExistsError: if `path` exists and is not a SavedModel.
         OSError: if it cannot be written; `path` is unchanged.
 
@@ -125,10 +125,12 @@ def export_saved_model(
 
 def _require_modules(translator):
     for tokenizer in translator.tokenizers:
-        if not isinstance(tokenizer, tf.Module):
+        graph = getattr(tokenizer, "graph", None)
+        if not isinstance(graph, tf.Module):
             raise TypeError(
-                "To export a translator, its tokenizers must be a `tf.Module`, so that the "
-                f"SavedModel contains their tables. Received: {type(tokenizer).__name__}"
+                "To export a translator, the `graph` of its tokenizers must be a `tf.Module`, so "
+                "that the SavedModel contains their tables; see `TokenizerLike`. Received: "
+                f"{type(tokenizer).__name__} with graph={graph!r}"
             )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer import __version__
-from keras_transformer.data.tokenizer_like import SPACE_SYMBOL
+from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 from keras_transformer.decoding.graph_translator import Options
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.signatures import Signatures
@@ -105,9 +105,8 @@ def _described(function):
 
 def _words(tokenizer):
     """Returns words of the vocabulary, by which a user sees that the model is alive."""
-    tokens = tokenizer.tokens(tf.range(tokenizer.vocabulary_size)).numpy()
-    words = [token.decode() for token in tokens]
-    words = [word.removeprefix(SPACE_SYMBOL) for word in words if word.startswith(SPACE_SYMBOL)]
+    tokens = [token for token in tokenizer.vocabulary if token.startswith(SPACE_SYMBOL)]
+    words = [token.removeprefix(SPACE_SYMBOL) for token in tokens]
     return [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]
 
 

@@ -42,7 +42,7 @@ class Signatures(tf.Module):
             **_translations(graph, translator.settings, most),
             **_pictures(graph, translator.settings),
             **_scores(graph),
-            **_tokens(*tokenizers, model.config.pad_token_id),
+            **_tokens(graph.source_tokenizer, graph.target_tokenizer, model.config.pad_token_id),
         }
         for name, function in functions.items():
             setattr(self, name, function)
@@ -50,7 +50,7 @@ class Signatures(tf.Module):
         del self.functions["serve"]
         traced = (function.get_concrete_function() for function in functions.values())
         self.weights = list({id(v): v for one in traced for v in one.variables}.values())
-        self.tokenizers = tokenizers
+        self.tokenizers = graph.source_tokenizer, graph.target_tokenizer
 
 
 def _translations(graph, settings, most):

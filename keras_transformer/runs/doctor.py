@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.data.report import Sample
-from keras_transformer.data.tokenizer_like import require_matching_vocabularies, tokenize
+from keras_transformer.data.tokenizer_like import encode, require_matching_vocabularies
 from keras_transformer.decoding.model_search import longest_target
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.runs.build import config_of, load_tokenizers, schedule_warnings
@@ -31,7 +31,7 @@ MAX_UNKNOWN = 0.01  # fraction of tokens that are unknown or bytes
 LEARNING_RATE = 0.001  # the recipe's warm-up rate is too low for ten steps
 STEPS = 10
 MAX_LOSS_RATIO = 0.9  # last loss / first loss
-FALLBACK_TOKENS = {b"<unk>", *(b"<0x%02X>" % byte for byte in range(256))}
+FALLBACK_TOKENS = {"<unk>", *(f"<0x{byte:02X}>" for byte in range(256))}
 GIB = 2**30
 MARKS = {True: "✓", False: "✗", None: "–"}
 WARNING_MARK = "!"
@@ -285,10 +285,7 @@ def check_tokenizer(tokenizer, lines, changes):
         lines: list of strings.
         changes: `TextChanges` of the data on the same side.
     """
-    import tensorflow as tf
-
-    token_ids = tokenize(tokenizer, tf.constant(lines, tf.string)).flat_values
-    tokens = tokenizer.tokens(token_ids).numpy().tolist()
+    tokens = [tokenizer.vocabulary[i] for row in encode(tokenizer, lines) for i in row]
     unknown = sum(token in FALLBACK_TOKENS for token in tokens) / max(1, len(tokens))
     return unknown <= MAX_UNKNOWN, (
         f"{tokenizer.vocabulary_size:,} {changes.name} tokens, {unknown:.2%} unknown or byte "

@@ -107,7 +107,7 @@ def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, 
     translator = load_run("run", beam_size=1)
     sources, references = small(folder)
     lengths = [
-        [len(row) for row in tokenizer.tokenize(texts).to_list()]
+        [len(row) for row in tokenizer.encode(texts)]
         for tokenizer, texts in zip(translator.tokenizers, (sources, references), strict=True)
     ]
     limits = [min(int(ratio * source) + extra, most or 999) for source in lengths[0]]

@@ -36,7 +36,7 @@ def tokenizers(folder):
 
 
 def normalized(tokenizer, texts):
-    return [text.decode() for text in tokenizer.normalize(texts).numpy()]
+    return [tokenizer.normalize(text) for text in texts]
 
 
 @pytest.mark.parametrize("rule", ["nfkc", "identity"])
@@ -45,7 +45,7 @@ def test_without_dropout_it_is_the_tokenizer(tokenizers, rule, texts):
     tokenizer = tokenizers[rule]
     texts = [*texts, "seventy-two  lowest", " new\u2581wide er", "\u65e5\u672c 12"]
     split = BpeDropout(tokenizer, 0.0).split(normalized(tokenizer, texts), np.random.default_rng())
-    assert split == tokenizer.tokenize(texts).to_list()
+    assert split == tokenizer.encode(texts)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.9, 1.0])
@@ -53,8 +53,8 @@ def test_every_split_is_one_of_the_same_text(tokenizers, rate):
     tokenizer = tokenizers["nfkc"]
     texts = [text for pair in PAIRS for text in pair]
     split = BpeDropout(tokenizer, rate).split(texts, np.random.default_rng(0))
-    assert [text.decode() for text in tokenizer.detokenize(split).numpy()] == texts
-    usual = tokenizer.tokenize(texts).to_list()
+    assert tokenizer.decode(split) == texts
+    usual = tokenizer.encode(texts)
     assert sum(map(len, split)) > sum(map(len, usual))
     if rate == 1.0:  # the space before the first word is a character too
         assert list(map(len, split)) == [len(text) + 1 for text in texts]
@@ -89,7 +89,7 @@ def algorithm_1(word, merges, rate):
 
 def test_splits_have_the_probabilities_of_the_paper(tokenizers):
     tokenizer, word, rate, draws = tokenizers["nfkc"], "seventy", 0.3, 20_000
-    pieces = [t.decode() for t in tokenizer.tokens(np.arange(tokenizer.vocabulary_size)).numpy()]
+    pieces = tokenizer.vocabulary
     # A BPE vocabulary is in the order of learning; any two halves of a piece are its merge.
     merges = [
         (piece[:middle], piece[middle:])
@@ -135,7 +135,7 @@ def test_noise_keeps_texts_and_labels(tokenizers):
     dropped, read = 0, 0
     noise = {"subword_regularization": 0.1, "word_dropout": 0.1}
     for inputs, labels, weights in batches_of(tokenizer, 5, **noise):
-        found.update(text.decode() for text in tokenizer.detokenize(labels).numpy())
+        found.update(tokenizer.decode(labels))
         assert (weights == (labels != tokenizer.pad_token_id)).all()
         decoder_ids = inputs["decoder_token_ids"]
         assert (decoder_ids[:, 0] == tokenizer.start_token_id).all()
@@ -161,7 +161,7 @@ def test_split_that_would_be_too_long_is_the_usual_one(tokenizers):
         assert labels.shape[1] <= 12
         for row, label in zip(rows, labels, strict=True):
             text = PAIRS[row][1]
-            usual_ids = [*tokenizer.tokenize(text).numpy(), tokenizer.end_token_id]
+            usual_ids = [*tokenizer.encode(text), tokenizer.end_token_id]
             if len(text) + 2 > 12:
                 assert label[label > 0].tolist() == usual_ids
 

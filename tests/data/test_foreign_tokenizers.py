@@ -6,6 +6,7 @@ The references are SentencePiece's own processor and KerasHub's own layers.
 import functools
 import json
 import sys
+import types
 
 import keras
 import keras_hub
@@ -109,9 +110,7 @@ def test_ids_and_texts_are_those_of_sentencepiece(make):
         pieces = [processor.encode(text, out_type=str) for text in TEXTS]
         pieces = [[p if p in known else "<unk>" for p in row] for row in pieces]
         expected = [[vocabulary.index(piece) for piece in row] for row in pieces]
-        token_ids = tokenizer.tokenize(TEXTS)
-        assert token_ids.dtype == tf.int32 and token_ids.to_list() == expected
-        assert tf.function(tokenizer.tokenize)(tf.constant(TEXTS)).to_list() == expected
+        assert tokenizer.encode(TEXTS) == expected
         # Also of pieces that only the other language has, as Marian's own tokenizer writes them.
         rng = np.random.default_rng(0)
         rows = rng.integers(0, len(vocabulary), (50, 9)).astype("int32")
@@ -122,8 +121,8 @@ def test_ids_and_texts_are_those_of_sentencepiece(make):
         ]
         if set(vocabulary) - set(pieces_of(model)):
             texts = [text.replace("\u2581", " ").strip() for text in texts]
-        assert strings(tokenizer.detokenize(rows)) == texts
-        assert strings(tokenizer.tokens(range(len(vocabulary)))) == vocabulary
+        assert tokenizer.decode(rows) == texts
+        assert tokenizer.vocabulary[: len(vocabulary)] == vocabulary
 
 
 @pytest.mark.slow
@@ -133,20 +132,18 @@ def test_ids_and_texts_are_those_of_keras_hub_in_a_pipeline(make):
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS)
     expected = [row.numpy().tolist() for row in dataset.map(layer)]
     keras.utils.set_random_seed(1)  # breaks KerasHub's own, but not this one
-    token_ids = tokenizer.tokenize(TEXTS)
-    assert token_ids.dtype == tf.int32 and token_ids.to_list() == expected
-    assert tf.function(tokenizer.tokenize)(tf.constant(TEXTS)).to_list() == expected
+    assert tokenizer.encode(TEXTS) == expected
+    assert tf.function(tokenizer.graph.tokenize)(tf.constant(TEXTS)).to_list() == expected
     texts = [layer.detokenize(row) if row else "" for row in expected]
-    assert strings(tokenizer.detokenize(token_ids)) == texts
+    assert tokenizer.decode(expected) == texts
     framed = [[tokenizer.start_token_id, *row, tokenizer.end_token_id] for row in expected]
     padded = tf.ragged.constant(framed).to_tensor(tokenizer.pad_token_id)
-    assert strings(tokenizer.detokenize(padded)) == texts
-    assert tokenizer.tokenize([]).shape.as_list() == [0, None]
-    for call in (tokenizer.tokenize, tf.function(tokenizer.tokenize)):  # one string has one row
-        assert call(tf.constant(TEXTS[0])).numpy().tolist() == expected[0]
-    assert tokenizer.detokenize(expected[0]).numpy().decode() == texts[0]
+    assert tokenizer.decode(padded.numpy()) == strings(tokenizer.graph.detokenize(padded)) == texts
+    assert tokenizer.encode([]) == tokenizer.decode([]) == []
+    assert tokenizer.encode(TEXTS[0]) == expected[0]  # one string has one row
+    assert tokenizer.decode(expected[0]) == texts[0]
     # The tokens spell the text; where a word begins there is a space.
-    spelled = ["".join(strings(tokenizer.tokens(row))) for row in token_ids]
+    spelled = ["".join(tokenizer.vocabulary[i] for i in row) for row in expected]
     for line, text in zip(spelled, texts, strict=True):
         if "<0x" not in line and "<unk>" not in line:
             assert line.replace("\u2581", " ").strip() == text.strip()
@@ -155,15 +152,30 @@ def test_ids_and_texts_are_those_of_keras_hub_in_a_pipeline(make):
 @pytest.mark.long
 def test_byte_pair_text_that_ends_inside_a_character_is_valid():
     _, tokenizer = byte_pair()
-    token_ids = tokenizer.tokenize(["aé"])
-    assert strings(tokenizer.tokens(token_ids)) == ["a", "<0xC3>", "<0xA9>"]
-    assert strings(tokenizer.detokenize(token_ids[:, :2])) == ["a\ufffd"]
+    token_ids = tokenizer.encode("aé")
+    assert [tokenizer.vocabulary[i] for i in token_ids] == ["a", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode([token_ids[:2]]) == ["a\ufffd"]
 
 
 class Characters:
     """A tokenizer that a user writes: one token for each ASCII character."""
 
     vocabulary_size, pad_token_id, start_token_id, end_token_id = 128, 0, 1, 2
+    vocabulary = tuple(map(chr, range(32))) + ("\u2581", *map(chr, range(33, 128)))
+
+    def encode(self, texts):
+        return [tuple(map(ord, text)) for text in texts]
+
+    def decode(self, rows):
+        return ["".join(chr(i) for i in row if i > 2) for row in rows]
+
+    @property
+    def graph(self):
+        return GraphCharacters()
+
+
+class GraphCharacters(tf.Module):
+    """The members that an export needs, and no other."""
 
     def tokenize(self, text):
         return tf.strings.unicode_decode(text, "UTF-8")
@@ -177,13 +189,12 @@ class Characters:
         return tf.reshape(tf.strings.regex_replace(letters, " ", "\u2581"), tf.shape(token_ids))
 
 
-class EagerCharacters(Characters):
-    def tokens(self, token_ids):
-        return super().tokens(tf.constant(token_ids.numpy()))  # not possible in a graph
-
-
-class ExportedCharacters(Characters, tf.Module):
-    """The members of the protocol and no other, in a `tf.Module`."""
+class UnsavedCharacters(Characters):
+    @property
+    def graph(self):
+        return types.SimpleNamespace(
+            tokenize=super().graph.tokenize, detokenize=super().graph.detokenize
+        )
 
 
 def own(folder, rule="nfc"):
@@ -204,7 +215,7 @@ def of_both_sides(folder):
 # Functions that return the tokenizer of both sides, or one for each; one of each class is walked.
 WALKED = {
     "KerasHub's and SentencePiece": of_both_sides,
-    "a class of your own": lambda folder: ExportedCharacters(),
+    "a class of your own": lambda folder: Characters(),
     "Tokenizer": own,
     "MarianTokenizer": opus,
     "byte-pair": lambda folder: byte_pair()[1],
@@ -276,8 +287,7 @@ def test_every_tokenizer_takes_the_way_of_all_commands(name, tmp_path):
     assert all(
         row[w > 0][-1] == target.end_token_id for row, w in zip(labels, weights, strict=True)
     )
-    lines = strings(target.detokenize(labels))
-    assert set(lines) <= set(strings(target.detokenize(target.tokenize(targets))))
+    assert set(target.decode(labels)) <= set(target.decode(target.encode(targets)))
 
     model = randomize(kt.Transformer(config))
     options = {"beam_size": 2, "extra_length": 2, "processors": [text_only(config)]}
@@ -317,11 +327,11 @@ class Outputs(tf.Module):
 
     def __init__(self, tokenizer):
         super().__init__()
-        self.tokenizer = tokenizer
+        self.tokenizer, self.pad_token_id = tokenizer.graph, tokenizer.pad_token_id
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
     def __call__(self, text):
-        token_ids = self.tokenizer.tokenize(text).to_tensor(self.tokenizer.pad_token_id)
+        token_ids = self.tokenizer.tokenize(text).to_tensor(self.pad_token_id)
         ids = tf.strings.as_string(token_ids)
         texts, tokens = self.tokenizer.detokenize(token_ids), self.tokenizer.tokens(token_ids)
         return {"ids": ids, "texts": texts, "tokens": tokens}
@@ -347,20 +357,26 @@ def test_saved_model_holds_the_whole_tokenizer(is_slow, tmp_path):
 
 def test_a_tokenizer_that_is_no_module_translates_but_exports_nothing(tmp_path):
     model = randomize(kt.Transformer(kt.TransformerConfig.tiny(128, **SIZES)))
-    translator = kt.Translator(model, EagerCharacters(), beam_size=1)
+    translator = kt.Translator(model, UnsavedCharacters(), beam_size=1)
     (hypothesis,) = translator("a b", n_best=1)
     assert hypothesis.source_tokens == ["a", "\u2581", "b", "\x02"]
-    with pytest.raises(TypeError, match=r"must be a `tf.Module`.*Received: EagerCharacters"):
+    with pytest.raises(TypeError, match=r"must be a `tf.Module`.*Received: UnsavedCharacters"):
         kt.export_saved_model(translator, tmp_path / "served")
 
 
 @pytest.mark.parametrize(
     ("tokenizer", "named"),
     [
-        ("t5.model", "str without the integer `vocabulary_size`.*`tokenize\\(\\)`, `detokenize"),
+        (
+            "t5.model",
+            "str without the integer `vocabulary_size`.*`vocabulary`, `decode",
+        ),
         (keras_hub.tokenizers.WordPieceTokenizer(["[UNK]"]), "WordPiece.*size`.*`KerasHubTokeniz"),
         (type("NoEnd", (Characters,), {"end_token_id": None})(), "without the integer `end_token_"),
-        (type("NoTokens", (Characters,), {"tokens": None})(), "NoTokens without `tokens\\(\\)`\\."),
+        (
+            GraphCharacters(),
+            "GraphCharacters without .*`vocabulary`, `encode\\(\\)`, `decode\\(\\)`\\.",
+        ),
     ],
 )
 def test_objects_that_are_no_tokenizers_are_told_what_they_lack(tokenizer, named):
@@ -370,14 +386,20 @@ def test_objects_that_are_no_tokenizers_are_told_what_they_lack(tokenizer, named
         kt.Translator(None, Characters(), tokenizer)
 
 
-class Wide(Characters):
-    def tokenize(self, text):
-        return tf.cast(super().tokenize(text), tf.int64)
-
-
-def test_tokens_of_another_type_are_refused():
-    with pytest.raises(TypeError, match=r"`Wide.tokenize` must return an int32 `RaggedTensor`"):
-        kt.make_dataset(PAIRS, Wide(), batch_sentences=9)
+@pytest.mark.parametrize(
+    ("rows", "error", "named"),
+    [
+        ([[1.5], [3]], TypeError, "must return a list of ints for each text.*1.5.*'a'"),
+        ([[[3]], [3]], TypeError, "must return a list of ints for each text.*'a'"),
+        ([[3]], ValueError, "must return a row for each text. Received: 1 rows for 2 texts"),
+        ([[], [3, 128]], ValueError, "must return ids from 0 to 127.*Received: 128"),
+        ([[-1], []], ValueError, "must return ids from 0 to 127.*Received: -1"),
+    ],
+)
+def test_ids_that_are_none_of_the_vocabulary_are_refused(rows, error, named):
+    tokenizer = type("Wrong", (Characters,), {"encode": lambda self, texts: rows})()
+    with pytest.raises(error, match=f"^`Wrong.encode` {named}"):
+        kt.make_dataset([("a", "b")] * 2, tokenizer, batch_sentences=9)
 
 
 @pytest.fixture(scope="module")
@@ -388,8 +410,8 @@ def model():
 def test_ids_without_a_piece_have_no_text(model):
     tokenizer = SentencePieceTokenizer(model, start_token_id=200, vocabulary_size=300)
     assert tokenizer.vocabulary_size == 300
-    assert strings(tokenizer.tokens([1, 200, 299])) == ["</s>", "<s>", ""]
-    assert strings(tokenizer.detokenize([[200, 299, 1]])) == [""]
+    assert [tokenizer.vocabulary[i] for i in (1, 200, 299)] == ["</s>", "<s>", ""]
+    assert tokenizer.decode([[200, 299, 1]]) == [""]
 
 
 @pytest.mark.parametrize(

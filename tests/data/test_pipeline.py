@@ -163,8 +163,8 @@ def test_batches_are_teacher_forced_and_weighted(tokenizer):
 def test_an_epoch_holds_every_pair_once(tokenizer, source_tokenizer, size):
     dataset, report = make_dataset(PAIRS, source_tokenizer, tokenizer, **size)
     sources, targets = map(list, zip(*PAIRS, strict=True))
-    sources = source_tokenizer.tokenize(sources, add_end=True).to_list()
-    targets = tokenizer.tokenize(targets, add_end=True).to_list()
+    sources = source_tokenizer.encode(sources, add_end=True)
+    targets = tokenizer.encode(targets, add_end=True)
     expected = collections.Counter(zip(map(tuple, sources), map(tuple, targets), strict=True))
     for _ in range(2):
         assert collections.Counter(rows_of(dataset)) == expected
@@ -214,8 +214,8 @@ def test_stream_names_the_pairs_and_counts_the_tokens_of_each_batch(tokenizer, s
     pairs = [*UNFIT["empty"], *PAIRS[:200], *UNFIT["too long"], *PAIRS[200:]]
     stream = BatchStream(pairs, source_tokenizer, tokenizer, batch_tokens=900, max_length=80)
     sources, targets = zip(*pairs, strict=True)
-    sources = source_tokenizer.tokenize(list(sources)).to_list()
-    targets = tokenizer.tokenize(list(targets)).to_list()
+    sources = source_tokenizer.encode(list(sources))
+    targets = tokenizer.encode(list(targets))
     for epoch in (0, 1):
         stream.seek(epoch)
         batches = list(stream.dataset().as_numpy_iterator())
@@ -258,7 +258,7 @@ def test_what_is_dropped_is_counted_by_reason(tokenizer):
 
 
 def test_pair_over_the_token_budget_is_dropped_if_lengths_are_limited(tokenizer):
-    (length,) = {len(tokenizer.tokenize(line, add_end=True)) for line in ("one " * 20,)}
+    (length,) = {len(tokenizer.encode(line, add_end=True)) for line in ("one " * 20,)}
     pairs = [("one " * 20, "eins"), ("two", "zwei")]
     for batch_tokens, max_length, dropped in [
         *((length - 1, 256, 1), (length, 256, 0), (length - 1, None, 0)),
@@ -327,7 +327,7 @@ def learned(tokenizer, positions, **overrides):
 
 def test_pairs_beyond_learned_positions_raise_or_are_dropped(tokenizer):
     pairs = [("one " * n, "eins") for n in range(1, 30)]
-    lengths = [len(tokenizer.tokenize(source, add_end=True)) for source, _ in pairs]
+    lengths = [len(tokenizer.encode(source, add_end=True)) for source, _ in pairs]
     config = learned(tokenizer, 20)
     options = {"batch_tokens": 700, "max_length_ratio": None, "config": config}
     with pytest.raises(ValueError, match="max_length=21, max_sequence_length=20"):

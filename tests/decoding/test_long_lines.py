@@ -37,7 +37,7 @@ def translator(tmp_path_factory):
 def sentences(translator):
     """Lines of one sentence each; no two of them fit into one piece."""
     lines = [f"{english}." for english, _ in number_names("train", 300)]
-    counts = translator.source_tokenizer.tokenize(lines).row_lengths().numpy()
+    counts = np.array([len(row) for row in translator.source_tokenizer.encode(lines)])
     return [line for line, count in zip(lines, counts, strict=True) if MOST / 2 < count < MOST][:5]
 
 
@@ -79,7 +79,7 @@ def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
     text = [*TEXTS[1:3], "spam and eggs and spam"] * 5
     options = {"normalization": normalization, "model_type": "bpe"}
     tokenizer = Tokenizer.train_on_lines(text, 330, tmp_path / "t.model", **options)
-    token_ids = tokenizer.tokenize(TEXTS)
+    token_ids = tokenizer.graph.tokenize(TEXTS)
     cutter = LineCutter(tokenizer)
     pieces = cutter.cut(token_ids, most, "split")
     cut = tf.function(lambda ids: cutter.cut(ids, most, "split"), autograph=False)
@@ -87,16 +87,18 @@ def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
     assert in_graph.token_ids.to_list() == pieces.token_ids.to_list()
     assert in_graph.lines.numpy().tolist() == pieces.lines.numpy().tolist()
     expected = []
-    for line, tokens in enumerate(tokenizer.tokens(token_ids).to_list()):
+    for line, tokens in enumerate(tokenizer.graph.tokens(token_ids).to_list()):
         tokens = [token.decode() for token in tokens]
         expected += [(line, piece) for piece in plain_cut(tokens, most)]
-    found = [[t.decode() for t in piece] for piece in tokenizer.tokens(pieces.token_ids).to_list()]
+    found = [
+        [t.decode() for t in piece] for piece in tokenizer.graph.tokens(pieces.token_ids).to_list()
+    ]
     assert list(zip(pieces.lines.numpy(), found, strict=True)) == expected
     assert not np.any(pieces.dropped)
 
 
 def test_no_lines_have_no_pieces(translator):
-    empty = translator.source_tokenizer.tokenize(tf.zeros([0], tf.string))
+    empty = translator.source_tokenizer.graph.tokenize(tf.zeros([0], tf.string))
     pieces = LineCutter(translator.source_tokenizer).cut(empty, 5, "split")
     assert pieces.token_ids.nrows() == pieces.lines.shape[0] == 0
 
@@ -157,9 +159,9 @@ def test_prefix_is_forced_on_the_first_piece_only(translator, sentences):
 def test_truncated_line_is_its_first_words(translator):
     words = " ".join(english for english, _ in number_names("train", 30)).split()
     tokenizer = translator.source_tokenizer
-    count = max(n for n in range(len(words)) if len(tokenizer.tokenize(" ".join(words[:n]))) < MOST)
+    count = max(n for n in range(len(words)) if len(tokenizer.encode(" ".join(words[:n]))) < MOST)
     kept, line = " ".join(words[:count]), " ".join(words)
-    dropped = len(tokenizer.tokenize(line)) - len(tokenizer.tokenize(kept))
+    dropped = len(tokenizer.encode(line)) - len(tokenizer.encode(kept))
     with pytest.warns(UserWarning, match=f"line 2 without its last {dropped} tokens"):
         translations = translator(["one", line], on_too_long="truncate")
     assert translations == translator(["one", kept])
@@ -171,7 +173,7 @@ def test_truncated_line_is_its_first_words(translator):
 
 def test_error_names_the_line_that_must_be_whole(translator, sentences):
     lines = ["one", " ".join(sentences), "two"]
-    count = len(translator.source_tokenizer.tokenize(lines[1])) + 1
+    count = len(translator.source_tokenizer.encode(lines[1])) + 1
     received = f"at most {MOST} tokens.*line 2 of `lines` has {count} tokens"
     with pytest.raises(ValueError, match=received):
         translator(lines, on_too_long="error")
@@ -279,7 +281,7 @@ def test_attention_of_long_lines_is_computed_for_few_at_a_time(translator, monke
     monkeypatch.setattr(translator, "_attention_scores", watch)
     options = {"beam_size": 2, "n_best": 2, "on_progress": searched.append, **settings}
     found = translator([line] * 8, return_attention=True, **options)
-    count = len(translator.source_tokenizer.tokenize(line)) + 1
+    count = len(translator.source_tokenizer.encode(line)) + 1
     config = translator.model.config
     blocks = config.num_encoder_layers + 2 * config.num_decoder_layers
     assert sum(searched) == 8 and sum(size for size, _, _ in shapes) == sum(map(len, found)) == 16

@@ -106,11 +106,9 @@ def translators(tmp_path_factory):
     """Random models with and without tags: the translation depends on the tag."""
     path = tmp_path_factory.mktemp("tags") / "pieces.model"
     tokenizer = Tokenizer.train_on_lines((s for s, _ in number_names("train", 200)), 300, path)
-    ids = range(tokenizer.vocabulary_size)
-    pieces = [token.decode() for token in tokenizer.tokens(ids).numpy()][4:]
 
     def make(tags):
-        all_pieces = dict.fromkeys(["</s>", "<unk>", *pieces, *tags, "<pad>"])
+        all_pieces = dict.fromkeys(["</s>", "<unk>", *tokenizer.vocabulary[4:], *tags, "<pad>"])
         vocabulary = {piece: number for number, piece in enumerate(all_pieces)}
         marian = MarianTokenizer(tokenizer.model_bytes, vocabulary)
         config = TransformerConfig.tiny(

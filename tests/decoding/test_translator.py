@@ -58,14 +58,14 @@ IN_GRAPH = {"compiled": False, "extra_length": 6}
 def plain_translation(translator, line):
     """Greedy search for one sentence, by the model's full pass over the whole prefix."""
     config, tokenizer = translator.model.config, translator.source_tokenizer
-    source = [*tokenizer.tokenize(line).numpy(), config.end_token_id]
+    source = [*tokenizer.encode(line), config.end_token_id]
     target = [config.start_token_id]
     for _ in range(len(source) - 1 + translator.settings.extra_length):
         logits = full_pass(translator.model)(np.int32([source]), np.int32([target]))
         target.append(int(np.argmax(logits[0, -1])))
         if target[-1] == config.end_token_id:
             break
-    return tokenizer.detokenize(target).numpy().decode()
+    return tokenizer.decode(target)
 
 
 LINES = ["one", "seven hundred and one", "", "twelve thousand", " \t", "Ωμέγα 😀", "two", "one"]
@@ -89,9 +89,8 @@ def test_translation_does_not_depend_on_the_batch(translator, beam_size):
 def by_hand(translator, line, tokens):
     """Log-probs, in float64, and attention scores of target tokens, by the model's full pass."""
     tokenizer, model = translator.source_tokenizer, translator.model
-    ids = [[tokenizer.tokens([i]).numpy()[0].decode() for i in range(tokenizer.vocabulary_size)]]
-    target = np.array([[ids[0].index(token) for token in tokens]])
-    source = np.array([[*tokenizer.tokenize(line).numpy(), model.config.end_token_id]])
+    target = np.array([[tokenizer.vocabulary.index(token) for token in tokens]])
+    source = np.array([[*tokenizer.encode(line), model.config.end_token_id]])
     given = np.concatenate([[[model.config.start_token_id]], target[:, :-1]], axis=1)
     inputs = {"encoder_token_ids": source, "decoder_token_ids": given}
     logits = model(inputs).numpy().astype("float64")[0]
@@ -192,7 +191,7 @@ def test_prefix_without_room_is_an_error_with_its_numbers(translator, name):
     settings, limit = LIMITS[name]
     tokenizer = translator.source_tokenizer
     lines, prefixes = ["two", "", "one hundred"], ["", PREFIX * 99, PREFIX]
-    count, source = len(tokenizer.tokenize(PREFIX)), len(tokenizer.tokenize(lines[-1]))
+    count, source = len(tokenizer.encode(PREFIX)), len(tokenizer.encode(lines[-1]))
     settings = settings(count)
     words = f"line 3, a prefix of {count} tokens for a translation of at most "
     words += f"{limit(count, source)}. "
@@ -233,9 +232,8 @@ def test_cut_off_says_that_the_end_token_is_missing(translator):
 def ambiguous(translator):
     """Few tokens with few texts, so that many hypotheses have equal texts."""
     tokenizer, texts = translator.source_tokenizer, ["▁", "o", "n", "▁o", "▁on", "on", "</s>"]
-    ids = range(tokenizer.vocabulary_size)
-    tokens = [token.decode() for token in tokenizer.tokens(ids).numpy()]
-    only = suppress_tokens([number for number, token in enumerate(tokens) if token not in texts])
+    tokens = enumerate(tokenizer.vocabulary)
+    only = suppress_tokens([number for number, token in tokens if token not in texts])
     settings = {"processors": (only,), "max_length": 5, "beam_size": 8}
     return Translator(translator.model, tokenizer, compiled=False, **settings)
 
@@ -280,8 +278,8 @@ def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator)
 @pytest.mark.long
 def test_samplers_and_suppressed_tokens_are_applied(translator):
     chosen = translator(LINES[:2], n_best=1)[1][0].tokens[0]
-    tokens = translator.target_tokenizer.tokens(range(340)).numpy().tolist()
-    ids, bound = [tokens.index(chosen.encode())], {"max_length": 4, "force_end": True}
+    tokens = translator.target_tokenizer.vocabulary
+    ids, bound = [tokens.index(chosen)], {"max_length": 4, "force_end": True}
 
     def draw(seed):
         sampler = keras_hub.samplers.RandomSampler(seed=seed)
@@ -437,8 +435,8 @@ def test_attention_is_that_of_the_decoding_steps(translator, options, prefix, to
 def attention_by_steps(translator, line, tokens):
     """Encoder-decoder attention `(L, N, T, S)`, collected from cached steps of one token."""
     tokenizer, model = translator.source_tokenizer, translator.model
-    all_tokens = [t.decode() for t in tokenizer.tokens(range(tokenizer.vocabulary_size)).numpy()]
-    source = np.array([[*tokenizer.tokenize(line).numpy(), model.config.end_token_id]])
+    all_tokens = tokenizer.vocabulary
+    source = np.array([[*tokenizer.encode(line), model.config.end_token_id]])
     token_id, cache, steps = model.config.start_token_id, model.init_cache(source), []
     for index, token in enumerate(tokens):
         _, cache, scores = model.decode_step(

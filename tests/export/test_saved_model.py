@@ -130,7 +130,7 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
     assert served["scores"]["tokens"] == [len(one.tokens) for one in expected]
     perplexities = [math.exp(-np.mean(one.log_probs)) for one in expected]
     np.testing.assert_allclose(served["scores"]["perplexity"], perplexities, rtol=1e-5)
-    token_ids = translator.source_tokenizer.tokenize(targets)
+    token_ids = translator.source_tokenizer.graph.tokenize(targets)
     assert served["tokens"]["token_ids"] == token_ids.to_tensor(0).numpy().tolist()
     assert served["tokens"]["lengths"] == token_ids.row_lengths().numpy().tolist()
     assert served["texts"]["text"] == ["eins", "two", "seven hundred"]
@@ -240,7 +240,7 @@ def test_line_without_numbers_spoils_no_other_line(exported, served):
     translator, _ = exported
     signatures = served.signatures
     lines = ["one", "seven hundred and one", "two", "", "seven", "twelve thousand"]
-    *_, seven = translator.source_tokenizer.tokenize("seven").numpy()
+    *_, seven = translator.source_tokenizer.encode("seven")
     before = signatures["translate_n_best"](**all_inputs(lines))
     shape = [translator.source_tokenizer.vocabulary_size, 32]
     embeddings = [v for v in served.weights if v.shape == shape and "encoder" in v.name]

@@ -57,7 +57,7 @@ def test_ctranslate2_export_gives_the_texts_of_the_translator(translator, tmp_pa
     kt.export_ctranslate2(translator, tmp_path / "ct2")
     lines = (FOLDER / "test.en").read_text("utf-8").splitlines()
     source, target = translator.tokenizers
-    pieces = [[t.decode() for t in row] for row in source.tokens(source.tokenize(lines)).numpy()]
+    pieces = [[source.vocabulary[i] for i in row] for row in source.encode(lines)]
     engine = ctranslate2.Translator(str(tmp_path / "ct2"), intra_threads=1)
     for options, fewest in (({"beam_size": 1}, 300), ({"beam_size": 6, "length_penalty": 1}, 297)):
         found = engine.translate_batch(pieces, max_input_length=0, **options)

@@ -126,7 +126,7 @@ def test_healthy_recipe_passes_every_check(folder, tmp_path, monkeypatch):
         for inputs, _, _ in trainer.stream(tokenizers).dataset()
     ]
     sides = zip(tokenizers, zip(*healthy_pairs(), strict=True), strict=True)
-    longest = max(len(tokenizer.tokenize(line)) + 1 for tokenizer, side in sides for line in side)
+    longest = max(len(tokenizer.encode(line)) + 1 for tokenizer, side in sides for line in side)
     assert slots(tried[0]) == max(map(slots, shapes))
     assert max(width for _, width in tried[1]) == longest
     assert slots(tried[1]) < slots(tried[0]), "two batches, or this shows nothing"

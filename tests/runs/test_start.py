@@ -147,8 +147,8 @@ def test_validation_loss_is_that_of_all_pairs_with_text_on_both_sides(folder, ru
     pairs = [(s, t) for s, t in pairs if s and t]
     loss, number, lengths = 0.0, 0, []
     for one, other in pairs:
-        ids = source.tokenize(one, add_end=True).numpy()
-        labels = target.tokenize(other, add_end=True).numpy()
+        ids = np.array(source.encode(one, add_end=True))
+        labels = target.encode(other, add_end=True)
         shifted = np.array([target.start_token_id, *labels[:-1]])
         inputs = {"encoder_token_ids": ids[None], "decoder_token_ids": shifted[None]}
         logits = np.array(model(inputs)[0], "float64")
@@ -169,7 +169,7 @@ def test_validation_pairs_beyond_learned_positions_are_left_out(folder, tmp_path
     tokenizers = learned.tokenizers()
     tokenizer = tokenizers[0]
     pairs = [line.split("\t") for line in (folder / "valid.tsv").read_text().splitlines()]
-    longest = [max(len(tokenizer.tokenize(t, add_end=True)) for t in pair) for pair in pairs]
+    longest = [max(len(tokenizer.encode(t, add_end=True)) for t in pair) for pair in pairs]
     too_long = sum(length > LENGTH for length in longest)
     assert too_long > 3
     report = learned.stream(tokenizers, "validation").report

@@ -92,7 +92,7 @@ def test_two_workers_train_the_run_of_one_and_see_each_pair_once_an_epoch(folder
     length = len(updates) // epochs
     tokenizer = Tokenizer(folder / "two" / "tokenizer.model")
     sides = zip(*RECIPE.data.pairs("train", "."), strict=True)
-    ids = (tokenizer.tokenize(list(lines), add_end=True).to_list() for lines in sides)
+    ids = (tokenizer.encode(list(lines), add_end=True) for lines in sides)
     corpus = collections.Counter(tuple(map(tuple, pair)) for pair in zip(*ids, strict=True))
     for epoch in range(epochs):
         pairs = sum(updates[epoch * length : (epoch + 1) * length], collections.Counter())

@@ -1,0 +1,220 @@
+"""Tokenizers inside TensorFlow graphs: what a SavedModel contains. The property `graph` makes them.
+
+They give the ids and texts of the plain tokenizers, for tensors of strings.
+"""
+
+import functools
+import hashlib
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.data.tokenizer_like import SPECIAL_TOKENS
+
+# The white space of Python's `str.split()`, and the space symbol.
+WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
+# The tag of a language at the beginning of a text, up to the first "<<"; and what follows.
+_TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
+
+
+class GraphTokenizer(tf.Module):
+    """A `SentencePieceTokenizer` or `Tokenizer` for graphs.
+
+    All methods give the same values and types eagerly and inside a `tf.function`. Bytes that are
+    not UTF-8 become U+FFFD.
+
+    Args:
+        tokenizer: `SentencePieceTokenizer`.
+
+    Raises:
+        ImportError: if tensorflow-text is missing (it has no build for Windows).
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(name="tokenizer")
+        self._normalization = tokenizer.normalization
+        self._has_other_pieces = tokenizer.rules["has_other_pieces"]
+        self._without_text = tuple(getattr(tokenizer, name) for name in SPECIAL_TOKENS)
+        self._ids = tf.constant(tokenizer.ids)
+        self._pieces = tf.constant(tokenizer.vocabulary)
+        self._sentencepiece = self._processor(tokenizer.model_bytes, tf.int32)
+
+    def tokenize(self, text: tf.Tensor | Sequence[str] | str) -> tf.RaggedTensor | tf.Tensor:
+        """Returns the token ids of text.
+
+        Args:
+            text: string tensor `(B,)`, list of strings, or one string.
+
+        Returns:
+            int32 `RaggedTensor` `(B, None)`; for one string, int32 tensor `(T,)`. An empty text
+            has no tokens.
+        """
+        text = tf.convert_to_tensor(text, tf.string)
+        if text.shape.rank not in (0, 1):
+            raise ValueError(
+                f"`text` must be a string or a list of strings. Received: shape {text.shape}"
+            )
+        if text.shape.rank == 0:
+            return self.tokenize(text[None])[0]
+        return self._ids_of_text(_prepare(text, self._normalization))
+
+    def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
+        """Returns the text of token ids, without pad, start and end tokens.
+
+        Args:
+            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`; `(T,)` for one
+                text.
+
+        Returns:
+            string tensor `(B,)`; for one text, a string scalar. Incomplete UTF-8 sequences (a
+            translation can end inside a character) become U+FFFD.
+        """
+        pieces = tf.gather(self._pieces, without_ids(token_ids, self._without_text))
+        text = self._sentencepiece.detokenize(pieces)
+        if self._normalization == "identity":  # remove the space that `_prepare` added
+            return tf.strings.regex_replace(text, "^ ", "", replace_global=False)
+        if self._has_other_pieces:  # SentencePiece leaves the space symbol of unknown pieces
+            return tf.strings.strip(tf.strings.regex_replace(text, SPACE_SYMBOL, " "))
+        return text
+
+    def tokens(
+        self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]
+    ) -> tf.RaggedTensor | tf.Tensor:
+        """Returns tokens as strings, such as `▁cat`, `s`, `<0xC3>` or `</s>`.
+
+        Args:
+            token_ids: int tensor, `RaggedTensor` or nested list of any shape.
+
+        Returns:
+            string tensor or `RaggedTensor` of the same shape.
+        """
+        return tf.gather(self._pieces, ints_of(token_ids))
+
+    def _processor(self, model_bytes, out_type):
+        """Returns a SentencePiece processor of the model, to ids or to strings."""
+        tensorflow_text = _import_tensorflow_text()
+        made = tensorflow_text.SentencepieceTokenizer(model=model_bytes, out_type=out_type)
+        made._model_resource = _NamedModelResource(model_bytes)
+        return made
+
+    def _ids_of_text(self, text):
+        """Returns the ids of prepared text, without start and end tokens."""
+        return tf.gather(self._ids, self._sentencepiece.tokenize(text))
+
+
+class GraphMarianTokenizer(GraphTokenizer):
+    """A `MarianTokenizer` for graphs.
+
+    Memory: a hash table of the pieces, some 13 MB for 58,101 of them.
+
+    Args:
+        tokenizer: `MarianTokenizer`.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer)
+        self._without_text += (tokenizer.unk_token_id,)
+        self._tags = tf.constant(tokenizer.tag_ids, tf.int32)
+        # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
+        self._sentencepiece = self._processor(tokenizer.model_bytes, tf.string)
+        ids = range(tokenizer.vocabulary_size)
+        self._table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(self._pieces, tf.constant(ids, tf.int32)),
+            default_value=tokenizer.unk_token_id,
+        )
+
+    def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
+        """Returns which token ids are tags of languages: a bool tensor of the same shape."""
+        return tf.reduce_any(tf.expand_dims(token_ids, -1) == self._tags, axis=-1)
+
+    def _ids_of_text(self, text):
+        is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
+        tag = tf.strings.regex_replace(text, _TAG_AND_TEXT, r"\1")
+        tags = tf.ragged.boolean_mask(tag[:, None], is_tagged[:, None])
+        pieces = self._sentencepiece.tokenize(tf.strings.regex_replace(text, _TAG, ""))
+        pieces = tf.concat([tags, pieces], axis=1)
+        return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
+
+
+class _NamedModelResource(tf.saved_model.experimental.TrackableResource):
+    """The SentencePiece model as a resource that lives as long as the process.
+
+    The resource of tensorflow-text belongs to a cached kernel, and `keras.utils.set_random_seed`
+    clears that cache, which would break existing tokenizers. A named resource belongs to no
+    kernel. The name is a hash of the model, so that equal models share one resource.
+    """
+
+    def __init__(self, model_bytes):
+        super().__init__()
+        self._model_bytes = model_bytes
+        _ = self.resource_handle  # creates the resource now
+
+    def _create_resource(self):
+        from tensorflow_text.python.ops import sentencepiece_tokenizer
+
+        digest = hashlib.sha256(self._model_bytes).hexdigest()
+        return sentencepiece_tokenizer.gen_sentencepiece_tokenizer.sentencepiece_op(
+            model=self._model_bytes, shared_name=f"sentencepiece_{digest}"
+        )
+
+
+def _prepare(text, normalization):
+    """Normalises text as `prepare` of the plain tokenizer does."""
+    if normalization is None:
+        return text
+    text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
+    if normalization != "identity":
+        text = _import_tensorflow_text().normalize_utf8(text, normalization.upper())
+        return tf.strings.strip(tf.strings.regex_replace(text, WHITE_SPACE, " "))
+    return tf.where(text == "", "", tf.strings.join([" ", text]))
+
+
+def _import_tensorflow_text():
+    """Returns the module; raises an `ImportError` that says how to install it."""
+    try:
+        import tensorflow_text
+    except ImportError as error:
+        raise ImportError(
+            "A tokenizer in a TensorFlow graph needs tensorflow-text, in the version of "
+            "TensorFlow: install `tensorflow-text` (Linux and macOS; on Windows use WSL2)."
+        ) from error
+    return tensorflow_text
+
+
+def without_ids(token_ids, left_out):
+    """Returns token ids as int32, as a `RaggedTensor` without some ids."""
+    token_ids = ints_of(token_ids)
+    is_kept = functools.reduce(operator.and_, [token_ids != each for each in left_out])
+    return tf.ragged.boolean_mask(token_ids, is_kept)
+
+
+def ints_of(token_ids):
+    """Returns token ids as an int32 tensor, or a `RaggedTensor` of nested lists."""
+    if isinstance(token_ids, list | tuple):
+        return tf.ragged.constant(token_ids, tf.int32)
+    return tf.cast(token_ids, tf.int32)
+
+
+def tokenize(graph: Any, text: tf.Tensor) -> tf.RaggedTensor:
+    """Returns the token ids of text `(B,)`; raises a `TypeError` if they are of another type.
+
+    Args:
+        graph: the `graph` of a `TokenizerLike`.
+        text: string tensor `(B,)`.
+    """
+    token_ids = graph.tokenize(text)
+    if not isinstance(token_ids, tf.RaggedTensor) or token_ids.dtype != tf.int32:
+        raise TypeError(
+            f"`{type(graph).__name__}.tokenize` must return an int32 `RaggedTensor`. "
+            f"Received: {token_ids!r}"
+        )
+    return token_ids
+
+
+def append_token(token_ids: tf.RaggedTensor, token_id: int) -> tf.RaggedTensor:
+    """Returns ragged rows with one more token at their ends."""
+    column = tf.fill([token_ids.nrows(tf.int32), 1], tf.constant(token_id, token_ids.dtype))
+    return tf.concat([token_ids, column], axis=1)

@@ -1,0 +1,137 @@
+"""Text <-> pieces of a SentencePiece model, in plain Python: no TensorFlow, no Keras.
+
+`export_ctranslate2` copies this file into its folder as `folder_tokenizer.py`, so it imports
+nothing of this package. It needs `sentencepiece`; and `unicodedata2` where Python's own Unicode is
+not version 16.0, otherwise characters that are newer or older than Python's are not normalised as
+in training.
+"""
+
+import contextlib
+import json
+import pathlib
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+SETTINGS_FILE = "tokenizers.json"
+# How pieces spell a space.
+SPACE_SYMBOL = "\u2581"
+UNICODE_VERSION = "16.0.0"  # that of tensorflow-text
+# The tag of a language at the beginning of a text, such as `>>fra<<`.
+_TAG = re.compile(r">>.*?<<", re.DOTALL)
+
+
+def _unicode_module() -> Any:
+    """Returns the module of Unicode 16.0, or Python's own if there is none."""
+    if unicodedata.unidata_version != UNICODE_VERSION:
+        with contextlib.suppress(ImportError):
+            import unicodedata2
+
+            return unicodedata2
+    return unicodedata
+
+
+UNICODE = _unicode_module()
+
+
+def normalize(text: str, normalization: str) -> str:
+    """Returns a text by a rule of `Tokenizer`: `"nfc"`, `"nfkc"` or `"identity"`."""
+    if not text.isascii():
+        if normalization != "identity":
+            text = UNICODE.normalize(normalization.upper(), text)
+        text = text.replace(SPACE_SYMBOL, " ")
+    return text if normalization == "identity" else " ".join(text.split())
+
+
+def prepare(text: str, normalization: str | None) -> str:
+    """Returns what SentencePiece must read of a text, so that `decode` can restore it."""
+    if normalization is None:  # the SentencePiece model does it
+        return text
+    text = normalize(text, normalization)
+    # A leading space makes a word the same token at the start of a line and inside it. When
+    # decoding, SentencePiece strips all leading spaces, so we add and remove exactly one ourselves.
+    return f" {text}" if text and normalization == "identity" else text
+
+
+class PieceTokenizer:
+    """The pieces of a SentencePiece model, by the rules of one of our tokenizers.
+
+    Args:
+        model: bytes of a SentencePiece model.
+        normalization: the rule of a `Tokenizer`, see `normalize`. `None`: that of the model.
+        has_tags: whether a text may begin with the tag of a language, which is one piece.
+        has_other_pieces: whether `decode` gets pieces that the model does not have.
+        dropped_pieces: pieces that have no text.
+
+    Raises:
+        ImportError: if `sentencepiece` is not installed.
+    """
+
+    def __init__(
+        self,
+        model: bytes,
+        normalization: str | None,
+        has_tags: bool,
+        has_other_pieces: bool,
+        dropped_pieces: Iterable[str],
+    ) -> None:
+        import sentencepiece
+
+        self._normalization = normalization
+        self._has_tags, self._has_other_pieces = has_tags, has_other_pieces
+        self._dropped = frozenset(dropped_pieces)
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    def encode_ids(self, texts: list[str]) -> list[list[int]]:
+        """Returns the ids that the SentencePiece model gives the pieces of texts without tags."""
+        prepared = [prepare(text, self._normalization) for text in texts]
+        return self._processor.encode(prepared, out_type=int)
+
+    def encode(self, texts: Any) -> Any:
+        """Returns the pieces of a text or of a list of texts, without end tokens.
+
+        An empty text has none.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts])[0]
+        if not self._has_tags:
+            return [self._processor.id_to_piece(row) for row in self.encode_ids(texts)]
+        tags = [_TAG.match(text) for text in texts]
+        rest = [text[tag.end() :] if tag else text for tag, text in zip(tags, texts, strict=True)]
+        rows = self._processor.encode(rest, out_type=str)
+        return [[tag[0], *row] if tag else row for tag, row in zip(tags, rows, strict=True)]
+
+    def decode(self, rows: Any) -> Any:
+        """Returns the text of a list of pieces, or the texts of a list of such lists."""
+        if rows and isinstance(rows[0], str):
+            return self.decode([rows])[0]
+        rows = [[piece for piece in row if piece not in self._dropped] for row in rows]
+        # SentencePiece 0.2.0 looks at the first row only to see what rows are.
+        texts = iter(self._processor.decode([row for row in rows if row]))
+        return [self._restore(next(texts)) if row else "" for row in rows]
+
+    def _restore(self, text):
+        if self._normalization == "identity":
+            return text.removeprefix(" ")
+        if self._has_other_pieces:  # SentencePiece leaves their symbols of spaces
+            return text.replace(SPACE_SYMBOL, " ").strip()
+        return text
+
+
+class FolderTokenizer(PieceTokenizer):
+    """The tokenizer of one side of an exported model: the pieces that its model was trained with.
+
+    Args:
+        folder: path of the folder.
+        side: `"source"` or `"target"`.
+
+    Raises:
+        ImportError: if `sentencepiece` is not installed.
+        OSError: if the folder does not have the tokenizer.
+    """
+
+    def __init__(self, folder: "str | pathlib.Path", side: str) -> None:
+        folder = pathlib.Path(folder)
+        rules = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))[side]
+        super().__init__((folder / f"{side}.spm").read_bytes(), **rules)

@@ -1,0 +1,91 @@
+"""The tokenizer of a graph gives the ids and texts of the plain one: eagerly and in graphs."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.data.tokenizer import Tokenizer
+from tests.data.test_tokenizer import text_lines
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+def strings(tensor):
+    return [value.decode() for value in tensor.numpy().ravel()]
+
+
+@pytest.fixture(scope="module", params=["nfc", "identity"])
+def tokenizer(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / "vocabulary.model"
+    return Tokenizer.train_on_lines(text_lines(500), 295, path, normalization=request.param)
+
+
+def assert_same(eager, graph):
+    assert type(eager) is type(graph)
+    assert eager.dtype == graph.dtype
+    if isinstance(eager, tf.RaggedTensor):
+        assert eager.row_splits.dtype == graph.row_splits.dtype
+        assert eager.to_list() == graph.to_list()
+    else:
+        np.testing.assert_array_equal(eager, graph)
+
+
+@pytest.mark.parametrize("text", [["the cat", "", "Größe"], "the cat", []], ids=repr)
+def test_eager_and_graph_give_the_same_values_and_types(tokenizer, text):
+    graph, expected = tokenizer.graph, tokenizer.encode(text)
+    text = tf.constant(text, tf.string)
+    token_ids = graph.tokenize(text)
+    assert isinstance(token_ids, tf.RaggedTensor) == (text.shape.rank == 1)
+    assert token_ids.dtype == tf.int32
+    assert (token_ids.to_list() if text.shape.rank else token_ids.numpy().tolist()) == expected
+    assert_same(token_ids, tf.function(graph.tokenize)(text))
+    for method in (graph.detokenize, graph.tokens):
+        assert_same(method(token_ids), tf.function(method)(token_ids))
+
+
+def test_detokenize_leaves_out_special_tokens_ragged_or_padded(tokenizer):
+    text = ["the cat", "", "a dog ran"]
+    ragged = tf.ragged.constant(tokenizer.encode(text, add_start=True, add_end=True), tf.int32)
+    graph = tokenizer.graph
+    for token_ids in (ragged, ragged.to_tensor(), ragged.to_list(), tf.cast(ragged, tf.int64)):
+        assert strings(graph.detokenize(token_ids)) == text
+    assert graph.detokenize(ragged[2]).numpy() == b"a dog ran"
+    assert graph.tokens([[0, 3], [2]]).to_list() == [[b"<pad>", b"<unk>"], [b"</s>"]]
+
+
+def test_invalid_utf8_reads_as_the_replacement_character(tokenizer):
+    graph = tokenizer.graph
+    assert strings(graph.detokenize(graph.tokenize([b"a\xffb"]))) == ["a\ufffdb"]
+
+
+def test_text_of_the_wrong_shape_raises(tokenizer):
+    with pytest.raises(ValueError, match=r"`text` must be a string or a list.*\(1, 2\)"):
+        tokenizer.graph.tokenize([["a", "b"]])
+
+
+def test_missing_tensorflow_text_raises_on_use_of_the_graph_only(tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    made = Tokenizer(tokenizer.model_bytes)
+    assert made.decode(made.encode("a cat")) == "a cat"
+    with pytest.raises(ImportError, match="needs tensorflow-text"):
+        _ = made.graph
+
+
+def test_graph_outlives_a_new_random_seed(tmp_path):
+    """Seeding clears TensorFlow's kernel cache, which holds the models of tensorflow-text."""
+    graph = Tokenizer.train_on_lines(["one two three"], 268, tmp_path / "one.model").graph
+    compiled = tf.function(graph.tokenize)
+
+    def both():
+        return graph.tokenize(["two"]).to_list(), compiled(tf.constant(["two"])).to_list()
+
+    before = both()
+    keras.utils.set_random_seed(1)
+    assert both() == before
+    # Two models have two named resources.
+    other = Tokenizer.train_on_lines(["zwei drei vier"], 268, tmp_path / "other.model").graph
+    assert other.detokenize(other.tokenize(["vier"])).numpy().tolist() == [b"vier"]
+    assert both() == before
