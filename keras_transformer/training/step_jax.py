@@ -4,12 +4,16 @@ One program sees the whole batch, also under `keras.distribution.DataParallel`: 
 is a sum over all devices.
 """
 
+import copy
+import functools
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import keras
+import numpy as np
 from jax import numpy as jnp
 
 from keras_transformer.training import objective
@@ -123,33 +127,40 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
         if devices > 1 and "evenly divide" in str(error):
             raise ValueError(
                 "On several JAX devices, the number of rows of each batch must be divisible by "
-                f"the number of devices, {devices}. Pass a `tf.data.Dataset`, whose batches are "
-                f"filled up, or choose another `batch_size`. Received: {error}"
+                f"the number of devices, {devices}. Pass a dataset of `make_dataset`, whose batches "
+                f"are filled up, or choose another `batch_size`. Received: {error}"
             ) from error
         raise
 
 
 def _fill_up(data, devices):
-    """Fills up the batches of a `tf.data.Dataset` to a multiple of the number of devices.
+    """Fills up batches to a multiple of the number of devices, if the data are batches already.
 
+    They are if they are a `tf.data.Dataset` or one of Keras's adapters, as `make_dataset` returns.
     JAX needs equally many rows on each device. The step drops the added rows again. The number of
     real rows must be static in the compiled step, so it is passed as a shape: that of a fourth
     element of the batch, `(devices, rows)`.
     """
     tf = sys.modules.get("tensorflow")
-    if tf is None or not isinstance(data, tf.data.Dataset):
+    if tf is not None and isinstance(data, tf.data.Dataset):
+        return data.map(functools.partial(_add_rows, tf, devices))
+    if not hasattr(data, "get_jax_iterator"):
         return data
+    filled = copy.copy(data)
+    add_rows = functools.partial(_add_rows, np, devices)
+    vars(filled)["get_jax_iterator"] = lambda: itertools.starmap(add_rows, data.get_jax_iterator())
+    return filled
 
-    def fill_up(x, y, sample_weight=None):
-        if sample_weight is None:
-            sample_weight = tf.ones(tf.shape(y))
-        num_rows = tf.shape(y)[0]
 
-        def add_rows(tensor):
-            padding = [[0, -num_rows % devices]] + [[0, 0]] * (tensor.shape.rank - 1)
-            return tf.pad(tensor, padding)
+def _add_rows(numpy, devices, x, y, sample_weight=None):
+    """Adds rows of zeros to a batch, by the functions of NumPy or TensorFlow."""
+    if sample_weight is None:
+        sample_weight = numpy.ones(numpy.shape(y))
+    num_rows = numpy.shape(y)[0]
 
-        batch = keras.tree.map_structure(add_rows, (x, y, sample_weight))
-        return *batch, tf.zeros([devices, num_rows], tf.bool)
+    def fill(tensor):
+        padding = [[0, -num_rows % devices]] + [[0, 0]] * (len(tensor.shape) - 1)
+        return numpy.pad(tensor, padding)
 
-    return data.map(fill_up)
+    batch = keras.tree.map_structure(fill, (x, y, sample_weight))
+    return *batch, numpy.zeros([devices, num_rows], bool)
