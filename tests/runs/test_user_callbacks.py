@@ -1,0 +1,77 @@
+"""A callback of the user's own in the middle of an epoch, on every backend."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import (
+    SmoothedCrossEntropy,
+    Tokenizer,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    load_model,
+    make_dataset,
+    number_names,
+)
+from tests.builders import to_numpy
+
+pytestmark = pytest.mark.slow
+
+PAIRS = number_names("train", 48)
+SOURCES, TARGETS = zip(*PAIRS[:3], strict=True)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / "numbers.model"
+    return Tokenizer.train_on_lines([text for pair in PAIRS for text in pair], 300, path)
+
+
+def trained(tokenizer, *make_callbacks):
+    """A model after two epochs of three updates, with callbacks made of it."""
+    keras.utils.set_random_seed(3)
+    config = TransformerConfig.tiny(
+        300, num_encoder_layers=1, num_decoder_layers=1, hidden_dim=16, intermediate_dim=16
+    )
+    model = Transformer(config)
+    model.compile(keras.optimizers.Adam(0.01), SmoothedCrossEntropy())
+    dataset, _ = make_dataset(PAIRS, tokenizer, batch_sentences=16)
+    callbacks = [make(model) for make in make_callbacks]
+    model.fit(dataset, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
+    return model, callbacks
+
+
+def scores(translator):
+    return [each.log_prob for each in translator.score(list(SOURCES), list(TARGETS))]
+
+
+def test_callback_translates_scores_and_saves_the_present_weights(tokenizer, tmp_path):
+    """The second batch of each epoch is in its middle."""
+
+    class Look(keras.callbacks.Callback):
+        def __init__(self, model):
+            super().__init__()
+            self.translator = Translator(model, tokenizer, beam_size=1, max_length=8, compiled=False)
+            self.seen = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            if batch != 1:
+                return
+            # First, so that nothing else has made the weights present.
+            seen = scores(self.translator), self.translator(list(SOURCES))
+            path = tmp_path / f"{len(self.seen)}.keras"
+            self.translator.model.save(path)
+            self.seen.append((path, *seen))
+
+    model, (look,) = trained(tokenizer, Look)
+    first, second = look.seen
+    assert first[1] != second[1], "the weights change, or this shows nothing"
+    for path, log_probs, translations in look.seen:
+        saved = Translator(load_model(path), tokenizer, beam_size=1, max_length=8, compiled=False)
+        np.testing.assert_allclose(scores(saved), log_probs, rtol=1e-5)
+        assert saved(list(SOURCES)) == translations
+
+    undisturbed, _ = trained(tokenizer)
+    for one, other in zip(model.variables, undisturbed.variables, strict=True):
+        np.testing.assert_array_equal(to_numpy(one), to_numpy(other), err_msg=one.path)
