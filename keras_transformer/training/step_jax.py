@@ -127,8 +127,8 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
         if devices > 1 and "evenly divide" in str(error):
             raise ValueError(
                 "On several JAX devices, the number of rows of each batch must be divisible by "
-                f"the number of devices, {devices}. Pass a dataset of `make_dataset`, whose batches "
-                f"are filled up, or choose another `batch_size`. Received: {error}"
+                f"the number of devices, {devices}. Pass a dataset of `make_dataset`, whose "
+                f"batches are filled up, or choose another `batch_size`. Received: {error}"
             ) from error
         raise
 

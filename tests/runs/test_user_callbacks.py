@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 PAIRS = number_names("train", 48)
 SOURCES, TARGETS = zip(*PAIRS[:3], strict=True)
+SETTINGS = {"beam_size": 1, "max_length": 8, "compiled": False}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_callback_translates_scores_and_saves_the_present_weights(tokenizer, tmp
     class Look(keras.callbacks.Callback):
         def __init__(self, model):
             super().__init__()
-            self.translator = Translator(model, tokenizer, beam_size=1, max_length=8, compiled=False)
+            self.translator = Translator(model, tokenizer, **SETTINGS)
             self.seen = []
 
         def on_train_batch_end(self, batch, logs=None):
@@ -68,7 +69,7 @@ def test_callback_translates_scores_and_saves_the_present_weights(tokenizer, tmp
     first, second = look.seen
     assert first[1] != second[1], "the weights change, or this shows nothing"
     for path, log_probs, translations in look.seen:
-        saved = Translator(load_model(path), tokenizer, beam_size=1, max_length=8, compiled=False)
+        saved = Translator(load_model(path), tokenizer, **SETTINGS)
         np.testing.assert_allclose(scores(saved), log_probs, rtol=1e-5)
         assert saved(list(SOURCES)) == translations
 
