@@ -27,7 +27,7 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 1_583,
+    "data": 1_725,
     "training": 1_346,
     "models": 587,
     "decoding": 1_907,

@@ -5,6 +5,8 @@ Paper, section 5.1 (batching by length).
 
 import numpy as np
 
+from keras_transformer.data.shapes import Shapes
+
 # A bucket holds pairs whose longer side is at least 95% of the longest among them.
 BUCKET_WIDTH = 0.05
 # Within a bucket, pairs are sorted into batches by (source - target) length plus this much noise,
@@ -20,6 +22,7 @@ def plan_batches(
     shuffle: bool = True,
     seed: int = 0,
     epoch: int = 0,
+    shapes: Shapes | None = None,
 ) -> list[np.ndarray]:
     """Decides which sentence pairs form which batch.
 
@@ -37,6 +40,8 @@ def plan_batches(
         shuffle: `False`: the same batches in every epoch, longest first.
         seed: with `epoch`, seeds the random generator.
         epoch: from 0.
+        shapes: the shapes of all batches. If given, they set the number of rows of each batch, and
+            randomness moves pairs between batches of one shape. Optional.
 
     Returns:
         list of int arrays: the rows of each batch, every row of `lengths` in exactly one.
@@ -47,12 +52,23 @@ def plan_batches(
     check_batch_size(batch_tokens, batch_sentences)
     rng = np.random.default_rng([seed, epoch])
     longest = lengths.max(axis=1)
-    difference = lengths[:, 0] - lengths[:, 1].astype(float)
     order = np.arange(len(lengths))
     if shuffle:
         order = rng.permutation(order)
-        difference += rng.normal(scale=DIFFERENCE_NOISE, size=len(lengths))
-    order = order[np.argsort(-longest[order], kind="stable")]
+    if shapes is None or not shuffle:
+        order = order[np.argsort(-longest[order], kind="stable")]
+    if shapes is not None:
+        batches = shapes.split(order)
+    else:
+        difference = lengths[:, 0] - lengths[:, 1].astype(float)
+        if shuffle:
+            difference += rng.normal(scale=DIFFERENCE_NOISE, size=len(lengths))
+        batches = _split(order, longest, difference, batch_tokens, batch_sentences)
+    return [batches[index] for index in rng.permutation(len(batches))] if shuffle else batches
+
+
+def _split(order, longest, difference, batch_tokens, batch_sentences):
+    """Splits rows, the longest first, into batches of similar lengths."""
     negative = -longest[order]  # ascending, as `searchsorted` needs
     batches = []
     start = 0
@@ -64,7 +80,7 @@ def plan_batches(
         start += len(bucket)
         bucket = bucket[np.argsort(difference[bucket], kind="stable")]
         batches += np.array_split(bucket, -(-len(bucket) // size))
-    return [batches[index] for index in rng.permutation(len(batches))] if shuffle else batches
+    return batches
 
 
 def check_batch_size(batch_tokens, batch_sentences):

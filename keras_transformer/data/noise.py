@@ -14,7 +14,6 @@ class Noise:
 
     Args:
         tokenizers: those of source and target, "side" 0 and 1.
-        longest: maximum tokens of a row, END included.
         subword_regularization, word_dropout: as for `make_dataset`.
 
     Raises:
@@ -24,12 +23,10 @@ class Noise:
     def __init__(
         self,
         tokenizers: Sequence[TokenizerLike],
-        longest: float,
         subword_regularization: float | None,
         word_dropout: float,
     ) -> None:
-        self._tokenizers, self._longest = tokenizers, longest
-        self._word_dropout = word_dropout
+        self._tokenizers, self._word_dropout = tokenizers, word_dropout
         rate = subword_regularization
         self._splits = None if rate is None else [BpeDropout(each, rate) for each in tokenizers]
         if word_dropout and not all(hasattr(each, "unk_token_id") for each in tokenizers):
@@ -39,16 +36,25 @@ class Noise:
             )
 
     def split(
-        self, side: int, rows: list[np.ndarray], rng: np.random.Generator
+        self, side: int, rows: list[np.ndarray], rng: np.random.Generator, longest: float
     ) -> list[np.ndarray]:
-        """Returns rows of token ids, which end with END, of the same texts, split anew."""
+        """Returns rows of token ids, which end with END, of the same texts, split anew.
+
+        A row that would have more than `longest` tokens stays.
+        """
         if self._splits is None:
             return rows
         found = self._splits[side].split(self._tokenizers[side].decode(rows), rng)
         return [
-            np.append(new, old[-1]) if len(new) < self._longest else old
+            np.append(new, old[-1]) if len(new) < longest else old
             for new, old in zip(found, rows, strict=True)
         ]
+
+    def growth(self, side: int, rows: list[np.ndarray], rng: np.random.Generator) -> float:
+        """Returns how many times longer new splits of rows are; one row in four is longer."""
+        split = self.split(side, rows, rng, np.inf)
+        ratios = [len(new) / len(old) for new, old in zip(split, rows, strict=True)]
+        return max(1.0, float(np.quantile(ratios, 0.75)))
 
     def drop_words(self, side: int, token_ids: np.ndarray, rng: np.random.Generator) -> None:
         """Writes the unknown token over tokens `(B, L)`, but not over the special ones."""

@@ -9,19 +9,22 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.data.batching import check_batch_size, plan_batches
+from keras_transformer.data.feeder import BatchFeeder
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
     EXAMPLES,
+    SAMPLE_SIZE,
     DatasetReport,
     Sample,
     described,
     dropped_warnings,
     text_changes,
 )
+from keras_transformer.data.shapes import Shapes
 from keras_transformer.data.tokenizer_like import (
     TokenizerLike,
     check_tokenizers,
@@ -30,13 +33,18 @@ from keras_transformer.data.tokenizer_like import (
 )
 from keras_transformer.texts import pair_chunks
 
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
 TOKENIZED_AT_ONCE = 8192  # pairs
 PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
 NOISE = "subword_regularization", "word_dropout"
+AUTO_SHAPES = {"jax": 8}  # by backend
 # Ranges of numbers: {setting: (rule in words, function that checks a value)}.
 RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "seed": ("at least 0", lambda seed: seed >= 0),
+    "shapes": ('"auto", None or at least 1', lambda number: type(number) is int and number >= 1),
     "subword_regularization": ("more than 0 and at most 1", lambda rate: 0 < rate <= 1),
     "word_dropout": ("at least 0 and less than 1", lambda rate: 0 <= rate < 1),
 }
@@ -56,11 +64,14 @@ def make_dataset(
     first_epoch: int = 0,
     subword_regularization: float | None = None,
     word_dropout: float = 0.0,
+    shapes: int | str | None = "auto",
     config: Any = None,
-) -> tuple[tf.data.Dataset, DatasetReport]:
+) -> tuple["tf.data.Dataset | BatchFeeder", DatasetReport]:
     """Makes a dataset for `fit` and `evaluate` from sentence pairs.
 
-    The corpus is tokenised once and kept as integers. An element is a batch
+    The corpus is tokenised once and kept as integers. On TensorFlow the dataset is a
+    `tf.data.Dataset`. On JAX and PyTorch it yields arrays, without TensorFlow. `fit`, `evaluate`
+    and `for` read both in their order, also with `shuffle=True`. An element is a batch
     `(inputs, labels, sample_weight)` of sentences of similar length:
 
     - `inputs["encoder_token_ids"]`: int32 `(B, S)`, source and END;
@@ -99,6 +110,12 @@ def make_dataset(
         word_dropout: the probability, in [0, 1), that encoder and decoder read the unknown token in
             place of a token, other than START and END. The labels stay. The tokenizers must have an
             `unk_token_id`. Defaults to `0.0`.
+        shapes: maximum number of shapes `(B, S, T)` of all batches, for backends that compile each
+            shape. The shapes are chosen from the lengths of the corpus, so that there is little
+            padding, and are the same in every epoch. A batch of fewer pairs is filled with rows of
+            padding, whose weights are 0: `Transformer` ignores them. With `subword_regularization`,
+            a text that would exceed its shape keeps its usual split. `None`: no maximum. Defaults
+            to `"auto"`: 8 on JAX, else `None`.
         config: `TransformerConfig` of the model that trains on the batches. If given, vocabulary
             sizes, special tokens and `max_length` are checked first. Optional.
 
@@ -125,6 +142,7 @@ def make_dataset(
         seed=seed,
         subword_regularization=subword_regularization,
         word_dropout=word_dropout,
+        shapes=shapes,
         config=config,
     )
     stream.seek(first_epoch)
@@ -147,8 +165,11 @@ class BatchSettings:
     seed: int = 0
     subword_regularization: float | None = None
     word_dropout: float = 0.0
+    shapes: int | str | None = "auto"
 
     def __post_init__(self):
+        if self.shapes == "auto":
+            object.__setattr__(self, "shapes", AUTO_SHAPES.get(keras.config.backend()))
         check_batch_size(self.batch_tokens, self.batch_sentences)
         for name, (rule, is_valid) in RULES.items():
             value = getattr(self, name)
@@ -191,21 +212,24 @@ class BatchStream:
         config: Any = None,
         **settings: Any,
     ) -> None:
-        # As in a checkpoint's JSON: Python's numbers, not NumPy's, and only the noise that is on.
+        # As in a checkpoint's JSON: Python's numbers, not NumPy's, and only the options in use.
         plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
         options = BatchSettings(**plain)
-        self.settings = {n: v for n, v in vars(options).items() if v or n not in NOISE}
+        self.settings = {n: v for n, v in vars(options).items() if v or n not in (*NOISE, "shapes")}
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(options, config)
         rates = {name: getattr(options, name) for name in NOISE}
-        self._noise = Noise(self._tokenizers, longest, **rates)
+        self._noise, self._longest = Noise(self._tokenizers, **rates), longest
         self._sides, sample = _tokenize(pairs, self._tokenizers)
         self.lengths = np.stack([side.lengths for side in self._sides], axis=1)
         self._kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
         sizes = {name: self.settings[name] for name in SIZES}
-        self._plan = functools.partial(plan_batches, self.lengths[self._kept], **sizes)
+        self._shapes = self._choose_shapes(options)
+        self._plan = functools.partial(
+            plan_batches, self.lengths[self._kept], shapes=self._shapes, **sizes
+        )
         self.report = self._report(dropped, sample)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
@@ -241,10 +265,25 @@ class BatchStream:
             int array `(batches, 3)`: target tokens, tokens of both sides, and token slots of both
             sides, padding included.
         """
-        lengths = [self.lengths[rows] for rows in self.batches(epoch)]
-        return np.array([(n[:, 1].sum(), n.sum(), len(n) * n.max(axis=0).sum()) for n in lengths])
+        counts = []
+        for rows in self.batches(epoch):
+            target_tokens, tokens = self.lengths[rows, 1].sum(), self.lengths[rows].sum()
+            num_rows, source, target = self.shape(rows)
+            counts.append((target_tokens, tokens, num_rows * (source + target)))
+        return np.array(counts)
 
-    def dataset(self, counts_epochs: bool = True) -> tf.data.Dataset:
+    def shape(self, rows: np.ndarray) -> tuple[int, int, int]:
+        """Returns the shape `(B, S, T)` of a batch, without `subword_regularization`.
+
+        Args:
+            rows: int array, the pair indices of the batch; see `batches`.
+        """
+        if self._shapes is not None:
+            return self._shapes.find(self._planned[rows])
+        source, target = self.lengths[rows].max(axis=0).tolist()
+        return len(rows), source, target
+
+    def dataset(self, counts_epochs: bool = True) -> "tf.data.Dataset | BatchFeeder":
         """Returns the dataset of the batches; see `make_dataset`.
 
         Args:
@@ -252,6 +291,8 @@ class BatchStream:
                 changes the epoch. Use it if a strategy prefetches batches, because prefetched
                 batches would be counted.
         """
+        if keras.config.backend() != "tensorflow":
+            return BatchFeeder(self, self._counted_arrays if counts_epochs else self._arrays)
         token_ids = tf.TensorSpec((None, None), tf.int32)
         inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids}
         batch = inputs, token_ids, tf.TensorSpec((None, None), tf.float32)
@@ -283,14 +324,15 @@ class BatchStream:
         """
         tokenizer, target_tokenizer = self._tokenizers
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
+        num_rows, *longest = (len(rows), None, None) if self._shapes is None else self.shape(rows)
         source, target = (
-            self._noise.split(side, [tokens[row] for row in rows], rng)
-            for side, tokens in enumerate(self._sides)
+            self._noise.split(side, [tokens[row] for row in rows], rng, most or self._longest)
+            for side, (tokens, most) in enumerate(zip(self._sides, longest, strict=True))
         )
-        encoder_ids, _ = _padded(source, tokenizer.pad_token_id)
-        labels, is_label = _padded(target, target_tokenizer.pad_token_id)
+        encoder_ids, _ = _padded(source, tokenizer.pad_token_id, num_rows, longest[0])
+        labels, is_label = _padded(target, target_tokenizer.pad_token_id, num_rows, longest[1])
         # a b END -> START a b: the labels shifted right by one.
-        start = np.full((len(rows), 1), target_tokenizer.start_token_id, np.int32)
+        start = np.full((num_rows, 1), target_tokenizer.start_token_id, np.int32)
         decoder_ids = np.concatenate([start, labels[:, :-1]], axis=1)
         decoder_ids[~is_label] = target_tokenizer.pad_token_id
         for side, token_ids in enumerate((encoder_ids, decoder_ids)):
@@ -298,12 +340,31 @@ class BatchStream:
         inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
         return inputs, labels, is_label.astype(np.float32)
 
+    def _choose_shapes(self, options):
+        """Returns the `Shapes` of the batches, or `None` if they are not limited."""
+        if options.shapes is None:
+            return None
+        rng = np.random.default_rng(options.seed)
+        sample = self._kept[:: -(-len(self._kept) // SAMPLE_SIZE)]
+        growth = [
+            self._noise.growth(side, [tokens[row] for row in sample], rng)
+            for side, tokens in enumerate(self._sides)
+        ]
+        # Tokens with room for new splits, which have more than the usual one.
+        self._planned = np.minimum(np.ceil(self.lengths * growth), self._longest).astype(int)
+        sizes = options.batch_tokens, options.batch_sentences
+        return Shapes(self._planned[self._kept], options.shapes, *sizes)
+
     def _arrays(self):
         self.is_read = True
         epoch = self._epoch  # another iterator may advance `self._epoch`
         batches = self.batches(epoch)[self._batch :]
         skipped = [batches[0]] * self._batch if self._repeat_skipped else []
         yield from (self.arrays(rows, epoch) for rows in [*skipped, *batches])
+
+    def _counted_arrays(self):
+        for batch, _ in zip(self._arrays(), self._counts(), strict=True):
+            yield batch
 
     def _counts(self):
         last = self.report.batches_per_epoch - 1
@@ -314,7 +375,8 @@ class BatchStream:
     def _report(self, dropped, sample):
         tokens = self.lengths[self._kept].sum(axis=0).tolist()
         batches = self.batches(epoch=0)
-        slots = sum(len(rows) * self.lengths[rows].max(axis=0) for rows in batches).tolist()
+        shapes = [self.shape(rows) for rows in batches]
+        slots = [sum(shape[0] * shape[side] for shape in shapes) for side in (1, 2)]
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
         examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
         sides = zip(("source", "target"), self._tokenizers, zip(*sample, strict=True), strict=True)
@@ -322,7 +384,8 @@ class BatchStream:
         warnings = dropped_warnings(numbers, examples, len(self.lengths), self.settings)
         warnings += [warning for each in changes for warning in each.warnings]
         counts = len(self.lengths), len(self._kept), numbers, len(batches), *tokens, *slots
-        return DatasetReport(*counts, changes, tuple(warnings))
+        shapes = sorted(set(shapes)) if self._shapes is not None else ()
+        return DatasetReport(*counts, changes, tuple(warnings), tuple(shapes))
 
     def _texts(self, rows):
         """Returns the (source, target) texts of some pairs."""
@@ -334,7 +397,7 @@ class BatchStream:
         return list(zip(*texts, strict=True))
 
 
-def stream_of(dataset: tf.data.Dataset | BatchStream) -> BatchStream:
+def stream_of(dataset: "tf.data.Dataset | BatchFeeder | BatchStream") -> BatchStream:
     """Returns the `BatchStream` of a dataset of `make_dataset`.
 
     Raises:
@@ -364,10 +427,11 @@ def _tokenize(pairs, tokenizers):
     return [_TokenRows(side) for side in sides], sample.items
 
 
-def _padded(rows, pad_token_id):
+def _padded(rows, pad_token_id, num_rows=None, length=None):
     """Returns padded token ids, int32 `(B, L)`, of rows of token ids, and their mask."""
-    lengths = np.array([len(row) for row in rows])
-    is_token = np.arange(lengths.max()) < lengths[:, None]
+    lengths = np.zeros(num_rows or len(rows), int)
+    lengths[: len(rows)] = [len(row) for row in rows]
+    is_token = np.arange(length or lengths.max()) < lengths[:, None]
     token_ids = np.full(is_token.shape, pad_token_id, np.int32)
     token_ids[is_token] = np.concatenate(rows)
     return token_ids, is_token

@@ -65,6 +65,7 @@ class DatasetReport:
         changes: the `TextChanges` of source and target, of at most 1,000 lines of each side.
         warnings: lines of text, with examples: from 1% of dropped pairs on, and from 1% of lines
             that a tokenizer changes.
+        shapes: the shapes `(B, S, T)` of all batches, if their number is limited.
     """
 
     pairs_read: int
@@ -77,6 +78,7 @@ class DatasetReport:
     target_slots: int
     changes: tuple[TextChanges, ...] = ()
     warnings: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def source_efficiency(self) -> float:
@@ -102,7 +104,8 @@ class DatasetReport:
                 f"{self.batches_per_epoch:,} batches per epoch, {self.source_tokens:,} source and "
                 f"{self.target_tokens:,} target tokens",
                 f"{self.efficiency:.1%} of the token slots are real tokens "
-                f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%})",
+                f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%})"
+                + (f", in {len(self.shapes)} shapes of batches" if self.shapes else ""),
                 *(f"Warning: {warning}" for warning in self.warnings),
             ]
         )

@@ -86,6 +86,7 @@ def build_stream(recipe, data_folder, tokenizers, split):
         data.pairs(split, data_folder),
         *tokenizers,
         batch_tokens=training.batch_tokens,
+        shapes=training.shapes,
         max_length=data.max_length if is_train else None,
         max_length_ratio=data.max_length_ratio if is_train else None,
         shuffle=is_train,

@@ -28,6 +28,8 @@ class TrainingSettings(Settings):
     Args:
         batch_tokens: int. Maximum token slots per update, for each side, over all devices. Defaults
             to `4096`.
+        shapes: int. Maximum number of shapes of the batches, see `make_dataset`; `null`: no
+            maximum. Defaults to `"auto"`: 8 on JAX, else `null`.
         epochs: int. Maximum number of epochs. Defaults to `20`.
         learning_rate: float. The rate at the end of the warm-up. Defaults to `null`: the paper's
             formula from `hidden_dim` and `warmup_steps`.
@@ -86,6 +88,7 @@ class TrainingSettings(Settings):
     """
 
     batch_tokens: int = 4096
+    shapes: int | str | None = "auto"
     epochs: int = 20
     learning_rate: float | None = None
     warmup_steps: int = 4000
@@ -129,6 +132,10 @@ class TrainingSettings(Settings):
         for name in ("learning_rate", "clip_norm", "adam_epsilon", "subword_regularization"):
             value = getattr(self, name)
             self._require(name, value is None or value > 0, "positive")
+        is_number = isinstance(self.shapes, int) and self.shapes >= 1
+        self._require(
+            "shapes", is_number or self.shapes in ("auto", None), 'at least 1, "auto" or null'
+        )
         self._require("seed", self.seed < 2**32, "less than 2**32")
         alpha = self.subword_regularization
         self._require("subword_regularization", alpha is None or alpha <= 1, "at most 1")

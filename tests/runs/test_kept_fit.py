@@ -445,10 +445,10 @@ def test_what_does_not_fit_is_refused(dataset, tokenizer, tmp_path):
     kept_fit(compiled(), dataset, folder, epochs=1)
 
     with refused(ValueError, "Transform or select the pairs before", folder):
-        kt.RunKeeper(folder, dataset.take(1))
+        kt.RunKeeper(folder, iter(dataset))
     with refused(ValueError, "Received: 2 batches per epoch, of 4", folder):
         keeper = kt.RunKeeper(folder, dataset)
-        compiled().fit(dataset.take(2), verbose=0, shuffle=False, callbacks=[keeper])
+        compiled().fit(dataset, verbose=0, shuffle=False, steps_per_epoch=2, callbacks=[keeper])
 
     with refused(ValueError, "must hold checkpoints of this model.*choose another", folder):
         kept_fit(compiled(lambda: functional(width=9)), dataset, folder)

@@ -16,6 +16,7 @@ DATA = {
 # Another valid value of every key of `training`, and whether a run may resume with it.
 OTHER = {
     "batch_tokens": (512, False),
+    "shapes": (4, False),
     "epochs": (30, True),
     "learning_rate": (1, False),  # an int for a float
     "warmup_steps": (10, False),
@@ -145,6 +146,7 @@ def test_two_vocabularies_share_no_matrix_unless_asked_to(preset):
     [
         *[(name, 0) for name in ("epochs", "patience", "accumulation_steps", "warmup_steps")],
         *[(name, 0) for name in ("micro_batch_tokens", "checkpoint_updates", "keep_last")],
+        *[("shapes", value) for value in (0, "few", True)],
         *[(name, 0) for name in ("average", "translation_sample", "translation_epochs")],
         *[(name, -1) for name in ("seed", "keep_best")],
         ("seed", 2**32),
