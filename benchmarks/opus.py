@@ -142,8 +142,9 @@ def main():
             report("ours, float32", size_of(folder / "run" / "model.keras"), translator)
         for quantization in arguments.quantizations:
             kt.export_ctranslate2(translator, folder / f"ours-{quantization}", quantization)
-        tokens = translator.source_tokenizer
-        pieces = [[t.decode() for t in tokens.tokens(r).numpy()] for r in tokens.tokenize(lines)]
+        tokens = translator.source_tokenizer.vocabulary
+        rows = translator.source_tokenizer.encode(lines)
+        pieces = [[tokens[token_id] for token_id in row] for row in rows]
         del translator
         gc.collect()
         if not arguments.ctranslate2_only:
@@ -193,12 +194,12 @@ def tokenizer_cost(folder, lines):
     vocabulary = read_vocabulary(folder / "opus.vocab.yml")
     vocabulary["<pad>"] = len(vocabulary)
     small = {piece: number for number, piece in enumerate(["</s>", "<unk>", "<pad>"])}
-    MarianTokenizer(folder / "source.spm", small).tokenize(lines)  # what all of them share
+    MarianTokenizer(folder / "source.spm", small).encode(lines)  # what all of them share
     before = memory_status("VmRSS")
     tokenizers = [MarianTokenizer(folder / "source.spm", vocabulary) for _ in range(4)]
     memory = (memory_status("VmRSS") - before) / 2**20 / len(tokenizers)
-    one = seconds(lambda: tokenizers[0].tokenize(lines[:1]), at_least=20)
-    many = seconds(lambda: tokenizers[0].tokenize(lines))
+    one = seconds(lambda: tokenizers[0].encode(lines[:1]), at_least=20)
+    many = seconds(lambda: tokenizers[0].encode(lines))
     print(
         f"tokenizer: {memory:.0f} MiB for {len(vocabulary):,} pieces, "
         f"{one * 1e3:.2f} ms for one line, {many / len(lines) * 1e6:.0f} us a line of {len(lines)}"

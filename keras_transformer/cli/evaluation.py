@@ -144,14 +144,14 @@ def long_line_notes(found):
 
 def length_notes(translator, found, references):
     """Yields what the maximum length does to the scores, unless it does nothing."""
-    from keras_transformer.decoding.lines import token_ids_of
+    from keras_transformer.data.tokenizer_like import encode
     from keras_transformer.decoding.model_search import longest_target
 
     settings, config = translator.settings, translator.model.config
     cut = sum(best.cut_off for (best,) in found)
     longer = 0
     for each in references:
-        lengths = token_ids_of(translator.target_tokenizer, each).row_lengths().numpy() + 1
+        lengths = [len(row) + 1 for row in encode(translator.target_tokenizer, list(each))]
         for (best,), length in zip(found, lengths, strict=True):
             most = longest_target(len(best.source_tokens), settings, config)
             longer += best.pieces == 1 and length > most

@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL, tied_pieces
+from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.data.tokenizer_like import SPECIAL_TOKENS
 
 # The white space of Python's `str.split()`, and the space symbol.
@@ -41,6 +42,9 @@ class GraphTokenizer(tf.Module):
         self._ids = tf.constant(tokenizer.ids)
         self._pieces = tf.constant(tokenizer.vocabulary)
         self._sentencepiece = self._processor(tokenizer.model_bytes, tf.int32)
+        self._ties = _ties_of(tokenizer.vocabulary) if tokenizer.rules["sorts_ties"] else None
+        spec = read_model(tokenizer.model_bytes)[1].normalizer_spec
+        self._keeps_spaces = spec.add_dummy_prefix and not spec.remove_extra_whitespaces
 
     def tokenize(self, text: tf.Tensor | Sequence[str] | str) -> tf.RaggedTensor | tf.Tensor:
         """Returns the token ids of text.
@@ -59,7 +63,8 @@ class GraphTokenizer(tf.Module):
             )
         if text.shape.rank == 0:
             return self.tokenize(text[None])[0]
-        return self._ids_of_text(_prepare(text, self._normalization))
+        token_ids = self._ids_of_text(_prepare(text, self._normalization))
+        return token_ids if self._ties is None else _sort_ties(token_ids, self._ties)
 
     def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
         """Returns the text of token ids, without pad, start and end tokens.
@@ -72,8 +77,14 @@ class GraphTokenizer(tf.Module):
             string tensor `(B,)`; for one text, a string scalar. Incomplete UTF-8 sequences (a
             translation can end inside a character) become U+FFFD.
         """
+        token_ids = ints_of(token_ids)
+        if token_ids.shape.rank == 1:
+            return self.detokenize(token_ids[None])[0]
         pieces = tf.gather(self._pieces, without_ids(token_ids, self._without_text))
-        text = self._sentencepiece.detokenize(pieces)
+        if self._keeps_spaces:
+            text = self._keep_spaces(pieces)
+        else:
+            text = self._sentencepiece.detokenize(pieces)
         if self._normalization == "identity":  # remove the space that `_prepare` added
             return tf.strings.regex_replace(text, "^ ", "", replace_global=False)
         if self._has_other_pieces:  # SentencePiece leaves the space symbol of unknown pieces
@@ -92,6 +103,14 @@ class GraphTokenizer(tf.Module):
             string tensor or `RaggedTensor` of the same shape.
         """
         return tf.gather(self._pieces, ints_of(token_ids))
+
+    def _keep_spaces(self, pieces):
+        """Detokenizes without the first space only; tensorflow-text leaves out all in front."""
+        first = pieces[:, :1]
+        first = first.with_values(tf.strings.regex_replace(first.values, "^" + SPACE_SYMBOL, ""))
+        stop = tf.fill([pieces.nrows(), 1], ".")
+        text = self._sentencepiece.detokenize(tf.concat([stop, first, pieces[:, 1:]], axis=1))
+        return tf.strings.regex_replace(text, r"^\.", "")
 
     def _processor(self, model_bytes, out_type):
         """Returns a SentencePiece processor of the model, to ids or to strings."""
@@ -170,6 +189,29 @@ def _prepare(text, normalization):
         text = _import_tensorflow_text().normalize_utf8(text, normalization.upper())
         return tf.strings.strip(tf.strings.regex_replace(text, WHITE_SPACE, " "))
     return tf.where(text == "", "", tf.strings.join([" ", text]))
+
+
+def _ties_of(vocabulary):
+    """Returns, for each id, the number of the text that it repeats, or -1, and its length."""
+    tied = tied_pieces(vocabulary)
+    numbers = {root: number for number, (root, _) in enumerate(tied.values())}
+    ties = [tied.get(piece, ("", 0)) for piece in vocabulary]
+    return tf.constant([(numbers.get(root, -1), length) for root, length in ties], tf.int64)
+
+
+def _sort_ties(token_ids, ties):
+    """Sorts neighbours that repeat the same text by their lengths, as `PieceTokenizer` does.
+
+    Args:
+        token_ids: int32 `RaggedTensor` `(B, None)`.
+        ties: int64 tensor `(V, 2)`, see `_ties_of`.
+    """
+    values, rows = token_ids.flat_values, token_ids.value_rowids()
+    root, length = tf.unstack(tf.gather(ties, values), axis=1)
+    goes_on = (root[1:] == root[:-1]) & (rows[1:] == rows[:-1]) & (root[1:] >= 0)
+    run = tf.cumsum(tf.concat([rows[:1] * 0, 1 - tf.cast(goes_on, tf.int64)], axis=0))
+    order = tf.argsort(run * (1 + tf.reduce_max(ties[:, 1])) + length, stable=True)
+    return token_ids.with_flat_values(tf.gather(values, order))
 
 
 def _import_tensorflow_text():

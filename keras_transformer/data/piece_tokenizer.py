@@ -6,7 +6,9 @@ not version 16.0, otherwise characters that are newer or older than Python's are
 in training.
 """
 
+import collections
 import contextlib
+import itertools
 import json
 import pathlib
 import re
@@ -54,6 +56,18 @@ def prepare(text: str, normalization: str | None) -> str:
     return f" {text}" if text and normalization == "identity" else text
 
 
+def tied_pieces(pieces: Iterable[str]) -> dict[Any, tuple[str, int]]:
+    """Returns the root and the length of each piece that repeats the same text as another one.
+
+    `..` and `...` repeat `.`: they are its root, and both of their orders are the same text.
+    """
+    of_root = collections.defaultdict(list)
+    for piece in filter(None, pieces):
+        of_root[piece[: (piece + piece).find(piece, 1)]].append(piece)
+    tied = {root: each for root, each in of_root.items() if len(each) > 1}
+    return {piece: (root, len(piece)) for root, each in tied.items() for piece in each}
+
+
 class PieceTokenizer:
     """The pieces of a SentencePiece model, by the rules of one of our tokenizers.
 
@@ -63,6 +77,9 @@ class PieceTokenizer:
         has_tags: whether a text may begin with the tag of a language, which is one piece.
         has_other_pieces: whether `decode` gets pieces that the model does not have.
         dropped_pieces: pieces that have no text.
+        sorts_ties: whether `encode` puts neighbours that repeat the same text into the order of
+            their lengths. In a unigram model `..` `...` has the score of `...` `..`, and versions
+            of SentencePiece choose differently, by how they round.
 
     Raises:
         ImportError: if `sentencepiece` is not installed.
@@ -75,6 +92,7 @@ class PieceTokenizer:
         has_tags: bool,
         has_other_pieces: bool,
         dropped_pieces: Iterable[str],
+        sorts_ties: bool,
     ) -> None:
         import sentencepiece
 
@@ -82,11 +100,17 @@ class PieceTokenizer:
         self._has_tags, self._has_other_pieces = has_tags, has_other_pieces
         self._dropped = frozenset(dropped_pieces)
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        # By piece and by id.
+        self._tied = {}
+        if sorts_ties:
+            pieces = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+            self._tied = tied_pieces(pieces)
+            self._tied |= {i: self._tied[p] for i, p in enumerate(pieces) if p in self._tied}
 
     def encode_ids(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids that the SentencePiece model gives the pieces of texts without tags."""
         prepared = [prepare(text, self._normalization) for text in texts]
-        return self._processor.encode(prepared, out_type=int)
+        return self._sort_ties(self._processor.encode(prepared, out_type=int))
 
     def encode(self, texts: Any) -> Any:
         """Returns the pieces of a text or of a list of texts, without end tokens.
@@ -99,7 +123,7 @@ class PieceTokenizer:
             return [self._processor.id_to_piece(row) for row in self.encode_ids(texts)]
         tags = [_TAG.match(text) for text in texts]
         rest = [text[tag.end() :] if tag else text for tag, text in zip(tags, texts, strict=True)]
-        rows = self._processor.encode(rest, out_type=str)
+        rows = self._sort_ties(self._processor.encode(rest, out_type=str))
         return [[tag[0], *row] if tag else row for tag, row in zip(tags, rows, strict=True)]
 
     def decode(self, rows: Any) -> Any:
@@ -110,6 +134,15 @@ class PieceTokenizer:
         # SentencePiece 0.2.0 looks at the first row only to see what rows are.
         texts = iter(self._processor.decode([row for row in rows if row]))
         return [self._restore(next(texts)) if row else "" for row in rows]
+
+    def _sort_ties(self, rows):
+        tied, alone = self._tied, ("", 0)
+        for number, row in enumerate(rows):
+            if not tied.keys().isdisjoint(row):
+                runs = itertools.groupby(row, lambda each: tied.get(each, alone)[0])
+                runs = (sorted(run, key=lambda each: tied.get(each, alone)[1]) for _, run in runs)
+                rows[number] = [each for run in runs for each in run]
+        return rows
 
     def _restore(self, text):
         if self._normalization == "identity":

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 NORMAL, UNKNOWN, BYTE = 1, 2, 6  # values of `SentencePiece.type`
-BPE = 2  # value of `TrainerSpec.model_type`
+UNIGRAM, BPE = 1, 2  # values of `TrainerSpec.model_type`
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "keras_transformer.sentencepiece"
 # Message, field, number, type and default, as in SentencePiece's `sentencepiece_model.proto`.

@@ -11,7 +11,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from keras_transformer.data.piece_tokenizer import PieceTokenizer
-from keras_transformer.data.sentencepiece_proto import BYTE, NORMAL, UNKNOWN, ModelProto
+from keras_transformer.data.sentencepiece_proto import BYTE, NORMAL, UNIGRAM, UNKNOWN, ModelProto
 from keras_transformer.data.tokenizer_like import SPECIAL_TOKENS
 from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
@@ -23,8 +23,9 @@ class SentencePieceTokenizer:
     """Any SentencePiece model, such as that of T5, mBART or Marian.
 
     Texts become the pieces that SentencePiece itself gives, by the normalisation that the model
-    holds; texts may have unknown tokens and need not be restored exactly. Use `Tokenizer` for a
-    vocabulary of your own.
+    holds. Only neighbours that repeat the same text, such as `..` `...`, are always in the order of
+    their lengths: in a unigram model both orders have the same score. Texts may have unknown tokens
+    and need not be restored exactly. Use `Tokenizer` for a vocabulary of your own.
 
     By default the ids are those of the model, as for T5. Others number the pieces anew: give the
     `vocabulary` for mBART (`["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]`) or Marian
@@ -108,6 +109,7 @@ class SentencePieceTokenizer:
             "has_tags": self._is_marian,
             "has_other_pieces": not set(self._given or ()) <= set(pieces),
             "dropped_pieces": [self.vocabulary[unk]] if self._is_marian else [],
+            "sorts_ties": proto.trainer_spec.model_type == UNIGRAM,
         }
         self._tokenizer = PieceTokenizer(self.model_bytes, **self.rules)
         # The pieces of each id that have text.
