@@ -115,7 +115,6 @@ def other_ways(trial, beam_size):
     decoder = FrozenTransformer(trial.translator.model)
     settings = replace(trial.translator.settings, beam_size=beam_size)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
     def search(source):
         return search_model(decoder, source, settings)
 

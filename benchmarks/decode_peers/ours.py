@@ -3,16 +3,14 @@
 To force the length, the end token is an id outside the vocabulary, which costs nothing.
 """
 
-import functools
 import types
 
 import keras
-import tensorflow as tf
 
 from decode_peers import until
-from keras_transformer.decoding.compiled import IDS, RUNTIME_SPECS, CompiledSearches
-from keras_transformer.decoding.frozen import FrozenTransformer, copy_model
-from keras_transformer.decoding.model_search import runtime_inputs, search_model
+from keras_transformer.decoding.compiled import CompiledSearches
+from keras_transformer.decoding.frozen import copy_model, freeze
+from keras_transformer.decoding.model_search import search_model
 from keras_transformer.decoding.search_settings import SearchSettings
 
 
@@ -25,11 +23,12 @@ class Ours:
         self.config = model.config
         self._settings = {"stopping": stopping, **scoring}
         copy = copy_model(model, dtype)
-        self.model = FrozenTransformer(copy)
-        self._graph = functools.cache(self._make_graph)
-        models = (with_end(copy, self._end(forced)) for forced in (False, True))
+        ends = model.config.end_token_id, model.config.vocabulary_size
+        # For the graph frozen, for XLA not: each natural, and with an end that never comes.
+        kinds = freeze(copy, is_shared=False), copy
+        self._models = [WithEnd(one, end) for one in kinds for end in ends]
         mode = compiled and dtype == "float32"
-        self._compiled = [CompiledSearches(one, mode) for one in models]
+        self._compiled = [CompiledSearches(one, mode) for one in self._models[2:]]
 
     def decode(self, sentences, beam_size, length=None):
         limits = {} if length is None else {"length_ratio": 0.0, "extra_length": length}
@@ -44,36 +43,23 @@ class Ours:
     def _hypotheses(self, sentences, beam_size, is_forced, **limits):
         settings = SearchSettings(beam_size=beam_size, **self._settings, **limits)
         source = padded(sentences, self.config.pad_token_id)
-        search = self._compiled[is_forced].for_call(settings, 1, False)(source.shape)
-        search = search or self._graph(settings.graph_settings, is_forced)
-        result = search(runtime_inputs(settings), source)
-        best = (tensor[:, 0].numpy() for tensor in (result.token_ids, result.lengths))
-        end = self._end(is_forced)
-        rows = [until(row[:size].tolist(), end) for row, size in zip(*best, strict=True)]
-        return list(zip(rows, result.scores[:, 0].numpy().tolist(), strict=True))
-
-    def _end(self, is_forced):
-        return self.config.vocabulary_size if is_forced else self.config.end_token_id
-
-    def _make_graph(self, settings, is_forced):
-        model = with_end(self.model, self._end(is_forced))
-
-        @tf.function(input_signature=[RUNTIME_SPECS, IDS], autograph=False)
-        def search(runtime_values, source):
-            return search_model(model, source, settings, runtime_values)
-
-        return search.get_concrete_function()
+        shape = self._compiled[is_forced].for_call(settings, 1, False)(source.shape)
+        model = self._models[is_forced if shape is None else 2 + is_forced]
+        found = search_model(model, source, settings, shape=shape)
+        rows = zip(found.token_ids[:, 0].tolist(), found.lengths[:, 0].tolist(), strict=True)
+        ids = [until(row[:size], model.config.end_token_id) for row, size in rows]
+        return list(zip(ids, found.scores[:, 0].tolist(), strict=True))
 
 
-def with_end(model, end_token_id):
-    """Returns the model with another end token."""
-    config = types.SimpleNamespace(**vars(model.config) | {"end_token_id": end_token_id})
-    return types.SimpleNamespace(
-        config=config, init_cache=model.init_cache, decode_step=model.decode_step
-    )
+class WithEnd:
+    """A model with another end token."""
+
+    def __init__(self, model, end_token_id):
+        self.config = types.SimpleNamespace(**vars(model.config) | {"end_token_id": end_token_id})
+        self.init_cache, self.decode_step = model.init_cache, model.decode_step
+        self.weights = getattr(model, "weights", None)
 
 
 def padded(sentences, pad_token_id):
-    """Pads lists of token ids to one int32 tensor `(B, S)`."""
-    ids = keras.utils.pad_sequences(sentences, padding="post", value=pad_token_id)
-    return tf.constant(ids, tf.int32)
+    """Pads lists of token ids to one int32 array `(B, S)`."""
+    return keras.utils.pad_sequences(sentences, padding="post", value=pad_token_id)

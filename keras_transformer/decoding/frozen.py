@@ -4,27 +4,40 @@ import math
 from typing import Any
 
 import keras
-import tensorflow as tf
+from keras import ops
+
+from keras_transformer.decoding.loop import BACKEND
+from keras_transformer.types import Tensor
+
+if BACKEND == "tensorflow":
+    import tensorflow as tf
 
 # Bytes. As constants, the many small weights (biases, norms) save a step hundreds of operations;
 # matrices gain nothing, and each graph would hold several copies of them.
 _LARGEST_CONSTANT = 2**14
 
 
-def require_tensorflow() -> None:
-    """Raises a `ValueError` if Keras has another backend."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "`Translator` needs the TensorFlow backend: set KERAS_BACKEND=tensorflow, and load "
-            f"the model from its file. Received: the backend {keras.backend.backend()!r}"
-        )
+def freeze(model: Any, dtype: str | None = None, is_shared: bool = True) -> Any:
+    """Returns what computes as a model does now, also if the model is trained later.
+
+    Args:
+        model: `Transformer`, or `FrozenTransformer`.
+        dtype: as in `copy_model`.
+        is_shared: bool. Whether others have the model too, and might train it. Defaults to `True`.
+
+    Returns:
+        `FrozenTransformer` on TensorFlow; elsewhere a copy of the model, or itself.
+    """
+    if dtype is not None or is_shared:
+        model = copy_model(model, dtype)
+    return FrozenTransformer(model) if BACKEND == "tensorflow" else model
 
 
 def copy_model(model: Any, dtype: str | None = None) -> Any:
     """Returns a copy of a model.
 
-    Without `dtype`, both share the memory of the weights until one of them is trained: a variable
-    of TensorFlow takes new memory when it is written, if its tensor is used elsewhere.
+    On TensorFlow and without `dtype`, both share the memory of the weights until one of them is
+    trained: a variable takes new memory when it is written, if its tensor is used elsewhere.
 
     Args:
         model: `Transformer`.
@@ -36,12 +49,13 @@ def copy_model(model: Any, dtype: str | None = None) -> Any:
         config["dtype"] = dtype
     copy = type(model).from_config(config)
     for new, old in zip(copy.weights, model.weights, strict=True):
-        new.assign(old)
+        # JAX: `fit` deletes the arrays that it was given, so they cannot be shared.
+        new.assign(old if BACKEND == "tensorflow" else ops.copy(old))
     return copy
 
 
 class FrozenTransformer:
-    """Computes with the weights that a model has now, also if it is trained later.
+    """Computes with the weights that a model has now, also if it is trained later; on TensorFlow.
 
     All graphs share the matrices, which are those of the model, not copies, until it is trained.
     Small weights are constants of each graph. Under mixed precision, weights are cast once.
@@ -55,22 +69,21 @@ class FrozenTransformer:
     """
 
     def __init__(self, model: Any) -> None:
-        require_tensorflow()
         self.model = model
         self.config = model.config
         self.compute_dtype = model.compute_dtype
         self._weights = {id(v): tf.convert_to_tensor(v.value) for v in model.weights}
-        self._cast: dict[Any, tf.Tensor] = {}
+        self._cast: dict[Any, Tensor] = {}
 
-    def __call__(self, inputs: dict[str, tf.Tensor], /) -> tf.Tensor:
+    def __call__(self, inputs: dict[str, Tensor], /) -> Tensor:
         """As a call of `Transformer`."""
         return self._compute(self.model, inputs)
 
-    def attention_scores(self, inputs: dict[str, tf.Tensor], /) -> Any:
+    def attention_scores(self, inputs: dict[str, Tensor], /) -> Any:
         """As `Transformer.attention_scores`."""
         return self._compute(self.model.attention_scores, inputs)
 
-    def init_cache(self, encoder_token_ids: tf.Tensor, /, **options: Any) -> Any:
+    def init_cache(self, encoder_token_ids: Tensor, /, **options: Any) -> Any:
         """As `Transformer.init_cache`."""
         return self._compute(self.model.init_cache, encoder_token_ids, **options)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import penalty
+from keras_transformer.decoding.search import penalties_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # comparing arrays gives an array, not a bool
@@ -159,31 +159,32 @@ class Hypothesis:
         return scores.mean(axis=(0, 1)).argmax(axis=-1).tolist()
 
 
-def hypotheses_of(source, result, texts, source_tokenizer, target_tokenizer, config):
+def hypotheses_of(source, result, texts, vocabularies, config):
     """Yields the hypotheses of each sentence; if none is possible, one with the score -inf.
 
     Args:
-        source: int32 tensor `(B, S)`, with the end tokens, padded.
-        result: `SearchResult`.
-        texts: string tensor `(B, R)`.
-        source_tokenizer, target_tokenizer: `TokenizerLike`.
+        source: int32 array `(B, S)`, with the end tokens, padded.
+        result: `SearchResult` of arrays.
+        texts: B lists of R strings.
+        vocabularies: the tokens of source and target, in the order of their ids.
         config: has the ids of the padding and end tokens.
     """
-    token_ids, lengths, scores, log_probs, texts = (each.numpy() for each in (*result, texts))
-    source_tokens, tokens = source_tokenizer.vocabulary, target_tokenizer.vocabulary
-    source_lengths = np.count_nonzero(source != config.pad_token_id, axis=1)
-    for row, source_length in enumerate(source_lengths):
-        count = max(1, np.count_nonzero(scores[row] > IMPOSSIBLE))
+    source_vocabulary, vocabulary = vocabularies
+    token_ids, lengths, scores, log_probs = (each.tolist() for each in result)
+    for row, source_ids in enumerate(source.tolist()):
+        count = max(1, sum(score > IMPOSSIBLE for score in scores[row]))
         yield [
             Hypothesis(
-                text=texts[row, rank].decode(),
-                score=float(scores[row, rank]),
-                source_tokens=[source_tokens[i] for i in source[row, :source_length]],
-                tokens=[tokens[i] for i in token_ids[row, rank, :length]],
-                log_probs=log_probs[row, rank, :length].tolist(),
-                cut_off=bool(length and token_ids[row, rank, length - 1] != config.end_token_id),
+                text=texts[row][rank] if length else "",
+                score=scores[row][rank],
+                source_tokens=[
+                    source_vocabulary[i] for i in source_ids if i != config.pad_token_id
+                ],
+                tokens=[vocabulary[i] for i in token_ids[row][rank][:length]],
+                log_probs=log_probs[row][rank][:length],
+                cut_off=bool(length and token_ids[row][rank][length - 1] != config.end_token_id),
             )
-            for rank, length in enumerate(lengths[row, :count])
+            for rank, length in enumerate(lengths[row][:count])
         ]
 
 
@@ -192,7 +193,7 @@ def attention_of(hypothesis, scores, row, start_token):
 
     Args:
         hypothesis: `Hypothesis`.
-        scores: result of `Transformer.attention_scores` as NumPy arrays, with padding.
+        scores: result of `Transformer.attention_scores` as arrays, with padding.
         row: int, where the hypothesis is in the batch.
         start_token: str.
     """
@@ -237,7 +238,9 @@ def _join(pieces, settings):
     ends = sum(bool(piece.tokens) and not piece.cut_off for piece in pieces)
     return Hypothesis(
         text=" ".join(piece.text for piece in pieces if piece.text),
-        score=total / float(penalty(len(tokens), ends, settings)) if is_possible else IMPOSSIBLE,
+        score=total / float(penalties_of(len(tokens), ends, settings))
+        if is_possible
+        else IMPOSSIBLE,
         source_tokens=all_of("source_tokens"),
         tokens=tokens,
         log_probs=log_probs,

@@ -1,76 +1,60 @@
 """The tags of target languages at the beginning of lines, such as `>>fra<<`."""
 
-import tensorflow as tf
+import re
 
-from keras_transformer.decoding.lines import refuse_first
+from keras_transformer.decoding.lines import ASCII_SPACE
 
+UNKNOWN_LANGUAGE = (
+    "`target_language` must be a language that the model has a tag for: {}. "
+    "Received: target_language={}"
+)
+WRONG_TAG = "A line must begin with at most one tag, that of {}. Received: line {} begins with {}"
 # Behind white space, what a tokenizer with tags reads as one: up to the first "<<".
-_TAG = r"(?s)^[\s\p{Z}]*(>>.*?<<)"
-_SHOWN = 60  # bytes of a tag in an error
+_TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
+SHOWN = 60  # bytes of a tag in an error
 
 
-def tag_lines(
-    text: tf.Tensor, languages: tf.Tensor, is_asked: tf.Tensor | bool, codes: list[str]
-) -> tf.Tensor:
-    """Returns lines with the tags of their target languages in front, each once.
+def tag_lines(lines: list[str], language: str | None, codes: list[str]) -> list[str]:
+    """Returns lines with the tag of their target language in front, each once.
 
     A line that begins with a tag of the model keeps it. Lines without text get none.
 
     Args:
-        text: string tensor `(B,)`.
-        languages: string tensor `(B,)` or `(1,)`, codes such as `"fra"`.
-        is_asked: bool, or bool tensor of the same shape: whether a language is asked for at all.
+        lines: list of strings.
+        language: code such as `"fra"`, that of all lines; `None` if none is asked for.
         codes: the languages that the model has tags for. If it has none, no text is a tag.
 
     Raises:
-        ValueError, or in a graph InvalidArgumentError: if a language is none of the model's; or if
-            a line begins with a tag that is none of the model's or not that of its language, or
-            with two tags.
+        ValueError: if the language is none of the model's; or if a line begins with a tag that is
+            none of the model's or not that of the language, or with two tags.
     """
-    known = ", ".join(codes) or "it has none"
-    text = refuse_first(
-        is_asked & ~_is_one_of(languages, codes),
-        f"`target_language` must be a language that the model has a tag for: {known}. "
-        "Received: target_language={}",
-        [languages],
-        text,
-    )
+    if language is not None and language not in codes:
+        known = ", ".join(codes) or "it has none"
+        raise ValueError(UNKNOWN_LANGUAGE.format(known, language))
     if not codes:
-        return text
-    tags = [f">>{code}<<" for code in codes]
-    shape = tf.shape(text)
-    is_asked = tf.broadcast_to(is_asked, shape)
-    asked = tf.strings.join([">>", tf.broadcast_to(languages, shape), "<<"])
-    given, rest = _split(text)
-    second, _ = _split(rest)
-    second = tf.where(_is_one_of(second, tags), second, "")
-    text = refuse_first(
-        (given != "") & (~_is_one_of(given, tags) | (is_asked & (given != asked)) | (second != "")),
-        "A line must begin with at most one tag, that of {}. Received: line {} begins with {}",
-        [
-            tf.where(is_asked, tf.strings.join(["`target_language`, ", asked]), known),
-            tf.strings.as_string(tf.range(1, tf.size(text) + 1)),
-            tf.strings.join([_shown(given), second]),
-        ],
-        text,
-    )
-    has_no_tag = ~is_asked | (tf.strings.strip(text) == "")
-    text = tf.where(has_no_tag, text, tf.strings.join([asked, " ", text]))
-    return tf.where(given == "", text, tf.strings.join([given, rest]))
+        return lines
+    tags, asked = {f">>{code}<<" for code in codes}, f">>{language}<<"
+
+    def tagged(number, line):
+        given, rest = _split(line)
+        if not given:
+            return line if language is None or not line.strip(ASCII_SPACE) else f"{asked} {line}"
+        second, _ = _split(rest)
+        second = second if second in tags else ""
+        if given not in tags or (language is not None and given != asked) or second:
+            of = ", ".join(codes) if language is None else f"`target_language`, {asked}"
+            raise ValueError(WRONG_TAG.format(of, number, _short(given) + second))
+        return given + rest
+
+    return [tagged(*each) for each in enumerate(lines, start=1)]
 
 
-def _is_one_of(text, choices):
-    return tf.reduce_any(text[:, None] == tf.constant(choices, tf.string), axis=1)
+def _split(line):
+    """Returns the tag of a line, empty if there is none, and what follows."""
+    found = _TAG.match(line)
+    return (found[1], line[found.end() :]) if found else ("", line)
 
 
-def _split(text):
-    """Returns the tags of lines, empty where there is none, and what follows."""
-    is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
-    tags = tf.strings.regex_replace(text, _TAG + ".*", r"\1")
-    return tf.where(is_tagged, tags, ""), tf.strings.regex_replace(text, _TAG, "")
-
-
-def _shown(tags):
-    """Returns tags as an error shows them: in one line, not too long, valid UTF-8."""
-    short = tf.strings.substr(tf.strings.regex_replace(tags, r"\s", " "), 0, _SHOWN)
-    return tf.strings.unicode_transcode(short, "UTF-8", "UTF-8", replace_control_characters=True)
+def _short(tag):
+    """Returns a tag as an error shows it: in one line, not too long."""
+    return re.sub(r"\s", " ", tag).encode()[:SHOWN].decode(errors="replace")

@@ -1,47 +1,46 @@
-"""Tokenizes lines of text; errors name the line that no tokenizer or model can take."""
+"""Lines of text as rows of token ids; errors name the line that no model can take."""
 
-import tensorflow as tf
+from typing import Any
 
-from keras_transformer.data.graph_tokenizer import tokenize
+from keras_transformer.data.tokenizer_like import TokenizerLike
+
+NO_ROOM = (
+    "`target_prefix` must leave room for one more token. Received: in line {}, a prefix of "
+    "{} tokens for a translation of at most {}. Shorten it, or raise the limits: "
+    "`max_length`, `extra_length`, `length_ratio`"
+)
+# What the graph of a SavedModel strips too.
+ASCII_SPACE = " \t\n\v\f\r"
 
 
-def token_ids_of(graph, text):
-    """Returns ragged ids; a line of spaces has none, even if the tokenizer keeps spaces."""
-    text = tf.convert_to_tensor(text, tf.string)
-    return tokenize(graph, tf.where(tf.strings.strip(text) == "", "", text))
+def encode_lines(tokenizer: TokenizerLike, lines: list[str]) -> list[Any]:
+    """Returns the token ids of lines, without end tokens.
 
-
-def refuse_first(is_wrong, message, values, tensors):
-    """Returns tensors, or raises an error about the first row that is wrong.
-
-    Args:
-        is_wrong: bool tensor `(B,)`.
-        message: str with a "{}" for each of `values`.
-        values: list of string tensors `(B,)`.
-        tensors: nest of tensors.
-
-    Raises:
-        ValueError, or in a graph InvalidArgumentError, when it runs.
+    A line of spaces has none, even if the tokenizer keeps spaces.
     """
-    row = tf.where(is_wrong)[:1, 0]  # or none
-    parts = message.split("{}")
-    for number, value in enumerate(values):
-        parts.insert(2 * number + 1, tf.gather(value, row))
-    text = tf.strings.reduce_join(tf.strings.join(parts))
-    if tf.executing_eagerly():
-        if tf.size(row):
-            raise ValueError(text.numpy().decode())
-        return tensors
-    with tf.control_dependencies([tf.debugging.Assert(tf.size(row) == 0, [text])]):
-        return tf.nest.map_structure(tf.identity, tensors, expand_composites=True)
+    return list(tokenizer.encode([line if line.strip(ASCII_SPACE) else "" for line in lines]))
 
 
 def require_at_most(most, what, token_ids, name, advice=""):
     """Raises if a line has more than `most` tokens with the end token, which is still missing."""
-    lengths = token_ids.row_lengths().numpy() + 1
-    if lengths.max(initial=0) > most:
+    lengths = [len(row) + 1 for row in token_ids]
+    longest = max(lengths, default=0)
+    if longest > most:
         raise ValueError(
             f"A line must have at most {most:,} tokens with the end token, {what}. Received: line "
-            f"{lengths.argmax() + 1} of `{name}` has {lengths.max():,} tokens. "
+            f"{lengths.index(longest) + 1} of `{name}` has {longest:,} tokens. "
             + f"Shorten it {advice}".strip()
         )
+
+
+def require_room(prefixes, longest, lines):
+    """Raises if the prefix of a piece leaves no room for another token; empty pieces need none.
+
+    Args:
+        prefixes: P rows of token ids.
+        longest: P ints, the maximum length of each translation; 0 if the piece is empty.
+        lines: P ints, the line of each piece, from 0.
+    """
+    for prefix, most, line in zip(prefixes, longest, lines, strict=True):
+        if len(prefix) >= most > 0:
+            raise ValueError(NO_ROOM.format(line + 1, len(prefix), most))

@@ -1,15 +1,14 @@
-"""Splits lines that are too long into pieces, and joins the translations of the pieces.
+"""Splits lines that are too long into pieces. Letters: B lines, P pieces.
 
-TensorFlow operations on ragged token ids, so that a translator and its SavedModel agree. Letters: B
-lines, P pieces.
+The SavedModel does it by the same rules: see `export/graph_long_lines.py`.
 """
 
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 
@@ -25,21 +24,34 @@ class Pieces(NamedTuple):
     """Lines of token ids, each in one or several pieces.
 
     Args:
-        token_ids: int32 `RaggedTensor` `(P, None)`, the pieces in the order of the text.
-        lines: int64 tensor `(P,)`, ascending: the line of each piece.
-        dropped: int64 tensor `(B,)`, the number of tokens that were cut off each line.
+        token_ids: list of P rows of token ids, the pieces in the order of the text.
+        lines: int array `(P,)`, ascending: the line of each piece.
+        dropped: int array `(B,)`, the number of tokens that were cut off each line.
     """
 
-    token_ids: tf.RaggedTensor
-    lines: tf.Tensor
-    dropped: tf.Tensor
+    token_ids: list[Any]
+    lines: np.ndarray
+    dropped: np.ndarray
+
+
+def token_kinds(vocabulary: Sequence[str]) -> np.ndarray:
+    """Returns what decides where a line is cut, for each token of a vocabulary of V.
+
+    Returns:
+        bool array `(4, V)`: whether the token begins a word; ends a sentence if a word begins after
+        it; ends one anyway; is inside a character.
+    """
+    tokens = [_ASCII_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token) for token in vocabulary]
+    patterns = _WORD_BEGIN, _SENTENCE_END, _IDEOGRAPHIC_SENTENCE_END, _INSIDE_CHARACTER
+    return np.array([[bool(p.search(token)) for token in tokens] for p in patterns])
 
 
 class LineCutter:
     """Cuts lines that are too long at the best place within reach of a piece.
 
     That is the end of the last sentence that fits, else of the last word, else of the last
-    character. A character has up to four tokens, so a very short piece may end inside one.
+    character. A character has up to four tokens, so a very short piece may end inside one. If a
+    line begins with the tag of a language, each of its pieces does.
 
     Args:
         tokenizer: `TokenizerLike` of the lines; has `is_tag` if it has `languages`, see
@@ -47,150 +59,80 @@ class LineCutter:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        tokens = [
-            _ASCII_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token)
-            for token in tokenizer.vocabulary
-        ]
-        patterns = _WORD_BEGIN, _SENTENCE_END, _IDEOGRAPHIC_SENTENCE_END, _INSIDE_CHARACTER
-        self._table = np.array([[bool(p.search(token)) for token in tokens] for p in patterns])
+        self._kinds = token_kinds(tokenizer.vocabulary)
+        self._is_tag = tokenizer.is_tag if getattr(tokenizer, "languages", None) else None
 
-    def cut(
-        self,
-        token_ids: tf.RaggedTensor,
-        most: int | tf.Tensor,
-        on_too_long: str,
-        reserved: int | tf.Tensor = 0,
-    ) -> Pieces:
+    def cut(self, rows: list[Any], most: int, on_too_long: str) -> Pieces:
         """Cuts lines into pieces of at most `most` tokens.
 
         Args:
-            token_ids: int32 `RaggedTensor` `(B, None)`, without end tokens.
-            most: int, or int64 tensor, at least 1.
+            rows: B rows of token ids, without end tokens.
+            most: int, at least 1.
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
-                all but the first piece, which ends with a word; `"error"`: raises an
-                `InvalidArgumentError`.
-            reserved: int, or int64 tensor `(B,)`: tokens to keep free in each piece of a line.
-                Defaults to `0`.
-
-        Returns:
-            `Pieces`.
+                all but the first piece, which ends with a word.
         """
-        lines, dropped = tf.range(token_ids.nrows()), tf.zeros_like(token_ids.row_lengths())
-        room = tf.maximum(tf.cast(most, tf.int64) - reserved, 1) + dropped
-        fits = tf.reduce_all(token_ids.row_lengths() <= room)
-        if tf.executing_eagerly() and fits:
-            return Pieces(token_ids, lines, dropped)
-        if on_too_long == "split":
-            return self._split(token_ids, room)
-        if on_too_long == "truncate":
-            starts, ends = token_ids.row_starts(), token_ids.row_limits()
-            cuts = _cuts(starts, ends, room, self._places(token_ids.flat_values)[:2])
-            kept = tf.gather(token_ids.flat_values, tf.ragged.range(starts, cuts))
-            return Pieces(kept, lines, ends - cuts)
-        message = f"A line is longer than {most + 1} tokens, `max_source_tokens`"
-        with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
-            return Pieces(tf.identity(token_ids), lines, dropped)
+        pieces, lines = [], []
+        dropped = np.zeros(len(rows), int)
+        for line, row in enumerate(rows):
+            found = [row] if len(row) <= most else self._pieces(np.asarray(row), most, on_too_long)
+            tags = self._tag_length(row)
+            if tags == len(row):
+                found = [[]]  # a tag alone is no text to translate
+            if on_too_long == "truncate":
+                dropped[line] = len(row) - max(len(found[0]), tags)
+            pieces += found
+            lines += [line] * len(found)
+        return Pieces(pieces, np.array(lines, int), dropped)
 
-    def cut_behind_tags(
-        self, token_ids: tf.RaggedTensor, most: int | tf.Tensor, on_too_long: str
-    ) -> Pieces:
-        """As `cut`; if a line begins with the tag of a language, each of its pieces does."""
-        if not getattr(self._tokenizer, "languages", None):
-            return self.cut(token_ids, most, on_too_long)
-        first = token_ids[:, :1]
-        is_tag = first.with_flat_values(self._tokenizer.graph.is_tag(first.flat_values))
-        tags = tf.ragged.boolean_mask(first, is_tag)
-        starts = token_ids.row_starts() + tags.row_lengths()
-        rest = tf.gather(token_ids.flat_values, tf.ragged.range(starts, token_ids.row_limits()))
-        pieces = self.cut(rest, most, on_too_long, reserved=tags.row_lengths())
-        tags = tf.gather(tags, pieces.lines)
-        # A line of a tag alone has no text to translate.
-        lengths = tf.where(pieces.token_ids.row_lengths() > 0, tags.row_lengths(), 0)
-        kept = tf.ragged.range(tags.row_starts(), tags.row_starts() + lengths)
-        tags = tf.gather(tags.flat_values, kept)
-        return pieces._replace(token_ids=tf.concat([tags, pieces.token_ids], axis=1))
+    def _tag_length(self, row):
+        return int(self._is_tag is not None and len(row) > 0 and bool(self._is_tag(row[0])))
 
-    def _split(self, token_ids, room):
-        """Cuts the next piece off all lines together, until no line has tokens left."""
-        values, limits = token_ids.flat_values, token_ids.row_limits()
-        places = self._places(values)
+    def _pieces(self, row, most, on_too_long):
+        begin = self._tag_length(row)
+        tag, text = row[:begin], row[begin:]
+        room, start, pieces = max(most - begin, 1), 0, []
+        places = self._places(text)[: 2 if on_too_long == "truncate" else None]
+        while start < len(text) or not pieces:
+            end = min(start + room, len(text))
+            if end < len(text):
+                for good in places:
+                    last = good[np.searchsorted(good, start + room, side="right") - 1]
+                    end = last if last > start else end
+            pieces.append(np.concatenate([tag, text[start:end]]))
+            start = end
+            if on_too_long == "truncate":
+                break
+        return pieces
 
-        def cut(starts, lines, all_starts, all_lines):
-            ends = tf.gather(limits, lines)
-            cuts = _cuts(starts, ends, tf.gather(room, lines), places)
-            starts, lines = tf.boolean_mask(cuts, cuts < ends), tf.boolean_mask(lines, cuts < ends)
-            all_starts = tf.concat([all_starts, starts], axis=0)
-            return starts, lines, all_starts, tf.concat([all_lines, lines], axis=0)
-
-        starts, lines = token_ids.row_starts(), tf.range(token_ids.nrows())
-        *_, starts, lines = tf.while_loop(
-            lambda starts, *_: tf.size(starts) > 0,
-            cut,
-            (starts, lines, starts, lines),
-            shape_invariants=(tf.TensorShape([None]),) * 4,
-        )
-        order = tf.argsort(lines, stable=True)
-        splits = tf.concat([tf.gather(starts, order), [tf.size(values, tf.int64)]], axis=0)
-        pieces = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-        return Pieces(pieces, tf.gather(lines, order), tf.zeros_like(limits))
-
-    def _places(self, values):
-        """Returns ascending int64 indices of tokens: a cut before them is good, better, best."""
-        kinds = tf.unstack(tf.gather(self._table, values, axis=1))
-        begins_word, ends_sentence, ends_anyway, is_inside = kinds
-        begins_sentence = (ends_sentence[:-1] & begins_word[1:]) | ends_anyway[:-1]
-        begins_sentence = tf.concat([tf.zeros_like(begins_word[:1]), begins_sentence], axis=0)
+    def _places(self, text):
+        """Returns ascending indices of tokens: a cut before them is good, better, best."""
+        begins_word, ends_sentence, ends_anyway, is_inside = self._kinds[:, text]
+        begins_sentence = np.zeros_like(begins_word)
+        begins_sentence[1:] = (ends_sentence[:-1] & begins_word[1:]) | ends_anyway[:-1]
         # -1, so that `searchsorted` finds one before any token.
         return [
-            tf.concat([[-1], tf.where(is_place)[:, 0]], axis=0)
+            np.concatenate([[-1], np.flatnonzero(is_place)])
             for is_place in (~is_inside, begins_word, begins_sentence)
         ]
 
 
-def _cuts(starts, ends, most, places):
-    """Returns the ends of the pieces that begin at `starts`, in lines that end at `ends`."""
-    furthest = tf.minimum(starts + most, ends)
-    cuts = furthest
-    for tokens in places:
-        last = tf.gather(tokens, tf.searchsorted(tokens, furthest, side="right") - 1)
-        cuts = tf.where(last > starts, last, cuts)
-    return tf.where(furthest == ends, ends, cuts)
-
-
-def prefixes_of_first_pieces(prefixes: tf.RaggedTensor, lines: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the prefix of each piece `(P, None)`: only the first piece of a line has one.
-
-    Args:
-        prefixes: int32 `RaggedTensor` `(B, None)`.
-        lines: int64 tensor `(P,)`, ascending: the line of each piece.
-    """
-    # The last row is empty, for the other pieces.
-    rows = tf.concat([prefixes, tf.ragged.constant([[]], prefixes.dtype)], axis=0)
-    is_first = tf.concat([lines[:1] >= 0, lines[1:] > lines[:-1]], axis=0)
-    return tf.gather(rows, tf.where(is_first, lines, prefixes.nrows()))
-
-
-def join_translations(texts: tf.Tensor, lines: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def join_translations(texts: list[str], lines: np.ndarray, count: int) -> list[str]:
     """Joins the translations of each line's pieces by spaces, without the empty ones.
 
     Args:
-        texts: string tensor `(P,)`.
-        lines: int64 tensor `(P,)`, ascending: the line of each piece.
-        count: int tensor, B.
-
-    Returns:
-        string tensor `(B,)`.
+        texts: list of P strings.
+        lines: int array `(P,)`: the line of each piece.
+        count: int, B.
     """
-    has_text = texts != ""
-    return tf.strings.unsorted_segment_join(
-        tf.boolean_mask(texts, has_text), tf.boolean_mask(lines, has_text), count, separator=" "
-    )
+    joined: list[list[str]] = [[] for _ in range(count)]
+    for line, text in zip(lines, texts, strict=True):
+        joined[line] += [text] if text else []
+    return [" ".join(each) for each in joined]
 
 
 def warn_of_long_lines(pieces: Pieces, max_source_tokens: int) -> None:
     """Warns of the lines that are not translated as a whole, by their numbers."""
-    counts, dropped = np.bincount(pieces.lines), pieces.dropped.numpy()
+    counts, dropped = np.bincount(pieces.lines), pieces.dropped
     reports = [f"line {i + 1} in {counts[i]} pieces" for i in np.flatnonzero(counts > 1)]
     shortened = np.flatnonzero(dropped)
     reports += [f"line {i + 1} without its last {dropped[i]} tokens" for i in shortened]

@@ -3,10 +3,13 @@
 The rules of the search are the same on every backend: see `search.py`, `greedy.py`, `beam.py`.
 """
 
+import contextlib
+import threading
 import weakref
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops, tree
 
 BACKEND = keras.config.backend()
@@ -19,8 +22,9 @@ NOT_FINITE = (
 )
 # Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
 _COMPACTION_DIVISOR = 10
-_KEPT_PROGRAMS = 16
-_programs: Any = weakref.WeakKeyDictionary()  # {model: {static arguments: program}}
+_KEPT_PROGRAMS = 32
+_programs: Any = weakref.WeakKeyDictionary()  # {model: {what it was made for: program}}
+_locks = {is_xla: threading.Lock() for is_xla in (True, False)}
 
 
 def select(nest: Any, slots: Any) -> Any:
@@ -65,30 +69,76 @@ def require_numbers(result: Any) -> Any:
     return result
 
 
-def run_with_weights(function: Any, model: Any, static: tuple, *inputs: Any) -> Any:
-    """Returns `function(model, *static, *inputs)`, on JAX or PyTorch.
+def run_program(
+    function: Any, model: Any, static: tuple, *inputs: np.ndarray, kind: str | None = None
+) -> Any:
+    """Returns `function(model, *static, *inputs)` as NumPy arrays, with the model's weights of now.
 
-    `jax.jit` compiles it once for each `static`. The weights are inputs of the program, so it
-    follows the training. A model has at most 16 programs, which are dropped with it.
+    TensorFlow traces the function once for each `static`; JAX, and TensorFlow for the kind "xla",
+    compile it for the shapes of the inputs too; PyTorch runs it as it is. A model has at most 32
+    programs, without those of "xla"; the least recently used goes first. They go with the model.
+
+    Args:
+        function: callable.
+        model: its first argument, such as a `Transformer`.
+        static: its next arguments, which can be hashed.
+        *inputs: arrays.
+        kind: `"xla"`: XLA compiles the function on TensorFlow; `"eager"`: JAX runs it as it is,
+            for a sampler, whose random state is outside. Optional.
     """
-    if BACKEND == "torch":
-        import torch
+    if hasattr(model, "jax_state_sync"):  # JAX: during `fit`, the variables are out of date
+        model.jax_state_sync()
+    if BACKEND == "torch" or (BACKEND, kind) == ("jax", "eager"):
+        with inference_scope():
+            inputs = tuple(map(ops.convert_to_tensor, inputs))
+            return tree.map_structure(ops.convert_to_numpy, function(model, *static, *inputs))
+    has_shapes = BACKEND == "jax" or kind == "xla"
+    key = function, static, tuple(each.shape if has_shapes else each.ndim for each in inputs), kind
+    with _locks[kind == "xla"]:  # several threads would make the same program
+        programs = _programs.setdefault(model, {})
+        make = _make_jax_program if BACKEND == "jax" else _make_tensorflow_program
+        program = programs.pop(key, None) or make(
+            function, weakref.ref(model), static, inputs, kind
+        )
+        programs[key] = program
+        # TensorFlow never frees the programs of XLA.
+        for least_used in [key for key in list(programs) if key[-1] != "xla"][:-_KEPT_PROGRAMS]:
+            programs.pop(least_used, None)
+    if BACKEND == "jax":
+        inputs = ([weight.value for weight in model.weights], *inputs)
+    return tree.map_structure(ops.convert_to_numpy, program(*inputs))
 
-        with torch.inference_mode():
-            return function(model, *static, *inputs)
+
+def inference_scope() -> contextlib.AbstractContextManager[Any]:
+    """Returns the scope in which PyTorch keeps nothing for gradients; elsewhere, an empty one."""
+    if BACKEND != "torch":
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.inference_mode()
+
+
+def _make_tensorflow_program(function, reference, static, inputs, kind):
+    shapes = [each.shape if kind == "xla" else [None] * each.ndim for each in inputs]
+    specs = [tf.TensorSpec(*pair) for pair in zip(shapes, [i.dtype for i in inputs], strict=True)]
+
+    def compute(*inputs):
+        return function(reference(), *static, *inputs)
+
+    program = tf.function(compute, specs, autograph=False, jit_compile=kind == "xla" or None)
+    program = program.get_concrete_function()
+    return lambda *inputs: program(*map(tf.constant, inputs))
+
+
+def _make_jax_program(function, reference, static, inputs, kind):
     import jax
 
-    programs, reference = _programs.setdefault(model, {}), weakref.ref(model)
-    key = function, static
-
+    # The weights are inputs, so that the program follows the training.
     def compute(weights, *inputs):
         with keras.StatelessScope(list(zip(reference().weights, weights, strict=True))):
             return function(reference(), *static, *inputs)
 
-    program = programs[key] = programs.pop(key, None) or jax.jit(compute)
-    if len(programs) > _KEPT_PROGRAMS:
-        del programs[next(iter(programs))]  # the least recently used
-    return program([weight.value for weight in model.weights], *inputs)
+    return jax.jit(compute)
 
 
 def run_loop(search: Any, state: Any, compaction: bool) -> Any:
@@ -104,7 +154,7 @@ def run_loop(search: Any, state: Any, compaction: bool) -> Any:
     Returns:
         `SearchResult`, not trimmed.
     """
-    if search.fixed_length is not None:
+    if search.fixed_length is not None and search.settings.sampler is None:
         _, state = ops.while_loop(
             lambda index, state: ~ops.all(state.sentences.done),
             lambda index, state: (index + 1, search.step(index, state)),
@@ -113,7 +163,7 @@ def run_loop(search: Any, state: Any, compaction: bool) -> Any:
         return search.final(state)
     if BACKEND == "tensorflow":
         return _run_growing(search, state, compaction)
-    index = 0
+    index = ops.zeros((), "int32")
     while not ops.all(state.sentences.done):
         state, index = search.step(index, state), index + 1
     return search.final(state)

@@ -1,11 +1,10 @@
-"""Search and scores with a model: token ids in and out, inside the graph.
+"""Search and scores with a model: token ids in and out, on any backend.
 
 Connects the searches to the model: neither imports the other. Letters: B batch, W beam slots, S
 source length, T target length.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -13,13 +12,13 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam import make_search
-from keras_transformer.decoding.loop import BACKEND, run_with_weights
+from keras_transformer.decoding.loop import BACKEND, NOT_FINITE, run_program
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 from keras_transformer.decoding.search import Search, SearchResult, StepOutput, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 
-# Dtypes of `SearchSettings.runtime_values` as inputs of a graph.
-RUNTIME_DTYPES = ("float32", "float64", "int32", "int32")
+_SHORTEST, _TARGET_STEP = 8, 16  # tokens
 
 
 class SearchModel(Protocol):
@@ -40,37 +39,36 @@ class SearchModel(Protocol):
 
 def search_model(
     model: SearchModel,
-    encoder_token_ids: Tensor,
+    encoder_token_ids: np.ndarray,
     settings: SearchSettings,
-    runtime_values: tuple[Tensor, ...] | None = None,
     n_best: int = 1,
-    target_prefix: Tensor | None = None,
-    **options: Any,
+    target_prefix: np.ndarray | None = None,
+    strict: bool = True,
+    shape: tuple[int, int, int] | None = None,
 ) -> SearchResult:
     """Finds the best translations of sentences, on any backend.
 
-    TensorFlow runs it in a graph or eagerly; JAX compiles it for the shape of the ids; PyTorch runs
-    it step by step.
+    TensorFlow runs a graph, in which tensors grow and finished sentences leave the batch; JAX
+    compiles a program for a padded shape; PyTorch runs step by step.
 
     Args:
         model: `Transformer`, or `FrozenTransformer`.
-        encoder_token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
-        settings: `SearchSettings`. A sampler does not run on JAX.
-        runtime_values: tensors of the dtypes of `RUNTIME_DTYPES`, scalars or `(B,)`; on TensorFlow
-            only. Defaults to those of the settings.
+        encoder_token_ids: int32 array `(B, S)`, with the end tokens, padded.
+        settings: `SearchSettings`.
         n_best: int. Translations of each sentence. Defaults to `1`.
-        target_prefix: int32 tensor `(B, P)`, padded: the forced first tokens. Those beyond the
+        target_prefix: int32 array `(B, P)`, padded: the forced first tokens. Those beyond the
             maximum length are cut off. Optional.
-        **options: `wanted`, `strict` and `fixed_length` of `Search`. On TensorFlow, XLA can compile
-            the search if `fixed_length` is at least `longest_target` of S, the shape of the ids is
-            static, and there are no processors, no sampler and no prefix.
+        strict: bool. Whether invalid log-probs raise an error; otherwise, the score of such a
+            sentence is NaN. Defaults to `True`.
+        shape: ints B, S and T, at least those of the sentences and their translations: XLA compiles
+            the search for it, without processors and sampler. Defaults to `padded_shape` on JAX,
+            and elsewhere to none.
 
     Returns:
-        `SearchResult`.
+        `SearchResult` of NumPy arrays.
 
     Raises:
-        ValueError: if `n_best` exceeds the beam, or log-probs are invalid (on TensorFlow an
-            InvalidArgumentError).
+        ValueError: if `n_best` exceeds the beam, or log-probs are invalid.
 
     Example:
 
@@ -78,32 +76,55 @@ def search_model(
     >>> settings = keras_transformer.SearchSettings(beam_size=2, max_length=4)
     >>> model = keras_transformer.Transformer(config)
     >>> search_model(model, np.array([[5, 6, 2], [7, 2, 0]]), settings).token_ids.shape[:2]
-    TensorShape([2, 1])
+    (2, 1)
     """
-    if BACKEND != "tensorflow":
-        return _search_arrays(model, encoder_token_ids, settings, n_best, target_prefix, **options)
-    given = model, encoder_token_ids, settings, runtime_values, n_best
-    search, inputs = search_of_model(*given, **options)
+    ids, config = np.asarray(encoder_token_ids, "int32"), model.config
+    count, pad = len(ids), config.pad_token_id
+    kind = "eager" if settings.sampler is not None else None if shape is None else "xla"
+    if BACKEND == "jax" and shape is None:
+        shape = padded_shape(*ids.shape, settings, config)
+    if shape is not None:
+        ids = _padded(ids, shape[:2], pad)
+    lengths = np.count_nonzero(ids != pad, axis=1).tolist()
+    longest = [longest_target(n, settings, config) if n > 1 else 0 for n in lengths]
+    fixed_length = None if shape is None else shape[2]
+    penalties = penalties_up_to(fixed_length or max(longest, default=0), settings)
+    inputs = [penalties, ids, np.array(longest, "int32")]
+    if target_prefix is not None:
+        prefix = np.asarray(target_prefix, "int32")
+        size = prefix.shape[1] if shape is None else round_up(prefix.shape[1])
+        inputs.append(_padded(prefix, (len(ids), size), pad))
+    static = settings.graph_settings, n_best, fixed_length
+    found = run_program(_search, model, static, *inputs, kind=kind)
+    found = SearchResult(*(each[:count] for each in found))
+    if strict and np.isnan(found.scores).any():
+        raise ValueError(NOT_FINITE)
+    return found.trim(pad)
+
+
+def _search(model, settings, n_best, fixed_length, penalties, ids, longest, target_prefix=None):
+    options = {"fixed_length": fixed_length, "penalties": penalties, "strict": False}
+    search, inputs = make_model_search(model, ids, longest, settings, n_best, **options)
     return search.run(*inputs, target_prefix)
 
 
-def search_of_model(
+def make_model_search(
     model: SearchModel,
     encoder_token_ids: Tensor,
+    max_lengths: Tensor,
     settings: SearchSettings,
-    runtime_values: tuple[Tensor, ...] | None = None,
     n_best: int = 1,
+    fixed_length: int | None = None,
     **options: Any,
 ) -> tuple[Search, tuple[Any, Tensor, int]]:
-    """Returns a search in a graph of TensorFlow, and its inputs, see `_make_search`."""
-    alpha, *limits = runtime_values or runtime_inputs(settings)
-    lengths = ops.count_nonzero(encoder_token_ids != model.config.pad_token_id, axis=1)
-    longest = max_lengths(model.config, lengths - 1, limits)
-    return _make_search(model, encoder_token_ids, longest, settings, n_best, alpha=alpha, **options)
+    """Returns a search with a model, and its inputs: cache, maximum lengths and start token.
 
-
-def _make_search(model, encoder_token_ids, longest, settings, n_best, fixed_length=None, **options):
-    """Returns a search, and its inputs: cache, maximum lengths and start token."""
+    Args:
+        model, settings, n_best: as in `search_model`.
+        encoder_token_ids: int32 tensor `(B, S)`.
+        max_lengths: int32 tensor `(B,)`.
+        fixed_length, **options: as in `Search`.
+    """
     config, beam_size = model.config, settings.beam_size
     fixed = {} if fixed_length is None else {"max_length": fixed_length, "beam_size": beam_size}
     suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
@@ -122,52 +143,38 @@ def _make_search(model, encoder_token_ids, longest, settings, n_best, fixed_leng
         fixed_length=fixed_length,
         **options,
     )
-    return search, (model.init_cache(encoder_token_ids, **fixed), longest, config.start_token_id)
+    cache = model.init_cache(encoder_token_ids, **fixed)
+    return search, (cache, max_lengths, config.start_token_id)
 
 
-def _search_arrays(model, encoder_token_ids, settings, n_best, target_prefix, strict=True):
-    """`search_model` on JAX or PyTorch, where shapes and lengths are known before the search."""
-    if BACKEND == "jax" and settings.sampler is not None:
-        raise ValueError("On JAX, `sampler` must be None: its random state is outside the program")
-    ids, config = ops.convert_to_numpy(encoder_token_ids), model.config
-    lengths = np.count_nonzero(ids != config.pad_token_id, axis=1).tolist()
-    longest = [longest_target(n, settings, config) if n > 1 else 0 for n in lengths]
-    length = longest_target(ids.shape[1], settings, config)
-    inputs = [
-        None if x is None else ops.convert_to_tensor(x, "int32")
-        for x in (target_prefix, ids, longest)
-    ]
-    static = settings.graph_settings, n_best, length if BACKEND == "jax" else None
-    result = run_with_weights(_run, model, static, penalties_up_to(length, settings), *inputs)
-    return result.finish(config.pad_token_id, strict)
+def without_repeated(
+    found: SearchResult, texts: list[list[str]]
+) -> tuple[SearchResult, list[list[str]]]:
+    """Makes hypotheses missing, and last, if a better one has the same text.
+
+    Args:
+        found: `SearchResult` of arrays.
+        texts: B lists of R strings.
+    """
+    is_repeated = np.array([[t in row[:rank] for rank, t in enumerate(row)] for row in texts])
+    order = np.argsort(is_repeated, axis=1, kind="stable")
+    found = found._replace(
+        lengths=np.where(is_repeated, 0, found.lengths),
+        scores=np.where(is_repeated, IMPOSSIBLE, found.scores),
+    )
+    found = SearchResult(*(each[np.arange(len(order))[:, None], order] for each in found))
+    return found, [[row[rank] for rank in ranks] for row, ranks in zip(texts, order, strict=True)]
 
 
-def _run(model, settings, n_best, fixed_length, penalties, target_prefix, ids, longest):
-    options = {"fixed_length": fixed_length, "penalties": penalties, "strict": False}
-    search, inputs = _make_search(model, ids, longest, settings, n_best, **options)
-    return search.run(*inputs, target_prefix)
-
-
-def kept_hypotheses(settings: SearchSettings, n_best: Any) -> Any:
+def kept_hypotheses(settings: SearchSettings, n_best: int) -> int:
     """Returns how many hypotheses a search must keep, to pick `n_best` with distinct texts.
 
-    `n_best` is an int or an int32 tensor. For 1, one is enough, and its search is the shortest.
+    For 1, one is enough, and its search is the shortest.
     """
-    if not settings.distinct_texts:
-        return n_best
-    most = settings.max_hypotheses
-    if isinstance(n_best, int):
-        return 1 if n_best == 1 else most
-    return ops.where(n_best == 1, 1, most)
+    return settings.max_hypotheses if settings.distinct_texts and n_best > 1 else n_best
 
 
-def runtime_inputs(settings: SearchSettings) -> tuple[Tensor, ...]:
-    """Returns the settings' `runtime_values` as scalar tensors of `RUNTIME_DTYPES`."""
-    pairs = zip(settings.runtime_values, RUNTIME_DTYPES, strict=True)
-    return tuple(ops.convert_to_tensor(*pair) for pair in pairs)
-
-
-def score_model(model, encoder_token_ids, target_token_ids):
+def score_model(model: SearchModel, encoder_token_ids: Tensor, target_token_ids: Tensor) -> Tensor:
     """Returns the log-prob of each token of given translations, by a teacher-forced pass.
 
     Args:
@@ -184,11 +191,59 @@ def score_model(model, encoder_token_ids, target_token_ids):
     return ops.where(target_token_ids == config.pad_token_id, 0.0, -losses)
 
 
+def attend_model(model: SearchModel, encoder_token_ids: Tensor, target_token_ids: Tensor) -> Any:
+    """Returns the attention scores of given translations; the arguments are as in `score_model`."""
+    inputs = teacher_forcing(model.config, encoder_token_ids, target_token_ids)
+    return model.attention_scores(inputs)
+
+
 def teacher_forcing(config, encoder_token_ids, target_token_ids):
     """Returns inputs of a model; the decoder gets the start token, then all tokens but the last."""
     start = ops.full_like(target_token_ids[:, :1], config.start_token_id)
     given = ops.concatenate([start, target_token_ids[:, :-1]], axis=1)
     return {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": given}
+
+
+def run_on_pairs(function: Any, model: SearchModel, source: np.ndarray, target: np.ndarray) -> Any:
+    """Returns `function(model, source, target)`, such as `score_model`, as NumPy arrays.
+
+    On JAX, which compiles each shape, ids and result are padded to one of few shapes.
+    """
+    if BACKEND == "jax":
+        rows, pad = _power_of_2(len(source)), model.config.pad_token_id
+        source, target = (
+            _padded(ids, (rows, round_up(ids.shape[1])), pad) for ids in (source, target)
+        )
+    return run_program(function, model, (), source, target)
+
+
+def padded_shape(rows: int, length: int, settings: Any, config: Any) -> tuple[int, int, int]:
+    """Returns the shape `(B, S, T)` that a search is compiled for: one of few.
+
+    Args:
+        rows, length: ints, the shape of the sources.
+        settings: `SearchSettings`.
+        config: as in `SearchModel`.
+    """
+    source = min(round_up(length), learned_positions(config) or math.inf)
+    target = longest_target(int(source), settings, config)
+    return _power_of_2(rows), int(source), -(-target // _TARGET_STEP) * _TARGET_STEP
+
+
+def round_up(length: int) -> int:
+    """Returns the next of 8, 16, 24, 32, 48, 64, 96, 128, 192, ... tokens."""
+    step = max(_SHORTEST, 2 ** (length - 1).bit_length() // 4)
+    return max(1, -(-length // step)) * step
+
+
+def _power_of_2(number):
+    return 2 ** (number - 1).bit_length()
+
+
+def _padded(ids, shape, pad):
+    """Returns ids `(B, L)`, padded to a larger shape."""
+    widths = [(0, most - size) for most, size in zip(shape, ids.shape, strict=True)]
+    return np.pad(ids, widths, constant_values=pad)
 
 
 def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
@@ -201,25 +256,3 @@ def longest_target(source_length: int, settings: SearchSettings, config: Any) ->
 def learned_positions(config: Any) -> int | None:
     """Returns the number of tokens that a model has learned positions for; `None`: any number."""
     return config.max_sequence_length if config.positions == "learned" else None
-
-
-def max_lengths(config: Any, lengths: Tensor, limits: Sequence[Tensor]) -> Tensor:
-    """As `longest_target`, in a graph: maximum tokens, end token and prefix included.
-
-    Args:
-        config: as in `SearchModel`.
-        lengths: int32 tensor `(B,)`: tokens of each source, without the end token.
-        limits: `length_ratio`, `extra_length` and `max_length`, as in `search_model`.
-
-    Returns:
-        int32 tensor `(B,)`, 0 for empty sources.
-    """
-    length_ratio, extra_length, max_length = limits
-    # float64 rounds as Python does. The cast is safe, because `max_length` fits into int32.
-    longest = ops.floor(length_ratio * ops.cast(lengths, "float64"))
-    longest = longest + ops.cast(extra_length, "float64")
-    longest = ops.minimum(longest, ops.cast(max_length, "float64"))
-    longest = ops.maximum(ops.cast(longest, "int32"), 1)
-    if learned_positions(config) is not None:
-        longest = ops.minimum(longest, config.max_sequence_length)
-    return ops.where(lengths > 0, longest, 0)

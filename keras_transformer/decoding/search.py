@@ -63,11 +63,12 @@ class SearchResult(NamedTuple):
 
     def trim(self, pad_token_id: int) -> "SearchResult":
         """Cuts the result to its longest hypothesis, and pads the others."""
-        longest = ops.max(self.lengths, initial=0)
-        is_token = ops.arange(longest) < self.lengths[:, :, None]
+        xp = np if isinstance(self.lengths, np.ndarray) else ops
+        longest = xp.max(self.lengths, initial=0)
+        is_token = xp.arange(longest) < self.lengths[:, :, None]
         return self._replace(
-            token_ids=ops.where(is_token, self.token_ids[:, :, :longest], pad_token_id),
-            log_probs=ops.where(is_token, self.log_probs[:, :, :longest], 0.0),
+            token_ids=xp.where(is_token, self.token_ids[:, :, :longest], pad_token_id),
+            log_probs=xp.where(is_token, self.log_probs[:, :, :longest], 0.0),
         )
 
 
@@ -112,11 +113,17 @@ def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None
     return ops.cast(_BASES[settings.length_penalty](counted) ** alpha, "float32")
 
 
-def penalties_up_to(longest: int, settings: SearchSettings) -> Tensor:
+def penalties_up_to(longest: int, settings: SearchSettings) -> np.ndarray:
     """Returns the penalties of 0 to `longest + 1` tokens. NumPy, because JAX has no float64."""
     counted = np.maximum(np.arange(longest + 2.0), 1.0)
     table = _BASES[settings.length_penalty](counted) ** np.float64(np.float32(settings.alpha))
-    return ops.convert_to_tensor(np.minimum(table, np.finfo("float32").max), "float32")
+    return np.minimum(table, np.finfo("float32").max).astype("float32")
+
+
+def penalties_of(lengths: Any, ends: int, settings: SearchSettings) -> np.ndarray:
+    """As `penalty`, of an int or an array of lengths of at least 1, as an array."""
+    counted = lengths if settings.count_end_token else np.maximum(lengths - ends, 1)
+    return penalties_up_to(int(np.max(lengths)), settings)[counted]
 
 
 _BASES = {"gnmt": lambda n: (5.0 + n) / 6.0, "mean": lambda n: n, None: lambda n: 0.0 * n + 1.0}
@@ -155,7 +162,7 @@ class Search:
             from the start: XLA needs constant shapes. No sentence's maximum length may exceed it.
             The result is neither checked nor trimmed. Defaults to `None`: the tensors grow.
         penalties: float32 tensor, the result of `penalties_up_to` for the greatest maximum length.
-            Not on TensorFlow. Defaults to the penalties of the settings.
+            Defaults to the penalties of the settings and `alpha`.
     """
 
     step_fn: StepFunction
@@ -228,7 +235,7 @@ class Search:
         """Returns the length penalty; `lengths` and `has_end` broadcast to `(B, W)`."""
         if self.penalties is None:
             return penalty(lengths, has_end, self.settings, sentences.alphas[:, None])
-        return self.penalties[_counted(lengths, has_end, self.settings)]
+        return ops.take(self.penalties, _counted(lengths, has_end, self.settings), axis=0)
 
     @property
     def is_fixed(self):

@@ -1,17 +1,15 @@
-"""`Translator`: tokenizer, model and search in one object.
+"""`Translator`: tokenizer, model and search in one object, on any backend.
 
-It runs eagerly in Python; `export_saved_model` exports its graph.
+Plain Python and NumPy around the search; `export_saved_model` puts the same into one graph.
 """
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.data.tokenizer_like import (
     TokenizerLike,
@@ -25,34 +23,29 @@ from keras_transformer.decoding.batches import (
     batch_rows,
     map_rows,
 )
-from keras_transformer.decoding.compiled import IDS, RUNTIME_SPECS, CompiledSearches
-from keras_transformer.decoding.frozen import FrozenTransformer, copy_model, require_tensorflow
-from keras_transformer.decoding.graph_translator import GraphTranslator
+from keras_transformer.decoding.compiled import CompiledSearches
+from keras_transformer.decoding.frozen import FrozenTransformer, freeze
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
-from keras_transformer.decoding.lines import require_at_most, token_ids_of
-from keras_transformer.decoding.long_lines import join_translations, warn_of_long_lines
+from keras_transformer.decoding.languages import tag_lines
+from keras_transformer.decoding.lines import encode_lines, require_at_most, require_room
+from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
 from keras_transformer.decoding.model_search import (
     SearchModel,
+    attend_model,
     kept_hypotheses,
     learned_positions,
-    runtime_inputs,
+    longest_target,
+    run_on_pairs,
     score_model,
     search_model,
-    teacher_forcing,
+    without_repeated,
 )
-from keras_transformer.decoding.search import SearchResult, penalty
-from keras_transformer.decoding.search_settings import ON_TOO_LONG, SearchSettings
+from keras_transformer.decoding.search import SearchResult, penalties_of
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.texts import checked_lines
 
-_TEXT = tf.TensorSpec([None], tf.string, name="text")
-_CUT_INPUTS = _TEXT, tf.TensorSpec([], tf.int64)
-# Whether texts are distinct, and a `SearchResult`.
-_RESULT = [(0, tf.bool), (3, tf.int32), (2, tf.int32), (2, tf.float32), (3, tf.float32)]
-_RESULT_SPECS = [tf.TensorSpec([None] * rank, dtype) for rank, dtype in _RESULT]
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
-# Size of the LRU cache of traced searches.
-_KEPT_SEARCHES = 8
 
 
 class Translator:
@@ -136,30 +129,22 @@ class Translator:
         compiled: str | bool = "auto",
         **settings: Any,
     ) -> None:
-        require_tensorflow()
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
         require_matching_vocabularies(model.config, *tokenizers)
         if frozen or dtype is not None:
-            model = FrozenTransformer(copy_model(model, dtype))
+            model = freeze(model, dtype)
         self._decoder = model
         self.model: Any = model.model if isinstance(model, FrozenTransformer) else model
         self.settings = self._bounded(SearchSettings(**settings))
-        graph = self._graph = GraphTranslator(model, model, *tokenizers)
-        self._cut_text = {
-            rule: _as_graph(
-                partial(graph.pieces, on_too_long=rule), graph.source_tokenizer, *_CUT_INPUTS
-            )
-            for rule in ON_TOO_LONG
-        }
-        self._with_texts = _as_graph(graph.with_texts, graph.target_tokenizer, *_RESULT_SPECS)
-        self._search_graph = lru_cache(_KEPT_SEARCHES)(self._trace)
-        self._tracing = threading.Lock()
+        self._languages = list(getattr(tokenizer, "languages", []))
+        self._vocabularies = [each.vocabulary for each in tokenizers]
+        self._cutter = LineCutter(tokenizer)
         self._compiled = CompiledSearches(model, compiled)
         self._mode = compiled
 
     def __reduce__(self):
-        """For `pickle` and `copy`: graphs belong to a process, so they are traced anew."""
+        """For `pickle` and `copy`: compiled searches belong to a process."""
         arguments = {"compiled": self._mode, **vars(self.settings)}
         return partial(type(self), **arguments), (self._decoder, *self.tokenizers)
 
@@ -181,31 +166,31 @@ class Translator:
         return_hypotheses = n_best is not None or return_attention
         n_best = 1 if n_best is None else n_best
         search_settings = self._settings_of_call(settings, n_best)
-        text = self._sources(lines, "lines", target_language)
-        pieces = self._pieces(text, search_settings, must_be_whole=return_attention)
-        columns = [pieces.token_ids]
+        pieces = self._pieces(lines, target_language, search_settings, return_attention)
+        columns = [self._with_end(pieces.token_ids)]
         if target_prefix is not None:
-            prefixes = self._prefixes(target_prefix, len(lines))
-            columns += [self._graph.prefixes(prefixes, pieces, runtime_inputs(search_settings)[1:])]
-        search = self._search(search_settings, n_best, target_prefix is not None)
+            columns.append(self._prefixes(target_prefix, len(lines), pieces, search_settings))
+        kept = kept_hypotheses(search_settings, n_best)
+        find_shape = self._compiled.for_call(search_settings, kept, target_prefix is not None)
 
-        def translate_batch(source, *prefix):
-            result, texts = search(source, *prefix)
+        def translate_batch(source, prefix=None):
+            shape = find_shape(source.shape)
+            found = search_model(self._decoder, source, search_settings, kept, prefix, shape=shape)
             if not return_hypotheses:
-                return _strings(texts[:, 0])
-            found = self._hypotheses(source, result, texts)
-            return self._with_attention(source, result, found) if return_attention else found
+                return self.target_tokenizer.decode(found.token_ids[:, 0])
+            found, hypotheses = self._hypotheses(source, found, search_settings, n_best)
+            return (
+                self._with_attention(source, found, hypotheses) if return_attention else hypotheses
+            )
 
-        lines_of = pieces.lines.numpy()
         pad = self.model.config.pad_token_id
-        found = map_rows(translate_batch, columns, pad, batch_sentences, on_progress, lines_of)
+        found = map_rows(translate_batch, columns, pad, batch_sentences, on_progress, pieces.lines)
         if return_hypotheses:
-            found = join_by_line(found, lines_of, pieces.dropped.numpy(), search_settings)
+            found = join_by_line(found, pieces.lines, pieces.dropped, search_settings)
         else:
             warn_of_long_lines(pieces, search_settings.max_source_tokens)
             if len(found) > len(lines):
-                texts = tf.constant(found, tf.string)
-                found = _strings(join_translations(texts, pieces.lines, len(lines)))
+                found = join_translations(found, pieces.lines, len(lines))
         return found[0] if is_one else found
 
     def warm_up(
@@ -219,10 +204,11 @@ class Translator:
         """Compiles searches now rather than in the calls that need them, see `compiled`.
 
         Args:
-            source_lengths: ints from 1 to 128, in tokens with the end token. Each is rounded up to
-                8, 16, 24, 32, 48, 64, 96 or 128. Defaults to `(8, 16, 24, 32)`.
-            batch_sizes: ints from 1 to 4, or to 8 with `compiled=True`: the lines of a call. Each
-                is rounded up to a power of 2. Defaults to `(1,)`.
+            source_lengths: ints from 1 to 128, on JAX without a bound: tokens with the end token.
+                Each is rounded up to 8, 16, 24, 32, 48, 64, 96, 128, ... Defaults to
+                `(8, 16, 24, 32)`.
+            batch_sizes: ints from 1 to 4, to 8 with `compiled=True`, on JAX without a bound: the
+                lines of a call. Each is rounded up to a power of 2. Defaults to `(1,)`.
             n_best: as in the calls. Defaults to `1`.
             on_progress: callable, called after each shape with 1. Optional.
             **settings: settings of the search that differ in these calls.
@@ -232,22 +218,10 @@ class Translator:
         """
         search_settings = self._settings_of_call(settings, n_best)
         kept = kept_hypotheses(search_settings, n_best)
-        self._pieces(tf.constant(["."]), search_settings, must_be_whole=False)  # traces
-        nothing = [tf.zeros([1] * rank, dtype) for rank, dtype in _RESULT]
-        self._with_texts(nothing[0], *nothing[1:])
         for shape in itertools.product(batch_sizes, source_lengths):
             self._compiled.warm_up(search_settings, kept, shape)
             if on_progress is not None:
                 on_progress(1)
-
-    @tf.function(input_signature=[_TEXT], autograph=False)
-    def translate(self, text: tf.Tensor) -> tf.Tensor:
-        """Translates in the graph: string tensor `(B,)` in, string tensor `(B,)` out.
-
-        Lines that are too long are treated as `on_too_long` says, without a warning; `"error"`
-        raises an `InvalidArgumentError`.
-        """
-        return self._graph.translate(text, self.settings).texts[:, 0]
 
     def score(
         self,
@@ -282,19 +256,13 @@ class Translator:
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
-        source_text = self._sources(sources, "sources")
+        sources = tag_lines(checked_lines(sources, "sources"), None, self._languages)
         columns = [
-            self._whole(source_text, "sources", self._graph.source_tokenizer),
-            self._whole(checked_lines(targets, "targets"), "targets", self._graph.target_tokenizer),
+            self._whole(sources, "sources", self.source_tokenizer),
+            self._whole(checked_lines(targets, "targets"), "targets", self.target_tokenizer),
         ]
         pad = self.model.config.pad_token_id
         return map_rows(self._score, columns, pad, batch_sentences, on_progress)
-
-    def _sources(self, lines, name, target_language=None):
-        """Returns the lines, checked and with the tags of their target language, as a tensor."""
-        text = tf.constant(checked_lines(lines, name), tf.string)
-        languages = None if target_language is None else tf.constant([f"{target_language}"])
-        return self._graph.tagged(text, languages, tf.constant([True]))
 
     def _settings_of_call(self, changes, n_best):
         settings = self._bounded(replace(self.settings, **changes))
@@ -313,18 +281,22 @@ class Translator:
             )
         return replace(settings, max_source_tokens=bound)
 
-    def _pieces(self, text, settings, must_be_whole):
-        """Returns the lines with their end tokens, split or truncated by `on_too_long`."""
+    def _pieces(self, lines, target_language, settings, must_be_whole):
+        """Returns the `Pieces` of lines, split or truncated by `on_too_long`."""
         most, on_too_long = settings.max_source_tokens, settings.on_too_long
+        tagged = tag_lines(checked_lines(lines, "lines"), target_language, self._languages)
+        token_ids = encode_lines(self.source_tokenizer, tagged)
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
-            token_ids = token_ids_of(self._graph.source_tokenizer, text)
             require_at_most(most, f"`max_source_tokens`{where}", token_ids, "lines", _TRUNCATE)
-        return self._cut_text[on_too_long](text, tf.constant(most - 1, tf.int64))
+        return self._cutter.cut(token_ids, most - 1, on_too_long)
+
+    def _with_end(self, rows):
+        return [np.append(row, self.model.config.end_token_id).astype("int32") for row in rows]
 
     def _whole(self, lines, name, tokenizer):
         """Returns the lines with their end tokens; raises if one is too long to be decoded."""
-        token_ids = token_ids_of(tokenizer, lines)
+        token_ids = encode_lines(tokenizer, lines)
         most = learned_positions(self.model.config)
         rule = most, "the model's learned positions", token_ids, name
         if most is None:
@@ -332,10 +304,10 @@ class Translator:
             most = max(LONGEST_ROW, self.settings.max_source_tokens)
             rule = most, "to fit into memory", token_ids, name, advice
         require_at_most(*rule)
-        return self._graph.with_end(token_ids)
+        return self._with_end(token_ids)
 
-    def _prefixes(self, target_prefix, count):
-        """Returns the ragged prefix ids of each line."""
+    def _prefixes(self, target_prefix, count, pieces, settings):
+        """Returns the prefix ids of each piece: only the first piece of a line has some."""
         is_for_all = isinstance(target_prefix, str)
         target_prefix = [target_prefix] * count if is_for_all else list(target_prefix)
         if len(target_prefix) != count:
@@ -344,91 +316,55 @@ class Translator:
                 f"Received: {len(target_prefix)} prefixes, {count} lines"
             )
         target_prefix = checked_lines(target_prefix, "target_prefix")
-        return self._whole(target_prefix, "target_prefix", self._graph.target_tokenizer)[:, :-1]
-
-    def _search(self, settings, n_best, has_prefix):
-        """Returns a search `(source, *prefix) -> (SearchResult, texts)`."""
-        values, is_distinct = runtime_inputs(settings), tf.constant(settings.distinct_texts)
-        kept = kept_hypotheses(settings, n_best)
-        find_compiled = self._compiled.for_call(settings, kept, has_prefix)
-
-        def search(source, *prefix):
-            found = find_compiled(source.shape)
-            if found is None:
-                with self._tracing:  # otherwise several threads would trace the same graph
-                    found = self._search_graph(settings.graph_settings, kept, has_prefix)
-            result, texts = self._with_texts(is_distinct, *found(values, source, *prefix))
-            if kept > n_best:
-                result = SearchResult(*(each[:, :n_best] for each in result))
-            return result, texts[:, :n_best]
-
-        return search
-
-    def _trace(self, settings, n_best, has_prefix):
-        inputs = [RUNTIME_SPECS, IDS, IDS] if has_prefix else [RUNTIME_SPECS, IDS]
-
-        @tf.function(input_signature=inputs, autograph=False)
-        def search(runtime_values, source, *prefix):
-            prefix = prefix[0] if has_prefix else None
-            return search_model(self._decoder, source, settings, runtime_values, n_best, prefix)
-
-        return search.get_concrete_function()
-
-    @tf.function(input_signature=[IDS, IDS], autograph=False)
-    def _log_probs(self, source, target):
-        return score_model(self._decoder, source, target)
-
-    @tf.function(input_signature=[IDS, IDS], autograph=False)
-    def _attention_scores(self, source, target):
-        return self._decoder.attention_scores(teacher_forcing(self.model.config, source, target))
+        whole = self._whole(target_prefix, "target_prefix", self.target_tokenizer)
+        is_first = np.diff(pieces.lines, prepend=-1) > 0
+        rows = zip(pieces.lines, is_first, strict=True)
+        prefixes = [whole[line][:-1] if first else whole[line][:0] for line, first in rows]
+        config = self.model.config
+        bound = learned_positions(config) or LONGEST_ROW
+        lengths = map(len, pieces.token_ids)
+        most = [min(bound, longest_target(n + 1, settings, config)) if n else 0 for n in lengths]
+        require_room(prefixes, most, pieces.lines)
+        return prefixes
 
     def _score(self, source, target):
         """Returns the hypotheses of given targets, which have an end token."""
-        log_probs = self._log_probs(source, target)
-        lengths = tf.reduce_sum(tf.cast(target != self.model.config.pad_token_id, tf.int32), axis=1)
-        scores = tf.reduce_sum(log_probs, axis=1) / penalty(lengths, 1, self.settings)
-        one = [tensor[:, None] for tensor in (tf.constant(target), lengths, scores, log_probs)]
-        found = self._hypotheses(source, *self._with_texts(tf.constant(False), *one))
+        log_probs = run_on_pairs(score_model, self._decoder, source, target)
+        log_probs = log_probs[: len(target), : target.shape[1]]
+        lengths = np.count_nonzero(target != self.model.config.pad_token_id, axis=1)
+        scores = log_probs.sum(axis=1) / penalties_of(lengths, 1, self.settings)
+        one = [array[:, None] for array in (target, lengths, scores, log_probs)]
+        _, found = self._hypotheses(source, SearchResult(*one), self.settings, 1)
         return [best for (best,) in found]
 
-    def _hypotheses(self, source, result, texts):
-        return list(hypotheses_of(source, result, texts, *self.tokenizers, self.model.config))
+    def _hypotheses(self, source, found, settings, n_best):
+        """Returns the `n_best` results, and lists of `Hypothesis`."""
+        rows, ranks, length = found.token_ids.shape
+        texts = self.target_tokenizer.decode(found.token_ids.reshape(rows * ranks, length))
+        texts = [texts[row * ranks :][:ranks] for row in range(rows)]
+        if settings.distinct_texts and ranks > 1:
+            found, texts = without_repeated(found, texts)
+        found = SearchResult(*(each[:, :n_best] for each in found))
+        config = self.model.config
+        return found, list(hypotheses_of(source, found, texts, self._vocabularies, config))
 
-    def _with_attention(self, source, result, found):
-        """Returns hypotheses with their attention scores, by a teacher-forced pass.
+    def _add_attention(self, source, result, found):
+        """Replaces hypotheses by those with their attention scores, by a teacher-forced pass.
 
         The decoder is causal, so these are the scores of the search's steps, up to rounding.
         """
-        token_ids = result.token_ids.numpy()
         places = [(row, rank) for row, ranks in enumerate(found) for rank in range(len(ranks))]
         hypotheses = [found[row][rank] for row, rank in places]
         lengths = [max(len(one.source_tokens), len(one.tokens)) for one in hypotheses]
         config = self.model.config
         # Smaller batches: the scores of all blocks are in memory at the same time.
         most_pairs = MOST_PAIRS // (config.num_encoder_layers + 2 * config.num_decoder_layers)
-        start_token = self.target_tokenizer.vocabulary[config.start_token_id]
-        for batch in batch_rows(lengths, BATCH_SENTENCES, most_pairs).to_list():
+        start_token = self._vocabularies[1][config.start_token_id]
+        for batch in batch_rows(lengths, most_pairs=most_pairs):
             rows, ranks = np.transpose([places[index] for index in batch])
             longest = max(lengths[index] for index in batch)
-            inputs = source[rows, :longest], token_ids[rows, ranks, :longest]
-            scores = tf.nest.map_structure(np.asarray, self._attention_scores(*inputs))
+            inputs = source[rows, :longest], result.token_ids[rows, ranks, :longest]
+            scores = run_on_pairs(attend_model, self._decoder, *inputs)
             for index, (row, rank) in enumerate(zip(rows, ranks, strict=True)):
                 attention = attention_of(found[row][rank], scores, index, start_token)
                 found[row][rank] = replace(found[row][rank], attention=attention)
-        return found
-
-
-def _as_graph(function, tokenizer, *specs):
-    """Returns the function as a graph; eagerly it takes longer than the search for one sentence.
-
-    The methods of a tokenizer that is no `tf.Module` need not be TensorFlow operations.
-    """
-    if not isinstance(tokenizer, tf.Module):
-        return function
-    # Traced in the first call: most translators need one of the graphs that they may need.
-    graph = lru_cache(1)(tf.function(function, specs, autograph=False).get_concrete_function)
-    return lambda *tensors: graph()(*tensors)
-
-
-def _strings(tensor):
-    return [element.decode() for element in tensor.numpy()]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_transformer import types
@@ -112,7 +113,12 @@ def export_saved_model(
         served.serve(tf.constant(["twenty-one"]))["translation"]
     """
     path = Path(path)
-    _require_modules(translator)
+    if keras.config.backend() != "tensorflow":
+        raise ValueError(
+            "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow, and "
+            f"load the model from its file. Received: the backend {keras.config.backend()!r}"
+        )
+    _require_graphs(translator)
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     module = Signatures(translator, frozen)
@@ -123,7 +129,7 @@ def export_saved_model(
     return path
 
 
-def _require_modules(translator):
+def _require_graphs(translator):
     for tokenizer in translator.tokenizers:
         graph = getattr(tokenizer, "graph", None)
         if not isinstance(graph, tf.Module):

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from keras_transformer import __version__
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
-from keras_transformer.decoding.graph_translator import Options
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.graph_translator import Options
 from keras_transformer.export.signatures import Signatures
 
 VERSIONED = ("tensorflow", "keras", "tensorflow-text")

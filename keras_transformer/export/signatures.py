@@ -6,9 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.decoding.frozen import FrozenTransformer
-from keras_transformer.decoding.graph_translator import GraphTranslator, Options
-from keras_transformer.decoding.lines import token_ids_of
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.graph_lines import token_ids_of
+from keras_transformer.export.graph_translator import GraphTranslator, Options
 
 # Tokens, some 20 pages: a longer line would hold up the others of its request for minutes.
 LONGEST_LINE = 2**14

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_transformer.decoding.frozen import FrozenTransformer, copy_model
+from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.loading import load_model
 from keras_transformer.runs.build import load_tokenizers
@@ -43,10 +43,8 @@ def load_run(
     if settings.get("max_source_tokens") is None:
         lengths = recipe.data.max_length, loaded.config.max_sequence_length
         settings["max_source_tokens"] = min(filter(None, lengths))
-    if dtype is not None:
-        loaded = copy_model(loaded, dtype)
     if frozen or dtype is not None:
-        loaded = FrozenTransformer(loaded)  # nobody else has the model, so it needs no copy
+        loaded = freeze(loaded, dtype, is_shared=False)  # nobody else has the model
     return Translator(loaded, *tokenizers, **settings)
 
 

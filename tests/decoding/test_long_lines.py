@@ -3,24 +3,30 @@
 import inspect
 import math
 
+import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_transformer import Tokenizer, Translator, make_dataset
 from keras_transformer.data.number_corpus import number_names
+from keras_transformer.decoding import translator as translator_module
 from keras_transformer.decoding.batches import (
     BATCH_SENTENCES,
     LONGEST_ROW,
     MOST_PAIRS,
     MOST_TOKENS,
     batch_rows,
-    map_batches,
 )
 from keras_transformer.decoding.long_lines import LineCutter, join_translations
+from keras_transformer.decoding.model_search import run_on_pairs
 from tests.decoding.test_translator import make_translator
 
-pytestmark = pytest.mark.tensorflow_only
+IS_TENSORFLOW = keras.config.backend() == "tensorflow"
+if IS_TENSORFLOW:
+    import tensorflow as tf
+
+    from keras_transformer.export import graph_batches, graph_long_lines
+    from keras_transformer.export.signatures import Signatures
 
 MOST = 12  # tokens of the lines here, the end token included
 
@@ -37,7 +43,7 @@ def translator(tmp_path_factory):
 def sentences(translator):
     """Lines of one sentence each; no two of them fit into one piece."""
     lines = [f"{english}." for english, _ in number_names("train", 300)]
-    counts = np.array([len(row) for row in translator.source_tokenizer.encode(lines)])
+    counts = map(len, translator.source_tokenizer.encode(lines))
     return [line for line, count in zip(lines, counts, strict=True) if MOST / 2 < count < MOST][:5]
 
 
@@ -79,33 +85,41 @@ def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
     text = [*TEXTS[1:3], "spam and eggs and spam"] * 5
     options = {"normalization": normalization, "model_type": "bpe"}
     tokenizer = Tokenizer.train_on_lines(text, 330, tmp_path / "t.model", **options)
-    token_ids = tokenizer.graph.tokenize(TEXTS)
-    cutter = LineCutter(tokenizer)
-    pieces = cutter.cut(token_ids, most, "split")
-    cut = tf.function(lambda ids: cutter.cut(ids, most, "split"), autograph=False)
-    in_graph = cut(token_ids)
-    assert in_graph.token_ids.to_list() == pieces.token_ids.to_list()
-    assert in_graph.lines.numpy().tolist() == pieces.lines.numpy().tolist()
+    token_ids, vocabulary = tokenizer.encode(TEXTS), tokenizer.vocabulary
+    pieces = LineCutter(tokenizer).cut(token_ids, most, "split")
     expected = []
-    for line, tokens in enumerate(tokenizer.graph.tokens(token_ids).to_list()):
-        tokens = [token.decode() for token in tokens]
-        expected += [(line, piece) for piece in plain_cut(tokens, most)]
-    found = [
-        [t.decode() for t in piece] for piece in tokenizer.graph.tokens(pieces.token_ids).to_list()
-    ]
-    assert list(zip(pieces.lines.numpy(), found, strict=True)) == expected
+    for line, row in enumerate(token_ids):
+        expected += [(line, piece) for piece in plain_cut([vocabulary[i] for i in row], most)]
+    found = [[vocabulary[i] for i in piece] for piece in pieces.token_ids]
+    assert list(zip(pieces.lines, found, strict=True)) == expected
     assert not np.any(pieces.dropped)
+    if IS_TENSORFLOW:
+        for rule in ("split", "truncate"):
+            assert_cut_in_graph_too(tokenizer, token_ids, most, rule)
+
+
+def assert_cut_in_graph_too(tokenizer, token_ids, most, rule):
+    pieces = LineCutter(tokenizer).cut(token_ids, most, rule)
+    cut = graph_long_lines.GraphLineCutter(tokenizer).cut
+    cut = tf.function(lambda ids: cut(ids, most, rule), autograph=False)
+    in_graph = cut(tf.ragged.constant(token_ids, tf.int32))
+    assert in_graph.token_ids.to_list() == [[*map(int, row)] for row in pieces.token_ids]
+    assert in_graph.lines.numpy().tolist() == pieces.lines.tolist()
+    assert in_graph.dropped.numpy().tolist() == pieces.dropped.tolist()
 
 
 def test_no_lines_have_no_pieces(translator):
-    empty = translator.source_tokenizer.graph.tokenize(tf.zeros([0], tf.string))
-    pieces = LineCutter(translator.source_tokenizer).cut(empty, 5, "split")
-    assert pieces.token_ids.nrows() == pieces.lines.shape[0] == 0
+    pieces = LineCutter(translator.source_tokenizer).cut([], 5, "split")
+    assert len(pieces.token_ids) == pieces.lines.shape[0] == 0
+    assert translator([]) == []
 
 
 def test_joined_translations_have_one_space_between_them():
-    joined = join_translations(tf.constant(["a", "", "b", "", "c"]), [0, 0, 0, 1, 3], 4)
-    assert joined.numpy().tolist() == [b"a b", b"", b"", b"c"]
+    texts, lines = ["a", "", "b", "", "c"], [0, 0, 0, 1, 3]
+    assert join_translations(texts, lines, 4) == ["a b", "", "", "c"]
+    if IS_TENSORFLOW:
+        joined = graph_long_lines.join_translations(tf.constant(texts), lines, 4)
+        assert joined.numpy().tolist() == [b"a b", b"", b"", b"c"]
 
 
 # === Translating ===
@@ -122,8 +136,9 @@ def test_long_line_is_the_translations_of_its_sentences(translator, sentences):
         assert translator(lines, batch_sentences=3, on_progress=told.append) == expected
     assert warned[0].filename == __file__
     assert sum(told) == len(lines) and len(told) == 4
-    translated = translator.translate(tf.constant(lines)).numpy()
-    assert [line.decode() for line in translated] == expected
+    if IS_TENSORFLOW:
+        translated = Signatures(translator, frozen=False).serve(tf.constant(lines))["translation"]
+        assert [line.decode() for line in translated.numpy()] == expected
 
 
 def test_hypothesis_of_a_split_line_joins_its_pieces(translator, sentences):
@@ -179,11 +194,11 @@ def test_error_names_the_line_that_must_be_whole(translator, sentences):
         translator(lines, on_too_long="error")
     with pytest.raises(ValueError, match=f"attention.*truncate|{received}"):
         translator(lines, return_attention=True)
-    strict = Translator(
-        translator.model, translator.source_tokenizer, max_source_tokens=MOST, on_too_long="error"
-    )
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"longer than {MOST} tokens"):
-        strict.translate(tf.constant(lines))
+    if IS_TENSORFLOW:
+        rules = {"max_source_tokens": MOST, "on_too_long": "error"}
+        strict = Translator(translator.model, translator.source_tokenizer, **rules)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"longer than {MOST} tokens"):
+            Signatures(strict, frozen=False).serve(tf.constant(lines))
 
 
 def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):
@@ -216,41 +231,37 @@ def test_invalid_settings_of_long_lines_are_named(translator, setting):
 # === Memory ===
 
 
-def long_and_short(seed):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_batches_are_bounded_and_few(seed):
     rng = np.random.default_rng(seed)
     lengths = rng.choice([1, 5, 20, 256, 700, 3000], 150, p=[0.1, 0.3, 0.3, 0.2, 0.08, 0.02])
-    return tf.RaggedTensor.from_row_lengths(rng.integers(4, 99, lengths.sum(), "int32"), lengths)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_batches_in_the_graph_are_bounded(seed):
-    shapes, rows = [], long_and_short(seed)
-
-    def first_ids(batch):
-        shapes.append(batch.shape)
-        return np.array([str(row[0]) for row in batch], dtype=object)
-
-    @tf.function(autograph=False)
-    def mapped(rows):
-        def function(batch):
-            texts = tf.numpy_function(first_ids, [batch], tf.string)
-            return (tf.ensure_shape(texts, [None]),)
-
-        return map_batches(function, [rows], [], 0, [tf.TensorSpec([None], tf.string)])[0]
-
-    expected = [str(row[0]).encode() for row in rows.to_list()]
-    assert mapped(rows).numpy().tolist() == expected
-    assert sum(count for count, _ in shapes) == 150
-    for count, longest in shapes:
+    batches = batch_rows(lengths)
+    assert np.sort(np.concatenate(batches)).tolist() == [*range(150)]
+    for rows in batches:
+        count, longest = len(rows), lengths[rows].max()
         fits = count * longest <= MOST_TOKENS and count * longest**2 <= MOST_PAIRS
         assert count == 1 or (fits and count <= BATCH_SENTENCES)
-    assert len(shapes) < 40, "few rows have to go alone"
-    assert mapped(rows[:0]).shape == [0]
+    assert len(batches) < 40, "few rows have to go alone"
+    if IS_TENSORFLOW:
+        in_graph = tf.function(graph_batches.batch_rows, autograph=False)(tf.constant(lengths))
+        assert in_graph.to_list() == [rows.tolist() for rows in batches]
+
+
+@pytest.mark.backends("tensorflow")
+def test_batches_in_the_graph_return_each_row_in_its_place():
+    rows = tf.ragged.constant([[n] * (1 + n * 37 % 150) for n in range(1, 90)], tf.int32)
+
+    @tf.function(autograph=False)
+    def first_ids(rows):
+        spec = tf.TensorSpec([None], tf.int32)
+        return graph_batches.map_batches(lambda ids: (ids[:, 0],), [rows], [], 0, [spec])[0]
+
+    assert first_ids(rows).numpy().tolist() == [*range(1, 90)]
+    assert first_ids(rows[:0]).shape == [0]
 
 
 def test_batches_are_as_large_as_they_may_be():
-    lengths = tf.constant([10, 4, 5, 4, 100], tf.int64)
-    in_order = [1, 3, 2, 0, 4]
+    lengths = [10, 4, 5, 4, 100]
     for pairs, sizes in {
         1: [1, 1, 1, 1, 1],
         16: [1, 1, 1, 1, 1],
@@ -260,25 +271,24 @@ def test_batches_are_as_large_as_they_may_be():
         10**6: [4, 1],
     }.items():
         batches = batch_rows(lengths, 4, pairs)
-        assert batches.flat_values.numpy().tolist() == in_order
-        assert batches.row_lengths().numpy().tolist() == sizes
-    assert batch_rows(lengths[:0], 4, 1).nrows() == 0
-    same = tf.fill([300], tf.constant(MOST_TOKENS // 128, tf.int64))
-    assert batch_rows(same, 256, MOST_PAIRS).row_lengths().numpy().tolist() == [128, 128, 44]
-    assert batch_rows(0 * same, 256, MOST_PAIRS).row_lengths().numpy().tolist() == [256, 44]
+        assert np.concatenate(batches).tolist() == [1, 3, 2, 0, 4]
+        assert [*map(len, batches)] == sizes
+    assert batch_rows([], 4, 1) == []
+    assert [*map(len, batch_rows([MOST_TOKENS // 128] * 300))] == [128, 128, 44]
+    assert [*map(len, batch_rows([0] * 300))] == [256, 44]
 
 
 def test_attention_of_long_lines_is_computed_for_few_at_a_time(translator, monkeypatch):
     """The scores of all blocks are in memory together; a search keeps none."""
     line = " ".join(english for english, _ in number_names("train", 40))
     settings = {"max_source_tokens": 1000, "length_ratio": 0.0, "extra_length": 1}
-    searched, shapes, compute = [], [], translator._attention_scores
+    searched, shapes = [], []
 
-    def watch(source, target):
+    def watch(function, model, source, target):
         shapes.append((*source.shape, target.shape[1]))
-        return compute(source, target)
+        return run_on_pairs(function, model, source, target)
 
-    monkeypatch.setattr(translator, "_attention_scores", watch)
+    monkeypatch.setattr(translator_module, "run_on_pairs", watch)
     options = {"beam_size": 2, "n_best": 2, "on_progress": searched.append, **settings}
     found = translator([line] * 8, return_attention=True, **options)
     count = len(translator.source_tokenizer.encode(line)) + 1

@@ -1,4 +1,4 @@
-"""One translator in many threads: each search is traced once, and eight are kept."""
+"""One translator in many threads: each search is traced once, and 32 are kept."""
 
 import gc
 import threading
@@ -7,12 +7,12 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import tensorflow as tf
+from keras import ops
 
 from keras_transformer.decoding.search import SearchResult
 from tests.decoding.test_translator import make_translator
 
-pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+pytestmark = [pytest.mark.backends("tensorflow", "jax"), pytest.mark.slow]
 
 THREADS = 16
 
@@ -21,15 +21,15 @@ THREADS = 16
 def translator(tmp_path, monkeypatch):
     """Its search returns the source, so that graphs are traced quickly."""
 
-    def echo(decoder, source, settings, *_, **__):
+    def echo(decoder, settings, n_best, fixed_length, penalties, source, longest):
         for rule in settings.processors:
             rule()
-        numbers = tf.zeros(tf.shape(source[:, None]))
-        return SearchResult(source[:, None], source[:, :1], numbers[:, :, 0], numbers)
+        numbers = ops.zeros_like(source[:, None], "float32")
+        return SearchResult(source[:, None], longest[:, None], numbers[:, :, 0], numbers)
 
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8, "num_heads": 1}
     made = make_translator(tmp_path / "numbers.model", **sizes)
-    monkeypatch.setattr("keras_transformer.decoding.translator.search_model", echo)
+    monkeypatch.setattr("keras_transformer.decoding.model_search._search", echo)
     return made
 
 
@@ -57,16 +57,14 @@ def in_threads(function, arguments):
 
 
 @pytest.mark.long
-def test_at_most_eight_searches_are_kept(translator):
-    rules = [Rule() for _ in range(THREADS)]
-    assert (
-        in_threads(lambda rule: translator("one", processors=(rule,)), rules) == ["one"] * THREADS
-    )
-    assert [len(rule.calls) for rule in rules] == [1] * THREADS
+def test_at_most_32_searches_are_kept(translator):
+    rules = [Rule() for _ in range(40)]
+    assert in_threads(lambda rule: translator("one", processors=(rule,)), rules) == ["one"] * 40
+    assert [len(rule.calls) for rule in rules] == [1] * 40
     kept = [weakref.ref(rule) for rule in rules]
     del rules
     gc.collect(2)
-    assert sum(rule() is not None for rule in kept) <= 8
+    assert sum(rule() is not None for rule in kept) <= 32
 
 
 @pytest.mark.long

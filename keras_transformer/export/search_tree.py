@@ -8,10 +8,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding.loop import loop_shapes
-from keras_transformer.decoding.model_search import SearchModel, search_of_model
+from keras_transformer.decoding.model_search import SearchModel
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 from keras_transformer.decoding.search import SearchResult
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.export.graph_search import make_graph_search, runtime_inputs
 
 
 class SearchTree(NamedTuple):
@@ -57,8 +58,8 @@ def tree_of_model(
     model: SearchModel, encoder_token_ids: tf.Tensor, settings: SearchSettings
 ) -> tuple[SearchResult, SearchTree]:
     """As `search_model`, with the tree of the search; sentences may fail, see `Search.strict`."""
-    search, (cache, max_lengths, start_token_id) = search_of_model(
-        model, encoder_token_ids, settings
+    search, (cache, max_lengths, start_token_id) = make_graph_search(
+        model, encoder_token_ids, settings, runtime_inputs(settings)
     )
     state = search.first_state(cache, max_lengths, start_token_id)
     shape = [tf.size(max_lengths), 0, state.totals.shape[1]]

@@ -9,29 +9,28 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.data.graph_tokenizer import append_token
-from keras_transformer.decoding.batches import LONGEST_ROW, map_batches
-from keras_transformer.decoding.languages import tag_lines
-from keras_transformer.decoding.lines import refuse_first, token_ids_of
-from keras_transformer.decoding.long_lines import (
-    LineCutter,
+from keras_transformer.decoding.batches import LONGEST_ROW
+from keras_transformer.decoding.lines import NO_ROOM
+from keras_transformer.decoding.loop import select
+from keras_transformer.decoding.model_search import (
+    attend_model,
+    learned_positions,
+    score_model,
+)
+from keras_transformer.decoding.next_tokens import IMPOSSIBLE
+from keras_transformer.decoding.search import penalty
+from keras_transformer.decoding.search_settings import MOST_ALPHA
+from keras_transformer.export.graph_batches import map_batches
+from keras_transformer.export.graph_languages import tag_lines
+from keras_transformer.export.graph_lines import refuse_first, token_ids_of
+from keras_transformer.export.graph_long_lines import (
+    GraphLineCutter,
     Pieces,
     join_translations,
     prefixes_of_first_pieces,
 )
-from keras_transformer.decoding.loop import select
-from keras_transformer.decoding.model_search import (
-    kept_hypotheses,
-    learned_positions,
-    max_lengths,
-    runtime_inputs,
-    score_model,
-    search_model,
-    teacher_forcing,
-)
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import SearchResult, penalty
-from keras_transformer.decoding.search_settings import MOST_ALPHA
-from keras_transformer.decoding.search_tree import tree_of_model
+from keras_transformer.export.graph_search import max_lengths, runtime_inputs, search_in_graph
+from keras_transformer.export.search_tree import tree_of_model
 
 LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
 
@@ -105,12 +104,12 @@ class GraphTranslator:
         self.source_tokenizer = source_tokenizer.graph
         self.target_tokenizer = target_tokenizer.graph
         self.languages: list[str] = list(getattr(source_tokenizer, "languages", []))
-        self._cutter = LineCutter(source_tokenizer)
+        self._cutter = GraphLineCutter(source_tokenizer)
 
     def tagged(
         self, text: tf.Tensor, languages: tf.Tensor | None = None, is_asked: Any = None
     ) -> tf.Tensor:
-        """Tags lines, see `tag_lines`; `languages` defaults to none. Works eagerly too."""
+        """Tags lines, see `tag_lines`; `languages` defaults to none."""
         if languages is None and not self.languages:
             return text
         if languages is None:
@@ -124,7 +123,7 @@ class GraphTranslator:
         on_too_long: str,
         longest_line: int | None = None,
     ) -> Pieces:
-        """Tokenizes lines and cuts those that are too long; works eagerly too.
+        """Tokenizes lines and cuts those that are too long.
 
         Args:
             text: string tensor `(B,)`.
@@ -146,7 +145,7 @@ class GraphTranslator:
     def prefixes(
         self, token_ids: tf.RaggedTensor, pieces: Pieces, limits: Sequence[tf.Tensor]
     ) -> tf.RaggedTensor:
-        """Returns the prefix of each piece `(P, None)`; works eagerly too.
+        """Returns the prefix of each piece `(P, None)`.
 
         Raises the error of `refuse_first` if a prefix leaves no room for another token.
 
@@ -161,9 +160,7 @@ class GraphTranslator:
         given = tf.cast(prefixes.row_lengths(), tf.int32)
         return refuse_first(
             (given >= longest) & (longest > 0),  # an empty source gets no prefix
-            "`target_prefix` must leave room for one more token. Received: in line {}, a prefix of "
-            "{} tokens for a translation of at most {}. Shorten it, or raise the limits: "
-            "`max_length`, `extra_length`, `length_ratio`",
+            NO_ROOM,
             [tf.strings.as_string(each) for each in (pieces.lines + 1, given, longest)],
             prefixes,
         )
@@ -203,9 +200,11 @@ class GraphTranslator:
 
         def translate_batch(source, prefix, n_best, alpha, max_length):
             values = alpha, length_ratio, extra_length, max_length
-            rules = {"wanted": kept_hypotheses(settings, n_best), "strict": strict}
-            found = search_model(self.decoder, source, settings, values, most, prefix, **rules)
-            found, texts = self.with_texts(settings.distinct_texts, *found)
+            # To pick several with distinct texts, a search must keep all; for 1, one is enough.
+            wanted = tf.where(n_best == 1, 1, most) if settings.distinct_texts else n_best
+            rules = {"wanted": wanted, "strict": strict}
+            found = search_in_graph(self.decoder, source, settings, values, most, prefix, **rules)
+            found, texts = self._with_texts(found, settings.distinct_texts and most > 1)
             return self._parts_of_scores(found, texts, n_best)
 
         dtypes = tf.string, tf.float32, tf.int32, tf.int32
@@ -218,31 +217,22 @@ class GraphTranslator:
         )
         return self._join_pieces(pieces, parts, options, settings)
 
-    def with_texts(
-        self, is_distinct: bool | tf.Tensor, *result: tf.Tensor
-    ) -> tuple[SearchResult, tf.Tensor]:
-        """Returns a `SearchResult`, given as its tensors, and the texts `(b, R)`.
-
-        With `is_distinct`, a hypothesis with the same text as a better one becomes a missing one,
-        and comes last.
-        """
-        found = SearchResult(*result)
+    def _with_texts(self, found, is_distinct):
+        """Returns a `SearchResult` and its texts `(b, R)`; see `without_repeated`."""
         shape = tf.shape(found.token_ids)
-        texts = self.target_tokenizer.detokenize(tf.reshape(found.token_ids, [-1, shape[2]]))
-        texts = tf.reshape(texts, shape[:2])
-
-        def without_repeated():
-            is_equal = texts[:, :, None] == texts[:, None, :]
-            ranks = tf.range(shape[1])
-            is_repeated = tf.reduce_any(is_equal & (ranks[:, None] > ranks), axis=2)
-            kept = found._replace(
-                lengths=tf.where(is_repeated, 0, found.lengths),
-                scores=tf.where(is_repeated, IMPOSSIBLE, found.scores),
-            )
-            order = tf.argsort(tf.cast(is_repeated, tf.int32), axis=1, stable=True)
-            return select((kept, tf.where(is_repeated, "", texts)), order)
-
-        return tf.cond(is_distinct & (shape[1] > 1), without_repeated, lambda: (found, texts))
+        ids = tf.reshape(found.token_ids, [-1, shape[2]])
+        texts = tf.reshape(self.target_tokenizer.detokenize(ids), shape[:2])
+        if not is_distinct:
+            return found, texts
+        is_equal = texts[:, :, None] == texts[:, None, :]
+        ranks = tf.range(shape[1])
+        is_repeated = tf.reduce_any(is_equal & (ranks[:, None] > ranks), axis=2)
+        kept = found._replace(
+            lengths=tf.where(is_repeated, 0, found.lengths),
+            scores=tf.where(is_repeated, IMPOSSIBLE, found.scores),
+        )
+        order = tf.argsort(tf.cast(is_repeated, tf.int32), axis=1, stable=True)
+        return select((kept, tf.where(is_repeated, "", texts)), order)
 
     def _parts_of_scores(self, found, texts, n_best):
         """Returns texts, log-probs, lengths and numbers of end tokens: `(b, R)`."""
@@ -333,8 +323,7 @@ class GraphTranslator:
         is_token = [column != config.pad_token_id for column in columns]
 
         def align_line(row):
-            inputs = teacher_forcing(config, *(ids[None] for ids in row))
-            scores = self.model.attention_scores(inputs)["encoder_decoder"]
+            scores = attend_model(self.model, *(ids[None] for ids in row))["encoder_decoder"]
             return tf.reduce_mean(tf.stack(scores), axis=(0, 2))[0]
 
         # One line at a time, because the scores of all blocks and heads are in memory together.

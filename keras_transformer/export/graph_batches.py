@@ -1,0 +1,61 @@
+"""Batches of rows in a graph, by the rules of `decoding/batches.py`."""
+
+import tensorflow as tf
+
+from keras_transformer.decoding.batches import BATCH_SENTENCES, MOST_PAIRS, MOST_TOKENS
+
+
+def batch_rows(lengths):
+    """As `batch_rows`, in a graph; returns an int32 `RaggedTensor` `(batches, None)`."""
+    order = tf.argsort(lengths, stable=True)
+    lengths = tf.gather(lengths, order)
+
+    def add_batch(splits):
+        longest = tf.maximum(lengths[splits[-1] :][:BATCH_SENTENCES], 1)
+        most = tf.minimum(MOST_TOKENS // longest, MOST_PAIRS // longest**2)
+        sizes = tf.range(1, tf.size(longest, tf.int64) + 1)
+        size = tf.maximum(tf.math.count_nonzero(sizes <= most, dtype=tf.int32), 1)
+        return (tf.concat([splits, splits[-1:] + size], axis=0),)
+
+    (splits,) = tf.while_loop(
+        lambda splits: splits[-1] < tf.size(order),
+        add_batch,
+        (tf.constant([0]),),
+        shape_invariants=(tf.TensorShape([None]),),
+    )
+    return tf.RaggedTensor.from_row_splits(order, splits, validate=False)
+
+
+def map_batches(function, columns, options, pad_token_id, specs):
+    """Applies a function to rows, in batches, in the graph.
+
+    Args:
+        function: callable. It gets a padded int32 tensor `(b, S)` per column and a tensor `(b,)`
+            per option, and returns a tuple of tensors.
+        columns: list of int32 `RaggedTensor` `(B, None)`.
+        options: list of tensors `(B,)`.
+        pad_token_id: int.
+        specs: list of `tf.TensorSpec` `[None, ...]`, of the tensors that the function returns.
+
+    Returns:
+        tuple of tensors `(B, ...)`.
+    """
+    lengths = tf.reduce_max([column.row_lengths() for column in columns], axis=0)
+    batches = batch_rows(lengths)
+
+    def add_results(index, results):
+        rows = batches[index]
+        batch = [tf.gather(column, rows).to_tensor(pad_token_id) for column in columns]
+        batch += [tf.gather(option, rows) for option in options]
+        pairs = zip(results, function(*batch), strict=True)
+        return index + 1, tuple(tf.concat(pair, axis=0) for pair in pairs)
+
+    _, results = tf.while_loop(
+        lambda index, results: index < batches.nrows(tf.int32),
+        add_results,
+        (tf.constant(0), tuple(tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in specs)),
+        shape_invariants=(tf.TensorShape([]), tuple(spec.shape for spec in specs)),
+        parallel_iterations=1,  # otherwise several batches are in memory at a time
+    )
+    order = tf.math.invert_permutation(batches.flat_values)
+    return tuple(tf.gather(each, order) for each in results)

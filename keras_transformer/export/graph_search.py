@@ -1,0 +1,81 @@
+"""The search with a model in a graph of TensorFlow, whose settings of each sentence are inputs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.decoding.model_search import (
+    SearchModel,
+    learned_positions,
+    make_model_search,
+)
+from keras_transformer.decoding.search import Search, SearchResult
+from keras_transformer.decoding.search_settings import SearchSettings
+
+# Of `SearchSettings.runtime_values`.
+_DTYPES = "float32", "float64", "int32", "int32"
+
+
+def search_in_graph(
+    model: SearchModel,
+    encoder_token_ids: tf.Tensor,
+    settings: SearchSettings,
+    runtime_values: tuple[tf.Tensor, ...],
+    n_best: int = 1,
+    target_prefix: tf.Tensor | None = None,
+    **options: Any,
+) -> SearchResult:
+    """As `search_model`, in a graph.
+
+    Args:
+        model, encoder_token_ids, settings, n_best, target_prefix: as in `search_model`; tensors.
+        runtime_values: as by `runtime_inputs`, scalars or `(B,)`.
+        **options: `wanted` and `strict` of `Search`.
+    """
+    given = model, encoder_token_ids, settings, runtime_values, n_best
+    search, inputs = make_graph_search(*given, **options)
+    return search.run(*inputs, target_prefix)
+
+
+def make_graph_search(
+    model: SearchModel,
+    encoder_token_ids: tf.Tensor,
+    settings: SearchSettings,
+    runtime_values: tuple[tf.Tensor, ...],
+    n_best: int = 1,
+    **options: Any,
+) -> tuple[Search, tuple[Any, tf.Tensor, int]]:
+    """Returns a search and its inputs, see `make_model_search`."""
+    alpha, *limits = runtime_values
+    is_token = encoder_token_ids != model.config.pad_token_id
+    lengths = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)
+    longest = max_lengths(model.config, lengths - 1, limits)
+    given = model, encoder_token_ids, longest, settings, n_best
+    return make_model_search(*given, alpha=alpha, **options)
+
+
+def runtime_inputs(settings: SearchSettings) -> tuple[tf.Tensor, ...]:
+    """Returns the settings' `runtime_values` as scalar tensors."""
+    return tuple(tf.constant(*pair) for pair in zip(settings.runtime_values, _DTYPES, strict=True))
+
+
+def max_lengths(config: Any, lengths: tf.Tensor, limits: Sequence[tf.Tensor]) -> tf.Tensor:
+    """As `longest_target`, in a graph: maximum tokens, end token and prefix included.
+
+    Args:
+        config: as in `SearchModel`.
+        lengths: int32 tensor `(B,)`: tokens of each source, without the end token.
+        limits: `length_ratio`, `extra_length` and `max_length`, as by `runtime_inputs`.
+
+    Returns:
+        int32 tensor `(B,)`, 0 for empty sources.
+    """
+    length_ratio, extra_length, max_length = limits
+    # float64 rounds as Python does. The cast is safe, because `max_length` fits into int32.
+    longest = tf.floor(length_ratio * tf.cast(lengths, tf.float64))
+    longest = longest + tf.cast(extra_length, tf.float64)
+    longest = tf.minimum(longest, tf.cast(max_length, tf.float64))
+    longest = tf.maximum(tf.cast(longest, tf.int32), 1)
+    longest = tf.minimum(longest, learned_positions(config) or longest)
+    return tf.where(lengths > 0, longest, 0)
