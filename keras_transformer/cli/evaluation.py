@@ -144,15 +144,15 @@ def long_line_notes(found):
 
 def length_notes(translator, found, references):
     """Yields what the maximum length does to the scores, unless it does nothing."""
-    from keras_transformer.data.tokenizer_like import encode
+    from keras_transformer.decoding.lines import encode_lines
     from keras_transformer.decoding.model_search import longest_target
 
     settings, config = translator.settings, translator.model.config
     cut = sum(best.cut_off for (best,) in found)
     longer = 0
     for each in references:
-        lengths = [len(row) + 1 for row in encode(translator.target_tokenizer, list(each))]
-        for (best,), length in zip(found, lengths, strict=True):
+        rows = encode_lines(translator.target_tokenizer, each)
+        for (best,), length in zip(found, (len(row) + 1 for row in rows), strict=True):
             most = longest_target(len(best.source_tokens), settings, config)
             longer += best.pieces == 1 and length > most
     if cut or longer:

@@ -179,9 +179,9 @@ class Translator:
             if not return_hypotheses:
                 return self.target_tokenizer.decode(found.token_ids[:, 0])
             found, hypotheses = self._hypotheses(source, found, search_settings, n_best)
-            return (
-                self._with_attention(source, found, hypotheses) if return_attention else hypotheses
-            )
+            if return_attention:
+                self._add_attention(source, found, hypotheses)
+            return hypotheses
 
         pad = self.model.config.pad_token_id
         found = map_rows(translate_batch, columns, pad, batch_sentences, on_progress, pieces.lines)

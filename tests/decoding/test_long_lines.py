@@ -100,8 +100,8 @@ def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
 
 def assert_cut_in_graph_too(tokenizer, token_ids, most, rule):
     pieces = LineCutter(tokenizer).cut(token_ids, most, rule)
-    cut = graph_long_lines.GraphLineCutter(tokenizer).cut
-    cut = tf.function(lambda ids: cut(ids, most, rule), autograph=False)
+    cutter = graph_long_lines.GraphLineCutter(tokenizer)
+    cut = tf.function(lambda ids: cutter.cut(ids, most, rule), autograph=False)
     in_graph = cut(tf.ragged.constant(token_ids, tf.int32))
     assert in_graph.token_ids.to_list() == [[*map(int, row)] for row in pieces.token_ids]
     assert in_graph.lines.numpy().tolist() == pieces.lines.tolist()
