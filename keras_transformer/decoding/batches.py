@@ -32,11 +32,12 @@ def batch_rows(
     """
     order = np.argsort(lengths, kind="stable")
     ascending = np.maximum(np.asarray(lengths, int)[order], 1)
-    batches, start = [], 0
+    batches: list[np.ndarray] = []
+    start = 0
     while start < len(order):
         longest = ascending[start : start + batch_sentences]
         most = np.minimum(MOST_TOKENS // longest, most_pairs // longest**2)
-        size = max(1, np.count_nonzero(np.arange(1, len(longest) + 1) <= most))
+        size = max(1, int(np.count_nonzero(np.arange(1, len(longest) + 1) <= most)))
         batches.append(order[start : start + size])
         start += size
     return batches

@@ -105,7 +105,7 @@ class CompiledSearches:
 
     def _key(self, settings, n_best, shape):
         """Returns what a search is compiled for: settings, `n_best`, B, S and T; or `None`."""
-        padded = padded_shape(*shape, settings, self._model.config)
+        padded = padded_shape(shape[0], shape[1], settings, self._model.config)
         bounds = _MOST_LINES[self._mode], _LONGEST_SOURCE, _LONGEST_TARGET
         is_small = all(size <= bound for size, bound in zip(padded, bounds, strict=True))
         if not is_small or settings.processors or settings.sampler is not None:

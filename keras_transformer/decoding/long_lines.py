@@ -71,7 +71,8 @@ class LineCutter:
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
                 all but the first piece, which ends with a word.
         """
-        pieces, lines = [], []
+        pieces: list[Any] = []
+        lines: list[int] = []
         dropped = np.zeros(len(rows), int)
         for line, row in enumerate(rows):
             found = [row] if len(row) <= most else self._pieces(np.asarray(row), most, on_too_long)
@@ -90,7 +91,8 @@ class LineCutter:
     def _pieces(self, row, most, on_too_long):
         begin = self._tag_length(row)
         tag, text = row[:begin], row[begin:]
-        room, start, pieces = max(most - begin, 1), 0, []
+        pieces: list[np.ndarray] = []
+        room, start = max(most - begin, 1), 0
         places = self._places(text)[: 2 if on_too_long == "truncate" else None]
         while start < len(text) or not pieces:
             end = min(start + room, len(text))

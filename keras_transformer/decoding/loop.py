@@ -90,8 +90,8 @@ def run_program(
         model.jax_state_sync()
     if BACKEND == "torch" or (BACKEND, kind) == ("jax", "eager"):
         with inference_scope():
-            inputs = tuple(map(ops.convert_to_tensor, inputs))
-            return tree.map_structure(ops.convert_to_numpy, function(model, *static, *inputs))
+            found = function(model, *static, *map(ops.convert_to_tensor, inputs))
+            return tree.map_structure(ops.convert_to_numpy, found)
     has_shapes = BACKEND == "jax" or kind == "xla"
     key = function, static, tuple(each.shape if has_shapes else each.ndim for each in inputs), kind
     with _locks[kind == "xla"]:  # several threads would make the same program
@@ -104,9 +104,8 @@ def run_program(
         # TensorFlow never frees the programs of XLA.
         for least_used in [key for key in list(programs) if key[-1] != "xla"][:-_KEPT_PROGRAMS]:
             programs.pop(least_used, None)
-    if BACKEND == "jax":
-        inputs = ([weight.value for weight in model.weights], *inputs)
-    return tree.map_structure(ops.convert_to_numpy, program(*inputs))
+    weights = [[weight.value for weight in model.weights]] if BACKEND == "jax" else []
+    return tree.map_structure(ops.convert_to_numpy, program(*weights, *inputs))
 
 
 def inference_scope() -> contextlib.AbstractContextManager[Any]:

@@ -82,7 +82,7 @@ def search_model(
     count, pad = len(ids), config.pad_token_id
     kind = "eager" if settings.sampler is not None else None if shape is None else "xla"
     if BACKEND == "jax" and shape is None:
-        shape = padded_shape(*ids.shape, settings, config)
+        shape = padded_shape(ids.shape[0], ids.shape[1], settings, config)
     if shape is not None:
         ids = _padded(ids, shape[:2], pad)
     lengths = np.count_nonzero(ids != pad, axis=1).tolist()
@@ -232,12 +232,12 @@ def padded_shape(rows: int, length: int, settings: Any, config: Any) -> tuple[in
 
 def round_up(length: int) -> int:
     """Returns the next of 8, 16, 24, 32, 48, 64, 96, 128, 192, ... tokens."""
-    step = max(_SHORTEST, 2 ** (length - 1).bit_length() // 4)
+    step = max(_SHORTEST, _power_of_2(length) // 4)
     return max(1, -(-length // step)) * step
 
 
 def _power_of_2(number):
-    return 2 ** (number - 1).bit_length()
+    return 2 ** (int(number) - 1).bit_length()
 
 
 def _padded(ids, shape, pad):

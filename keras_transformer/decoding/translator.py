@@ -256,7 +256,7 @@ class Translator:
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
-        sources = tag_lines(checked_lines(sources, "sources"), None, self._languages)
+        sources = tag_lines(list(checked_lines(sources, "sources")), None, self._languages)
         columns = [
             self._whole(sources, "sources", self.source_tokenizer),
             self._whole(checked_lines(targets, "targets"), "targets", self.target_tokenizer),

@@ -10,12 +10,12 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_transformer.decoding.graph_translator import GraphTranslator
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer import Translator, export_saved_model
 from keras_transformer.decoding.batches import LONGEST_ROW
+from keras_transformer.export.graph_translator import GraphTranslator
 from keras_transformer.serving.model import ServedModel
 from tests.decoding.test_translator import LINES, make_translator
 from tests.processes import run
