@@ -1,8 +1,8 @@
 """Lines of text as rows of token ids; errors name the line that no model can take."""
 
-from typing import Any
+import numpy as np
 
-from keras_transformer.data.tokenizer_like import TokenizerLike
+from keras_transformer.data.tokenizer_like import TokenizerLike, encode
 
 NO_ROOM = (
     "`target_prefix` must leave room for one more token. Received: in line {}, a prefix of "
@@ -13,12 +13,12 @@ NO_ROOM = (
 ASCII_SPACE = " \t\n\v\f\r"
 
 
-def encode_lines(tokenizer: TokenizerLike, lines: list[str]) -> list[Any]:
+def encode_lines(tokenizer: TokenizerLike, lines: list[str]) -> list[np.ndarray]:
     """Returns the token ids of lines, without end tokens.
 
     A line of spaces has none, even if the tokenizer keeps spaces.
     """
-    return list(tokenizer.encode([line if line.strip(ASCII_SPACE) else "" for line in lines]))
+    return encode(tokenizer, [line if line.strip(ASCII_SPACE) else "" for line in lines])
 
 
 def require_at_most(most, what, token_ids, name, advice=""):
