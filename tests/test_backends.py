@@ -66,6 +66,24 @@ def test_import_imports_no_backend(statement):
     assert ran.stdout.strip() == "[]", ran.stderr
 
 
+NAMES_WITHOUT_TENSORFLOW = """
+import keras_transformer as kt
+from keras_transformer import runs
+for module, name in [
+    *((kt, name) for name in ("Tokenizer", "make_dataset", "Translator", "load_run", "RunKeeper")),
+    *((runs, "Trainer"), (kt, "export_ctranslate2"), (kt, "import_marian"), (kt, "beam_search")),
+]:
+    getattr(module, name)
+for name in ("export_saved_model", "get_strategy"):
+    try:
+        getattr(kt, name)
+    except ImportError as error:
+        line = f"`{name}` needs tensorflow, which is not installed: pip install tensorflow"
+        assert str(error) == line, error
+    else:
+        raise AssertionError(name)
+assert "export_saved_model" in dir(kt)
+"""
 WITHOUT_TENSORFLOW = """
 import importlib.machinery, sys, tempfile
 NAMES = ("tensorflow", "tensorflow_text")
@@ -81,35 +99,40 @@ if sys.argv.pop() == "empty folder":
     sys.meta_path.insert(0, EmptyFolder())
 else:
     sys.modules |= dict.fromkeys(NAMES)
-import keras_transformer as kt
-from keras_transformer import data, decoding, export, runs
-for module, name in [
-    *((kt, name) for name in ("Tokenizer", "make_dataset", "beam_search", "Translator")),
-    *((data, "Tokenizer"), (decoding, "greedy_search"), (export, "export_saved_model")),
-    *((runs, "Trainer"), (kt, "load_run"), (kt, "export_ctranslate2")),
-]:
-    try:
-        getattr(module, name)
-    except ImportError as error:
-        start = f"`{name}` needs tensorflow, which is not installed: pip install tensorflow. "
-        assert str(error).startswith(start), error
-    else:
-        raise AssertionError(name)
-    assert hasattr(kt, "number_names") and "Tokenizer" in dir(kt)
-from keras_transformer.__main__ import main
-main()
+if sys.argv[1] == "names":
+    exec(sys.argv[2])
+else:
+    from keras_transformer.__main__ import main
+    main()
 """
 
 
 @pytest.mark.tensorflow_only  # it starts a process with a backend of its own
 @pytest.mark.parametrize("left", ["empty folder", "nothing"])
 def test_without_tensorflow_one_line_says_what_to_install(left):
-    command = [sys.executable, "-c", WITHOUT_TENSORFLOW]
-    ran = subprocess.run([*command, "--help", left], capture_output=True, text=True)
+    def run_command(*words, backend="jax"):
+        command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *words, left]
+        environment = os.environ | {"KERAS_BACKEND": backend}
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    ran = run_command("names", NAMES_WITHOUT_TENSORFLOW)
+    assert ran.returncode == 0, ran.stderr
+    ran = run_command("--help")
     assert ran.returncode == 0 and "Usage: " in ran.stdout, ran.stderr
-    ran = subprocess.run([*command, "doctor", "number_names", left], capture_output=True, text=True)
+    for words in (["serve", "served"], ["export", "run", "served"]):
+        ran = run_command(*words)
+        assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+        assert ran.stderr.startswith("Error: A SavedModel and its server need TensorFlow and ")
+
+
+@pytest.mark.tensorflow_only  # it starts a process with a backend of its own
+def test_missing_backend_is_named_with_the_others():
+    code = "import sys; sys.modules['tensorflow'] = None; import keras_transformer.__main__ as p\n"
+    command = [sys.executable, "-c", f"{code}p.main()", "doctor", "number_names"]
+    ran = subprocess.run(command, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
-    assert ran.stderr.startswith("Error: This command needs tensorflow, which is not installed")
+    assert ran.stderr.startswith("Error: This command needs tensorflow, which is not installed: ")
+    assert "Or install jax or torch" in ran.stderr
 
 
 TRAIN_A_TOKENIZER = """

@@ -208,7 +208,7 @@ class _Checks:
     def disk(self):
         _require(vocabulary=self.tokenizers, data=self.stream)
         training = self.recipe.training
-        with keras.device("cpu:0"):
+        with keras.device("cpu"):
             model = self.single_device_trainer.model(self.tokenizers, self.stream)
             parameters = model.count_params()
         copies = 3 if training.ema_momentum is None else 4  # weights, Adam's two moments, average

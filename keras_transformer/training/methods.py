@@ -80,6 +80,20 @@ def checked(name: str) -> Any:
     return method
 
 
+def of_present_weights(name: str) -> Any:
+    """Returns a method of Keras that a callback may call: within `fit`, JAX moves the weights."""
+    keras_method = getattr(keras.Model, name)
+
+    @functools.wraps(keras_method)
+    def method(self, *args, **kwargs):
+        if hasattr(self, "jax_state_sync"):
+            self.jax_state_sync()
+        return getattr(super(TrainingStep, self), name)(*args, **kwargs)
+
+    method.__doc__ = inspect.getdoc(keras_method)
+    return method
+
+
 class TrainingStep(Model):
     """Mixin to list before `keras.Model`: makes the same update on any number of devices.
 
@@ -152,6 +166,8 @@ class TrainingStep(Model):
     fit, evaluate = checked("fit"), checked("evaluate")
     train_on_batch, test_on_batch = checked("train_on_batch"), checked("test_on_batch")
     train_step, test_step = step.train_step, step.test_step
+    save, save_weights = of_present_weights("save"), of_present_weights("save_weights")
+    get_weights = of_present_weights("get_weights")
 
     def predict_on_batch(self, x: Any) -> Any:
         """Returns the outputs for a batch; see `keras.Model.predict_on_batch`."""

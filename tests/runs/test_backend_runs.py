@@ -1,4 +1,4 @@
-"""A run of a recipe on JAX or PyTorch: killed and resumed, then translated with TensorFlow."""
+"""Runs on JAX or PyTorch: killed and resumed, translated with TensorFlow; all commands."""
 
 import os
 import signal
@@ -20,8 +20,9 @@ import keras
 from tests.runs.test_kept_fit import At
 from tests.runs.tiny_run import WatchedTrainer, recipe
 
-# Three batches per epoch: JAX compiles each shape.
-settings = recipe(epochs=2, checkpoint_updates=2, batch_tokens=4096, accumulation_steps=2)
+# Three batches per epoch, of one shape: JAX compiles each.
+training = {"batch_tokens": 4096, "accumulation_steps": 2, "shapes": 1, "translation_sample": 2}
+settings = recipe(epochs=2, checkpoint_updates=2, **training)
 killed, *others = sys.argv[1:]
 kill = At(5, lambda: os.kill(os.getpid(), 9))
 WatchedTrainer(settings, killed, behind=[] if others else [kill]).train()
@@ -55,3 +56,14 @@ def test_killed_run_on_another_backend_resumes_exactly_and_translates(backend, t
     for name, array in one.items():
         np.testing.assert_array_equal(array, other[name], err_msg=name)
     assert len(load_run(killed)(["twenty-one", "six"])) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_all_commands_run_on_another_backend(backend, tmp_path):
+    """And a run that is killed goes on bit by bit. Where TensorFlow is installed, it is hidden."""
+    environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    script = ROOT / "scripts" / "without_tensorflow.py"
+    command = [sys.executable, script, tmp_path / "runs", "--quick"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stdout.endswith("All passed.\n"), ran.stdout + ran.stderr
