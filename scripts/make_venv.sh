@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Creates or updates .venv with the package and its extras: make_venv.sh [EXTRA]
+# Creates or updates .venv with the package and its extras: make_venv.sh EXTRAS
+# TensorFlow, which all of them have, needs Python 3.11 to 3.13.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,4 +13,4 @@ if not (3, 11) <= sys.version_info[:2] < (3, 14):
 PY
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 echo "Installing into .venv ..."
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[${1:-viz}]"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-bash scripts/make_venv.sh viz
+bash scripts/make_venv.sh tensorflow,viz
 run=runs/quickstart
 rm -rf "$run"
 .venv/bin/keras-transformer train number_names --run "$run"

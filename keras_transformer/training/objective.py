@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import keras
 from keras import ops
-from keras.src.backend import get_keras_mask  # JAX arrays do not carry it as an attribute
+
+# Arrays of JAX do not carry the mask as an attribute.
+from keras.src.backend.common.masking import get_keras_mask
 
 from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
 from keras_transformer.training.losses import SmoothedCrossEntropy, class_indices, token_weights
