@@ -4,6 +4,7 @@
     python benchmarks/decode.py --quick --opennmt-python onmt/bin/python
     python benchmarks/decode.py free --run RUN --source SOURCE --reference REFERENCE
     python benchmarks/decode.py equal --run RUN --source SOURCE
+    python benchmarks/decode.py backends
     python benchmarks/decode.py growth
     python benchmarks/decode.py memory
 
@@ -11,6 +12,8 @@
 same number of steps. `--quick`: only the settings that have a floor, at length 32. `free`: a
 trained model translates a file, and hypotheses end by themselves. `equal`: whether a trained
 model gives the same hypotheses in CTranslate2 with the same stop rule and the same scores.
+`backends`: milliseconds and sentences per second of our search on TensorFlow (by XLA up to 8
+sentences, and in the graph), JAX and PyTorch, and of CTranslate2, at length 32.
 `growth`: the time per token by length. `memory`: the peak memory of the search, in a new process
 for each setting, and a linear fit of the peaks.
 
@@ -22,6 +25,7 @@ the median of the rounds, in brackets the minimum and the maximum.
 
 Differences between the libraries:
 
+- JAX and PyTorch have processes of their own; their times include the pipe.
 - CTranslate2 has our weights. Its time includes the look-up of token strings. Free-running, it
   scores by n ** alpha, stops at `beam_size` finished hypotheses, and has one maximum length for the
   batch. `free --stopping first_beams` measures our search with its stop rule too. `equal` gives
@@ -65,6 +69,8 @@ VOCABULARY_SIZE = 8000
 BEAMS = (1, 4)
 # Free-running: sentences of a batch, the fastest of 64, 128 and 256 for each library.
 OURS_FREE_BATCH, PEERS_FREE_BATCH = 256, 64
+BACKENDS_LENGTH = 32
+MOST_COMPILED = 8  # sentences that our search in TensorFlow is compiled for
 GROWTH_LENGTHS = (16, 32, 64, 128, 256)
 GROWTH_LIMIT = 2.5
 MEMORY_BEAMS = (2, 4, 8)
@@ -83,9 +89,14 @@ PEERS = {
     "ct2-int8": "CTranslate2 int8",
     "opennmt": "OpenNMT-tf",
     "kerashub": "KerasHub",
+    "graph": "ours float32, graph",
+    "jax": "ours on JAX",
+    "torch": "ours on PyTorch",
 }
-OURS, OURS_BFLOAT16, CT2, CT2_INT8, OPENNMT, KERASHUB = PEERS.values()
+OURS, OURS_BFLOAT16, CT2, CT2_INT8, OPENNMT, KERASHUB, GRAPH, JAX, TORCH = PEERS.values()
 OURS_FIRST_BEAMS = "ours float32, first_beams"
+OF_BACKENDS = ("graph", "jax", "torch", "ct2")  # the peers of `backends`
+OF_FORCED = [option for option in PEERS if option not in ("graph", "jax", "torch")]
 
 
 class Setting(NamedTuple):
@@ -144,7 +155,15 @@ def make_peers(model, names, arguments):
         from decode_peers.keras_hub_samplers import KerasHub
 
         peers.append(KerasHub(model))
+    if GRAPH in names:
+        peers.append(Ours(model, compiled=False))
     with contextlib.ExitStack() as stack:
+        for package in ("jax", "torch"):
+            if PEERS[package] in names and is_installed(package):
+                from decode_peers.backend import Backend
+
+                peers.append(Backend(model, package, threads))
+                stack.callback(peers[-1].close)
         if OPENNMT in names and arguments.opennmt_python:
             from decode_peers.opennmt_tf import OpenNMT
 
@@ -218,7 +237,7 @@ def forced_settings(arguments):
 
 def names_of(setting, arguments):
     """The peers to measure: with `--quick`, only those of the goals."""
-    names = {PEERS[option] for option in arguments.peers or PEERS}
+    names = {PEERS[option] for option in arguments.peers or OF_FORCED}
     if arguments.quick:
         names &= {name for g in GOALS if g.covers(setting) for name in (g.ours, g.peer)}
     return names | {OURS}
@@ -372,7 +391,7 @@ def equal(arguments):
 
 
 def compare(order, found, theirs):
-    """Prints the hypotheses that differ, with both scores, and whether all of them are ties."""
+    """Prints the hypotheses that differ, with both scores, and returns whether all are ties."""
     ties, unequal, rounding = 0, 0, 0.0
     for number, (token_ids, score), (others, other_score) in sorted(
         zip(order, found, theirs, strict=True)
@@ -393,6 +412,39 @@ def compare(order, found, theirs):
     what = f"{same} of {len(order)} hypotheses equal, {ties} of the others ties"
     what += f"; the scores of equal ones differ by at most {rounding:.1e}"
     print_verdict(ties == unequal, what)
+    return ties == unequal
+
+
+# === Backends ===
+
+
+def backends(arguments):
+    """Prints milliseconds and sentences per second by backend, and the speed of TensorFlow."""
+    names = {PEERS[option] for option in arguments.peers or OF_BACKENDS}
+    widths = (4, 5, 20, 10, 12, 18)
+    sizes, batches, beams = arguments.sizes, arguments.batches, arguments.beams or BEAMS
+    for size in sizes:
+        print(f"\n{size}, {BACKENDS_LENGTH} tokens, {arguments.threads} thread(s)")
+        print_row(widths, "beam", "batch", "", "ms", "sentences/s", "its speed / ours")
+        with (
+            progress(len(batches) * len(beams)) as show,
+            make_peers(new_model(size), names, arguments) as peers,
+        ):
+            for beam_size, batch in itertools.product(beams, batches):
+                show(f"{size}, beam {beam_size}, batch {batch}")
+                sentences = random_sentences(batch)
+                works = {
+                    name: forced_decode(peer, sentences, beam_size, BACKENDS_LENGTH)
+                    for name, peer in peers.items()
+                    if name != OURS or batch <= MOST_COMPILED
+                }
+                seconds = in_turns(works, arguments.rounds)
+                ours = OURS if OURS in works else GRAPH
+                for name in works:
+                    each = statistics.median(seconds[name])
+                    speed = with_spread(ratios(seconds, ours, name))
+                    cells = f"{each * 1e3:,.1f}", f"{batch / each:,.1f}", speed
+                    print_row(widths, beam_size, batch, name, *cells)
 
 
 # === Growth and memory ===
@@ -487,11 +539,12 @@ def peak_of_search(batch, beam_size, length, threads):
 
 
 def main():
-    measures = {function.__name__: function for function in (forced, free, equal, growth, memory)}
+    functions = forced, free, equal, backends, growth, memory
+    measures = {function.__name__: function for function in functions}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("measure", nargs="?", choices=measures, default="forced")
     parser.add_argument("--quick", action="store_true", help="forced: only settings with a floor")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, help="default: all available")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="default: see the measure")
     parser.add_argument("--opennmt-python", help="the python of OpenNMT-tf's own environment")
     parser.add_argument("--sizes", nargs="+", choices=("tiny", "base"), default=("tiny", "base"))
     parser.add_argument("--beams", nargs="+", type=int)

@@ -212,3 +212,13 @@ def test_model_learns_to_copy():
     scores = model.evaluate(inputs, labels, verbose=0, return_dict=True)
     assert scores["accuracy"] > 0.98, scores
     np.testing.assert_allclose(np.log(scores["perplexity"]), scores["loss"], atol=1e-4)
+
+
+@pytest.mark.tensorflow_only  # it starts processes with backends of their own
+@pytest.mark.long
+def test_benchmark_for_gpus_runs_all_its_parts_on_a_cpu():
+    pytest.importorskip("torch")
+    command = [sys.executable, ROOT / "benchmarks" / "gpu.py", "--smallest"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "failed" not in ran.stdout and "OTHER" not in ran.stdout, ran.stdout

@@ -26,7 +26,8 @@ class Torch(Engine):
         super().__init__(request)
         torch.manual_seed(0)
         self.config = request["config"]
-        self.model = Model(self.config)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = Model(self.config).to(self.device)
         self.optimizer = torch.optim.Adam(
             self.model.parameters(),
             betas=(ADAM["beta_1"], ADAM["beta_2"]),
@@ -35,7 +36,10 @@ class Torch(Engine):
         )
         self.dtype = getattr(torch, request["dtype"])
         self.step = 0
-        self.batches = [[torch.from_numpy(ids).long() for ids in batch] for batch in self.batches]
+        self.batches = [
+            [torch.from_numpy(ids).long().to(self.device) for ids in batch]
+            for batch in self.batches
+        ]
         self.loss = self.token_losses
         if self.compiles:
             # Compiled anew in every run: what is left of an earlier one would hide the time.
@@ -44,7 +48,7 @@ class Torch(Engine):
 
     def token_losses(self, source, target, labels):
         """Returns the mean loss of the real tokens."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             logits = self.model(source, target)
             return functional.cross_entropy(
                 logits.flatten(0, 1),
@@ -107,7 +111,7 @@ class Model(nn.Module):
         hidden = self.transformer(
             self.embed(source),
             self.embed(target),
-            tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
+            tgt_mask=torch.ones(length, length, dtype=torch.bool, device=target.device).triu(1),
             tgt_is_causal=True,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
