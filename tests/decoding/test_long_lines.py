@@ -134,7 +134,7 @@ def test_long_line_is_the_translations_of_its_sentences(translator, sentences):
     told = []
     with pytest.warns(UserWarning, match="line 2 in 5 pieces, line 4 in 5 pieces") as warned:
         assert translator(lines, batch_sentences=3, on_progress=told.append) == expected
-    assert warned[0].filename == __file__
+    assert [each.filename for each in warned if each.category is UserWarning] == [__file__]
     assert sum(told) == len(lines) and len(told) == 4
     if IS_TENSORFLOW:
         translated = Signatures(translator, frozen=False).serve(tf.constant(lines))["translation"]
