@@ -210,9 +210,10 @@ def run_on_pairs(function: Any, model: SearchModel, source: np.ndarray, target: 
     On JAX, which compiles each shape, ids and result are padded to one of few shapes.
     """
     if BACKEND == "jax":
-        rows, pad = _power_of_2(len(source)), model.config.pad_token_id
+        rows, config = _power_of_2(len(source)), model.config
         source, target = (
-            _padded(ids, (rows, round_up(ids.shape[1])), pad) for ids in (source, target)
+            _padded(ids, (rows, _padded_length(ids.shape[1], config)), config.pad_token_id)
+            for ids in (source, target)
         )
     return run_program(function, model, (), source, target)
 
@@ -225,15 +226,19 @@ def padded_shape(rows: int, length: int, settings: Any, config: Any) -> tuple[in
         settings: `SearchSettings`.
         config: as in `SearchModel`.
     """
-    source = min(round_up(length), learned_positions(config) or math.inf)
-    target = longest_target(int(source), settings, config)
-    return _power_of_2(rows), int(source), -(-target // _TARGET_STEP) * _TARGET_STEP
+    source = _padded_length(length, config)
+    target = longest_target(source, settings, config)
+    return _power_of_2(rows), source, -(-target // _TARGET_STEP) * _TARGET_STEP
 
 
 def round_up(length: int) -> int:
     """Returns the next of 8, 16, 24, 32, 48, 64, 96, 128, 192, ... tokens."""
     step = max(_SHORTEST, _power_of_2(length) // 4)
     return max(1, -(-length // step)) * step
+
+
+def _padded_length(length, config):
+    return min(round_up(length), learned_positions(config) or round_up(length))
 
 
 def _power_of_2(number):
