@@ -24,6 +24,12 @@ def import_backend() -> None:
         # Keras imports TensorFlow, if it can, to set seeds and to save a model. This stops it.
         modules: dict[str, Any] = sys.modules
         modules.setdefault("tensorflow", None)
+    if name == "jax":  # compiling takes seconds: the next command finds the programs on disk
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        folder = caches / "keras_transformer" / "jax"
+        with contextlib.suppress(OSError):  # a read-only home
+            folder.mkdir(parents=True, exist_ok=True)
+            os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     import_quietly("keras")
 
 
