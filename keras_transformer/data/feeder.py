@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
 
-class BatchFeeder(DataAdapter):
+class BatchFeeder(GeneratorDataAdapter):
     """The batches of a `BatchStream` for `fit`, `evaluate` and `predict`.
 
     Keras reads its adapters as they are. It would shuffle the batches of a `PyDataset`, by the
@@ -16,30 +15,22 @@ class BatchFeeder(DataAdapter):
 
     Args:
         stream: `BatchStream`.
-        batches: called for each iteration, returns its batches, as arrays.
+        generator: called for each iteration, returns its batches, as arrays.
 
     Attributes:
         stream: `BatchStream`.
     """
 
-    def __init__(self, stream: Any, batches: Callable[[], Iterator[Any]]) -> None:
-        self.stream, self._batches = stream, batches
+    def __init__(self, stream: Any, generator: Callable[[], Iterator[Any]]) -> None:
+        # Without `super().__init__()`, which would read batches.
+        self.stream, self.generator = stream, generator
 
     def __len__(self) -> int:
         return self.stream.report.batches_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
-        return self._batches()
-
-    get_numpy_iterator = get_jax_iterator = __iter__
-
-    def get_torch_dataloader(self) -> Iterator[Any]:
-        return (keras.tree.map_structure(keras.ops.convert_to_tensor, batch) for batch in self)
+        return self.generator()
 
     @property
     def num_batches(self) -> int:
         return len(self)
-
-    @property
-    def batch_size(self) -> None:
-        return None

@@ -15,6 +15,7 @@ import jax
 import keras
 import numpy as np
 from jax import numpy as jnp
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
 from keras_transformer.training import objective
 
@@ -136,7 +137,7 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
 def _fill_up(data, devices):
     """Fills up batches to a multiple of the number of devices, if the data are batches already.
 
-    They are if they are a `tf.data.Dataset` or one of Keras's adapters, as `make_dataset` returns.
+    They are if they are a `tf.data.Dataset`, or what `make_dataset` returns: an adapter of Keras.
     JAX needs equally many rows on each device. The step drops the added rows again. The number of
     real rows must be static in the compiled step, so it is passed as a shape: that of a fourth
     element of the batch, `(devices, rows)`.
@@ -144,11 +145,11 @@ def _fill_up(data, devices):
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(data, tf.data.Dataset):
         return data.map(functools.partial(_add_rows, tf, devices))
-    if not hasattr(data, "get_jax_iterator"):
+    if not isinstance(data, GeneratorDataAdapter):
         return data
     filled = copy.copy(data)
     add_rows = functools.partial(_add_rows, np, devices)
-    vars(filled)["get_jax_iterator"] = lambda: itertools.starmap(add_rows, data.get_jax_iterator())
+    filled.generator = lambda: itertools.starmap(add_rows, data.generator())
     return filled
 
 

@@ -105,7 +105,8 @@ def test_wrong_number_of_shapes_is_named(tokenizer, shapes):
 def model_on(vocabulary_size):
     names = "encoder_token_ids", "decoder_token_ids"
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
-    x = keras.layers.Embedding(vocabulary_size, 4)(inputs[names[1]])
+    source, target = map(keras.layers.Embedding(vocabulary_size, 4), inputs.values())
+    x = target + keras.ops.mean(source, axis=1, keepdims=True)
     return keras.Model(inputs, keras.layers.Dense(vocabulary_size)(x))
 
 

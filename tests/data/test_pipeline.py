@@ -291,6 +291,9 @@ def test_nine_tenths_of_the_slots_of_multi30k_are_real_tokens(tmp_path):
     _, report = make_dataset(read_parallel(*files), tokenizer, batch_tokens=8192)
     assert report.pairs_kept == report.pairs_read == 29_000
     assert report.efficiency >= 0.9
+    _, report = make_dataset(read_parallel(*files), tokenizer, batch_tokens=8192, shapes=8)
+    assert len(report.shapes) == 8
+    assert round(report.efficiency, 2) >= 0.88
 
 
 @pytest.mark.parametrize(
