@@ -127,8 +127,8 @@ class PieceTokenizer:
         return [[tag[0], *row] if tag else row for tag, row in zip(tags, rows, strict=True)]
 
     def decode(self, rows: Any) -> Any:
-        """Returns the text of a list of pieces, or the texts of a list of such lists."""
-        if rows and isinstance(rows[0], str):
+        """Returns the text of a list of pieces, which may be empty; or texts of a list of lists."""
+        if not rows or isinstance(rows[0], str):
             return self.decode([rows])[0]
         rows = [[piece for piece in row if piece not in self._dropped] for row in rows]
         # SentencePiece 0.2.0 looks at the first row only to see what rows are.

@@ -160,7 +160,7 @@ class SentencePieceTokenizer:
                 f"`rows` must hold ids from 0 to {self.vocabulary_size - 1}, `vocabulary_size - 1`."
                 f" Received: {error.args[0]}"
             ) from None
-        return self._tokenizer.decode(pieces)
+        return self._tokenizer.decode(pieces) if pieces else []
 
     @functools.cached_property
     def graph(self) -> Any:

@@ -66,7 +66,7 @@ def marian():
 
 def word_piece():
     special = ["[END]", "[UNK]", "[PAD]", "[START]"]
-    letters = sorted({letter for line in SOURCES + TARGETS for letter in line.strip()})
+    letters = sorted({letter for line in SOURCES + TARGETS for letter in line if letter != " "})
     vocabulary = [*special, *letters, *(f"##{each}" for each in letters), "one", "##ty", "##und"]
     tokenizer = keras_hub.tokenizers.WordPieceTokenizer(vocabulary, lowercase=True)
     special = {"pad_token": "[PAD]", "start_token": "[START]", "end_token": "[END]"}
