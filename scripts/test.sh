@@ -40,7 +40,7 @@ contract=(
     tests/layers tests/models/test_{paper,decode_step,transformer,adapted,output_bias}.py
     tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py
 )
-contract+=(tests/decoding/test_{search,processors,search_model,translator,long_lines,tags}.py)
+contract+=(tests/decoding/test_{search,processors,sampling,search_model,translator,long_lines,tags}.py)
 for backend in jax torch; do
     echo "Layers, models, training and search on $backend:"
     KERAS_BACKEND=$backend run_tests "$@" "${contract[@]}" tests/test_backends.py

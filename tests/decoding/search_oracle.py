@@ -352,7 +352,8 @@ def search(
         return made.run(cache, lengths, START, prefix, compaction)
 
     cache = models.cache(sentences, settings.max_hypotheses if is_fixed else None)
-    result = compiled(run)(cache, ops.convert_to_tensor(lengths), target_prefix)
+    run = compiled(run) if settings.sampler is None else run  # a sampler has a state
+    result = run(cache, ops.convert_to_tensor(lengths), target_prefix)
     return SearchResult(
         *map(ops.convert_to_numpy, result.finish(made.pad_token_id) if is_fixed else result)
     )

@@ -9,6 +9,7 @@ import pytest
 
 from keras_transformer.decoding.processors import suppress_tokens
 from tests.decoding.search_oracle import (
+    BACKEND,
     END,
     RandomModels,
     are_close,
@@ -17,7 +18,6 @@ from tests.decoding.search_oracle import (
     search,
 )
 
-pytestmark = pytest.mark.tensorflow_only
 RandomSampler, TopKSampler, TopPSampler = (
     keras_hub.samplers.RandomSampler,
     keras_hub.samplers.TopKSampler,
@@ -91,7 +91,8 @@ def test_same_seed_draws_the_same():
 def test_top_1_is_greedy_and_forbidden_tokens_are_never_drawn():
     models, max_lengths = RandomModels("any", 9, 30, 40, 12), [s % 13 for s in range(30)]
     drawn = search(models, max_lengths, sampler=TopKSampler(k=1, seed=2))
-    assert_same(drawn, search(models, max_lengths, beam_size=1))
+    if BACKEND != "torch":  # whose `topk` has no order among ties
+        assert_same(drawn, search(models, max_lengths, beam_size=1))
     models = RandomModels("any", 11, 100, 6, 8).with_all_possible()
     options = {"sampler": RandomSampler(seed=3), "max_lengths": [8] * 100}
     found = [
