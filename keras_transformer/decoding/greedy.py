@@ -80,7 +80,8 @@ class GreedySearch(Search):
             return Tokens(token_ids[:, :, 0], log_probs[:, :, 0]), is_valid
         log_probs, is_valid = next_log_probs(logits, constraints)
         log_probs = log_probs[:, 0]  # (B, 1, V) -> (B, V)
-        token_ids = sampler.get_next_token(sampler.compute_probabilities(log_probs))
-        # If all tokens are forbidden, samplers return V, which is not a token id.
-        token_ids = ops.minimum(ops.cast(token_ids, "int32"), log_probs.shape[-1] - 1)[:, None]
+        # If no token is possible, any is drawn: its log-prob stays -inf, or NaN.
+        is_possible = ops.any(log_probs > IMPOSSIBLE, axis=-1, keepdims=True)
+        given = sampler.compute_probabilities(ops.where(is_possible, log_probs, 0.0))
+        token_ids = ops.cast(sampler.get_next_token(given), "int32")[:, None]
         return Tokens(token_ids, pick(log_probs, token_ids)), is_valid
