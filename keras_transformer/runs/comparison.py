@@ -13,7 +13,7 @@ from keras_transformer.runs.recipe import Recipe, align, differing
 from keras_transformer.training.best_epoch import best_epoch
 
 # Figures of `report.json`; only a finished run has them.
-REPORTED = ("updates", "parameters", "tokens_per_second", "seconds")
+REPORTED = ("backend", "updates", "parameters", "tokens_per_second", "seconds")
 # Columns of `history.csv` that tell how good a model is.
 QUALITIES = ("loss", "accuracy", "perplexity", "bleu", "chrf")
 
@@ -63,7 +63,8 @@ class RunRecord:
         values = {name: score["value"] for name, score in self.scores.items()}
         if "exact_match" in self.report:
             values["exact_match"] = self.report["exact_match"]
-        reported = {name: round(self.report[name]) for name in REPORTED if name in self.report}
+        reported = {name: self.report[name] for name in REPORTED if name in self.report}
+        reported = {n: v if isinstance(v, str) else round(v) for n, v in reported.items()}
         return {
             "run": {"finished": "updates" in self.report, "epochs": len(self.history)} | reported,
             "best epoch": _row_figures(self.best),

@@ -334,6 +334,7 @@ class Trainer:
     def _report(self, seconds, model, stream, keeper, logger):
         best = keeper.best() or {}
         entries = {
+            "backend": keras.config.backend(),
             "seconds": round(seconds, 1),
             "tokens_per_second": round(logger.tokens_per_second),
             "updates": int(model.optimizer.iterations.numpy()),

@@ -7,8 +7,6 @@ import pytest
 
 from tests.cli.small_run import cli
 
-pytestmark = pytest.mark.tensorflow_only
-
 
 def write_lines(folder):
     (folder / "a.en").write_text("half an hour\n" * 30, "utf-8")

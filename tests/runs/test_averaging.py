@@ -12,8 +12,6 @@ from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from tests.builders import assert_same_arrays, normal
 from tests.examples import examples
 
-pytestmark = pytest.mark.tensorflow_only
-
 
 def consecutive(steps, distance):
     """The first of some steps, up to the first gap."""

@@ -12,8 +12,6 @@ from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.training.distribution import get_strategy
 from tests.runs.tiny_run import recipe
 
-pytestmark = pytest.mark.tensorflow_only
-
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):

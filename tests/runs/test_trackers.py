@@ -12,8 +12,6 @@ from keras_transformer.runs.trackers import tracker_callbacks
 from keras_transformer.runs.trainer import Trainer
 from tests.runs import tiny_run
 
-pytestmark = pytest.mark.tensorflow_only
-
 
 @pytest.fixture
 def calls(monkeypatch):

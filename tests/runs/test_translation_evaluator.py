@@ -9,8 +9,6 @@ import pytest
 
 from keras_transformer import TranslationEvaluator
 
-pytestmark = pytest.mark.tensorflow_only
-
 PAIRS = [("a b c d", "a b c d"), ("e f g h", "E F G H"), ("i j k l", "I")]
 
 
