@@ -41,6 +41,7 @@ contract=(
     tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py
 )
 contract+=(tests/decoding/test_{search,processors,sampling,search_model,translator,long_lines,tags}.py)
+contract+=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py)
 for backend in jax torch; do
     echo "Layers, models, training and search on $backend:"
     KERAS_BACKEND=$backend run_tests "$@" "${contract[@]}" tests/test_backends.py
