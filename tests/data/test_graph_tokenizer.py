@@ -6,8 +6,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_text
+import tokenizer_agreement
 
+from keras_transformer.data.piece_tokenizer import UNICODE
+from keras_transformer.data.sentencepiece_proto import ModelProto
+from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.data.tokenizer import Tokenizer
+from tests.data.sentencepiece_models import train_sentencepiece
 from tests.data.test_tokenizer import text_lines
 
 pytestmark = pytest.mark.tensorflow_only
@@ -21,6 +27,49 @@ def strings(tensor):
 def tokenizer(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("tokenizer") / "vocabulary.model"
     return Tokenizer.train_on_lines(text_lines(500), 295, path, normalization=request.param)
+
+
+MAKERS = tokenizer_agreement.makers(text_lines(500), 295)
+QUICK = "nfc bpe", "nfkc unigram", "identity bpe", "as LLaMA"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.long) for n in MAKERS],
+)
+def test_ids_and_texts_are_those_of_the_plain_tokenizer(name, pytestconfig):
+    """`benchmarks/tokenizer_agreement.py` compares published models too."""
+    count = 100_000 if pytestconfig.getoption("long") else 1000
+    strings = tokenizer_agreement.awkward_strings(count, text_lines(100))
+    *different, _ = tokenizer_agreement.compare(MAKERS[name](), strings)
+    assert different == [[], [], []]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC"])
+def test_unicode_is_that_of_tensorflow_text_on_every_python(form):
+    """Each character alone, and before marks, so that composition and order count."""
+    assert UNICODE.unidata_version == "16.0.0"
+    characters = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
+    texts = [f"{character}\ne{character}\u0301\u0323" for character in characters]
+    found = tensorflow_text.normalize_utf8(texts, form).numpy()
+    assert [text.decode() for text in found] == [UNICODE.normalize(form, text) for text in texts]
+
+
+def test_neighbours_that_repeat_a_text_are_in_the_order_of_their_lengths():
+    """Both orders of `..` and `...` have the same score; versions of SentencePiece differ."""
+    proto = ModelProto.FromString(train_sentencepiece(text_lines(50), 60, pad_id=3))
+    for piece, score in {"..": -3.3, "...": -4.7}.items():
+        proto.pieces.add(piece=piece, score=score)
+    tokenizer = SentencePieceTokenizer(proto.SerializeToString())
+    texts = [f"the {'.' * count} cat" for count in range(40)]
+    rows = tokenizer.encode(texts)
+    assert tokenizer.graph.tokenize(texts).to_list() == rows
+    assert tokenizer.decode(rows) == [text.replace("  ", " ") for text in texts]
+    dots = [
+        [len(tokenizer.vocabulary[i]) for i in row if i >= len(proto.pieces) - 2] for row in rows
+    ]
+    assert any(len(set(each)) > 1 for each in dots)
+    assert dots == [sorted(each) for each in dots]
 
 
 def assert_same(eager, graph):

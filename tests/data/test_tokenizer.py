@@ -4,13 +4,13 @@ import inspect
 import os
 import pathlib
 import random
-import re
 import unicodedata
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizer_agreement import awkward_strings
 
 from keras_transformer.data.corpus import CorpusError, read_lines
 from keras_transformer.data.piece_tokenizer import UNICODE
@@ -20,36 +20,11 @@ from tests.examples import examples
 
 WORDS = "the a cat dog sat ran on under mat tree . , ! Größe naïve 3,5 it's".split()
 SPECIAL_TEXTS = ["<s>", "</s>", "<pad>", "<unk>", "<0x41>", "<s><s>", "a<pad>b"]
-# White space of all kinds, controls, joiners, marks, noncharacters, edges of the planes.
-AWKWARD = [
-    *range(0x21),
-    *(0x7F, 0x85, 0xA0, 0xAD, 0x1680, 0x2028, 0x2029, 0x202F, 0x200B, 0x200D, 0x3000, 0xFEFF),
-    *(0x301, 0x308, 0x323, 0x1100, 0x1161, 0x11A8, 0xAC00, 0xFB01, 0xFDFA, 0x1D15E, 0x2F800),
-    *(0x2047, 0x2581, 0x2585, 0xD7FF, 0xE000, 0xFFFD, 0xFFFE, 0xFFFF, 0x1F600, 0x1F3FD, 0x10FFFF),
-]
 
 
 def text_lines(num_lines):
     rng = random.Random(0)
     return [" ".join(rng.choices(WORDS, k=rng.randrange(3, 12))) for _ in range(num_lines)]
-
-
-def random_unicode(num_lines):
-    """Random lines: characters of all planes, and `AWKWARD` ones."""
-    rng = random.Random(0)
-
-    def character():
-        kind = rng.random()
-        if kind < 0.3:
-            return chr(rng.choice(AWKWARD))
-        if kind < 0.5:
-            return rng.choice(" etaoin.<>")
-        if kind < 0.6:
-            return chr(rng.randrange(0x300, 0x370))
-        return chr(rng.randrange(rng.choice([0x250, 0x3000, 0x20000, 0x110000])))
-
-    lines = ("".join(character() for _ in range(rng.randrange(25))) for _ in range(num_lines))
-    return [re.sub("[\ud800-\udfff]", "", line) for line in lines]
 
 
 def normalized(text, normalization):
@@ -75,7 +50,7 @@ def tokenizer(request, tmp_path_factory):
 
 
 def test_decode_gives_back_the_normalized_text_of_10000_unicode_lines(tokenizer):
-    lines = random_unicode(10_000)
+    lines = awkward_strings(10_000, text_lines(100))
     expected = [normalized(line, tokenizer.normalization) for line in lines]
     token_ids = tokenizer.encode(lines)
     assert tokenizer.decode(token_ids) == expected
@@ -138,7 +113,7 @@ def test_vocabulary_spells_the_text(tokenizer):
 def test_model_survives_file_and_bytes(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "new" / "copy.model")
     assert os.listdir(tmp_path / "new") == ["copy.model"]
-    lines = random_unicode(100)
+    lines = awkward_strings(100, text_lines(100))
     for copy in (Tokenizer(tmp_path / "new" / "copy.model"), Tokenizer(tokenizer.model_bytes)):
         assert copy.encode(lines) == tokenizer.encode(lines)
         assert copy.normalization == tokenizer.normalization

@@ -11,7 +11,7 @@ from keras_transformer.data import SentencePieceTokenizer
 from keras_transformer.data.marian_tokenizer import MarianTokenizer
 from keras_transformer.data.number_corpus import number_names
 from tests.builders import randomize
-from tests.data import test_foreign_tokenizers as foreign
+from tests.data import test_keras_hub_tokenizer as keras_hub
 
 pytestmark = [
     *(pytest.mark.tensorflow_only, pytest.mark.long),
@@ -46,9 +46,9 @@ def made(tmp_path_factory):
         SentencePieceTokenizer(model, start_token_id=345, vocabulary_size=350),
         SentencePieceTokenizer(model, vocabulary=[*pieces[:4], *pieces[:3:-1], "other"]),
         MarianTokenizer(model, marian),
-        foreign.hub_sentencepiece()[1],
-        foreign.word_piece()[1],
-        foreign.byte_pair()[1],
+        keras_hub.hub_sentencepiece()[1],
+        keras_hub.word_piece()[1],
+        keras_hub.byte_pair()[1],
     ]
     return dict(zip(NAMES, [*tokenizers, *translators(nfkc)], strict=True))
 

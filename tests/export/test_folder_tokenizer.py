@@ -111,16 +111,3 @@ def test_pieces_of_the_other_side_become_the_text_of_our_tokenizer(exported):
         rows = [ids[start : start + 7] for start in range(0, len(ids), 5)]
         expected = [text.decode() for text in ours.graph.detokenize(rows).numpy()]
         assert shipped.decode([[ours.vocabulary[i] for i in row] for row in rows]) == expected
-
-
-def test_every_character_of_unicode_is_read_as_by_our_tokenizer(exported):
-    characters = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
-    # Between a letter and two accents, so that composition and order count.
-    words = [f"e{character}\u0301\u0323" for character in characters]
-    lines = ["".join(words[start : start + 64]) for start in range(0, len(words), 64)]
-    ours, shipped = exported[0]
-    expected = ours.graph.tokens(ours.graph.tokenize(lines)).to_list()
-    for line, tokens, pieces in zip(
-        lines, expected, with_unknown(shipped.encode(lines), ours), strict=True
-    ):
-        assert [piece.encode() for piece in pieces] == tokens, ascii(line)

@@ -1,0 +1,268 @@
+"""The tokenizers of KerasHub, and what a SavedModel holds of every tokenizer.
+
+The references are KerasHub's own layers, and the tokenizer itself.
+"""
+
+import functools
+import json
+import sys
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.data import KerasHubTokenizer, SentencePieceTokenizer
+from tests.builders import randomize
+from tests.data.test_foreign_tokenizers import (
+    PAIRS,
+    SIZES,
+    SOURCES,
+    TARGETS,
+    TEXTS,
+    Characters,
+    config_of,
+    opus,
+    own,
+    pieces_of,
+    t5,
+    text_only,
+    train,
+    use_everywhere,
+)
+from tests.processes import run
+
+pytestmark = pytest.mark.tensorflow_only
+
+
+def word_piece():
+    special = ["[END]", "[UNK]", "[PAD]", "[START]"]
+    letters = sorted({letter for line in SOURCES + TARGETS for letter in line if letter != " "})
+    vocabulary = [*special, *letters, *(f"##{each}" for each in letters), "one", "##ty", "##und"]
+    tokenizer = keras_hub.tokenizers.WordPieceTokenizer(vocabulary, lowercase=True)
+    special = {"pad_token": "[PAD]", "start_token": "[START]", "end_token": "[END]"}
+    return tokenizer, KerasHubTokenizer(tokenizer, **special)
+
+
+@functools.cache  # it takes seconds to trace
+def byte_pair():
+    """The 256 bytes, some merges, and special tokens at the end: the pad token is not 0."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    tokens = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(others))]
+    merges = ["t w", "e n", "tw en", "t y", "e i", "ei n", "\u0120 ein", "h u", "n d"]
+    tokens += [merge.replace(" ", "") for merge in merges] + ["<pad>", "<s>", "</s>"]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = keras_hub.tokenizers.BytePairTokenizer(vocabulary, merges)
+    special = {"pad_token": "<pad>", "start_token": "<s>", "end_token": "</s>"}
+    return tokenizer, KerasHubTokenizer(tokenizer, **special)
+
+
+def hub_sentencepiece():
+    model = train(SOURCES + TARGETS, pad_id=3)
+    tokenizer = keras_hub.tokenizers.SentencePieceTokenizer(model)
+    special = {"pad_token": "<pad>", "start_token": "<s>", "end_token": "</s>"}
+    return tokenizer, KerasHubTokenizer(tokenizer, **special)
+
+
+HUB = [word_piece, pytest.param(byte_pair, marks=pytest.mark.long), hub_sentencepiece]
+
+
+def strings(tensor):
+    return [value.decode() for value in tensor.numpy().ravel()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", HUB)
+def test_ids_and_texts_are_those_of_keras_hub_in_a_pipeline(make):
+    layer, tokenizer = make()
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS)
+    expected = [row.numpy().tolist() for row in dataset.map(layer)]
+    keras.utils.set_random_seed(1)  # breaks KerasHub's own, but not this one
+    assert tokenizer.encode(TEXTS) == expected
+    assert tf.function(tokenizer.graph.tokenize)(tf.constant(TEXTS)).to_list() == expected
+    texts = [layer.detokenize(row) if row else "" for row in expected]
+    assert tokenizer.decode(expected) == texts
+    framed = [[tokenizer.start_token_id, *row, tokenizer.end_token_id] for row in expected]
+    padded = tf.ragged.constant(framed).to_tensor(tokenizer.pad_token_id)
+    assert tokenizer.decode(padded.numpy()) == strings(tokenizer.graph.detokenize(padded)) == texts
+    assert tokenizer.encode([]) == tokenizer.decode([]) == []
+    assert tokenizer.encode(TEXTS[0]) == expected[0]  # one string has one row
+    assert tokenizer.decode(expected[0]) == texts[0]
+    # The tokens spell the text; where a word begins there is a space.
+    spelled = ["".join(tokenizer.vocabulary[i] for i in row) for row in expected]
+    for line, text in zip(spelled, texts, strict=True):
+        if "<0x" not in line and "<unk>" not in line:
+            assert line.replace("\u2581", " ").strip() == text.strip()
+
+
+@pytest.mark.long
+def test_byte_pair_text_that_ends_inside_a_character_is_valid():
+    _, tokenizer = byte_pair()
+    token_ids = tokenizer.encode("aé")
+    assert [tokenizer.vocabulary[i] for i in token_ids] == ["a", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode([token_ids[:2]]) == ["a\ufffd"]
+
+
+class GraphCharacters(tf.Module):
+    """The members that an export needs, and no other."""
+
+    def tokenize(self, text):
+        return tf.strings.unicode_decode(text, "UTF-8")
+
+    def detokenize(self, token_ids):
+        kept = tf.ragged.boolean_mask(token_ids, token_ids > 2)
+        return tf.strings.unicode_encode(kept, "UTF-8")
+
+    def tokens(self, token_ids):
+        letters = tf.strings.unicode_encode(tf.reshape(token_ids, [-1, 1]), "UTF-8")
+        return tf.reshape(tf.strings.regex_replace(letters, " ", "\u2581"), tf.shape(token_ids))
+
+
+class ExportedCharacters(Characters):
+    graph = GraphCharacters()
+
+
+def of_both_sides(folder):
+    """KerasHub's for the source, SentencePiece for the target, with the same special ids."""
+    model = train(TARGETS)
+    pieces = ["</s>", "<unk>", "<pad>", "<s>", *pieces_of(model)[3:]]
+    return word_piece()[1], SentencePieceTokenizer(model, vocabulary=pieces)
+
+
+# Functions that return the tokenizer of both sides, or one for each; one of each class is walked.
+WALKED = {
+    "KerasHub's and SentencePiece": of_both_sides,
+    "a class of your own": lambda folder: ExportedCharacters(),
+    "Tokenizer": own,
+    "MarianTokenizer": opus,
+    "byte-pair": lambda folder: byte_pair()[1],
+    "SentencePieceTokenizer": lambda folder: t5()[0][1],
+    "SentencePiece of KerasHub": lambda folder: hub_sentencepiece()[1],
+}
+BOTH = list(WALKED)[0]
+
+
+SERVE = """
+import json, sys
+for name in ("keras_transformer", "keras_hub", "sentencepiece"):
+    sys.modules[name] = None  # importing it would fail
+import tensorflow as tf
+import tensorflow_text
+outputs = []
+folders, lines = json.load(sys.stdin)
+for folder in folders:
+    served = tf.saved_model.load(folder).signatures["serving_default"](text=tf.constant(lines))
+    texts = {name: value.numpy().flat for name, value in served.items() if value.dtype == tf.string}
+    outputs.append({name: [text.decode() for text in texts[name]] for name in texts})
+print(json.dumps(outputs))
+"""
+
+
+def serve(folders, lines):
+    """What SavedModels return in a process that can import no package of ours."""
+    request = json.dumps([list(map(str, folders)), lines])
+    options = {"input": request, "capture_output": True, "text": True, "check": True}
+    return json.loads(run([sys.executable, "-c", SERVE], **options).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+@pytest.mark.parametrize("name", [BOTH, pytest.param("byte-pair", marks=pytest.mark.long)])
+def test_every_tokenizer_takes_the_way_of_all_commands(name, tmp_path):
+    made = WALKED[name](tmp_path)
+    use_everywhere(*(made if isinstance(made, tuple) else (made, made)), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_model_of_foreign_tokenizers_is_trained_and_served(tmp_path):
+    source, target = WALKED[BOTH](tmp_path)
+    config = config_of(source, target)
+    options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
+    dataset, _ = kt.make_dataset(PAIRS, source, target, **options)
+    model = randomize(kt.Transformer(config))
+    model.compile(kt.paper_optimizer(config, learning_rate=1e-3), kt.SmoothedCrossEntropy())
+    assert np.isfinite(model.fit(dataset, epochs=1, verbose=0).history["loss"]).all()
+    options = {"beam_size": 1, "extra_length": 2, "max_source_tokens": 20}
+    translator = kt.Translator(model, source, target, processors=[text_only(config)], **options)
+    texts = ["one", "", "twenty-one thousand", "one. " * 30, "\N{CAT FACE}"]
+    with pytest.warns(UserWarning, match="line 4 in"):
+        expected = translator(texts)
+    (found,) = serve([kt.export_saved_model(translator, tmp_path / "served")], texts)
+    assert found["translation"] == expected
+
+
+class Outputs(tf.Module):
+    """A tokenizer in a graph, as an exported translator has it."""
+
+    def __init__(self, tokenizer):
+        super().__init__()
+        self.tokenizer, self.pad_token_id = tokenizer.graph, tokenizer.pad_token_id
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    def __call__(self, text):
+        token_ids = self.tokenizer.tokenize(text).to_tensor(self.pad_token_id)
+        ids = tf.strings.as_string(token_ids)
+        texts, tokens = self.tokenizer.detokenize(token_ids), self.tokenizer.tokens(token_ids)
+        return {"ids": ids, "texts": texts, "tokens": tokens}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_saved_model_holds_the_whole_tokenizer(is_slow, tmp_path):
+    tokenizers = [own(tmp_path, rule) for rule in ("nfkc", "identity")]
+    for name in WALKED:
+        if (name == "byte-pair") == is_slow:
+            made = WALKED[name](tmp_path)
+            tokenizers += made if isinstance(made, tuple) else [made]
+    lines, folders, expected = ["twenty-one", "", "  a b "], [], []
+    for number, tokenizer in enumerate(tokenizers):
+        module = Outputs(tokenizer)
+        folders.append(tmp_path / str(number))
+        tf.saved_model.save(module, str(folders[-1]), signatures=module.__call__)
+        eager = module.__call__.python_function(tf.constant(lines))
+        expected.append({name: strings(value) for name, value in eager.items()})
+    assert serve(folders, lines) == expected
+
+
+def test_a_tokenizer_without_a_graph_translates_but_exports_nothing(tmp_path):
+    model = randomize(kt.Transformer(kt.TransformerConfig.tiny(128, **SIZES)))
+    translator = kt.Translator(model, Characters(), beam_size=1)
+    (hypothesis,) = translator("a b", n_best=1)
+    assert hypothesis.source_tokens == ["a", "\u2581", "b", "\x02"]
+    with pytest.raises(TypeError, match=r"must be a `tf.Module`.*Received: Characters"):
+        kt.export_saved_model(translator, tmp_path / "served")
+
+
+def test_a_layer_of_keras_hub_is_told_what_wraps_it():
+    with pytest.raises(TypeError, match="Received: WordPiece.*size`.*`KerasHubTokenizer`"):
+        kt.make_dataset(PAIRS, layers.WordPieceTokenizer(["[UNK]"]), batch_sentences=9)
+
+
+layers = keras_hub.tokenizers
+SHORT = {"[PAD]": 0, "[END]": 1, "a": 2, "b": 3, "ab": 4}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "named"),
+    [
+        (layers.ByteTokenizer, TypeError, "must be a WordPiece, byte-pair"),
+        (
+            lambda: layers.WordPieceTokenizer(["[UNK]"], sequence_length=9),
+            ValueError,
+            "sequence_length=9",
+        ),
+        (
+            lambda: layers.WordPieceTokenizer(["[UNK]", "[PAD]", "a"]),
+            ValueError,
+            "`end_token`.*='\\[END\\]'",
+        ),
+        (lambda: layers.BytePairTokenizer(SHORT, ["a b"]), ValueError, "256 bytes.*253 others"),
+    ],
+)
+def test_tokenizers_of_keras_hub_that_do_not_fit_are_refused(make, error, named):
+    with pytest.raises(error, match=named):
+        KerasHubTokenizer(make(), pad_token="[PAD]", start_token="a", end_token="[END]")
