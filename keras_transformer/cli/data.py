@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.console import console
 
@@ -48,7 +47,6 @@ def vocabulary(
         keras-transformer vocabulary train.en train.de --size 8000 --output joint.model
     """
     with one_line_errors():
-        import_backend()
         from keras_transformer.data.corpus import read_lines
         from keras_transformer.data.report import Sample, text_changes
         from keras_transformer.data.tokenizer import Tokenizer
