@@ -49,7 +49,7 @@ _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)
 
 
 class Translator:
-    """Translates lists of strings.
+    """Translates lists of strings, on any backend.
 
     Args:
         model: `Transformer`.
@@ -57,11 +57,13 @@ class Translator:
             `target_tokenizer` is given.
         target_tokenizer: that of the target, if the vocabularies are separate.
         frozen: bool. Translate with the weights that the model has now, also if it is trained
-            later: faster, by 2 to 20%, and without memory for the weights until it is trained.
-            Defaults to `False`: each call uses the model's current weights.
+            later. On TensorFlow this is faster, by 2 to 20%, and takes no memory for the weights
+            until the model is trained; elsewhere it is a copy. Defaults to `False`: each call uses
+            the model's current weights.
         dtype: name of a dtype, such as `"bfloat16"`, that a frozen copy is cast to. Optional.
         compiled: `"auto"`, `True` or `False`. Whether XLA compiles the search for batches of few
-            lines, which is about twice as fast for one line. Compiling takes some 4 seconds for
+            lines on TensorFlow, which is about twice as fast for one line. JAX compiles every
+            search without a sampler, PyTorch none. Compiling takes some 4 seconds for
             each padded shape and beam: `"auto"` does it in the second call that needs it, for at
             most 4 lines of at most 128 tokens in float32; `True` in the first, for at most 8
             lines; `False` never; `warm_up` does it ahead. Searches with processors, a sampler or a
@@ -98,10 +100,10 @@ class Translator:
     Raises:
         TypeError: if a line is not a string, a setting is unknown, or a tokenizer lacks a member
             of `TokenizerLike`.
-        ValueError: if the backend is not TensorFlow, the vocabularies of model and tokenizer
-            differ, a line is too long and `on_too_long="error"`, a setting is out of its range, a
-            prefix leaves no room for another token, or `target_language` or the tag of a line is
-            not one of the model's, or they differ.
+        ValueError: if the vocabularies of model and tokenizer differ, a line is too long and
+            `on_too_long="error"`, a setting is out of its range, a prefix leaves no room for
+            another token, the model's numbers are not finite, or `target_language` or the tag of a
+            line is not one of the model's, or they differ.
 
     Example with an untrained model; `load_run` returns the translator of a trained run:
 
