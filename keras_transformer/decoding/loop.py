@@ -93,7 +93,9 @@ def run_program(
             found = function(model, *static, *map(ops.convert_to_tensor, inputs))
             return tree.map_structure(ops.convert_to_numpy, found)
     has_shapes = BACKEND == "jax" or kind == "xla"
-    key = function, static, tuple(each.shape if has_shapes else each.ndim for each in inputs), kind
+    shapes = tuple(each.shape if has_shapes else each.ndim for each in inputs)
+    weights = getattr(model, "weights", [])  # others after `enable_lora` or `quantize`
+    key = function, static, shapes, tuple(map(id, weights)), kind
     with _locks[kind == "xla"]:  # several threads would make the same program
         programs = _programs.setdefault(model, {})
         make = _make_jax_program if BACKEND == "jax" else _make_tensorflow_program
@@ -104,8 +106,8 @@ def run_program(
         # TensorFlow never frees the programs of XLA.
         for least_used in [key for key in list(programs) if key[-1] != "xla"][:-_KEPT_PROGRAMS]:
             programs.pop(least_used, None)
-    weights = [[weight.value for weight in model.weights]] if BACKEND == "jax" else []
-    return tree.map_structure(ops.convert_to_numpy, program(*weights, *inputs))
+    values = [[weight.value for weight in weights]] if BACKEND == "jax" else []
+    return tree.map_structure(ops.convert_to_numpy, program(*values, *inputs))
 
 
 def inference_scope() -> contextlib.AbstractContextManager[Any]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from keras_transformer.decoding.frozen import copy_model
 from keras_transformer.decoding.model_search import search_model
 from keras_transformer.decoding.processors import force_end, no_repeat_ngram_size, suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -99,6 +100,12 @@ def test_search_follows_the_weights():
     randomize(made, seed=0)
     assert before.token_ids.tolist() != after.token_ids.tolist()
     assert found_by(made, sources()).token_ids.tolist() == before.token_ids.tolist()
+    for block in made.decoder.blocks:
+        block.enable_lora(2)  # it adds weights
+    randomize(made, seed=5)
+    adapted = found_by(made, sources())
+    np.testing.assert_allclose(adapted.scores, found_by(copy_model(made), sources()).scores, 1e-5)
+    assert adapted.scores.tolist() != after.scores.tolist()
 
 
 @pytest.mark.backends("jax")  # only there the search compiles
