@@ -165,6 +165,8 @@ def figure_text(value):
 
     if value is ABSENT or isinstance(value, bool):
         return {ABSENT: "-", True: "yes", False: "no"}[value]
+    if isinstance(value, str):
+        return value
     return f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer import load_model
 from keras_transformer.cli import app
 from keras_transformer.data.number_corpus import number_names
+from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.importing.files import read_vocabulary
 from keras_transformer.importing.importer import read_marian
 from keras_transformer.importing.marian import weights_of
@@ -265,8 +265,9 @@ def test_target_language_is_the_tag_of_each_piece_of_a_line(run):
     encode, ids = translator.source_tokenizer.encode, opus_models.vocabulary()
 
     def pieces_of(lines, most):
-        settings = translator._bounded(kt.SearchSettings(max_source_tokens=most))
-        return translator._pieces(tf.constant(lines), settings, False).token_ids.to_list()
+        cut = LineCutter(translator.source_tokenizer).cut
+        pieces = cut(encode(lines), most - 1, "split")
+        return [[*row, ids["</s>"]] for row in pieces.token_ids]
 
     long = " ".join(lines * 9)
     *split, empty, last = pieces_of([f">>fra<< {long}", ">>fra<<", "one"], 20)
