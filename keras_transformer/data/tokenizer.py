@@ -58,8 +58,8 @@ class Tokenizer(SentencePieceTokenizer):
     Example:
 
     >>> tokenizer = Tokenizer.train_on_lines(["a cat", "a mat"], 265, "/tmp/cats.model")
-    >>> tokenizer.encode(["a cat", ""])
-    [[263, 262], []]
+    >>> [len(token_ids) for token_ids in tokenizer.encode(["a cat", ""])]
+    [6, 0]
     >>> tokenizer.decode(tokenizer.encode("a  cat"))
     'a cat'
 
