@@ -23,7 +23,7 @@ _NUMBERS = itertools.count()  # of the files of this process
 
 
 class EventLog:
-    """An event file of TensorBoard. It is made with the first value, and complete after each.
+    """An event file of TensorBoard. It is made with the first value, and closed after each.
 
     Args:
         folder: path of the folder that the file is in, made if it is missing.
@@ -31,7 +31,7 @@ class EventLog:
 
     def __init__(self, folder: Path) -> None:
         self._folder = pathlib.Path(folder)
-        self._records: RecordWriter | None = None
+        self._file: pathlib.Path | None = None
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Adds a number."""
@@ -47,28 +47,22 @@ class EventLog:
         value = [*(str(number).encode() for number in size), png]
         self._add(tag, value, step, images.create_summary_metadata("", ""))
 
-    def close(self) -> None:
-        """Closes the file; a later value begins another one."""
-        if self._records is not None:
-            self._records.close()
-            self._records = None
-
     def _add(self, tag, value, step, metadata):
         kind = "float32" if isinstance(value, float) else "string"
         tensor = make_tensor_proto(value, dtype=kind)
         entry = Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
-        if self._records is None:
+        events = [Event(step=step, summary=Summary(value=[entry]))]
+        if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             place = socket.gethostname(), os.getpid(), next(_NUMBERS)
             name = ".".join(map(str, ("events.out.tfevents", int(time.time()), *place, "v2")))
-            self._records = RecordWriter(open(self._folder / name, "wb"))
-            self._write(Event(file_version="brain.Event:2"))
-        self._write(Event(step=step, summary=Summary(value=[entry])))
-
-    def _write(self, event):
-        event.wall_time = time.time()
-        self._records.write(event.SerializeToString())
-        self._records.flush()
+            self._file = self._folder / name
+            events.insert(0, Event(file_version="brain.Event:2"))
+        # Not kept open: an error within `fit` would leave it so.
+        with open(self._file, "ab") as file:
+            for event in events:
+                event.wall_time = time.time()
+                RecordWriter(file).write(event.SerializeToString())
 
 
 class EventLogger(keras.callbacks.Callback):
@@ -96,7 +90,3 @@ class EventLogger(keras.callbacks.Callback):
             own = name.removeprefix("val_")
             log = self._train if own == name else self._validation
             log.scalar(f"epoch_{own}", value, epoch)
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._train.close()
-        self._validation.close()

@@ -100,7 +100,6 @@ class TranslationEvaluator(keras.callbacks.Callback):
         log.text("translations", text, epoch)
         if self._is_drawn and (image := self._attention_image()) is not None:
             log.image("attention", image, epoch)
-        log.close()
 
     def _attention_image(self):
         """Returns the attention of the first sample as the bytes of a PNG, or `None`."""

@@ -183,6 +183,7 @@ def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_p
 
 
 SLURM = """
+import os
 from keras_transformer.training.distribution import get_strategy
 from keras_transformer.training.workers import *
 strategy = get_strategy("multi_worker")
