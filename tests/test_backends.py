@@ -180,9 +180,9 @@ def test_every_public_name_resolves_in_a_fresh_process():
 
 
 @pytest.mark.backends("jax", "torch")
-def test_translator_on_another_backend_raises():
+def test_saved_model_on_another_backend_raises(tmp_path):
     with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
-        keras_transformer.Translator(0, 0)
+        keras_transformer.export_saved_model(None, tmp_path / "served")
 
 
 @pytest.mark.long
