@@ -105,8 +105,8 @@ def compare(tokenizer, strings, rows=2000, chunk=5000):
     )
 
 
-def train(lines, vocabulary_size, **options):
-    """Returns the bytes of a SentencePiece model."""
+def train_sentencepiece(lines, vocabulary_size, **options):
+    """Returns a model of about `vocabulary_size` pieces, trained by SentencePiece, as bytes."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -132,7 +132,7 @@ def own(lines, size, rule, algorithm):
 def foreign(lines, size, **options):
     from keras_transformer.data import SentencePieceTokenizer
 
-    model = train(lines, size, pad_id=3, **options)
+    model = train_sentencepiece(lines, size, pad_id=3, **options)
     return SentencePieceTokenizer(model)
 
 

@@ -66,8 +66,10 @@ class CompiledSearches:
         requested: set[tuple] = set()
 
         def find(shape):
-            key = None if has_prefix else self._key(settings, n_best, shape)
-            if key is None or not self._is_enabled:
+            if has_prefix or not self._is_enabled:
+                return None
+            key = self._key(settings, n_best, shape)
+            if key is None:
                 return None
             if key not in self._ready and key not in requested:
                 requested.add(key)

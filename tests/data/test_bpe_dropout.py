@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizer_agreement import train_sentencepiece
 
 from keras_transformer import Tokenizer, make_dataset, number_names
 from keras_transformer.data import SentencePieceTokenizer
 from keras_transformer.data.bpe_dropout import BpeDropout
 from keras_transformer.data.pipeline import BatchStream
-from tests.data.sentencepiece_models import train_sentencepiece
 
 pytestmark = pytest.mark.tensorflow_only
 LINES = ["low lower lowest", "new newer newest", "wide wider widest", "slow slower"] * 5

@@ -1,4 +1,4 @@
-"""Tokenizers of other origin: SentencePiece models with their own ids, and a class of one's own.
+"""Tokenizers that `Tokenizer` did not train: SentencePiece models with other ids, a user's class.
 
 The reference is SentencePiece's own processor. Those of KerasHub are in another file.
 """
@@ -9,13 +9,13 @@ import keras
 import numpy as np
 import pytest
 import sentencepiece
+from tokenizer_agreement import train_sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data import MarianTokenizer, SentencePieceTokenizer
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.runs.doctor import check_tokenizer
 from tests.builders import randomize
-from tests.data.sentencepiece_models import train_sentencepiece
 from tests.importing import opus_models
 
 PAIRS = kt.number_names(size=200)

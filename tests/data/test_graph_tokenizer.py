@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_text
 import tokenizer_agreement
+from tokenizer_agreement import train_sentencepiece
 
 from keras_transformer.data.piece_tokenizer import UNICODE
 from keras_transformer.data.sentencepiece_proto import ModelProto
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.data.tokenizer import Tokenizer
-from tests.data.sentencepiece_models import train_sentencepiece
 from tests.data.test_tokenizer import text_lines
 
 pytestmark = pytest.mark.tensorflow_only

@@ -2,9 +2,9 @@
 
 import pytest
 import sentencepiece
+from tokenizer_agreement import train_sentencepiece
 
 from keras_transformer.data.sentencepiece_proto import FIELDS, ModelProto
-from tests.data.sentencepiece_models import train_sentencepiece
 
 pytestmark = pytest.mark.tensorflow_only
 LINES = ["a cat sat on a mat", "the dog ate it"] * 20

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizer_agreement import awkward_strings
+from tokenizer_agreement import awkward_strings, train_sentencepiece
 
 from keras_transformer.data.corpus import CorpusError, read_lines
 from keras_transformer.data.piece_tokenizer import UNICODE
 from keras_transformer.data.tokenizer import Tokenizer
-from tests.data.sentencepiece_models import train_sentencepiece
 from tests.examples import examples
 
 WORDS = "the a cat dog sat ran on under mat tree . , ! Größe naïve 3,5 it's".split()

@@ -4,6 +4,7 @@ import sys
 from unittest import mock
 
 import pytest
+from tokenizer_agreement import train_sentencepiece
 
 from keras_transformer import (
     Tokenizer,
@@ -16,7 +17,6 @@ from keras_transformer.data import SentencePieceTokenizer
 from keras_transformer.data.marian_tokenizer import MarianTokenizer
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.piece_tokenizer import FolderTokenizer
-from tests.data.sentencepiece_models import train_sentencepiece
 
 pytest.importorskip("ctranslate2")
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]

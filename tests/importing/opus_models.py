@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 import sentencepiece
+import tokenizer_agreement
 
 from keras_transformer.data.number_corpus import number_names
-from tests.data import sentencepiece_models as training
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -43,7 +43,7 @@ def sentencepiece_models():
 
 def train_sentencepiece(side, size, **options):
     lines = (pair[side] for pair in number_names("train", 2000, 0))
-    return training.train_sentencepiece(lines, size, character_coverage=1.0, **options)
+    return tokenizer_agreement.train_sentencepiece(lines, size, character_coverage=1.0, **options)
 
 
 @functools.cache

@@ -12,13 +12,13 @@ import zipfile
 
 import numpy as np
 import pytest
+from tokenizer_agreement import train_sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data.marian_tokenizer import MarianTokenizer
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.importing.importer import read_marian
 from keras_transformer.importing.marian import weights_of
-from tests.data.sentencepiece_models import train_sentencepiece
 from tests.importing import opus_models
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
