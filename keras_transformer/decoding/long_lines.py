@@ -24,14 +24,15 @@ class Pieces(NamedTuple):
     """Lines of token ids, each in one or several pieces.
 
     Args:
-        token_ids: list of P rows of token ids, the pieces in the order of the text.
-        lines: int array `(P,)`, ascending: the line of each piece.
-        dropped: int array `(B,)`, the number of tokens that were cut off each line.
+        token_ids: list of P rows of token ids, the pieces in the order of the text; in a graph, an
+            int32 `RaggedTensor` `(P, None)`.
+        lines: int array or tensor `(P,)`, ascending: the line of each piece.
+        dropped: int array or tensor `(B,)`, the number of tokens that were cut off each line.
     """
 
-    token_ids: list[Any]
-    lines: np.ndarray
-    dropped: np.ndarray
+    token_ids: Any
+    lines: Any
+    dropped: Any
 
 
 def token_kinds(vocabulary: Sequence[str]) -> np.ndarray:

@@ -3,25 +3,11 @@
 Letters: B lines, P pieces.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.decoding.long_lines import token_kinds
-
-
-class Pieces(NamedTuple):
-    """Lines of token ids, each in one or several pieces.
-
-    Args:
-        token_ids: int32 `RaggedTensor` `(P, None)`, the pieces in the order of the text.
-        lines: int64 tensor `(P,)`, ascending: the line of each piece.
-        dropped: int64 tensor `(B,)`, the number of tokens that were cut off each line.
-    """
-
-    token_ids: tf.RaggedTensor
-    lines: tf.Tensor
-    dropped: tf.Tensor
+from keras_transformer.decoding.long_lines import Pieces, token_kinds
 
 
 class GraphLineCutter:

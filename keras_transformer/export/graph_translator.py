@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_transformer.data.graph_tokenizer import append_token
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.lines import NO_ROOM
+from keras_transformer.decoding.long_lines import Pieces
 from keras_transformer.decoding.loop import select
 from keras_transformer.decoding.model_search import (
     attend_model,
@@ -25,7 +26,6 @@ from keras_transformer.export.graph_languages import tag_lines
 from keras_transformer.export.graph_lines import refuse_first, token_ids_of
 from keras_transformer.export.graph_long_lines import (
     GraphLineCutter,
-    Pieces,
     join_translations,
     prefixes_of_first_pieces,
 )
