@@ -57,7 +57,7 @@ class WithEnd:
     def __init__(self, model, end_token_id):
         self.config = types.SimpleNamespace(**vars(model.config) | {"end_token_id": end_token_id})
         self.init_cache, self.decode_step = model.init_cache, model.decode_step
-        self.weights = getattr(model, "weights", None)
+        self.weights = getattr(model, "weights", [])
 
 
 def padded(sentences, pad_token_id):
