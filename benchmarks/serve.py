@@ -43,7 +43,7 @@ CLIENTS = (1, 4, 16)
 WIDTHS = (8, 9, 9, 9, 12, 10)
 # Throughput with batching / without, at 16 clients; and growth of the memory.
 LEAST_GAIN, MOST_GROWTH = 3, 0.05
-OVERLOAD_CLIENTS, OVERLOAD_QUEUE = 64, 16
+OVERLOAD_CLIENTS, OVERLOAD_QUEUE, OVERLOAD_LINES = 64, 32, 16
 FLOOD_CLIENTS, FLOOD_SECONDS = 4, 15
 # The line of another client: at most so many times what it takes alone, and one batch more.
 MOST_SLOWER, MOST_HEALTH_MS = 3, 100
@@ -186,8 +186,8 @@ def soak(folder, lines, requests, expected):
 
 def overload(folder, lines, requests, expected):
     """Sends from more clients than the queue holds, then from one."""
-    queue = str(OVERLOAD_QUEUE)
-    with Server(folder, "--max-queue", queue, "--max-lines", queue, "--max-batch", "8") as server:
+    limits = f"--max-queue={OVERLOAD_QUEUE}", f"--max-lines={OVERLOAD_LINES}", "--max-batch=8"
+    with Server(folder, *limits) as server:
         sent = list(itertools.islice(itertools.cycle(lines), requests))
         results, _ = send(server.port, sent, OVERLOAD_CLIENTS, timed)
         answered = [(line, text) for line, (_, status, text) in zip(sent, results, strict=True)

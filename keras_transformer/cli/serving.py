@@ -1,6 +1,8 @@
 """Commands on an exported folder: `serve` answers requests, `verify` replays its examples."""
 
 import functools
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +28,8 @@ LIMITS = {
     "max_line_chars": "Maximum characters a line.",
     "max_body_bytes": "Maximum bytes in the body of a request.",
     "max_receive_seconds": "Maximum seconds in which a request must arrive.",
+    "timeout": "Maximum seconds in which the model answers a request; then status 503.",
+    "keep_alive": "Seconds for which a connection stays open without a request.",
 }
 
 
@@ -56,6 +60,13 @@ def serve(
         list[str] | None,
         typer.Option(help="Pages of this origin may call the server; several times for several."),
     ] = None,
+    forwarded_allow_ips: Annotated[
+        str,
+        typer.Option(
+            help="Addresses of proxies, separated by commas: their `X-Forwarded-For` says who the "
+            "client is."
+        ),
+    ] = "",
 ) -> None:
     """Answer HTTP requests with an exported model, and show a page to try it.
 
@@ -64,6 +75,8 @@ def serve(
         keras-transformer serve served/
         keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64
     """
+    # Before the slow imports: the first process of a container ignores SIGTERM by default.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with one_line_errors():
         require_tensorflow()
         try:
@@ -81,6 +94,7 @@ def serve(
             max_wait=max_wait_ms / 1000,
             threads=threads,
             cors_origins=cors_origin or (),
+            proxies=forwarded_allow_ips,
             import_tensorflow=functools.partial(import_quietly, *SAVED_MODEL),
         )
 

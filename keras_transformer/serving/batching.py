@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
-import heapq
+import itertools
+import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -16,7 +17,7 @@ SHORT = 64
 
 
 class QueueFull(Exception):
-    """The queue has no room for all rows of a caller."""
+    """The queue has no room for the rows of a caller."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +40,22 @@ class _Waiting:
     row: Row
     answer: asyncio.Future
     caller: object
+    client: Hashable
 
 
 class Batcher:
-    """Collects rows of concurrent callers, and runs them in batches, one batch at a time.
+    """Collects rows of concurrent callers, and runs them in batches, some of them at the same time.
 
-    The oldest row is always in the next batch, so no row waits forever. Next comes the oldest row
-    of each other caller in its group, so that a single row does not wait for a caller with many.
-    Then come the rows that are nearest in length. While a batch runs, rows queue up for the next
-    one: batches grow with the load. Before each batch that is not full, the batcher waits
-    `max_wait` for more rows, even if some have waited already, because callers that just got their
-    answers often send the next rows at once.
+    Each caller belongs to a client, and clients take turns, so that one with many rows does not
+    hold up the others. The oldest row of the client whose turn it is, is always in the next batch,
+    so no row waits forever. Rows of its group and of about its length fill the batch: one of each
+    client, then a second of each, and so on. Of the same client, the oldest row of each caller
+    comes first, then the rows that are nearest in length.
+
+    While all workers run batches, rows queue up for the next one: batches grow with the load. If
+    several workers are free, they share the rows. Before each batch that is not full, the batcher
+    waits `max_wait` for more rows, even if some have waited already, because callers that just got
+    their answers often send the next rows at once.
 
     If a batch of several callers fails, the rows of each caller run again by themselves, so only
     the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
@@ -57,7 +63,8 @@ class Batcher:
     Args:
         run: function of a group and the list of its rows' values; returns a list of answers. It is
             called in the executor.
-        executor: `concurrent.futures.Executor`.
+        executor: `concurrent.futures.Executor` of so many workers.
+        workers: int, maximum number of batches at the same time. Defaults to `1`.
         max_batch: int, maximum number of rows in a batch.
         max_wait: float, seconds.
         max_queue: int, maximum number of waiting rows.
@@ -68,36 +75,45 @@ class Batcher:
         run: Callable[[Any, list], Sequence],
         executor: Executor,
         *,
+        workers: int = 1,
         max_batch: int,
         max_wait: float,
         max_queue: int,
     ) -> None:
         self._run = run
         self._executor = executor
+        self._workers = workers
         self._max_batch = max_batch
         self._max_wait = max_wait
         self._max_queue = max_queue
         self._queue: list[_Waiting] = []
-        self._running: list[_Waiting] = []
+        self._running: list[list[_Waiting]] = []
         self._arrival = asyncio.Event()
+        self._forming = asyncio.Lock()
+        self._batches = 0  # that have been formed
+        self._turns: dict[Hashable, int] = {}  # of the last client and those with rows in the queue
 
     @property
     def queue_length(self) -> int:
         """The number of waiting rows."""
         return len(self._queue)
 
-    async def submit(self, rows: Sequence[Row]) -> list:
+    async def submit(self, rows: Sequence[Row], client: Hashable = None) -> list:
         """Returns the answer for each row.
 
         Raises:
-            QueueFull: if the queue has not enough room for all rows; none of them is run.
+            QueueFull: if the queue has not enough room, or would hold more rows of the client than
+                it has free places: one client alone gets half of it, and each further one still
+                finds a place. None of the rows is run.
             Exception: what `run` raised for one of the rows, or what `fail` was given.
         """
-        if len(self._queue) + len(rows) > self._max_queue:
+        held = sum(one.client == client for one in self._queue)
+        if held + len(rows) > self._max_queue - len(self._queue) - len(rows):
             raise QueueFull
         loop, caller = asyncio.get_running_loop(), object()
-        waiting = [_Waiting(row, loop.create_future(), caller) for row in rows]
+        waiting = [_Waiting(row, loop.create_future(), caller, client) for row in rows]
         self._queue += waiting
+        self._turns.setdefault(client, self._batches)
         self._arrival.set()
         try:
             return await asyncio.gather(*(one.answer for one in waiting))
@@ -109,25 +125,43 @@ class Batcher:
 
     def fail(self, error: Exception) -> None:
         """Raises an error in all callers, also in those whose rows are running."""
-        for one in _unanswered([*self._queue, *self._running]):
+        for one in _unanswered(itertools.chain(self._queue, *self._running)):
             one.answer.set_exception(error)
 
     async def work(self) -> None:
         """Runs batches until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._workers):
+                group.create_task(self._work())
+
+    async def _work(self):
         while True:
-            self._running = await self._next_batch()
-            await self._answer(self._running)
+            async with self._forming:
+                batch = await self._next_batch()
+                self._running.append(batch)
+            await self._answer(batch)
+            self._running.remove(batch)
 
     async def _next_batch(self):
         while not self._queue:
             await self._next_arrival(None)
         deadline = asyncio.get_running_loop().time() + self._max_wait
         with contextlib.suppress(TimeoutError):
-            while len(self._batch_of_oldest()) < self._max_batch:
+            while len(self._in_turn()) < self._max_batch:
                 await self._next_arrival(deadline)
-        batch = self._batch_of_oldest()  # again, because callers may have left
-        taken = set(batch)
-        self._queue = [one for one in self._queue if one not in taken]
+        rows = self._in_turn()  # again, because callers may have left
+        share = math.ceil(len(rows) / (self._workers - len(self._running)))
+        batch = rows[: min(share, self._max_batch)]
+        self._queue = [one for one in self._queue if one not in batch]
+        # The client that had its turn comes after all that arrive before the next batch.
+        self._batches += 1
+        self._turns |= {one.client: self._batches + 1 for one in batch[:1]}
+        waiting = {one.client for one in self._queue}
+        self._turns = {
+            client: turn
+            for client, turn in self._turns.items()
+            if client in waiting or turn > self._batches
+        }
         return batch
 
     async def _next_arrival(self, deadline):
@@ -135,21 +169,22 @@ class Batcher:
         async with asyncio.timeout_at(deadline):
             await self._arrival.wait()
 
-    def _batch_of_oldest(self):
+    def _in_turn(self):
+        """Returns the rows that may be in the next batch, in the order in which they join it."""
         if not self._queue:
             return []
-        oldest = self._queue[0].row
-        mates = [
-            one
-            for one in self._queue
-            if one.row.group == oldest.group and _are_similar(one.row.length, oldest.length)
-        ]
+        leader = min(self._queue, key=lambda one: self._turns[one.client])
+        mates = [one for one in self._queue if _may_share(one.row, leader.row)]
         firsts = {one.caller: one for one in reversed(mates)}
-        return heapq.nsmallest(
-            self._max_batch,
-            mates,
-            key=lambda one: (firsts[one.caller] is not one, abs(one.row.length - oldest.length)),
-        )
+
+        def place(one):
+            distance = abs(one.row.length - leader.row.length)
+            return one is not leader, firsts[one.caller] is not one, distance
+
+        lines = {}
+        for one in sorted(mates, key=place):
+            lines.setdefault(one.client, []).append(one)
+        return [one for each in itertools.zip_longest(*lines.values()) for one in each if one]
 
     async def _answer(self, batch):
         if not batch:
@@ -175,9 +210,9 @@ class Batcher:
                 one.answer.set_result(answer)
 
 
-def _are_similar(one, other):
-    short, long = sorted((one, other))
-    return long <= max(SHORT, MAX_LENGTH_RATIO * short)
+def _may_share(one, other):
+    short, long = sorted((one.length, other.length))
+    return one.group == other.group and long <= max(SHORT, MAX_LENGTH_RATIO * short)
 
 
 def _unanswered(waiting):

@@ -10,6 +10,7 @@ import numpy as np
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
+from keras_transformer.serving.connection import client_of
 from keras_transformer.serving.errors import RequestError, shown
 
 # At most this much of a body that is too large is read and discarded: a client that is still
@@ -107,7 +108,8 @@ async def run(request: Request, name: str, values: dict[str, Any]) -> dict[str, 
         RequestError: as `Engine.run`.
         ClientDisconnect: if nobody waits for the answer; the model does not run the lines.
     """
-    work = asyncio.create_task(request.app.state.engine.run(name, values))
+    client = client_of(request.client.host) if request.client else None
+    work = asyncio.create_task(request.app.state.engine.run(name, values, client))
     gone = asyncio.create_task(_client_is_gone(request))
     try:
         await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)

@@ -1,12 +1,15 @@
-"""HTTP connections with a time limit for requests that do not arrive completely."""
+"""HTTP connections: time limits for requests that do not arrive completely, and whose they are."""
 
 import asyncio
+import ipaddress
 import json
+from collections.abc import Hashable
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 STOP_SECONDS = 1
+MAX_READ_AHEAD_BYTES = 2**16  # of further requests on a connection
 
 
 class Connection(H11Protocol):
@@ -27,6 +30,11 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        # Uvicorn stops reading when another request follows before this one is answered. Then it
+        # would not see that the client closes the connection.
+        ahead = len(self.conn.trailing_data[0])
+        if self.conn.their_state is h11.DONE and ahead < MAX_READ_AHEAD_BYTES:
+            self.flow.resume_reading()
         self._watch()
 
     def on_response_complete(self) -> None:
@@ -75,6 +83,20 @@ class Connection(H11Protocol):
             ):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+
+def client_of(host: str) -> Hashable:
+    """Returns what counts as a client: an address of IPv4, or 2^64 addresses of IPv6.
+
+    A user of IPv6 has so many, and could use another one for each request.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # a socket of Unix has none, and a proxy may send a name
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    return address.ipv4_mapped or address.packed[:8]
 
 
 def connection_class(seconds: float) -> type[Connection]:

@@ -1,9 +1,9 @@
-"""Runs the model in one thread, in batches of rows of all requests."""
+"""Runs the model in threads, in batches of rows of all requests."""
 
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,25 +19,33 @@ from keras_transformer.serving.signature import NUMPY_TYPES
 # Signatures that give a row the same result in any batch. The others pad rows to the longest one,
 # so each of their requests runs alone.
 BATCHED = ("serving_default", "translate_n_best", "score")
+_FAILED = "The model failed, and the server ends. Its log says why. Try again later."
 
 
 class Engine:
     """A model that answers concurrent requests.
 
-    One thread runs the model: lines that arrive while it is busy make the next batch larger.
+    Threads run the model: lines that arrive while all are busy make the next batch larger.
 
     Attributes:
         failure: the exception that ended loading or the batcher, or `None`.
 
     Args:
-        load: function without arguments that returns a `ServedModel`. It is called in the thread.
+        load: function without arguments that returns a `ServedModel`. It is called once, in one of
+            the threads.
         limits: `Limits`.
         metrics: `Metrics`.
+        workers: int, threads that run the model. Defaults to `1`.
         batching: `max_batch` and `max_wait` of `Batcher`.
     """
 
     def __init__(
-        self, load: Callable[[], Any], limits: Limits, metrics: Metrics, **batching: Any
+        self,
+        load: Callable[[], Any],
+        limits: Limits,
+        metrics: Metrics,
+        workers: int = 1,
+        **batching: Any,
     ) -> None:
         self.limits = limits
         self.metrics = metrics
@@ -45,9 +53,9 @@ class Engine:
         self._load = load
         self._model: Any = None
         self._is_draining = False
-        self._thread = ThreadPoolExecutor(1, "model")
-        queue = {"max_queue": limits.max_queue, **batching}
-        self._batcher = Batcher(self._run_batch, self._thread, **queue)
+        self._threads = ThreadPoolExecutor(workers, "model")
+        queue = {"max_queue": limits.max_queue, "workers": workers, **batching}
+        self._batcher = Batcher(self._run_batch, self._threads, **queue)
         metrics.queue_rows.set_function(lambda: self._batcher.queue_length)
 
     @property
@@ -55,8 +63,10 @@ class Engine:
         """The `ServedModel`.
 
         Raises:
-            RequestError: while it is being loaded.
+            RequestError: while it is being loaded, or if it failed.
         """
+        if self.failure:
+            raise RequestError(503, _FAILED)
         if self._model is None:
             raise RequestError(503, "The model is being loaded. Try again later.")
         return self._model
@@ -84,20 +94,24 @@ class Engine:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            self._thread.shutdown(wait=False)
+            self._threads.shutdown(wait=False)
 
-    async def run(self, name: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
+    async def run(
+        self, name: str, values: dict[str, Any], client: Hashable = None
+    ) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature.
 
         Args:
             name: str, of a signature.
             values: dict from the names of inputs to JSON lists, one element for each line.
+            client: who asks; clients take turns. Optional.
 
         Returns:
             dict from the names of outputs to arrays, the lines on the first axis.
 
         Raises:
-            RequestError: if the request is wrong or too large, or the queue is full.
+            RequestError: if the request is wrong or too large, the queue is full, or the answer
+                takes longer than `timeout` of the limits.
         """
         signature = self.model.signature(name)
         self.limits.check(signature, values)
@@ -105,18 +119,29 @@ class Engine:
         check_tags(self.model.card, name, columns)
         rows = list(_rows(signature, columns, _refused_bytes(self.model.card)))
         try:
-            return signature.joined(await self._batcher.submit(rows))
+            async with asyncio.timeout(self.limits.timeout):
+                return signature.joined(await self._batcher.submit(rows, client))
         except QueueFull as error:
-            message = f"{self._batcher.queue_length} lines wait for the model. Try again later."
+            message = (
+                f"{self._batcher.queue_length} lines wait for the model. Try again later, or when "
+                "your other requests are answered."
+            )
+            raise RequestError(503, message) from error
+        except TimeoutError as error:
+            message = (
+                f"The answer took longer than {self.limits.timeout} s. Send fewer or shorter lines "
+                "in a request, or try again later."
+            )
             raise RequestError(503, message) from error
 
     async def _load_and_work(self):
         loop = asyncio.get_running_loop()
         try:
-            self._model = await loop.run_in_executor(self._thread, self._load)
+            self._model = await loop.run_in_executor(self._threads, self._load)
             await self._batcher.work()
         except Exception as error:  # the server ends when `failure` is set
             self.failure = error
+            self._batcher.fail(RequestError(503, _FAILED))
 
     def _run_batch(self, group, values):
         """Calls the model; `values` are the inputs of one or more lines each."""

@@ -20,6 +20,8 @@ class Limits:
         max_body_bytes: int, bytes in the body of a request.
         max_queue: int, lines of all requests that wait for the model.
         max_receive_seconds: int, seconds from the first byte of a request to its last.
+        timeout: int, seconds in which the model must answer a request.
+        keep_alive: int, seconds for which a connection stays open without a request.
     """
 
     max_line_chars: int = 2_000
@@ -27,15 +29,17 @@ class Limits:
     max_body_bytes: int = 2**20
     max_queue: int = 1_024
     max_receive_seconds: int = 10
+    timeout: int = 50  # less than the 60 s of most proxies
+    keep_alive: int = 75
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {value}")
-        if self.max_queue < self.max_lines:
+        if self.max_queue < 2 * self.max_lines:
             raise ValueError(
-                "`max_queue` must be at least `max_lines`, or the largest request could never be "
-                f"answered. Received: max_queue={self.max_queue}, max_lines={self.max_lines}"
+                "`max_queue` must be at least twice `max_lines`: a client may have half of the "
+                f"queue. Received: max_queue={self.max_queue}, max_lines={self.max_lines}"
             )
 
     def check_lines(self, lines: int) -> None:

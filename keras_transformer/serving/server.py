@@ -23,8 +23,8 @@ from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.observation import log_to_stdout
 
-# Docker kills a process 10 s after SIGTERM, and other orchestrators later.
-DRAIN_SECONDS, EXIT_SECONDS = 7, 9
+# Within 25 s after SIGTERM: Kubernetes kills a process after 30 s, and others can be told to.
+DRAIN_SECONDS, EXIT_SECONDS = 20, 24
 
 
 def serve(
@@ -34,7 +34,9 @@ def serve(
     port: int,
     limits: Limits,
     threads: int,
+    workers: int = 1,
     cors_origins: Sequence[str] = (),
+    proxies: str = "",
     import_tensorflow: Callable[[], None],
     **batching: Any,
 ) -> None:
@@ -48,7 +50,10 @@ def serve(
         port: int; 0 for any free one, which is printed.
         limits: `Limits`.
         threads: int, cores that TensorFlow may use.
+        workers: int, threads that run the model. Defaults to `1`.
         cors_origins: list of strings: pages of these origins may call the server.
+        proxies: str, addresses and networks, separated by commas. What comes from there names its
+            client in `X-Forwarded-For`. Defaults to none.
         import_tensorflow: function that imports TensorFlow without its messages.
         batching: `max_batch` and `max_wait` of `Batcher`.
 
@@ -60,7 +65,7 @@ def serve(
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
     load = functools.partial(_load, folder, threads, import_tensorflow)
-    engine = Engine(load, limits, Metrics(), **batching)
+    engine = Engine(load, limits, Metrics(), workers, **batching)
     log_to_stdout()
     config = uvicorn.Config(
         build_app(engine, cors_origins),
@@ -68,6 +73,8 @@ def serve(
         access_log=False,
         server_header=False,
         http=connection_class(limits.max_receive_seconds),
+        timeout_keep_alive=limits.keep_alive,
+        forwarded_allow_ips=proxies,
         ws="none",
     )
     server = _Server(config, engine)

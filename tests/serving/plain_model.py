@@ -4,6 +4,7 @@ It upper-cases, and repeats texts in its n-best lists as older exports do. The k
 that of `k // 2` exclamation marks; a line with a target language begins with it.
 """
 
+import json
 import sys
 import threading
 import time
@@ -84,8 +85,8 @@ class StuckModel(PlainModel):
         return super().call(name, inputs)
 
 
-def main(seconds_to_load, receive_seconds):
-    """Serves the stand-in, which takes so long to load."""
+def main(seconds_to_load, limits, proxies):
+    """Serves the stand-in, which takes so long to load; the limits are JSON."""
     from keras_transformer.serving.limits import Limits
     from keras_transformer.serving.server import serve
 
@@ -96,7 +97,8 @@ def main(seconds_to_load, receive_seconds):
         "folder",
         host="127.0.0.1",
         port=0,
-        limits=Limits(max_receive_seconds=int(receive_seconds)),
+        limits=Limits(**json.loads(limits)),
+        proxies=proxies,
         max_batch=8,
         max_wait=0.002,
         threads=1,

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jsonschema
 import pytest
 
-from keras_transformer.serving import observation
+from keras_transformer.serving import batching, observation
 from keras_transformer.serving.app import ROUTES
 from keras_transformer.serving.status import description
 from tests.serving.clients import client_of, wait_until_ready
@@ -29,7 +29,7 @@ def translate_together(model, lines, **limits):
         first = pool.submit(translate, client, "first")
         model.runs.wait(30)
         found = [pool.submit(translate, client, line) for line in lines]
-        most = min(len(lines), limits.get("max_queue", 1_000))
+        most = min(len(lines), limits.get("max_queue", 1_000) // 2)  # of one client
         while f"queue_rows {most}.0" not in client.get("/metrics").text:
             time.sleep(0.01)
         time.sleep(0.1)  # for those that find no place
@@ -70,6 +70,39 @@ def test_model_that_cannot_be_loaded_is_told():
     with client_of(load) as client:
         assert "There is no SavedModel" in str(client.engine.failure)
         assert client.get("/health/ready").status_code == 503
+        assert "The model failed" in translate(client, "a").json()["error"]
+
+
+def test_nobody_waits_for_ever_if_batching_fails(monkeypatch):
+    """A bug there ends the server, and all callers get an answer."""
+    model = PlainModel()
+    model.may_run.clear()
+    with client_of(lambda: model, workers=2) as client, ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(translate, client, "running")]
+        model.runs.wait(30)
+        monkeypatch.setattr(batching, "_may_share", lambda *_: 1 / 0)
+        found += [pool.submit(translate, client, line) for line in "ab"]
+        answers = [one.result(30) for one in found]
+        model.may_run.set()
+        assert client.engine.failure
+    assert {one.status_code for one in answers} == {503}
+    assert all("The model failed" in one.json()["error"] for one in answers)
+
+
+def test_answer_that_takes_too_long_is_503_and_its_lines_are_not_run():
+    model = PlainModel()
+    model.may_run.clear()
+    with client_of(lambda: model, timeout=1) as client, ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(translate, client, "running")]
+        model.runs.wait(30)
+        found.append(pool.submit(translate, client, "waiting"))
+        for answer in (one.result(30) for one in found):
+            assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+            assert "longer than 1 s. Send fewer or shorter" in answer.json()["error"]
+        assert "queue_rows 0.0" in client.get("/metrics").text
+        model.may_run.set()
+        assert translate(client, "later").json() == {"translatedText": "LATER"}
+    assert model.batches == [["running"], ["later"]]
 
 
 def test_line_that_the_model_refuses_fails_only_its_request():
@@ -85,7 +118,7 @@ def test_line_that_the_model_refuses_fails_only_its_request():
 
 
 def test_full_queue_answers_503_and_recovers():
-    answers = translate_together(PlainModel(), "abcdefghijklmnopqrst", max_queue=4, max_lines=4)
+    answers = translate_together(PlainModel(), "abcdefghijklmnopqrst", max_queue=8, max_lines=4)
     refused = [one for one in answers if one.status_code != 200]
     assert len(refused) == 16 and {one.status_code for one in refused} == {503}
     assert all(one.headers["Retry-After"] == "1" for one in refused)

@@ -1,10 +1,10 @@
-"""Dynamic batching, without a model: who shares a batch, limits, failures."""
+"""Dynamic batching, without a model: who shares a batch, whose turn it is, limits, failures."""
 
 import asyncio
+import collections
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,10 +12,11 @@ from keras_transformer.serving.batching import Batcher, QueueFull, Row
 
 
 class Model:
-    """Answers `(group, value)`, and records the batches."""
+    """Answers `(group, value)` when so many batches run at once, and records the batches."""
 
-    def __init__(self, bad=()):
+    def __init__(self, bad=(), at_once=1):
         self.batches = []
+        self._together = threading.Barrier(at_once, timeout=10)
         self.may_run = threading.Event()
         self.may_run.set()
         self._bad = bad
@@ -23,6 +24,7 @@ class Model:
     def __call__(self, group, values):
         self.may_run.wait()
         self.batches.append((group, values))
+        self._together.wait()
         if bad := set(values) & set(self._bad):
             raise ArithmeticError(min(bad))
         return [(group, value) for value in values]
@@ -33,7 +35,7 @@ def run(scenario, model, **settings):
     settings = {"max_batch": 4, "max_wait": 0.002, "max_queue": 1000} | settings
 
     async def main():
-        with ThreadPoolExecutor(1) as executor:
+        with ThreadPoolExecutor(settings.get("workers", 1)) as executor:
             batcher = Batcher(model, executor, **settings)
             work = asyncio.create_task(batcher.work())
             try:
@@ -54,8 +56,9 @@ def rows_of(values, group="g"):
         st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 500)), max_size=9), max_size=9
     ),
     st.integers(1, 5),
+    st.integers(1, 3),
 )
-def test_every_row_gets_its_own_answer_in_batches_of_its_group(requests, max_batch):
+def test_every_row_gets_its_own_answer_in_batches_of_its_group(requests, max_batch, workers):
     model = Model()
 
     async def scenario(batcher):
@@ -65,7 +68,7 @@ def test_every_row_gets_its_own_answer_in_batches_of_its_group(requests, max_bat
         ]
         return await asyncio.gather(*(batcher.submit(each) for each in rows))
 
-    answers = run(scenario, model, max_batch=max_batch, max_wait=0)
+    answers = run(scenario, model, max_batch=max_batch, max_wait=0, workers=workers)
     assert answers == [
         [(group, (i, j)) for j, (group, _) in enumerate(request)]
         for i, request in enumerate(requests)
@@ -73,6 +76,17 @@ def test_every_row_gets_its_own_answer_in_batches_of_its_group(requests, max_bat
     assert all(1 <= len(values) <= max_batch for _, values in model.batches)
     ran = sorted(value for _, values in model.batches for value in values)
     assert ran == sorted((i, j) for i, request in enumerate(requests) for j in range(len(request)))
+
+
+def test_workers_run_batches_at_once_and_share_what_is_there():
+    model = Model(at_once=3)
+
+    async def scenario(batcher):
+        await batcher.submit(rows_of(range(5)))
+        await batcher.submit(rows_of(range(12)))
+
+    run(scenario, model, workers=3)
+    assert sorted(len(values) for _, values in model.batches) == [1, 2, 2, 4, 4, 4]
 
 
 def test_callers_that_come_again_at_once_share_a_batch_with_those_that_waited():
@@ -123,24 +137,76 @@ def test_single_row_does_not_wait_for_the_many_rows_of_another_caller():
     assert [value for values in others for value in values] == [("many", i) for i in range(3, 12)]
 
 
-def test_full_queue_refuses_whole_requests_and_recovers():
+ROWS = st.tuples(st.sampled_from("abc"), st.sampled_from("gh"), st.sampled_from([10, 300, 2_000]))
+
+
+@given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 5))
+def test_clients_take_turns(waiting, max_batch):
+    """A client's oldest row waits for at most a batch of each other; all get equally many rows."""
+    model = Model()
+    rows = [Row(group, length, (client, group, length, number))
+            for number, (client, group, length) in enumerate(waiting)]  # fmt: skip
+
+    async def scenario(batcher):
+        each = (batcher.submit([row], row.value[0]) for row in rows)
+        await asyncio.gather(*each)
+
+    run(scenario, model, max_batch=max_batch, max_wait=0)
+    left, waits = {row.value: None for row in rows}, collections.Counter()
+    clients = len({client for client, *_ in waiting})
+    for _, values in model.batches:
+        oldest = {value[0]: value for value in reversed(left)}
+        for value in values:
+            del left[value]
+        waits.update(value for value in oldest.values() if value in left)
+        assert max(waits.values(), default=0) < clients
+        counts = collections.Counter(value[0] for value in values)
+        behind = {client for client, *kind, _ in left if kind == list(values[0][1:3])}
+        assert all(counts[client] >= max(counts.values()) - 1 for client in behind)
+
+
+def test_flood_does_not_hold_up_another_client():
     model = Model()
     model.may_run.clear()
 
     async def scenario(batcher):
-        running = asyncio.create_task(batcher.submit(rows_of([0])))
+        flood = [Row("g", 500, number) for number in range(20)]
+        others = [asyncio.create_task(batcher.submit(flood, "flood")) for _ in range(3)]
+        await asyncio.sleep(0.05)  # its first batch runs
+        polite = [asyncio.create_task(batcher.submit([Row("g", 50, name)], name)) for name in "ab"]
         await asyncio.sleep(0.05)
-        waiting = asyncio.create_task(batcher.submit(rows_of([1, 2])))
-        await asyncio.sleep(0)
-        with pytest.raises(QueueFull):
-            await batcher.submit(rows_of([3, 4]))
-        assert batcher.queue_length == 2
         model.may_run.set()
-        await asyncio.gather(running, waiting)
+        await asyncio.gather(*others, *polite)
+
+    run(scenario, model)
+    assert [len(values) for _, values in model.batches[:3]] == [4, 2, 4]
+    assert model.batches[1][1] == ["a", "b"]
+
+
+def test_full_queue_refuses_whole_requests_and_recovers():
+    """A client may have as many rows as the queue has free places besides."""
+    model = Model()
+    model.may_run.clear()
+
+    async def scenario(batcher):
+        tasks = []
+
+        async def submit(client, count):
+            tasks.append(asyncio.create_task(batcher.submit(rows_of(range(count)), client)))
+            await asyncio.sleep(0.01)
+            return tasks[-1].done() and isinstance(tasks[-1].exception(), QueueFull)
+
+        assert not await submit("a", 1)  # it runs
+        assert await submit("a", 5) and not await submit("a", 4) and await submit("a", 1)
+        assert not await submit("b", 2) and await submit("b", 1)
+        assert not await submit("c", 1) and await submit("c", 1)
+        assert batcher.queue_length == 7
+        model.may_run.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
         return await batcher.submit(rows_of([5, 6, 7]))
 
-    assert run(scenario, model, max_queue=3) == [("g", 5), ("g", 6), ("g", 7)]
-    assert sorted(value for _, values in model.batches for value in values) == [0, 1, 2, 5, 6, 7]
+    assert run(scenario, model, max_queue=8) == [("g", 5), ("g", 6), ("g", 7)]
+    assert sum(len(values) for _, values in model.batches) == 11
 
 
 @given(st.sets(st.integers(0, 11)))

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from keras_transformer.serving.app import build_app
+from keras_transformer.serving.connection import client_of
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
@@ -46,7 +47,7 @@ FLOODS = {
 }
 
 
-async def ask(app, path, body, gone=None):
+async def ask(app, path, body, gone=None, client="127.0.0.1"):
     """Status and answer; the client closes the connection when the event `gone` is set."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     kind = b"application/json"
@@ -55,7 +56,7 @@ async def ask(app, path, body, gone=None):
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
         "headers": [(b"content-type", kind)], "query_string": b"", "root_path": "",
-        "http_version": "1.1", "scheme": "http",
+        "http_version": "1.1", "scheme": "http", "client": (client, 1),
     }  # fmt: skip
     messages, sent = [{"type": "http.request", "body": content, "more_body": False}], []
 
@@ -155,6 +156,43 @@ def test_lines_of_clients_that_went_away_are_not_run_and_leave_the_queue():
     answers = serve(model, scenario)
     assert [answer["translatedText"] for _, answer in answers] == ["FIRST", "WANTED"]
     assert model.batches == [["first"], ["wanted"]]
+
+
+ONE_CLIENT = {
+    "1.2.3.4": ["1.2.3.4", "::ffff:1.2.3.4", "::ffff:102:304"],
+    "2001:db8::1": ["2001:db8::2", "2001:DB8:0:0:ffff::"],
+    "a name": ["a name"],
+}
+
+
+def test_network_address_is_the_client():
+    """A user of IPv6 has 2^64 addresses, and one of IPv4 has one, whatever socket accepts it."""
+    for one, others in ONE_CLIENT.items():
+        assert {client_of(each) for each in others} == {client_of(one)}
+    addresses = [*ONE_CLIENT, "1.2.3.5", "::ffff:1.2.3.6", "2001:db8:0:1::1"]
+    assert len({client_of(each) for each in addresses}) == len(addresses)
+
+
+def test_client_that_floods_does_not_hold_up_another():
+    model = PlainModel()
+
+    async def scenario(app, engine):
+        model.may_run.clear()
+        first = asyncio.create_task(ask(app, "/translate", {"q": "first"}))
+        while not model.runs.is_set():
+            await asyncio.sleep(0.01)
+        many = {"q": ["x" * 500] * 128}
+        tasks = [asyncio.create_task(ask(app, "/translate", many)) for _ in range(9)]
+        while b"queue_rows 512.0" not in engine.metrics.text():
+            await asyncio.sleep(0.01)
+        polite = asyncio.create_task(ask(app, "/translate", {"q": "polite"}, client="10.0.0.1"))
+        await asyncio.sleep(0.05)
+        model.may_run.set()
+        return await asyncio.gather(first, polite, *tasks)
+
+    statuses = [status for status, _ in serve(model, scenario)]
+    assert statuses.count(200) == 6 and statuses.count(503) == 5
+    assert model.batches[1] == ["polite"]
 
 
 def test_request_that_may_be_refused_shares_no_batch():

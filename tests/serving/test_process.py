@@ -54,16 +54,16 @@ class Server:
     def log(self):
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
-    def request(self, method, path, body=None):
+    def request(self, method, path, body=None, **headers):
         """Status, seconds after which to try again, and JSON of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
-            connection.request(method, path, body and json.dumps(body))
+            connection.request(method, path, body and json.dumps(body), headers)
             response = connection.getresponse()
             return response.status, response.getheader("Retry-After"), json.load(response)
 
-    def translate(self, line):
-        return self.request("POST", "/translate", {"q": line})
+    def translate(self, line, **headers):
+        return self.request("POST", "/translate", {"q": line}, **headers)
 
     def stop(self):
         """Sends SIGTERM, and returns the seconds until the process has ended, without errors."""
@@ -91,8 +91,9 @@ def start(tmp_path):
 def start_plain(start):
     """Starts a server of the stand-in without TensorFlow."""
 
-    def start_plain(seconds_to_load=0, receive_seconds=10):
-        return start("-m", "tests.serving.plain_model", seconds_to_load, receive_seconds)
+    def start_plain(seconds_to_load=0, proxies="", **limits):
+        words = seconds_to_load, json.dumps(limits), proxies
+        return start("-m", "tests.serving.plain_model", *words)
 
     return start_plain
 
@@ -156,7 +157,7 @@ def test_errors_of_the_start_are_one_line(folder, tmp_path):
             assert ran.returncode == 2
             assert ran.stderr.splitlines()[-1].startswith(f"Error: {message}")
     ran = cli("serve", folder, "--max-queue", 5)
-    assert ran.exit_code == 2 and "`max_queue` must be at least `max_lines`" in ran.stderr
+    assert ran.exit_code == 2 and "`max_queue` must be at least twice `max_lines`" in ran.stderr
 
 
 def test_answers_are_not_held_back_by_the_network(start_plain):
@@ -193,7 +194,7 @@ def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
 
 @pytest.mark.slow
 def test_requests_that_do_not_arrive_are_closed_and_hold_no_sigterm(start_plain):
-    server = start_plain(0, 1)
+    server = start_plain(max_receive_seconds=1)
     server.wait_for("Ready after")
 
     def send(content):
@@ -225,6 +226,25 @@ def test_requests_that_do_not_arrive_are_closed_and_hold_no_sigterm(start_plain)
     assert server.stop() < EXIT_SECONDS - 4
     for connection in waiting:
         connection.close()
+
+
+@pytest.mark.parametrize("proxies", ["", "10.0.0.1, 127.0.0.0/8"])
+def test_header_of_a_proxy_says_who_the_client_is_only_if_the_proxy_is_named(start_plain, proxies):
+    server = start_plain(proxies=proxies, max_queue=4, max_lines=2, timeout=2)
+    server.wait_for("Ready after")
+    with ThreadPoolExecutor(5) as pool:
+
+        def translate(line, client):
+            return pool.submit(server.translate, line, **{"X-Forwarded-For": client})
+
+        for line in ("stuck", ["a", "b"]):  # one runs, and two may wait
+            translate(line, "1.1.1.1")
+            time.sleep(0.3)
+        clients = "1.1.1.1", "2.2.2.2, 1.1.1.1", "1.1.1.1, 2.2.2.2"  # the last is what a proxy adds
+        answers = [translate("c", client) for client in clients]
+        errors = [one.result()[2]["error"] for one in answers]
+    is_refused = ["lines wait for the model" in error for error in errors]
+    assert is_refused == [True, True, not proxies]
 
 
 def test_too_large_a_body_is_answered_although_the_client_still_sends(start_plain):

@@ -266,7 +266,7 @@ def test_multipart_is_refused(client):
 
 def test_limits_are_named_with_what_was_received(model):
     with client_of(
-        lambda: model, max_line_chars=10, max_lines=3, max_body_bytes=500, max_queue=3
+        lambda: model, max_line_chars=10, max_lines=3, max_body_bytes=500, max_queue=6
     ) as client:
         assert post(client, "/translate", {"q": "ü" * 10}) == {"translatedText": "Ü" * 10}
         message = error(client, "/translate", 413, json={"q": ["a", "ü" * 11]})
@@ -280,8 +280,8 @@ def test_limits_are_named_with_what_was_received(model):
         assert "may be at most 10. Received: 3 * 4" in message
         limits = client.get("/model_card").json()["limits"]
         assert limits == {
-            "max_line_chars": 10, "max_lines": 3, "max_body_bytes": 500, "max_queue": 3,
-            "max_receive_seconds": 10,
+            "max_line_chars": 10, "max_lines": 3, "max_body_bytes": 500, "max_queue": 6,
+            "max_receive_seconds": 10, "timeout": 50, "keep_alive": 75,
         }  # fmt: skip
 
 
