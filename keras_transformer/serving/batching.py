@@ -156,12 +156,8 @@ class Batcher:
         # The client that had its turn comes after all that arrive before the next batch.
         self._batches += 1
         self._turns |= {one.client: self._batches + 1 for one in batch[:1]}
-        waiting = {one.client for one in self._queue}
-        self._turns = {
-            client: turn
-            for client, turn in self._turns.items()
-            if client in waiting or turn > self._batches
-        }
+        kept = {one.client for one in [*batch[:1], *self._queue]}
+        self._turns = {client: self._turns[client] for client in kept}
         return batch
 
     async def _next_arrival(self, deadline):
