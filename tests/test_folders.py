@@ -30,7 +30,7 @@ BUDGETS = {
     "data": 1_725,
     "training": 1_346,
     "models": 587,
-    "decoding": 1_540,
+    "decoding": 1_575,
     "export": 985,
     "runs": 2_560,
     "importing": 892,

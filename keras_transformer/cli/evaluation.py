@@ -76,7 +76,7 @@ def evaluate(
 
 
 @commands.command()
-@options.search_options(*(name for name in options.ONE_BEST if name != "on_too_long"))
+@options.search_options(*options.OF_WHOLE_LINES)
 def plot(
     run: options.RunArgument,
     data: options.Data = Path("."),

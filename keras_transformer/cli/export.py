@@ -33,7 +33,7 @@ Frozen = Annotated[
     ),
 ]
 LANGUAGE = (
-    "saved_model only: code of the {} language, such as de. [default: the last suffix of the "
+    "saved_model only: code of the target language, such as de. [default: the last suffix of the "
     "recipe's training file]"
 )
 Examples = Annotated[
@@ -57,8 +57,7 @@ def export(
     frozen: Frozen = False,
     *,
     settings: dict[str, Any],
-    source_language: Annotated[str | None, typer.Option(help=LANGUAGE.format("source"))] = None,
-    target_language: Annotated[str | None, typer.Option(help=LANGUAGE.format("target"))] = None,
+    target_language: Annotated[str | None, typer.Option(help=LANGUAGE)] = None,
     examples: Examples = None,
     model: options.Model = None,
 ) -> None:
@@ -91,7 +90,7 @@ def export(
         if is_saved_model:
             from keras_transformer.export.saved_model import export_saved_model
 
-            card = model_card(run, source_language, target_language)
+            card = model_card(run, settings.get("source_language"), target_language)
             tags = getattr(translator.source_tokenizer, "languages", [])
             if missing := missing_languages(card, has_tags=bool(tags)):
                 console.print(

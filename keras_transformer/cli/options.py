@@ -9,7 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from keras_transformer.cli import completion
-from keras_transformer.decoding.search_settings import ON_TOO_LONG, STOP_RULES, SearchSettings
+from keras_transformer.decoding.search_settings import (
+    ON_TOO_LONG,
+    SPLITS,
+    STOP_RULES,
+    SearchSettings,
+)
 
 RecipeArgument = Annotated[
     str,
@@ -79,6 +84,8 @@ SEARCH_HELP = {
     "max_source_tokens": "A line with more tokens is too long to be translated as a whole.",
     "on_too_long": "What to do with a line that is too long: translate it in pieces, translate "
     "only its first tokens, or stop with an error.",
+    "split": "Translate each line as a whole, or each of its sentences by itself.",
+    "source_language": "Code of the source's language, such as en.",
     "distinct_texts": "Leave out a translation whose text equals that of a better one.",
 }
 # How `--help` shows a default that is no text or number.
@@ -86,15 +93,18 @@ _DEFAULTS = {
     "max_length": "no limit",
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of its recipe",
+    "source_language": "that of its training files",
 }
 _TYPES = {
     "length_penalty": Literal["gnmt", "mean", "none"],
     "stopping": Literal[STOP_RULES],
     "suppressed_tokens": list[int],
     "on_too_long": Literal[ON_TOO_LONG],
+    "split": Literal[SPLITS],
 }
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
+OF_WHOLE_LINES = tuple(n for n in ONE_BEST if n not in ("on_too_long", "split", "source_language"))
 OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.next_tokens import IMPOSSIBLE
 from keras_transformer.decoding.search import penalties_of
 
@@ -210,26 +211,25 @@ def attention_of(hypothesis, scores, row, start_token):
     )
 
 
-def join_by_line(found, lines, dropped, settings):
+def join_by_line(found, pieces, settings):
     """Returns the hypotheses of each line; the best ones of several pieces are joined into one.
 
     Args:
         found: list of P lists, the hypotheses of each piece.
-        lines: int array `(P,)`, ascending: the line of each piece.
-        dropped: int array `(B,)`, the number of source tokens that were cut off each line.
+        pieces: `Pieces`.
         settings: `SearchSettings`, for the length penalty.
     """
-    starts = np.searchsorted(lines, np.arange(len(dropped) + 1)).tolist()
     joined = []
-    for start, end, dropped_tokens in zip(starts, starts[1:], dropped.tolist(), strict=False):
-        of_line = found[start]
-        if end - start > 1:
-            of_line = [_join([best for best, *_ in found[start:end]], settings)]
-        joined.append([replace(one, dropped_tokens=dropped_tokens) for one in of_line])
+    for place, dropped in zip(pieces.by_line(), pieces.dropped.tolist(), strict=True):
+        of_line, *others = found[place]
+        if others:
+            best = [ranks[0] for ranks in found[place]]
+            of_line = [_join(best, pieces.gaps[place], settings)]
+        joined.append([replace(one, dropped_tokens=dropped) for one in of_line])
     return joined
 
 
-def _join(pieces, settings):
+def _join(pieces, gaps, settings):
     def all_of(name):
         return [value for piece in pieces for value in getattr(piece, name)]
 
@@ -237,7 +237,7 @@ def _join(pieces, settings):
     total, is_possible = math.fsum(log_probs), all(piece.score > IMPOSSIBLE for piece in pieces)
     ends = sum(bool(piece.tokens) and not piece.cut_off for piece in pieces)
     return Hypothesis(
-        text=" ".join(piece.text for piece in pieces if piece.text),
+        text=join_translations([piece.text for piece in pieces], gaps),
         score=total / float(penalties_of(len(tokens), ends, settings))
         if is_possible
         else IMPOSSIBLE,

@@ -36,10 +36,10 @@ def tag_lines(lines: list[str], language: str | None, codes: list[str]) -> list[
     tags, asked = {f">>{code}<<" for code in codes}, f">>{language}<<"
 
     def tagged(number, line):
-        given, rest = _split(line)
+        given, rest = split_tag(line)
         if not given:
             return line if language is None or not line.strip(ASCII_SPACE) else f"{asked} {line}"
-        second, _ = _split(rest)
+        second, _ = split_tag(rest)
         second = second if second in tags else ""
         if given not in tags or (language is not None and given != asked) or second:
             of = ", ".join(codes) if language is None else f"`target_language`, {asked}"
@@ -49,7 +49,7 @@ def tag_lines(lines: list[str], language: str | None, codes: list[str]) -> list[
     return [tagged(*each) for each in enumerate(lines, start=1)]
 
 
-def _split(line):
+def split_tag(line):
     """Returns the tag of a line, empty if there is none, and what follows."""
     found = _TAG.match(line)
     return (found[1], line[found.end() :]) if found else ("", line)

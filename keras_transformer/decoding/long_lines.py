@@ -11,12 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.decoding.search_settings import SearchSettings
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
 # Tokens that end a sentence: the first kind only if a word begins after them.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*$")
 _IDEOGRAPHIC_SENTENCE_END = re.compile(r"[。！？][」』”’）]*$")
 _ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # a byte of an unknown character
+# Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f]"
+)
 _INSIDE_CHARACTER = re.compile(r"^<0x[89AB][0-9A-F]>\Z")  # any but the first byte of a character
 
 
@@ -28,11 +33,19 @@ class Pieces(NamedTuple):
             int32 `RaggedTensor` `(P, None)`.
         lines: int array or tensor `(P,)`, ascending: the line of each piece.
         dropped: int array or tensor `(B,)`, the number of tokens that were cut off each line.
+        gaps: list of P strings: what joins the translation of each piece to the next one; `None`
+            in a graph, where it is a space.
     """
 
     token_ids: Any
     lines: Any
     dropped: Any
+    gaps: Any = None
+
+    def by_line(self) -> list[slice]:
+        """Returns where the pieces of each line are; not in a graph."""
+        starts = np.searchsorted(self.lines, np.arange(len(self.dropped) + 1)).tolist()
+        return list(map(slice, starts, starts[1:]))
 
 
 def token_kinds(vocabulary: Sequence[str]) -> np.ndarray:
@@ -84,7 +97,7 @@ class LineCutter:
                 dropped[line] = len(row) - max(len(found[0]), tags)
             pieces += found
             lines += [line] * len(found)
-        return Pieces(pieces, np.array(lines, int), dropped)
+        return Pieces(pieces, np.array(lines, int), dropped, [" "] * len(pieces))
 
     def _tag_length(self, row):
         return int(self._is_tag is not None and len(row) > 0 and bool(self._is_tag(row[0])))
@@ -119,30 +132,35 @@ class LineCutter:
         ]
 
 
-def join_translations(texts: list[str], lines: np.ndarray, count: int) -> list[str]:
-    """Joins the translations of each line's pieces by spaces, without the empty ones.
+def join_translations(texts: list[str], gaps: list[str]) -> str:
+    """Joins the translations of a line's pieces, without the empty ones.
+
+    Where nothing stood between two sentences, there is a space, unless the script before it has
+    none.
 
     Args:
-        texts: list of P strings.
-        lines: int array `(P,)`: the line of each piece.
-        count: int, B.
+        texts: list of strings.
+        gaps: list of strings: what follows each of them.
     """
-    joined: list[list[str]] = [[] for _ in range(count)]
-    for line, text in zip(lines, texts, strict=True):
-        joined[line] += [text] if text else []
-    return [" ".join(each) for each in joined]
+    joined = gap = ""
+    for text, next_gap in zip(texts, gaps, strict=True):
+        if text:
+            between = gap or ("" if _UNSPACED.match(joined[-1:]) else " ")
+            joined, gap = joined + (between if joined else "") + text, next_gap
+    return joined
 
 
-def warn_of_long_lines(pieces: Pieces, max_source_tokens: int) -> None:
-    """Warns of the lines that are not translated as a whole, by their numbers."""
+def warn_of_long_lines(pieces: Pieces, settings: SearchSettings) -> None:
+    """Warns of the lines that are too long, by their numbers; of no line that was to be split."""
     counts, dropped = np.bincount(pieces.lines), pieces.dropped
-    reports = [f"line {i + 1} in {counts[i]} pieces" for i in np.flatnonzero(counts > 1)]
+    is_split = (counts > 1) & (settings.split == "lines")
+    reports = [f"line {i + 1} in {counts[i]} pieces" for i in np.flatnonzero(is_split)]
     shortened = np.flatnonzero(dropped)
     reports += [f"line {i + 1} without its last {dropped[i]} tokens" for i in shortened]
     if reports:
         more = f" and {len(reports) - 5} more" if len(reports) > 5 else ""
         warnings.warn(
-            f"Longer than `max_source_tokens`, {max_source_tokens}, and not translated as a whole: "
-            f"{', '.join(reports[:5])}{more}",
+            f"Longer than `max_source_tokens`, {settings.max_source_tokens}, and not translated as "
+            f"a whole: {', '.join(reports[:5])}{more}",
             stacklevel=3,
         )

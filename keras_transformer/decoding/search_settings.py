@@ -12,6 +12,7 @@ LENGTH_PENALTIES = ("gnmt", "mean", None)
 STOP_RULES = ("exhaustive", "first_beams")
 MOST_ALPHA = 10
 ON_TOO_LONG = ("split", "truncate", "error")
+SPLITS = ("lines", "sentences")
 GRAPH_SETTINGS = (
     "beam_size length_penalty count_end_token stopping processors suppressed_tokens force_end "
     "sampler"
@@ -59,14 +60,20 @@ class SearchSettings(Settings):
             else with a word, and their translations are joined by a space; `"truncate"`: only the
             words within the bound are translated; `"error"`: a longer line is an error. Defaults to
             `"split"`.
+        split: `"lines"`: a line is translated as a whole; `"sentences"`: each of its sentences by
+            itself, and their translations are joined by what stood between them. The package
+            `sentencex` finds the sentences. Defaults to `"lines"`.
+        source_language: code of the language, such as `"de"`, whose abbreviations end no sentence.
+            Defaults to English; for `load_run` to that of the run's training files.
         distinct_texts: bool. Whether a translation is left out if a better one has the same text,
             in other tokens; then the search goes on until `beam_size` hypotheses are final, and
             the next best ones take the places. The best translation is the same. Defaults to
             `True`.
 
-    `alpha`, `length_ratio`, `extra_length`, `max_length`, `max_source_tokens` and `on_too_long` may
-    change from call to call at no cost, except that a compiled search is compiled for its maximum
-    length. Any other change, such as another processor or sampler object, traces another graph.
+    `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `source_language`,
+    `max_source_tokens` and `on_too_long` may change from call to call at no cost, except that a
+    compiled search is compiled for its maximum length. Any other change, such as another processor
+    or sampler object, traces another graph.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
@@ -91,6 +98,8 @@ class SearchSettings(Settings):
     sampler: object = None
     max_source_tokens: int | None = None
     on_too_long: str = "split"
+    split: str = "lines"
+    source_language: str | None = None
     distinct_texts: bool = True
 
     def __post_init__(self) -> None:
@@ -118,6 +127,8 @@ class SearchSettings(Settings):
             self._reject("max_source_tokens", "at least 2: a token and the end token")
         if self.on_too_long not in ON_TOO_LONG:
             self._reject("on_too_long", '"split", "truncate" or "error"')
+        if self.split not in SPLITS:
+            self._reject("split", '"lines" or "sentences"')
         # A tuple can be hashed: the settings are the key of the traced graphs.
         for name in ("processors", "suppressed_tokens"):
             object.__setattr__(self, name, tuple(getattr(self, name)))

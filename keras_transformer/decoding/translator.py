@@ -42,6 +42,7 @@ from keras_transformer.decoding.model_search import (
 )
 from keras_transformer.decoding.search import SearchResult, penalties_of
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.sentences import split_lines
 from keras_transformer.texts import checked_lines
 
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
@@ -188,11 +189,12 @@ class Translator:
         pad = self.model.config.pad_token_id
         found = map_rows(translate_batch, columns, pad, batch_sentences, on_progress, pieces.lines)
         if return_hypotheses:
-            found = join_by_line(found, pieces.lines, pieces.dropped, search_settings)
+            found = join_by_line(found, pieces, search_settings)
         else:
-            warn_of_long_lines(pieces, search_settings.max_source_tokens)
+            warn_of_long_lines(pieces, search_settings)
             if len(found) > len(lines):
-                found = join_translations(found, pieces.lines, len(lines))
+                places = pieces.by_line()
+                found = [join_translations(found[each], pieces.gaps[each]) for each in places]
         return found[0] if is_one else found
 
     def warm_up(
@@ -287,11 +289,13 @@ class Translator:
         """Returns the `Pieces` of lines, split or truncated by `on_too_long`."""
         most, on_too_long = settings.max_source_tokens, settings.on_too_long
         tagged = tag_lines(checked_lines(lines, "lines"), target_language, self._languages)
-        token_ids = encode_lines(self.source_tokenizer, tagged)
+        split = "lines" if must_be_whole else settings.split
+        parts = split_lines(tagged, split, settings.source_language, bool(self._languages))
+        token_ids = encode_lines(self.source_tokenizer, parts.texts)
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
-            require_at_most(most, f"`max_source_tokens`{where}", token_ids, "lines", _TRUNCATE)
-        return self._cutter.cut(token_ids, most - 1, on_too_long)
+            require_at_most(most, f"`max_source_tokens`{where}", token_ids, split, _TRUNCATE)
+        return parts.of_lines(self._cutter.cut(token_ids, most - 1, on_too_long))
 
     def _with_end(self, rows):
         return [np.append(row, self.model.config.end_token_id).astype("int32") for row in rows]

@@ -78,6 +78,7 @@ SHOWN = {
     "max_length": "no limit",
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of its recipe",
+    "source_language": "that of its training files",
 }
 OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 # Commands that search -> the settings of a search that they do not take.
@@ -86,7 +87,7 @@ LEFT_OUT = {
     "export": (),
     "evaluate": ("distinct_texts",),
     "compare": ("distinct_texts",),
-    "plot": ("distinct_texts", "on_too_long"),
+    "plot": ("distinct_texts", "on_too_long", "split", "source_language"),
     "score": ALL.keys() - OF_SCORES,
 }
 

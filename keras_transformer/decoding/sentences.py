@@ -1,0 +1,90 @@
+"""Splits lines into sentences, with `sentencex`.
+
+Letters: B lines, N sentences.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.decoding.languages import split_tag
+from keras_transformer.decoding.long_lines import Pieces
+
+_NO_LETTERS = re.compile(r"[\W\d_]+")
+
+
+class Sentences(NamedTuple):
+    """The sentences of lines.
+
+    Args:
+        texts: list of N strings.
+        lines: int array `(N,)`, ascending: the line of each sentence.
+        gaps: list of N strings: the white space behind each sentence.
+    """
+
+    texts: list[str]
+    lines: Any
+    gaps: list[str]
+
+    def of_lines(self, pieces: Pieces) -> Pieces:
+        """Returns the pieces of sentences as pieces of the lines."""
+        sentences = pieces.lines
+        is_last = np.diff(sentences, append=len(self.texts)) > 0
+        gaps = [self.gaps[s] if last else " " for s, last in zip(sentences, is_last, strict=True)]
+        dropped = np.bincount(self.lines, pieces.dropped).astype(int)
+        return Pieces(pieces.token_ids, self.lines[sentences], dropped, gaps)
+
+
+def split_lines(lines: list[str], split: str, language: str | None, has_tags: bool) -> Sentences:
+    """Splits lines into their sentences, or takes each as one sentence.
+
+    Args:
+        lines: list of strings.
+        split: `"lines"` or `"sentences"`.
+        language: as in `split_sentences`.
+        has_tags: whether a line may begin with the tag of a language; all its sentences get it.
+    """
+    if split == "lines":
+        return Sentences(lines, np.arange(len(lines)), [""] * len(lines))
+    found = Sentences([], [], [])
+    for number, line in enumerate(lines):
+        tag, text = split_tag(line) if has_tags else ("", line)
+        for sentence, gap in split_sentences(text, language):
+            found.texts.append(tag + sentence)
+            found.lines.append(number)
+            found.gaps.append(gap)
+    return found._replace(lines=np.array(found.lines, int))
+
+
+def split_sentences(text: str, language: str | None) -> list[tuple[str, str]]:
+    """Returns the sentences of a text, at least one, each with the white space behind it.
+
+    Joined, they are the text. A number, a mark or one short word alone is no sentence.
+
+    Args:
+        text: str.
+        language: code such as `"en"` or `"de-AT"`, whose abbreviations end no sentence. `None`:
+            English.
+    """
+    parts, begun = [], ""
+    for part in _segment(text, re.split("[-_]", (language or "en").lower())[0]):
+        begun += part
+        words = _NO_LETTERS.sub(" ", begun).split()
+        if len(words) > 1 or any(len(word) > 3 for word in words):
+            parts.append(begun)
+            begun = ""
+    parts[-1:] = ["".join([*parts[-1:], begun])]
+    sentences = [part.rstrip() for part in parts]
+    return [(one, part[len(one) :]) for one, part in zip(sentences, parts, strict=True)]
+
+
+def _segment(text, language):
+    try:
+        import sentencex
+    except ImportError as error:
+        raise ImportError(
+            '`split="sentences"` needs `sentencex`, which is not installed: '
+            "pip install 'sentencex>=1.0,<2'"
+        ) from error
+    return sentencex.segment(language, text)
