@@ -44,7 +44,8 @@ contract+=(tests/decoding/test_{search,processors,sampling,search_model,translat
 contract+=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py)
 for backend in jax torch; do
     echo "Layers, models, training and search on $backend:"
-    KERAS_BACKEND=$backend run_tests "$@" "${contract[@]}" tests/test_backends.py
+    # Small operations of PyTorch wait for one another when two processes have two threads each.
+    KERAS_BACKEND=$backend OMP_NUM_THREADS=1 run_tests "$@" "${contract[@]}" tests/test_backends.py
 done
 wait "$types"
 echo "All passed. Not run, and why: $(grep --only-matching '^SKIPPED.*' "$log" || echo nothing)"

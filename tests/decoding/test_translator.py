@@ -85,7 +85,7 @@ def test_translation_is_the_argmax_of_the_full_pass_at_every_step(translator):
 
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_translation_does_not_depend_on_the_batch(translator, beam_size):
-    lines = [pair[0] for pair in number_names("held_out", 20)] + LINES
+    lines = [pair[0] for pair in number_names("held_out", 8)] + LINES
     together = translator(lines, beam_size=beam_size)
     assert [translator(line, beam_size=beam_size) for line in lines] == together
     assert translator(lines, beam_size=beam_size, batch_sentences=7) == together
