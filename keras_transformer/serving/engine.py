@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,10 +14,12 @@ from keras_transformer.serving.languages import check_tags
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.signature import NUMPY_TYPES
+from keras_transformer.serving.tokens import check_tokens
 
 # Signatures that give a row the same result in any batch. The others pad rows to the longest one,
 # so each of their requests runs alone.
-BATCHED = ("serving_default", "translate_n_best", "score")
+TRANSLATING = ("serving_default", "translate_n_best")
+BATCHED = (*TRANSLATING, "score")
 _FAILED = "The model failed, and the server ends. Its log says why. Try again later."
 
 
@@ -117,22 +118,19 @@ class Engine:
         self.limits.check(signature, values)
         columns = signature.columns(values)
         check_tags(self.model.card, name, columns)
-        rows = list(_rows(signature, columns, _refused_bytes(self.model.card)))
+        if name in TRANSLATING:
+            await check_tokens(self.model, name, columns)
+        rows = list(_rows(signature, columns))
         try:
             async with asyncio.timeout(self.limits.timeout):
                 return signature.joined(await self._batcher.submit(rows, client))
         except QueueFull as error:
-            message = (
-                f"{self._batcher.queue_length} lines wait for the model. Try again later, or when "
-                "your other requests are answered."
-            )
-            raise RequestError(503, message) from error
+            waiting = f"{self._batcher.queue_length} lines wait for the model."
+            raise RequestError(503, f"{waiting} Try again when others are answered.") from error
         except TimeoutError as error:
-            message = (
-                f"The answer took longer than {self.limits.timeout} s. Send fewer or shorter lines "
-                "in a request, or try again later."
-            )
-            raise RequestError(503, message) from error
+            late = f"There was no answer within {self.limits.timeout} s."
+            cure = "Send fewer or shorter lines in a request, or try again later."
+            raise RequestError(503, f"{late} {cure}") from error
 
     async def _load_and_work(self):
         loop = asyncio.get_running_loop()
@@ -159,19 +157,11 @@ class Engine:
         return [dict(zip(pieces, each, strict=True)) for each in zip(*pieces.values(), strict=True)]
 
 
-def _refused_bytes(card):
-    """Returns the number of bytes from which a line may have too many tokens for the model."""
-    search = card.get("search") or {}
-    if search.get("on_too_long") != "error":
-        return math.inf
-    return search["max_source_tokens"] - 1  # less the end token; a token has at least a byte
-
-
-def _rows(signature, columns, refused_bytes):
+def _rows(signature, columns):
     """Splits a request into rows, which may run in different batches.
 
-    Rows with the same signature and options form a group and may share a batch. Rows that the model
-    may refuse share no batch with other requests.
+    Rows with the same signature and options form a group and may share a batch. Rows with a prefix,
+    which the model may refuse, share no batch with other requests.
     """
     lines, request = signature.lines(columns), object()
     if lines and signature.name not in BATCHED:
@@ -184,5 +174,5 @@ def _rows(signature, columns, refused_bytes):
         prefix = len(chosen.get("target_prefix", b""))
         texts = (column[0] for column in inputs.values() if column.dtype == object)
         length = prefix + sum(map(len, texts))
-        alone = request if prefix or length >= refused_bytes else None
+        alone = request if prefix else None
         yield Row((signature.name, tuple(sorted(chosen.items())), alone), length, inputs)

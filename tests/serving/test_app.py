@@ -98,7 +98,7 @@ def test_answer_that_takes_too_long_is_503_and_its_lines_are_not_run():
         found.append(pool.submit(translate, client, "waiting"))
         for answer in (one.result(30) for one in found):
             assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
-            assert "longer than 1 s. Send fewer or shorter" in answer.json()["error"]
+            assert "no answer within 1 s. Send fewer or shorter" in answer.json()["error"]
         assert "queue_rows 0.0" in client.get("/metrics").text
         model.may_run.set()
         assert translate(client, "later").json() == {"translatedText": "LATER"}

@@ -195,16 +195,31 @@ def test_client_that_floods_does_not_hold_up_another():
     assert model.batches[1] == ["polite"]
 
 
-def test_request_that_may_be_refused_shares_no_batch():
-    """A prefix, or a line that may be too long for a model that refuses such lines."""
-    model = PlainModel({"search": {"on_too_long": "error", "max_source_tokens": 8}})
-    bodies = [n_best(text=["a", "b"]), n_best(text=["c"]), n_best(text=["refused 1"])]
-    bodies += [n_best(text=["d"], target_prefix=["x"]), n_best(text=["e"], target_prefix=["x"])]
+def test_request_with_a_prefix_shares_no_batch():
+    """A model may refuse it."""
+    model = PlainModel()
+    bodies = [n_best(text=["a", "b"]), n_best(text=["c"])]
+    bodies += [n_best(text=[line], target_prefix=["x"]) for line in "de"]
 
     async def scenario(app, engine):
         return await asyncio.gather(*(ask(app, PREDICT, body) for body in bodies))
 
     answers = serve(model, scenario)
-    assert [status for status, _ in answers] == [200, 200, 400, 200, 200]
-    batches = sorted(map(sorted, model.batches))
-    assert batches == [["a", "b", "c"], ["d"], ["e"], ["refused 1"]]
+    assert [status for status, _ in answers] == [200] * 4
+    assert sorted(map(sorted, model.batches)) == [["a", "b", "c"], ["d"], ["e"]]
+
+
+def test_line_that_the_model_would_refuse_does_not_wait_for_it():
+    model = PlainModel({"search": {"on_too_long": "error", "max_source_tokens": 8}})
+
+    async def scenario(app, engine):
+        model.may_run.clear()
+        allowed = asyncio.create_task(ask(app, "/translate", {"q": "a b c d e f g"}))
+        refused = await ask(app, "/translate", {"q": ["a", "a b c d e f g h"]})
+        model.may_run.set()
+        return await allowed, refused
+
+    (status, _), (refused, answer) = serve(model, scenario)
+    assert (status, refused) == (200, 400)
+    assert "at most 8 tokens. Received: 9, with the end token" in answer["error"]
+    assert model.batches == [["a b c d e f g"]]
