@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -14,12 +15,14 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 import pytest
 
 from keras_transformer.serving.server import listen
+from tests.builders import ROOT
 from tests.cli.small_run import cli
 from tests.processes import Popen, run
 from tests.serving.stand_in import SLOW, translation_of
 
 pytestmark = pytest.mark.tensorflow_only
 SERVE = ["-m", "keras_transformer", "serve"]
+SERVING_PAGE = ROOT / "docs" / "pages" / "serving.md"
 PROMISED_SECONDS = 25
 BODY = b"Host: a\r\nContent-Length: 99\r\n\r\n{"
 UNFINISHED = {
@@ -35,12 +38,12 @@ UNFINISHED = {
 class Server:
     """A Python program that prints the port on which it listens."""
 
-    def __init__(self, folder, *words, popen=Popen):
+    def __init__(self, folder, *words, popen=Popen, **options):
         self._log, self._errors = (folder / f"{name}{time.time()}" for name in ("log", "errors"))
         with open(self._log, "w") as log, open(self._errors, "w") as errors:
             words = [sys.executable, *map(str, words)]
-            self.process = popen(words, stdout=log, stderr=errors)
-        self.port = int(self.wait_for(r"Listening on http://127.0.0.1:(\d+)\n")[1])
+            self.process = popen(words, stdout=log, stderr=errors, **options)
+        self.port = int(self.wait_for(r"Listening on http://\S+:(\d+)\n")[1])
 
     def wait_for(self, pattern):
         while not (found := re.search(pattern, self.errors)):
@@ -98,6 +101,32 @@ def start_plain(start):
         return start("-m", "tests.serving.plain_model", *words)
 
     return start_plain
+
+
+def served_files(folder):
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write")
+def test_container_needs_no_home_and_writes_nothing(start, folder):
+    """The commands of the Dockerfile on the page on serving, behind a proxy that leads nowhere."""
+    dockerfile = re.search("```dockerfile\n(.*?)```", SERVING_PAGE.read_text("utf-8"), re.DOTALL)[1]
+    program, *words = json.loads(re.search(r"ENTRYPOINT (.*)", dockerfile)[1])
+    assert (program, words[:2]) == ("keras-transformer", ["serve", "/model"])
+    before = served_files(folder)
+    unusable = {"HOME": "/proc/home", "TMPDIR": "/proc/tmp", "http_proxy": "http://127.0.0.1:9"}
+    environment = os.environ | unusable | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    words = [*SERVE, folder, *words[2:], "--port", 0]
+    server = start(*words, popen=subprocess.Popen, env=environment, cwd="/proc")
+    check = json.loads(re.search(r"HEALTHCHECK .*CMD (.*)", dockerfile)[1])
+    check = [sys.executable, *check[1:-1], check[-1].replace("8000", str(server.port))]
+    server.wait_for("Ready after")
+    assert subprocess.run(check, env=environment).returncode == 0
+    assert server.translate("one")[0] == 200
+    server.stop()
+    assert subprocess.run(check, env=environment, stderr=subprocess.DEVNULL).returncode == 1
+    assert served_files(folder) == before
 
 
 @pytest.mark.slow
