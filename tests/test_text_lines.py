@@ -123,7 +123,7 @@ NO_LINES = {
     "runs/recipe.py": {"read_text": "YAML"},
     "runs/trainer.py": {"splitlines": "the text of a report"},
     "serving/errors.py": {"splitlines": "the text of an error"},
-    "serving/libretranslate.py": {"split": "the text of a request"},
+    "serving/markup.py": {"split": "the text of a request"},
     "serving/model.py": {"read_text": "JSON"},
     "serving/status.py": {"read_text": "YAML"},
     "settings.py": {"splitlines": "the text of an error"},

@@ -34,7 +34,7 @@ def build_app(engine: Engine, cors_origins: Sequence[str] = ()) -> Starlette:
 
     middleware = [Middleware(Observation, metrics=engine.metrics)]
     if cors_origins:
-        allowed = ["GET", "POST"], ["Content-Type"]
+        allowed = ["GET", "POST"], ["Authorization", "Content-Type"]
         middleware.append(Middleware(CORSMiddleware, cors_origins, *allowed))
     errors = RequestError, ClientDisconnect, HTTPException, Exception
     app = Starlette(

@@ -24,9 +24,22 @@ TAG = re.compile(f"{SPACES}(>>.*?<<)", re.DOTALL)
 
 
 def described(card: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the source language with its targets, as LibreTranslate; nothing without targets."""
-    code, targets = card.get("source_language") or ANY_SOURCE, _targets(card)
-    return [{"code": code, "name": NAMES.get(code, code), "targets": targets}] if targets else []
+    """Returns the source language with its targets, then the targets, as LibreTranslate.
+
+    Clients look for both languages of a pair in the list. It is empty without targets.
+    """
+    source, targets = card.get("source_language") or ANY_SOURCE, _targets(card)
+    codes = dict.fromkeys([source, *targets]) if targets else []
+    return [
+        {"code": code, "name": NAMES.get(code, code), "targets": targets if code == source else []}
+        for code in codes
+    ]
+
+
+def detected(card: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the source language as LibreTranslate's only detected one; nothing without one."""
+    code = card.get("source_language")
+    return [{"confidence": 100, "language": code}] if code else []
 
 
 def target_language(card: dict[str, Any], source: object, target: object) -> str | None:
@@ -34,18 +47,18 @@ def target_language(card: dict[str, Any], source: object, target: object) -> str
 
     Args:
         card: dict, the model card.
-        source, target: what the request asks for; `None` if it does not.
+        source, target: what the request asks for; `None` if it does not. `EN`, `en-US` and `en_GB`
+            are the model's `en`.
 
     Raises:
         RequestError: if the model does not translate so, or the request must choose a target.
     """
-    _check("source", source, [card.get("source_language")], ANY_SOURCE)
-    _check("target", target, _targets(card))
-    if not card.get("target_languages"):
-        return None
-    if target is None:
+    if source != ANY_SOURCE:
+        _meant("source", source, [card.get("source_language")], ANY_SOURCE)
+    code = _meant("target", target, _targets(card))
+    if card.get("target_languages") and code is None:
         raise RequestError(400, f"`target` must be {_any_of(_targets(card))}. Received: none")
-    return str(target)
+    return code if card.get("target_languages") else None
 
 
 def check_tags(card: dict[str, Any], signature: str, columns: dict[str, np.ndarray]) -> None:
@@ -60,8 +73,8 @@ def check_tags(card: dict[str, Any], signature: str, columns: dict[str, np.ndarr
     if not codes or signature in UNTAGGED:
         return
     languages = [one.decode("utf-8", "replace") for one in columns.get("target_language", [b""])]
-    for language in set(languages) - {""}:
-        _check("target_language", language, codes)
+    for language in set(languages) - {"", *codes}:
+        raise _refused("target_language", language, codes)
     tags = [f">>{code}<<" for code in codes]
     for number, line in enumerate(columns.get("text", columns.get("source", ()))):
         found = TAG.match(text := line.decode("utf-8", "replace"))
@@ -80,18 +93,28 @@ def _targets(card):
     return card.get("target_languages") or ([one] if one else [])
 
 
-def _check(field, given, codes, *others):
+def _meant(field, given, codes, *others):
+    """Returns the longest code that is the beginning of what is given, or `None` without it."""
+    if given is None:
+        return None
+    tag = f"{_tag(given)}-" if isinstance(given, str) else ""
+    found = [code for code in codes if code and tag.startswith(f"{_tag(code)}-")]
+    if not found:
+        raise _refused(field, given, codes, *others)
+    return max(found, key=len)
+
+
+def _tag(code):
+    return code.lower().replace("_", "-")
+
+
+def _refused(field, given, codes, *others):
     codes = [code for code in codes if code]
-    if given is None or given in codes or given in others:
-        return
-    if codes:
-        must = f"`{field}` must be {_any_of([*others, *codes])}."
-    else:
-        must = (
-            f"The model card names no {field} language: leave `{field}` out, or export the model "
-            f"with `--{field}-language`."
-        )
-    raise RequestError(400, must, given)
+    must = f"`{field}` must be {_any_of([*others, *codes])}."
+    if not codes:
+        cure = f"leave `{field}` out, or export the model with `--{field}-language`"
+        must = f"The model card names no {field} language: {cure}."
+    return RequestError(400, must, given)
 
 
 def _any_of(codes):

@@ -1,14 +1,14 @@
-"""LibreTranslate's protocol: `/translate` and `/languages`."""
+"""LibreTranslate's protocol, as its clients speak it."""
 
-from typing import Any
-
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from keras_transformer.serving.bodies import json_or_form, run
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.languages import described, target_language
+from keras_transformer.serving.languages import ANY_SOURCE, described, detected, target_language
+from keras_transformer.serving.markup import of_html, of_text
 from keras_transformer.serving.signature import to_json
 
 
@@ -23,17 +23,46 @@ async def languages(request: Request) -> JSONResponse:
     return JSONResponse(described(request.app.state.engine.model.card))
 
 
-async def translate(request: Request) -> JSONResponse:
-    """Translate one text or several, each of one line or several, as LibreTranslate's.
+async def detect(request: Request) -> JSONResponse:
+    """The language of a text, as LibreTranslate's: always the source language of the model.
 
     ---
-    requestBody:
-      required: true
-      content:
-        application/json:
-          schema: {$ref: "#/components/schemas/TranslateRequest"}
-        application/x-www-form-urlencoded:
-          schema: {$ref: "#/components/schemas/TranslateForm"}
+    requestBody: {$ref: "#/components/requestBodies/Detect"}
+    responses:
+      200: {$ref: "#/components/responses/Detection"}
+      400: {$ref: "#/components/responses/BadRequest"}
+      408: {$ref: "#/components/responses/TooSlow"}
+      413: {$ref: "#/components/responses/TooLarge"}
+      415: {$ref: "#/components/responses/UnsupportedMediaType"}
+      503: {$ref: "#/components/responses/Unavailable"}
+    """
+    engine = request.app.state.engine
+    _texts(await json_or_form(request), engine.limits)
+    return JSONResponse(detected(engine.model.card))
+
+
+async def settings(request: Request) -> JSONResponse:
+    """What LibreTranslate's page asks for: languages to begin with, and limits.
+
+    ---
+    responses:
+      200: {$ref: "#/components/responses/Settings"}
+      503: {$ref: "#/components/responses/Unavailable"}
+    """
+    engine = request.app.state.engine
+    known = described(engine.model.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
+    pair = {"source": known[0], "target": known[:2][-1]}
+    language = {side: {"code": one["code"], "name": one["name"]} for side, one in pair.items()}
+    off = dict.fromkeys(["apiKeys", "filesTranslation", "keyRequired", "suggestions"], False)
+    limits = {"charLimit": engine.limits.max_line_chars, "frontendTimeout": 500}  # milliseconds
+    return JSONResponse(off | limits | {"language": language, "supportedFilesFormat": []})
+
+
+async def translate(request: Request) -> JSONResponse:
+    """Translate one text or several, plain or HTML, as LibreTranslate's.
+
+    ---
+    requestBody: {$ref: "#/components/requestBodies/Translate"}
     responses:
       200: {$ref: "#/components/responses/Translation"}
       400: {$ref: "#/components/responses/BadRequest"}
@@ -44,40 +73,47 @@ async def translate(request: Request) -> JSONResponse:
     """
     engine = request.app.state.engine
     card, fields = engine.model.card, await json_or_form(request)
-    # A model translates lines, and clients send paragraphs: the line breaks are kept.
-    texts = [text.split("\n") for text in _texts(fields, engine.limits)]
+    texts = _texts(fields, engine.limits)
     language = target_language(card, fields.get("source"), fields.get("target"))
-    if fields.get("format") not in (None, "text"):
-        raise RequestError(400, "`format` must be 'text'.", fields["format"])
+    apart = await _apart(texts, fields.get("format") or "text")
+    lines = [line for lines, _ in apart for line in lines]
+    engine.limits.check_lines(len(lines))
     alternatives = _alternatives(fields)
-    lines = [line for text in texts for line in text]
     request.state.rows = len(lines)
     found = iter(await _translated(request, lines, alternatives, language))
-    answers = [_joined([next(found) for _ in text]) for text in texts]
-    is_list = isinstance(fields["q"], list)
-    translated, others = [best for best, *_ in answers], [rest for _, *rest in answers]
-    answer: dict[str, Any] = {"translatedText": translated if is_list else translated[0]}
+    ranks = [_filled(fill, [next(found) for _ in lines]) for lines, fill in apart]
+    answer = {"translatedText": [best for best, *_ in ranks]}
     if alternatives:
-        answer["alternatives"] = others if is_list else others[0]
-    return JSONResponse(answer)
+        answer["alternatives"] = [others for _, *others in ranks]
+    if fields.get("source") == ANY_SOURCE and detected(card):
+        answer["detectedLanguage"] = detected(card) * len(texts)
+    is_list = isinstance(fields["q"], list)
+    return JSONResponse(answer if is_list else {name: one for name, (one,) in answer.items()})
 
 
 def _texts(fields, limits):
     if "q" not in fields:
         raise RequestError(400, "Invalid request: missing q parameter")
     texts = fields["q"] if isinstance(fields["q"], list) else [fields["q"]]
+    limits.check_lines(len(texts))
     try:
-        lines = "\n".join(texts).count("\n") + 1
-    except TypeError as error:
-        raise RequestError(400, "`q` must be a text or a list of texts.", fields["q"]) from error
-    limits.check_lines(lines)
-    return [text.replace("\r\n", "\n") for text in texts]
+        "".join(texts).encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        must = "`q` must be a text, or a list of texts, that UTF-8 can encode."
+        raise RequestError(400, must, fields["q"]) from error
+    return texts
+
+
+async def _apart(texts, form):
+    if form == "text":
+        return [of_text(text) for text in texts]
+    if form != "html":
+        raise RequestError(400, "`format` must be 'text' or 'html'.", form)
+    return await run_in_threadpool(list, map(of_html, texts))
 
 
 def _alternatives(fields):
-    value = fields.get("alternatives")
-    if value is None:
-        return 0
+    value = fields.get("alternatives") or 0
     if isinstance(value, str) and value.isascii() and value.isdigit():  # of a form
         value = int(value[:9])
     if type(value) is not int or value < 0:
@@ -106,13 +142,15 @@ def _distinct(texts, scores):
     return list(dict.fromkeys([texts[0], *others]))
 
 
-def _joined(lines):
+def _filled(fill, found):
     """Returns a text for each rank: its translations of each line, or the best if there is none."""
-    ranks = range(max(map(len, lines)))
-    return ["\n".join(line[k] if k < len(line) else line[0] for line in lines) for k in ranks]
+    ranks = range(max(map(len, found), default=1))
+    return [fill([line[k] if k < len(line) else line[0] for line in found]) for k in ranks]
 
 
 routes = [
     Route("/translate", translate, methods=["POST"]),
-    Route("/languages", languages),
+    Route("/languages", languages, methods=["GET", "POST"]),
+    Route("/detect", detect, methods=["POST"]),
+    Route("/frontend/settings", settings),
 ]

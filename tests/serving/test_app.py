@@ -144,7 +144,7 @@ def test_log_has_a_json_line_for_each_request_without_the_text(client, caplog):
     observation.logger.propagate = True
     with caplog.at_level(logging.INFO, observation.logger.name):
         client.post("/translate?key=secret", json={"q": ["secret one", "secret two"]})
-        client.post("/translate", json={"q": "secret", "format": "html"})
+        client.post("/translate", json={"q": "secret", "format": "xml"})
         client.get("/nowhere")
     lines = [json.loads(record.getMessage()) for record in caplog.records]
     assert [(one["method"], one["path"], one["status"], one["rows"]) for one in lines] == [

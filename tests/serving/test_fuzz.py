@@ -1,6 +1,7 @@
 """Arbitrary requests: only documented answers, a line for each line, valid UTF-8, no hang."""
 
 import json
+from urllib.parse import quote
 
 import jsonschema
 import pytest
@@ -21,6 +22,7 @@ POSTS = [
 HOSTILE = [
     *("", " ", "\n", "\x00", "\t\x01\x7f", "\u2028", "\ufeff", "\ufffe", "\ud800", "\U0010ffff"),
     *("</s>", "<s>", "<pad>", "<unk>", "[MASK]", "▁", "שלום עולם", "e\u0301\u0323", "👩‍👩‍👧"),
+    *("<p>a <b>b</b></p>", "<!--", "<p translate=no>", "&lt;p&gt;", "<script"),
     *("word " * 2_000, "x" * 1_999, "x" * 2_001, REFUSED, NAN, "<script>", "'\"`${}%s"),
 ]
 TEXTS = st.text() | st.sampled_from(HOSTILE)
@@ -47,9 +49,11 @@ BODIES = {
             "source": st.just("en") | VALUES,
             "target": st.just("de") | VALUES,
             "alternatives": st.integers(0, 5) | VALUES,
-            "format": st.just("text") | VALUES,
+            "format": st.sampled_from(["text", "html"]) | VALUES,
         },
     ),
+    "/detect": st.fixed_dictionaries({"q": LISTS}),
+    "/languages": VALUES,
     "/v1/models/{name}:predict": st.fixed_dictionaries(
         {},
         optional={
@@ -61,11 +65,11 @@ BODIES = {
 }
 
 
-def send(client, path, content, **headers):
+def send(client, path, content, query="", **headers):
     """Sends a request, and checks that the answer is one that the description allows."""
     url = path.replace("{name}", "stand_in")
     # A bug is raised here, because the test client passes on exceptions.
-    response = client.post(url, content=content, headers=headers)
+    response = client.post(url + query, content=content, headers=headers)
     response.content.decode("utf-8")
     answers = DESCRIPTION["paths"][path]["post"]["responses"]
     assert str(response.status_code) in answers, response.text
@@ -77,12 +81,30 @@ def send(client, path, content, **headers):
     return response
 
 
-@settings(max_examples=100)
-@given(st.sampled_from(POSTS), st.binary() | VALUES.map(json.dumps) | TEXTS.map(repr))
-def test_arbitrary_bodies(client, path, body):
+KINDS = [
+    None,
+    "application/x-www-form-urlencoded",
+    "multipart/form-data; boundary=a",
+    "in a form",
+    "in the query",
+]
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(POSTS),
+    st.binary() | VALUES.map(json.dumps) | TEXTS.map(repr),
+    st.sampled_from(KINDS),
+)
+def test_arbitrary_bodies(client, path, body, kind):
     content = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
-    send(client, path, content)
-    send(client, path, content, **{"Content-Type": "application/x-www-form-urlencoded"})
+    query = ""
+    if kind == "in the query":
+        kind, query, content = None, f"?q={quote(content[:999])}", b""
+    if kind == "in a form":
+        kind = KINDS[2]
+        content = b"--a\r\nContent-Disposition: form-data; name=q\r\n\r\n%b\r\n--a--" % content
+    send(client, path, content, query, **({"Content-Type": kind} if kind else {}))
 
 
 @settings(max_examples=300)
@@ -106,8 +128,6 @@ def test_every_text_has_its_translation(client, lines):
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.binary(max_size=30))
 def test_arbitrary_paths_and_methods(client, path, method):
-    from urllib.parse import quote
-
     name = "".join(chr(65 + byte % 26) for byte in method) or "GET"
     response = client.request(name, "/" + quote(path))
     assert response.status_code < 500

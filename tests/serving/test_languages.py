@@ -14,6 +14,7 @@ from tests.serving.plain_model import PlainModel
 pytestmark = pytest.mark.tensorflow_only
 PAIR = {"source_language": "en", "target_language": "de"}
 SEVERAL = {"source_language": "en", "target_languages": ["deu", "fra"]}
+REGIONS = {"source_language": "en", "target_languages": ["pt", "pt_BR"]}
 LIST = "`target` must be 'deu' or 'fra'. Received: "
 EXPORT = "names no {0} language: leave `{0}` out, or export the model with `--{0}-language`"
 TAG = "A line must begin with at most one tag: "
@@ -23,10 +24,15 @@ ANY = TAG + "'>>deu<<' or '>>fra<<'. Received: line 1"
 ROWS = [
     (PAIR, {}, "a", "A"),
     (PAIR, {"source": "en", "target": "de"}, "a", "A"),
-    (PAIR, {"source": "auto", "target": None}, "a", "A"),
+    (PAIR, {"target": None}, "a", "A"),
+    (PAIR, {"source": "EN", "target": "DE"}, "a", "A"),
+    (PAIR, {"source": "en-US", "target": "de_DE"}, "a", "A"),
+    (PAIR, {"source": "en_Latn_US", "target": "De-at"}, "a", "A"),
     (PAIR, {"target": "de"}, ">>fra<< a", ">>FRA<< A"),  # a model without tags: text
     (PAIR, {"target": "fr"}, "a", ValueError("`target` must be 'de'. Received: 'fr'")),
-    (PAIR, {"target": "DE"}, "a", ValueError("`target` must be 'de'. Received: 'DE'")),
+    (PAIR, {"target": "den"}, "a", ValueError("`target` must be 'de'. Received: 'den'")),
+    (PAIR, {"target": "d"}, "a", ValueError("`target` must be 'de'. Received: 'd'")),
+    (PAIR, {"target": "-de"}, "a", ValueError("`target` must be 'de'. Received: '-de'")),
     (PAIR, {"target": ["de"]}, "a", ValueError("`target` must be 'de'. Received: ['de']")),
     (PAIR, {"source": "es"}, "a", ValueError("`source` must be 'auto' or 'en'. Received: 'es'")),
     ({}, {}, "a", "A"),
@@ -34,6 +40,10 @@ ROWS = [
     ({}, {"target": "de"}, "a", ValueError(EXPORT.format("target"))),
     ({}, {"source": "en"}, "a", ValueError(EXPORT.format("source"))),
     (SEVERAL, {"target": "fra"}, "a", "fraA"),
+    (SEVERAL, {"target": "FRA_ca"}, "a", "fraA"),
+    (REGIONS, {"target": "pt"}, "a", "ptA"),
+    (REGIONS, {"target": "pt-pt"}, "a", "ptA"),
+    (REGIONS, {"target": "pt-br"}, "a", "pt_BRA"),
     (SEVERAL, {"target": "deu", "source": "en"}, "a", "deuA"),
     (SEVERAL, {"target": "fra"}, ">>fra<< a", "fra>>FRA<< A"),
     (SEVERAL, {"target": "fra"}, ">> a", "fra>> A"),
@@ -89,14 +99,19 @@ def test_signatures_refuse_languages_and_tags_that_the_model_lacks(name, inputs,
     [
         ({}, []),
         ({"source_language": "en"}, []),
-        (PAIR, [{"code": "en", "name": "English", "targets": ["de"]}]),
-        (SEVERAL, [{"code": "en", "name": "English", "targets": ["deu", "fra"]}]),
-        ({"target_language": "de"}, [{"code": "auto", "name": "auto", "targets": ["de"]}]),
+        (PAIR, [["en", "English", ["de"]], ["de", "German", []]]),
+        (SEVERAL, [["en", "English", ["deu", "fra"]], ["deu", "deu", []], ["fra", "fra", []]]),
+        ({"target_language": "de"}, [["auto", "auto", ["de"]], ["de", "German", []]]),
     ],
 )
 def test_languages_are_those_of_the_card(card, expected):
     with client_of(lambda: PlainModel(card)) as client:
-        assert client.get("/languages").json() == expected
+        languages = client.get("/languages").json()
+        settings = client.get("/frontend/settings").json()
+    rows = [dict(zip(("code", "name", "targets"), row, strict=True)) for row in expected]
+    assert languages == rows
+    codes = [row[0] for row in expected[:2]] or ["auto", "auto"]
+    assert [settings["language"][side]["code"] for side in ("source", "target")] == codes
 
 
 def test_alternatives_repeat_neither_the_best_nor_each_other():

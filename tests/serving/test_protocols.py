@@ -36,16 +36,29 @@ def error(client, path, status, **request):
 # === LibreTranslate ===
 
 
+DETECTED = {"confidence": 100, "language": "en"}
 # Body -> answer.
 TRANSLATED = [
     ({"q": "ein Hund", "source": "en", "target": "de"}, {"translatedText": "EIN HUND"}),
-    ({"q": LINES, "source": "auto", "format": "text"}, {"translatedText": TRANSLATIONS}),
+    ({"q": LINES, "source": "en", "format": "text"}, {"translatedText": TRANSLATIONS}),
+    ({"q": "a", "source": "auto"}, {"translatedText": "A", "detectedLanguage": DETECTED}),
+    (
+        {"q": ["a"] * 2, "source": "auto"},
+        {"translatedText": ["A"] * 2, "detectedLanguage": [DETECTED] * 2},
+    ),
     ({"q": []}, {"translatedText": []}),
     (
         {"q": "a", "source": None, "target": None, "format": None, "alternatives": None},
         {"translatedText": "A"},
     ),
     ({"q": "a", "alternatives": 2}, {"translatedText": "A", "alternatives": ["A!", "A!!"]}),
+    (
+        {"q": ["<p>a <b>b</b>", "", "<br>", "x\ny"], "format": "html", "alternatives": 1},
+        {
+            "translatedText": ["<p>A <b>B</b>", "", "<br>", "X\nY"],
+            "alternatives": [["<p>A! <b>B!</b>"], [], [], ["X!\nY!"]],
+        },
+    ),
     # At most as many as the beam has.
     (
         {"q": ["a", ""], "alternatives": 10**9},
@@ -86,6 +99,36 @@ FORMS = [
 ]
 
 
+def multipart(*parts, end="--"):
+    return b"--x y\r\n" + b"\r\n--x y\r\n".join(parts) + f"\r\n--x y{end}\r\n".encode()
+
+
+def field(name, text, *headers):
+    lines = [f'Content-Disposition: form-data; name="{name}"', *headers, "", ""]
+    return "\r\n".join(lines).encode() + text
+
+
+MULTIPART = 'multipart/form-data; boundary="x y"'
+GROESSER_FIELD = field("q", "größer\r\n--x\r\n".encode())
+UTF_16 = field("q", "größer".encode("utf-16"), "Content-Type: text/plain; charset=utf-16")
+FORMS += [
+    (MULTIPART, multipart(GROESSER_FIELD, field("target", b"de")), 200, "GRÖSSER\n--X\n"),
+    (MULTIPART, multipart(field("q", b"one"), field("q", b"two")), 200, ["ONE", "TWO"]),
+    (MULTIPART, multipart(field("q", b"", "Content-Type: text/plain; charset=UTF-8")), 200, ""),
+    (MULTIPART, multipart(field('q"; filename="a', b"file")), 200, "FILE"),
+    (MULTIPART, multipart(b"\r\nno name", field("q", b"a")), 200, "A"),
+    (MULTIPART, multipart(field("q", "größer".encode("latin-1"))), 400, "The form must be UTF-8"),
+    (MULTIPART, multipart(UTF_16), 415, "must be UTF-8. Received: 'utf-16, 8bit'"),
+    (MULTIPART, multipart(field("q", b"YQ==", "Content-Transfer-Encoding: base64")), 415, "base64"),
+    (MULTIPART, multipart(GROESSER_FIELD, end=""), 400, "end with it"),
+    (MULTIPART, b"", 400, "end with it"),
+    (MULTIPART, b'{"q": "a"}', 400, "end with it"),
+    ("multipart/form-data", multipart(GROESSER_FIELD), 400, "name its boundary"),
+    (MULTIPART, multipart(*[field("q", b"a")] * 200), 413, "at most 144 fields"),
+    (MULTIPART, multipart(field("x" + ";" * 10**6, b"")), 400, "missing q"),  # not in 10**12 steps
+]
+
+
 @pytest.mark.parametrize(("kind", "body", "status", "expected"), FORMS)
 def test_libretranslate_reads_a_form_right_or_refuses_it(client, kind, body, status, expected):
     headers = {"Content-Type": kind} if kind else {}
@@ -97,6 +140,15 @@ def test_libretranslate_reads_a_form_right_or_refuses_it(client, kind, body, sta
         assert expected in response.json()["error"]
 
 
+def test_fields_of_the_body_replace_those_of_the_query(client):
+    url = "/translate?q=a&target=fr&api_key=k"
+    assert client.post(url + "&target=de").status_code == 400
+    assert post(client, url, {"q": "b", "target": "de"}) == {"translatedText": "B"}
+    answer = client.post("/translate?target=de", data={"q": ["a", "b"]})
+    assert answer.json() == {"translatedText": ["A", "B"]}
+    assert "The form must be UTF-8" in error(client, "/translate?q=%F6", 400)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -106,11 +158,13 @@ def test_libretranslate_reads_a_form_right_or_refuses_it(client, kind, body, sta
         ({"q": "a", "source": "fr"}, "`source` must be 'auto' or 'en'. Received: 'fr'"),
         ({"q": "a", "source": []}, "`source`"),
         ({"q": "a", "target": "en"}, "`target` must be 'de'. Received: 'en'"),
-        ({"q": "a", "format": "html"}, "`format` must be 'text'"),
+        ({"q": "a", "format": "xml"}, "`format` must be 'text' or 'html'. Received: 'xml'"),
+        ({"q": "a", "format": ["html"]}, "`format` must be"),
+        ({"q": "<a title='\ud800'>", "format": "html"}, "`q` must be a text"),
         ({"q": "a", "alternatives": -1}, "`alternatives`"),
         ({"q": "a", "alternatives": True}, "`alternatives`"),
         ({"q": "a", "alternatives": 1.5}, "`alternatives`"),
-        ({"q": "\ud800"}, "surrogate"),
+        ({"q": "\ud800"}, "`q` must be a text, or a list of texts, that UTF-8 can encode"),
         ({"q": REFUSED}, "A line was refused."),
     ],
 )
@@ -129,6 +183,9 @@ def test_models_without_languages_and_alternatives_are_served(model):
         assert client.get("/languages").json() == []
         body = {"q": "a", "source": "auto", "alternatives": 3}
         assert post(client, "/translate", body) == {"translatedText": "A", "alternatives": []}
+        assert post(client, "/detect", {"q": "a"}) == []
+        language = client.get("/frontend/settings").json()["language"]
+        assert {side["code"] for side in language.values()} == {"auto"}
 
 
 # === TensorFlow Serving ===
@@ -257,11 +314,6 @@ def test_bodies_that_are_not_objects_are_refused(client, path):
     for body in (b"", b"\xff", b"[1]", b'{"q": NaN}', b"1" * 5000, b'"' + b"\\ud800" * 50 + b'"'):
         assert "The body must be" in error(client, path, 400, content=body)
     assert "nested too deeply" in error(client, path, 400, content=b"[" * 200_000)
-
-
-def test_multipart_is_refused(client):
-    message = error(client, "/translate", 415, files={"q": b"a"})
-    assert "application/x-www-form-urlencoded" in message
 
 
 def test_limits_are_named_with_what_was_received(model):

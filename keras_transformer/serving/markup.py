@@ -1,0 +1,71 @@
+"""Texts taken apart: the lines that are translated, and what stands between them.
+
+Expressions find tags where browsers do, in linear time. `html.parser` does not tell where a tag
+ends, and takes quadratic time in older releases of Python.
+"""
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+# The rest of a tag: ">" ends it, except in a quoted value.
+REST = r"""(?:[^>"'=]++|["']|=\s*+(?:"[^"]*+"?+|'[^']*+'?+)?+)*+>?+"""
+MARKUP = re.compile(
+    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(?:[!?]|/(?![a-z]))[^>]*+>?+
+    |<(script|style|textarea)(?=[\s/>]){REST}.*?(?:</\1(?=[\s/>]){REST}|\Z)
+    |</?+(?P<name>[a-z][^\s/>]*+){REST}|\Z""",
+    re.ASCII | re.DOTALL | re.IGNORECASE | re.VERBOSE,
+)
+# The begin of an element whose contents are kept; some elements have none.
+KEPT = re.compile(
+    r"""<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|source|wbr)[\s>]|.*/>\Z)
+    (?:(?:code|pre)[\s>]|[a-z].*?\s(?:translate\s*=\s*["']?no["'\s>]
+    |class\s*=\s*(?:"(?:[^"]*\s)?|'(?:[^']*\s)?)?notranslate["'\s>]))""",
+    re.ASCII | re.DOTALL | re.IGNORECASE | re.VERBOSE,
+)
+LETTER = re.compile(r"[^\W\d_]")
+
+
+Fill = Callable[[list[str]], str]  # puts the translations of the lines into the text
+
+
+def of_text(text: str, escape: Callable[[str], str] = str) -> tuple[list[str], Fill]:
+    """Returns the lines of a text, which are translated, and what puts their translations in."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines, lambda found: "\n".join(map(escape, found))
+
+
+def of_html(text: str) -> tuple[list[str], Fill]:
+    """Returns the texts between tags, and what puts their translations in, escaped.
+
+    Spaces beside a tag are kept, and so is text without a letter. HTML without markup is a text.
+    """
+    if not next(MARKUP.finditer(text))[0] and html.unescape(text) == text:
+        return of_text(text, lambda line: re.sub("<(?=[a-zA-Z/!?])", "&lt;", line))
+    lines, kept, end, spaces = [], [], 0, ""
+    for start, stop in _between_tags(text):
+        inner = html.unescape(text[start:stop])
+        if LETTER.search(inner):
+            lines.append(" ".join(inner.split()))
+            kept.append(spaces + text[end:start] + inner[: len(inner) - len(inner.lstrip())])
+            end, spaces = stop, inner[len(inner.rstrip()) :]
+    rest = spaces + text[end:]
+
+    def fill(found):
+        escaped = [html.escape(line, quote=False) for line in found]
+        return "".join(chain(*zip(kept, escaped, strict=True), [rest]))
+
+    return lines, fill
+
+
+def _between_tags(text: str) -> Iterator[tuple[int, int]]:
+    end, kept, depth = 0, "", 0
+    for token in MARKUP.finditer(text):
+        if not depth and end < token.start():
+            yield end, token.start()
+        end, name = token.end(), (token["name"] or "").lower()
+        if depth and name == kept:
+            depth += -1 if token[0].startswith("</") else 1
+        elif name and not depth and KEPT.match(token[0]):
+            kept, depth = name, 1
