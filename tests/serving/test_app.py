@@ -237,6 +237,7 @@ def test_page_may_load_and_run_nothing_from_elsewhere(client):
 def test_pages_of_other_origins_may_not_call_unless_told(client, model):
     origin = {"Origin": "https://example.org"}
     preflight = {**origin, "Access-Control-Request-Method": "POST"}
+    preflight["Access-Control-Request-Headers"] = "authorization, content-type"
     allowed = "access-control-allow-origin"
     assert allowed not in client.get("/languages", headers=origin).headers
     assert client.options("/translate", headers=preflight).status_code == 405

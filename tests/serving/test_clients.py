@@ -9,8 +9,11 @@ import json
 import urllib.request
 from urllib.response import addinfourl
 
+import jsonschema
 import pytest
 
+from keras_transformer.serving.app import ROUTES
+from keras_transformer.serving.status import description
 from tests.builders import ROOT
 from tests.serving.clients import client_of
 from tests.serving.plain_model import PlainModel
@@ -164,6 +167,15 @@ def test_client_gets_the_answer_that_it_can_read(client, name):
         response = client.request(method, url, content=body, headers=headers)
         assert response.status_code == 200, response.text
         assert json.loads(response.text, parse_float=pytest.fail) == expected
+
+
+def test_description_takes_what_clients_send():
+    components = description(ROUTES)["components"]
+    schema = {**components["schemas"]["TranslateRequest"], "components": components}
+    bodies = [body for rows in REQUESTS.values() for _, _, _, body, _ in rows if body[:1] == b"{"]
+    for body in bodies:
+        jsonschema.validate(json.loads(body), schema)
+    assert len(bodies) > 3
 
 
 def test_python_client_of_libretranslate_is_answered(client, monkeypatch):
