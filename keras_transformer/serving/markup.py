@@ -7,7 +7,6 @@ ends, and takes quadratic time in older releases of Python.
 import html
 import re
 from collections.abc import Callable, Iterator
-from itertools import chain
 
 # The rest of a tag: ">" ends it, except in a quoted value.
 REST = r"""(?:[^>"'=]++|["']|=\s*+(?:"[^"]*+"?+|'[^']*+'?+)?+)*+>?+"""
@@ -17,7 +16,7 @@ MARKUP = re.compile(
     |</?+(?P<name>[a-z][^\s/>]*+){REST}|\Z""",
     re.ASCII | re.DOTALL | re.IGNORECASE | re.VERBOSE,
 )
-# The begin of an element whose contents are kept; some elements have none.
+# The start tag of an element whose contents are kept. The elements of the first list have none.
 KEPT = re.compile(
     r"""<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|source|wbr)[\s>]|.*/>\Z)
     (?:(?:code|pre)[\s>]|[a-z].*?\s(?:translate\s*=\s*["']?no["'\s>]
@@ -54,7 +53,7 @@ def of_html(text: str) -> tuple[list[str], Fill]:
 
     def fill(found):
         escaped = [html.escape(line, quote=False) for line in found]
-        return "".join(chain(*zip(kept, escaped, strict=True), [rest]))
+        return "".join(map("".join, zip(kept, escaped, strict=True))) + rest
 
     return lines, fill
 
