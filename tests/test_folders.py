@@ -14,14 +14,14 @@ FOLDERS = {
     "data": "atomic_file texts",
     "training": "layers atomic_file",
     "models": "layers training settings",
-    "decoding": "layers data settings texts",
+    "decoding": "data settings texts cores",
     "export": "layers data decoding atomic_file",
     "runs": "layers data training models decoding settings atomic_file console evaluation plotting "
     "texts",
     "importing": "data training models decoding runs atomic_file",
     "serving": "console texts",
     "cli": "data decoding export runs importing serving settings atomic_file console evaluation "
-    "plotting texts",
+    "plotting texts cores",
 }
 # Lines of code of each folder, with 3% of air. To add code, first remove code of the same folder. A
 # commit that raises a budget says why.
@@ -30,13 +30,13 @@ BUDGETS = {
     "data": 1_725,
     "training": 1_346,
     "models": 587,
-    "decoding": 1_575,
-    "export": 985,
+    "decoding": 1_845,
+    "export": 1_040,
     "runs": 2_560,
     "importing": 892,
     "serving": 1_349,
     "cli": 1_300,
-    None: 690,  # the top level
+    None: 705,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (

@@ -144,8 +144,7 @@ def long_line_notes(found):
 
 def length_notes(translator, found, references):
     """Yields what the maximum length does to the scores, unless it does nothing."""
-    from keras_transformer.decoding.lines import encode_lines
-    from keras_transformer.decoding.model_search import longest_target
+    from keras_transformer.decoding.lines import encode_lines, longest_target
 
     settings, config = translator.settings, translator.model.config
     cut = sum(best.cut_off for (best,) in found)

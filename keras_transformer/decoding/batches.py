@@ -1,11 +1,10 @@
 """Batches of rows of similar length that fit into memory; a SavedModel makes the same."""
 
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-
-from keras_transformer.layers.arguments import require_positive
 
 # Maximum of sentences * longest sentence**2 of a batch: the size of attention scores.
 MOST_PAIRS = 64 * 256**2
@@ -58,6 +57,7 @@ def map_rows(
     batch_sentences: int,
     on_progress: Callable[[int], Any] | None = None,
     lines: np.ndarray | None = None,
+    run_all: Callable[..., Iterable[Any]] = map,
 ) -> list[Any]:
     """Applies a function to rows, batch by batch.
 
@@ -70,18 +70,27 @@ def map_rows(
         on_progress: callable, called after each batch with the number of lines that it finished.
             Optional.
         lines: int array `(B,)`, the line of each row. Defaults to one row per line.
+        run_all: callable, such as the `map` of a pool of threads. Defaults to Python's `map`: one
+            batch after the other.
 
     Returns:
         list of B results, in the order of the rows.
     """
-    require_positive(batch_sentences=batch_sentences)
+    if not isinstance(batch_sentences, numbers.Integral) or batch_sentences < 1:
+        must = "`batch_sentences` must be a positive integer."
+        raise ValueError(f"{must} Received: batch_sentences={batch_sentences!r}")
     lengths = [max(map(len, cells)) for cells in zip(*columns, strict=True)]
     lines = np.arange(len(lengths)) if lines is None else lines
     rows_left = np.bincount(lines)  # of each line
     results: list[Any] = [None] * len(lengths)
-    for rows in batch_rows(lengths, batch_sentences):
+
+    def run(rows):
         batch = [pad_rows([column[row] for row in rows], pad_token_id) for column in columns]
-        for row, result in zip(rows, function(*batch), strict=True):
+        return function(*batch)
+
+    batches = batch_rows(lengths, batch_sentences)
+    for rows, found in zip(batches, run_all(run, batches), strict=True):
+        for row, result in zip(rows, found, strict=True):
             results[row] = result
         if on_progress is not None:
             np.subtract.at(rows_left, lines[rows], 1)

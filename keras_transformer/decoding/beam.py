@@ -11,7 +11,8 @@ from keras import ops, tree
 
 from keras_transformer.decoding.greedy import GreedySearch
 from keras_transformer.decoding.loop import first_k, pick, select
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE, best_next_tokens
+from keras_transformer.decoding.next_tokens import best_next_tokens
+from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import (
     Search,
     SearchResult,

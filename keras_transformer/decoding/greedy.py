@@ -9,11 +9,8 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_transformer.decoding.loop import pick
-from keras_transformer.decoding.next_tokens import (
-    IMPOSSIBLE,
-    best_next_tokens,
-    next_log_probs,
-)
+from keras_transformer.decoding.next_tokens import best_next_tokens, next_log_probs
+from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import Search, SearchResult, Sentences, Tokens
 from keras_transformer.types import Tensor
 

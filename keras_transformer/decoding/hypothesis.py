@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.decoding.long_lines import join_translations
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import penalties_of
+from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # comparing arrays gives an array, not a bool
@@ -47,7 +46,7 @@ class Hypothesis:
         source_tokens: list of S strings, the end token included.
         tokens: list of T strings, with the end token unless the maximum length was reached.
         log_probs: list of T floats, the natural logarithm of each token's probability, after the
-            processors.
+            processors. A search of CTranslate2 gives their sum alone, as a list of one float.
         attention: `Attention`, or `None` if it was not requested.
         pieces: int. The number of pieces that the line was split into because it was too long.
             `source_tokens`, `tokens` and `log_probs` join those of all pieces, and include every

@@ -1,8 +1,12 @@
-"""Lines of text as rows of token ids; errors name the line that no model can take."""
+"""Lines of text as rows of token ids, and how many tokens they may have; errors name the line."""
+
+import math
+from typing import Any
 
 import numpy as np
 
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode
+from keras_transformer.decoding.search_settings import SearchSettings
 
 NO_ROOM = (
     "`target_prefix` must leave room for one more token. Received: in line {}, a prefix of "
@@ -44,3 +48,15 @@ def require_room(prefixes, longest, lines):
     for prefix, most, line in zip(prefixes, longest, lines, strict=True):
         if len(prefix) >= most > 0:
             raise ValueError(NO_ROOM.format(line + 1, len(prefix), most))
+
+
+def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
+    """Returns the maximum length of a translation of `source_length` tokens, end tokens counted."""
+    _, length_ratio, extra_length, max_length = settings.runtime_values
+    longest = min(math.floor(length_ratio * (source_length - 1)) + extra_length, max_length)
+    return max(1, min(longest, learned_positions(config) or longest))
+
+
+def learned_positions(config: Any) -> int | None:
+    """Returns the number of tokens that a model has learned positions for; `None`: any number."""
+    return config.max_sequence_length if config.positions == "learned" else None

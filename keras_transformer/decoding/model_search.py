@@ -4,7 +4,6 @@ Connects the searches to the model: neither imports the other. Letters: B batch,
 source length, T target length.
 """
 
-import math
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -12,9 +11,10 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam import make_search
+from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.loop import BACKEND, NOT_FINITE, run_program
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE
-from keras_transformer.decoding.search import Search, SearchResult, StepOutput, penalties_up_to
+from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
+from keras_transformer.decoding.search import Search, SearchResult, StepOutput
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 
@@ -249,15 +249,3 @@ def _padded(ids, shape, pad):
     """Returns ids `(B, L)`, padded to a larger shape."""
     widths = [(0, most - size) for most, size in zip(shape, ids.shape, strict=True)]
     return np.pad(ids, widths, constant_values=pad)
-
-
-def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
-    """Returns the maximum length of a translation of `source_length` tokens, end tokens counted."""
-    _, length_ratio, extra_length, max_length = settings.runtime_values
-    longest = min(math.floor(length_ratio * (source_length - 1)) + extra_length, max_length)
-    return max(1, min(longest, learned_positions(config) or longest))
-
-
-def learned_positions(config: Any) -> int | None:
-    """Returns the number of tokens that a model has learned positions for; `None`: any number."""
-    return config.max_sequence_length if config.positions == "learned" else None

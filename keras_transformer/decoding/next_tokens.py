@@ -9,10 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 from keras import ops
 
 from keras_transformer.decoding.loop import first_k, pick, select
+from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.types import Tensor
 
-# Log-probability of a forbidden token, and score of an empty beam slot.
-IMPOSSIBLE = -float("inf")
 # Chunk sizes of the two-stage `top_k`, best first.
 _CHUNKS = range(64, 31, -1)
 

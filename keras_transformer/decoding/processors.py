@@ -13,7 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE, Processor
+from keras_transformer.decoding.next_tokens import Processor
+from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.types import Tensor
 
 

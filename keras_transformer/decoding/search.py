@@ -12,8 +12,9 @@ import numpy as np
 from keras import ops, tree
 
 from keras_transformer.decoding.loop import BACKEND, require_numbers, run_loop
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE, Constraints
+from keras_transformer.decoding.next_tokens import Constraints
 from keras_transformer.decoding.processors import force_end, suppress_tokens
+from keras_transformer.decoding.scores import IMPOSSIBLE, PENALTY_BASES, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 
@@ -110,23 +111,7 @@ def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None
     alpha = ops.cast(settings.alpha if alpha is None else alpha, "float64")
     # float64, because the last bit of a float32 power depends on the position in the batch.
     counted = ops.cast(_counted(lengths, ends, settings), "float64")
-    return ops.cast(_BASES[settings.length_penalty](counted) ** alpha, "float32")
-
-
-def penalties_up_to(longest: int, settings: SearchSettings) -> np.ndarray:
-    """Returns the penalties of 0 to `longest + 1` tokens. NumPy, because JAX has no float64."""
-    counted = np.maximum(np.arange(longest + 2.0), 1.0)
-    table = _BASES[settings.length_penalty](counted) ** np.float64(np.float32(settings.alpha))
-    return np.minimum(table, np.finfo("float32").max).astype("float32")
-
-
-def penalties_of(lengths: Any, ends: int, settings: SearchSettings) -> np.ndarray:
-    """As `penalty`, of an int or an array of lengths of at least 1, as an array."""
-    counted = lengths if settings.count_end_token else np.maximum(lengths - ends, 1)
-    return penalties_up_to(int(np.max(lengths)), settings)[counted]
-
-
-_BASES = {"gnmt": lambda n: (5.0 + n) / 6.0, "mean": lambda n: n, None: lambda n: 0.0 * n + 1.0}
+    return ops.cast(PENALTY_BASES[settings.length_penalty](counted) ** alpha, "float32")
 
 
 def _counted(lengths, ends, settings):

@@ -17,39 +17,28 @@ from keras_transformer.data.tokenizer_like import (
     require_matching_vocabularies,
 )
 from keras_transformer.decoding.batches import (
-    BATCH_SENTENCES,
-    LONGEST_ROW,
     MOST_PAIRS,
     batch_rows,
-    map_rows,
 )
 from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer, freeze
-from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of, join_by_line
-from keras_transformer.decoding.languages import tag_lines
-from keras_transformer.decoding.lines import encode_lines, require_at_most, require_room
-from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
+from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of
+from keras_transformer.decoding.line_translator import LineTranslator
 from keras_transformer.decoding.model_search import (
     SearchModel,
     attend_model,
     kept_hypotheses,
-    learned_positions,
-    longest_target,
     run_on_pairs,
     score_model,
     search_model,
     without_repeated,
 )
-from keras_transformer.decoding.search import SearchResult, penalties_of
+from keras_transformer.decoding.scores import penalties_of
+from keras_transformer.decoding.search import SearchResult
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.sentences import split_lines
-from keras_transformer.texts import checked_lines
-
-_MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
-_TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
 
 
-class Translator:
+class Translator(LineTranslator):
     """Translates lists of strings, on any backend.
 
     Args:
@@ -133,16 +122,12 @@ class Translator:
         **settings: Any,
     ) -> None:
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
-        self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
         require_matching_vocabularies(model.config, *tokenizers)
         if frozen or dtype is not None:
             model = freeze(model, dtype)
         self._decoder = model
         self.model: Any = model.model if isinstance(model, FrozenTransformer) else model
-        self.settings = self._bounded(SearchSettings(**settings))
-        self._languages = list(getattr(tokenizer, "languages", []))
-        self._vocabularies = [each.vocabulary for each in tokenizers]
-        self._cutter = LineCutter(tokenizer)
+        super().__init__(tokenizers, model.config, SearchSettings(**settings))
         self._compiled = CompiledSearches(model, compiled)
         self._mode = compiled
 
@@ -150,52 +135,6 @@ class Translator:
         """For `pickle` and `copy`: compiled searches belong to a process."""
         arguments = {"compiled": self._mode, **vars(self.settings)}
         return partial(type(self), **arguments), (self._decoder, *self.tokenizers)
-
-    # Any: a union of the four result types would force every caller to narrow it.
-    def __call__(
-        self,
-        lines: str | Iterable[str],
-        *,
-        n_best: int | None = None,
-        return_attention: bool = False,
-        target_prefix: str | Iterable[str] | None = None,
-        target_language: str | None = None,
-        batch_sentences: int = BATCH_SENTENCES,
-        on_progress: Callable[[int], Any] | None = None,
-        **settings: Any,
-    ) -> Any:
-        is_one = isinstance(lines, str)
-        lines = [lines] if isinstance(lines, str) else list(lines)
-        return_hypotheses = n_best is not None or return_attention
-        n_best = 1 if n_best is None else n_best
-        search_settings = self._settings_of_call(settings, n_best)
-        pieces = self._pieces(lines, target_language, search_settings, return_attention)
-        columns = [self._with_end(pieces.token_ids)]
-        if target_prefix is not None:
-            columns.append(self._prefixes(target_prefix, len(lines), pieces, search_settings))
-        kept = kept_hypotheses(search_settings, n_best)
-        find_shape = self._compiled.for_call(search_settings, kept, target_prefix is not None)
-
-        def translate_batch(source, prefix=None):
-            shape = find_shape(source.shape)
-            found = search_model(self._decoder, source, search_settings, kept, prefix, shape=shape)
-            if not return_hypotheses:
-                return self.target_tokenizer.decode(found.token_ids[:, 0])
-            found, hypotheses = self._hypotheses(source, found, search_settings, n_best)
-            if return_attention:
-                self._add_attention(source, found, hypotheses)
-            return hypotheses
-
-        pad = self.model.config.pad_token_id
-        found = map_rows(translate_batch, columns, pad, batch_sentences, on_progress, pieces.lines)
-        if return_hypotheses:
-            found = join_by_line(found, pieces, search_settings)
-        else:
-            warn_of_long_lines(pieces, search_settings)
-            if len(found) > len(lines):
-                places = pieces.by_line()
-                found = [join_translations(found[each], pieces.gaps[each]) for each in places]
-        return found[0] if is_one else found
 
     def warm_up(
         self,
@@ -227,117 +166,27 @@ class Translator:
             if on_progress is not None:
                 on_progress(1)
 
-    def score(
-        self,
-        sources: str | Iterable[str],
-        targets: str | Iterable[str],
-        batch_sentences: int = BATCH_SENTENCES,
-        on_progress: Callable[[int], Any] | None = None,
-    ) -> Any:
-        """Returns the model's scores of given translations, as the translator's search scores.
+    def _batch_search(self, settings, n_best, return_hypotheses, return_attention, has_prefix):
+        kept = kept_hypotheses(settings, n_best)
+        find_shape = self._compiled.for_call(settings, kept, has_prefix)
 
-        Args:
-            sources: list of strings, or one string.
-            targets: translations of `sources`: a list of the same length, or one string.
-            batch_sentences, on_progress: as in a call.
+        def translate_batch(source, prefix=None):
+            shape = find_shape(source.shape)
+            found = search_model(self._decoder, source, settings, kept, prefix, shape=shape)
+            if not return_hypotheses:
+                return self.target_tokenizer.decode(found.token_ids[:, 0])
+            found, hypotheses = self._hypotheses(source, found, settings, n_best)
+            if return_attention:
+                self._add_attention(source, found, hypotheses)
+            return hypotheses
 
-        Returns:
-            list of `Hypothesis`, one per pair; for single strings, a single one. The end token is
-            always scored, also if the source is empty, although a translation has no tokens then.
-
-        Raises:
-            ValueError: if the numbers of sources and targets differ, or a line has more than 2,048
-                tokens and more than `max_source_tokens`. Lines are not split, because the score of
-                a part would be wrong.
-        """
-        if isinstance(sources, str) and isinstance(targets, str):
-            return self.score([sources], [targets], batch_sentences, on_progress)[0]
-        if isinstance(sources, str) or isinstance(targets, str):
-            raise TypeError("`sources` and `targets` must be two lists, or two strings.")
-        sources, targets = list(sources), list(targets)
-        if len(sources) != len(targets):
-            raise ValueError(
-                "`targets` must have a translation for each of `sources`. Received: "
-                f"{len(sources)} sources, {len(targets)} targets"
-            )
-        sources = tag_lines(list(checked_lines(sources, "sources")), None, self._languages)
-        columns = [
-            self._whole(sources, "sources", self.source_tokenizer),
-            self._whole(checked_lines(targets, "targets"), "targets", self.target_tokenizer),
-        ]
-        pad = self.model.config.pad_token_id
-        return map_rows(self._score, columns, pad, batch_sentences, on_progress)
-
-    def _settings_of_call(self, changes, n_best):
-        settings = self._bounded(replace(self.settings, **changes))
-        settings.require_n_best(n_best)
-        return settings
-
-    def _bounded(self, settings):
-        """Returns settings with `max_source_tokens` set, and checked against the model."""
-        settings.require_ids_below(self.model.config.vocabulary_size)
-        most = learned_positions(self.model.config)
-        bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
-        if most is not None and bound > most:
-            raise ValueError(
-                f"`max_source_tokens` must be at most the model's {most} learned positions. "
-                f"Received: max_source_tokens={bound}"
-            )
-        return replace(settings, max_source_tokens=bound)
-
-    def _pieces(self, lines, target_language, settings, must_be_whole):
-        """Returns the `Pieces` of lines, split or truncated by `on_too_long`."""
-        most, on_too_long = settings.max_source_tokens, settings.on_too_long
-        tagged = tag_lines(checked_lines(lines, "lines"), target_language, self._languages)
-        split = "lines" if must_be_whole else settings.split
-        parts = split_lines(tagged, split, settings.source_language, bool(self._languages))
-        token_ids = encode_lines(self.source_tokenizer, parts.texts)
-        if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
-            where = ", because attention is returned" if must_be_whole else ""
-            require_at_most(most, f"`max_source_tokens`{where}", token_ids, split, _TRUNCATE)
-        return parts.of_lines(self._cutter.cut(token_ids, most - 1, on_too_long))
-
-    def _with_end(self, rows):
-        return [np.append(row, self.model.config.end_token_id).astype("int32") for row in rows]
-
-    def _whole(self, lines, name, tokenizer):
-        """Returns the lines with their end tokens; raises if one is too long to be decoded."""
-        token_ids = encode_lines(tokenizer, lines)
-        most = learned_positions(self.model.config)
-        rule = most, "the model's learned positions", token_ids, name
-        if most is None:
-            advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
-            most = max(LONGEST_ROW, self.settings.max_source_tokens)
-            rule = most, "to fit into memory", token_ids, name, advice
-        require_at_most(*rule)
-        return self._with_end(token_ids)
-
-    def _prefixes(self, target_prefix, count, pieces, settings):
-        """Returns the prefix ids of each piece: only the first piece of a line has some."""
-        is_for_all = isinstance(target_prefix, str)
-        target_prefix = [target_prefix] * count if is_for_all else list(target_prefix)
-        if len(target_prefix) != count:
-            raise ValueError(
-                "`target_prefix` must be one string, or one for each line. "
-                f"Received: {len(target_prefix)} prefixes, {count} lines"
-            )
-        target_prefix = checked_lines(target_prefix, "target_prefix")
-        whole = self._whole(target_prefix, "target_prefix", self.target_tokenizer)
-        is_first = np.diff(pieces.lines, prepend=-1) > 0
-        rows = zip(pieces.lines, is_first, strict=True)
-        prefixes = [whole[line][:-1] if first else whole[line][:0] for line, first in rows]
-        config = self.model.config
-        bound = learned_positions(config) or LONGEST_ROW
-        lengths = map(len, pieces.token_ids)
-        most = [min(bound, longest_target(n + 1, settings, config)) if n else 0 for n in lengths]
-        require_room(prefixes, most, pieces.lines)
-        return prefixes
+        return translate_batch
 
     def _score(self, source, target):
         """Returns the hypotheses of given targets, which have an end token."""
         log_probs = run_on_pairs(score_model, self._decoder, source, target)
         log_probs = log_probs[: len(target), : target.shape[1]]
-        lengths = np.count_nonzero(target != self.model.config.pad_token_id, axis=1)
+        lengths = np.count_nonzero(target != self._config.pad_token_id, axis=1)
         scores = log_probs.sum(axis=1) / penalties_of(lengths, 1, self.settings)
         one = [array[:, None] for array in (target, lengths, scores, log_probs)]
         _, found = self._hypotheses(source, SearchResult(*one), self.settings, 1)
@@ -351,7 +200,7 @@ class Translator:
         if settings.distinct_texts and ranks > 1:
             found, texts = without_repeated(found, texts)
         found = SearchResult(*(each[:, :n_best] for each in found))
-        config = self.model.config
+        config = self._config
         return found, list(hypotheses_of(source, found, texts, self._vocabularies, config))
 
     def _add_attention(self, source, result, found):
@@ -362,7 +211,7 @@ class Translator:
         places = [(row, rank) for row, ranks in enumerate(found) for rank in range(len(ranks))]
         hypotheses = [found[row][rank] for row, rank in places]
         lengths = [max(len(one.source_tokens), len(one.tokens)) for one in hypotheses]
-        config = self.model.config
+        config = self._config
         # Smaller batches: the scores of all blocks are in memory at the same time.
         most_pairs = MOST_PAIRS // (config.num_encoder_layers + 2 * config.num_decoder_layers)
         start_token = self._vocabularies[1][config.start_token_id]

@@ -1,13 +1,14 @@
 """Exports a translator as a model of CTranslate2, an engine in C++ for CPUs and GPUs.
 
 https://github.com/OpenNMT/CTranslate2, extra `ct2`. The rules of the search are arguments of its
-`translate_batch`, not a part of the model.
+`translate_batch`; `model_card.json` has them.
 """
 
 import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,16 @@ from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.data import piece_tokenizer
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Translator, engine_settings
+from keras_transformer.decoding.lines import longest_target
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.model_card import (
+    example_lines,
+    model_card,
+    write_examples,
+    write_model_card,
+)
 from keras_transformer.layers.float_weight import float_weight
 from keras_transformer.layers.parts import parts_of
 
@@ -31,6 +41,8 @@ ACTIVATIONS = {
     "tanh": "Tanh",
     "sigmoid": "Sigmoid",
 }
+MAX_TOKENS = 1024
+VERSIONED = ("keras", "ctranslate2", "sentencepiece")
 SUPPRESSED = -1e9  # a logit; -inf would become NaN in a softmax of 16 bits
 
 
@@ -38,8 +50,10 @@ def export_ctranslate2(
     translator: Translator,
     path: types.Path,
     quantization: str | None = None,
-    max_tokens: int = 1024,
+    max_tokens: int = MAX_TOKENS,
     suppressed_tokens: Iterable[int] = (),
+    card: dict[str, Any] | None = None,
+    examples: Iterable[str] | None = None,
 ) -> Path:
     """Writes a translator as a folder that `ctranslate2.Translator` loads.
 
@@ -48,10 +62,13 @@ def export_ctranslate2(
     only, its settings `tokenizers.json`, and the models `source.spm` and `target.spm`. CTranslate2
     appends the end token to each source by itself.
 
-    The other settings of the translator are not in the folder. The page "Exported models" has a
-    program that uses it, and "Decoding" says which arguments of `translate_batch` give the
-    translations of which settings. Pass `max_input_length=0`: by default CTranslate2 cuts longer
-    lines without a message.
+    `CTranslate2Translator` and `keras-transformer serve` translate with such a folder by the
+    settings of the translator, as far as CTranslate2 has them: it divides by `n^alpha`, stops by
+    `"first_beams"` and may return equal texts. `search` in `model_card.json` has the settings that
+    hold. `examples.jsonl` has lines with the folder's translations, for `keras-transformer verify`.
+
+    A program of your own passes the settings to `translate_batch`: the page "Exported models" has
+    one. Pass `max_input_length=0`: by default CTranslate2 cuts longer lines without a message.
 
     Args:
         translator: `Translator`.
@@ -66,6 +83,7 @@ def export_ctranslate2(
             Learned positions are those of the model. Defaults to `1024`.
         suppressed_tokens: ids of target tokens that no translation may have, beside the
             `suppressed_tokens` of the translator. Defaults to none.
+        card, examples: as in `export_saved_model`.
 
     Returns:
         `pathlib.Path`, the folder.
@@ -89,7 +107,8 @@ def export_ctranslate2(
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
-    suppressed = *suppressed_tokens, *translator.settings.suppressed_tokens
+    settings = held_settings(translator, max_tokens, suppressed_tokens)
+    suppressed = settings.suppressed_tokens
     forbidden = {*suppressed, config.forbidden_token_id} - {None}
     _suppress(spec.decoder.projection, sorted(forbidden), config.vocabulary_size)
     spec.config.add_source_eos = True
@@ -100,11 +119,42 @@ def export_ctranslate2(
         )
     spec.validate()
     spec.optimize(quantization)
+    entries = {"engine": ENGINE, "max_tokens": num_positions(config, max_tokens)}
     with atomic_folder(path) as written:
         spec.save(str(written))
+        write_model_card(
+            written, model_card(translator, VERSIONED, settings, **entries) | (card or {})
+        )
         if all(isinstance(tokenizer, SentencePieceTokenizer) for tokenizer in tokenizers):
             _write_tokenizers(written, dict(zip(("source", "target"), tokenizers, strict=True)))
+            lines = example_lines(translator, examples)
+            found = [
+                best for (best, *_) in CTranslate2Translator(written, workers=1)(lines, n_best=1)
+            ]
+            write_examples(
+                written, lines, (one.text for one in found), (one.score for one in found)
+            )
     return path
+
+
+def held_settings(
+    translator: Translator, max_tokens: int = MAX_TOKENS, suppressed_tokens: Iterable[int] = ()
+) -> SearchSettings:
+    """Returns the settings by which an exported model searches; see `export_ctranslate2`."""
+    settings, most = translator.settings, num_positions(translator.model.config, max_tokens)
+    bound = min(settings.max_source_tokens or most, most)
+    is_short = longest_target(bound, settings, translator.model.config) <= most
+    return replace(
+        engine_settings(settings),
+        suppressed_tokens=sorted({*suppressed_tokens, *settings.suppressed_tokens}),
+        max_source_tokens=bound,
+        max_length=settings.max_length if is_short else most,
+    )
+
+
+def num_positions(config: Any, max_tokens: int) -> int:
+    """Returns the number of positions of an exported model; the arguments are those of it."""
+    return config.max_sequence_length if config.positions == "learned" else max_tokens
 
 
 def _write_tokenizers(folder, tokenizers):
@@ -144,9 +194,8 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
         _copy_dense(spec.decoder.projection, model.output_projection)
     if config.output_bias:
         spec.decoder.projection.bias = keras.ops.convert_to_numpy(model.output_bias)
-    num_positions = config.max_sequence_length if config.positions == "learned" else max_tokens
     for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
-        positions = ours.embedding.encode_positions(np.arange(num_positions))
+        positions = ours.embedding.encode_positions(np.arange(num_positions(config, max_tokens)))
         stack.position_encodings.encodings = np.array(positions)
         for layer, block in zip(stack.layer, ours.blocks, strict=True):
             _copy_block(layer, block)

@@ -5,11 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.decoding.model_search import (
-    SearchModel,
-    learned_positions,
-    make_model_search,
-)
+from keras_transformer.decoding.lines import learned_positions
+from keras_transformer.decoding.model_search import SearchModel, make_model_search
 from keras_transformer.decoding.search import Search, SearchResult
 from keras_transformer.decoding.search_settings import SearchSettings
 

@@ -10,15 +10,11 @@ import tensorflow as tf
 
 from keras_transformer.data.graph_tokenizer import append_token
 from keras_transformer.decoding.batches import LONGEST_ROW
-from keras_transformer.decoding.lines import NO_ROOM
+from keras_transformer.decoding.lines import NO_ROOM, learned_positions
 from keras_transformer.decoding.long_lines import Pieces
 from keras_transformer.decoding.loop import select
-from keras_transformer.decoding.model_search import (
-    attend_model,
-    learned_positions,
-    score_model,
-)
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE
+from keras_transformer.decoding.model_search import attend_model, score_model
+from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import penalty
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.export.graph_batches import map_batches

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.loop import loop_shapes
 from keras_transformer.decoding.model_search import SearchModel
-from keras_transformer.decoding.next_tokens import IMPOSSIBLE
+from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import SearchResult
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.export.graph_search import make_graph_search, runtime_inputs

@@ -1,29 +1,28 @@
 """Files beside the graph of a SavedModel, for people and for servers.
 
-- `model_card.json`: what the model is.
-- `examples.jsonl`: lines with their translations and scores, see `keras-transformer verify`.
+- `model_card.json` and `examples.jsonl`: see `model_card.py`.
 - `assets.extra/tf_serving_warmup_requests`: requests that TensorFlow Serving runs before it answers
   any, so that the first user does not wait. Needs the package `tensorflow-serving-api`.
 - `batching_params.pbtxt`: how TensorFlow Serving joins requests.
 """
 
-import datetime
-import importlib.metadata
 import itertools
-import json
-import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer import __version__
-from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.graph_translator import Options
+from keras_transformer.export.model_card import (
+    example_lines,
+    model_card,
+    words_of,
+    write_examples,
+    write_model_card,
+)
 from keras_transformer.export.signatures import Signatures
 
 VERSIONED = ("tensorflow", "keras", "tensorflow-text")
@@ -51,47 +50,19 @@ def write_serving_files(
         translator, card, examples: as in `export_saved_model`.
         signatures: its functions.
     """
-    card = _model_card(translator, signatures) | card
-    (folder / "model_card.json").write_text(_json(card, indent=2) + "\n", "utf-8")
-    words = _words(translator.source_tokenizer)
-    lines = [" ".join(words[:8]), " ".join(words[8:12]), ""] if examples is None else list(examples)
+    described = {name: _described(f) for name, f in signatures.functions.items()}
+    card = model_card(translator, VERSIONED, engine="saved_model", signatures=described) | card
+    lines = example_lines(translator, examples)
     found = signatures.serve(tf.constant(lines, tf.string))
     texts = [text.decode() for text in found["translation"].numpy()]
-    rows = zip(lines, texts, found["score"].numpy().tolist(), strict=True)
-    pairs = [
-        {"text": text, "translation": to, "score": score if math.isfinite(score) else None}
-        for text, to, score in rows
-    ]
-    text = "".join(_json(pair) + "\n" for pair in pairs)
-    (folder / "examples.jsonl").write_text(text, "utf-8")
+    write_model_card(folder, card)
+    write_examples(folder, lines, texts, found["score"].numpy().tolist())
     (folder / "batching_params.pbtxt").write_text(BATCHING, "utf-8")
     options = Options.default(translator.settings, translator.settings.max_hypotheses)._asdict()
     if languages := getattr(translator.source_tokenizer, "languages", []):
         options["target_language"] = tf.constant(languages[:1])
-    requests = _warm_up_requests(words, options)
+    requests = _warm_up_requests(words_of(translator.source_tokenizer), options)
     _write_warm_up(folder / "assets.extra" / "tf_serving_warmup_requests", card["name"], requests)
-
-
-def _model_card(translator, signatures):
-    config, settings = translator.model.config, asdict(translator.settings)
-    search = {n: v for n, v in settings.items() if n not in ("processors", "sampler")}
-    return {
-        "name": "translator",
-        "source_language": None,
-        "target_language": None,
-        "bleu": None,
-        "architecture": config.to_dict(),
-        "vocabulary": {
-            "source": translator.source_tokenizer.vocabulary_size,
-            "target": translator.target_tokenizer.vocabulary_size,
-        },
-        "target_languages": getattr(translator.source_tokenizer, "languages", []),
-        "search": search,
-        "signatures": {name: _described(f) for name, f in signatures.functions.items()},
-        "versions": {"keras_transformer": __version__}
-        | {name: importlib.metadata.version(name) for name in VERSIONED},
-        "created": datetime.date.today().isoformat(),
-    }
 
 
 def _described(function):
@@ -101,13 +72,6 @@ def _described(function):
         side: {name: f"{spec.dtype.name} {spec.shape}" for name, spec in specs.items()}
         for side, specs in {"inputs": inputs, "outputs": outputs}.items()
     }
-
-
-def _words(tokenizer):
-    """Returns words of the vocabulary, by which a user sees that the model is alive."""
-    tokens = [token for token in tokenizer.vocabulary if token.startswith(SPACE_SYMBOL)]
-    words = [token.removeprefix(SPACE_SYMBOL) for token in tokens]
-    return [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]
 
 
 def _warm_up_requests(words, options):
@@ -144,7 +108,3 @@ def _write_warm_up(file, model, requests):
             for name, tensor in inputs.items():
                 request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
             writer.write(log.SerializeToString())
-
-
-def _json(value, **options):
-    return json.dumps(value, ensure_ascii=False, **options)

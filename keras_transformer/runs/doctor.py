@@ -18,7 +18,7 @@ import numpy as np
 from keras_transformer import types
 from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import encode, require_matching_vocabularies
-from keras_transformer.decoding.model_search import longest_target
+from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.runs.build import config_of, load_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices

@@ -494,7 +494,7 @@ def test_learned_positions_bound_source_and_target(tmp_path):
     too_long = "one hundred thousand, one hundred and seventeen and a half and more"
     with pytest.raises(ValueError, match="at most 9 tokens.*line 2"):
         translator(["one", too_long], on_too_long="error")
-    with pytest.raises(ValueError, match="at most the model's 9 learned positions"):
+    with pytest.raises(ValueError, match="at most the model's 9 positions"):
         translator("one", max_source_tokens=10)
     with pytest.warns(UserWarning, match="line 1 in"):
         translations = translator([too_long, "one"])

@@ -255,8 +255,8 @@ def test_folder_is_replaced_and_others_are_not(tmp_path):
     for _ in range(2):
         export_ctranslate2(translator, tmp_path / "ct2")
     assert sorted(path.name for path in (tmp_path / "ct2").iterdir()) == [
-        *("config.json", "folder_tokenizer.py", "model.bin", "shared_vocabulary.json"),
-        *("source.spm", "target.spm", "tokenizers.json"),
+        *("config.json", "examples.jsonl", "folder_tokenizer.py", "model.bin", "model_card.json"),
+        *("shared_vocabulary.json", "source.spm", "target.spm", "tokenizers.json"),
     ]
     (tmp_path / "precious").mkdir()
     with pytest.raises(FileExistsError, match="precious.*not a CTranslate2 model"):

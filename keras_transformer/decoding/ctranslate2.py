@@ -1,0 +1,244 @@
+"""`CTranslate2Translator`: an exported folder that translates in CTranslate2, an engine in C++.
+
+Imports neither Keras nor a backend. https://github.com/OpenNMT/CTranslate2, extra `ct2`.
+"""
+
+import collections
+import json
+import math
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+from keras_transformer import types
+from keras_transformer.cores import usable_cores
+from keras_transformer.data.piece_tokenizer import SETTINGS_FILE, FolderTokenizer
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.line_translator import LineTranslator
+from keras_transformer.decoding.lines import longest_target
+from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_of
+from keras_transformer.decoding.search_settings import SearchSettings
+
+ENGINE = "ctranslate2"  # `engine` in the model card
+# A log-probability below this holds that of a forbidden token, about -1e9, or of an empty slot.
+LEAST_LOG_PROB = -1e8
+# CTranslate2 stops earlier without a length penalty, and finds fewer hypotheses. n^1e-30 is 1.
+NO_PENALTY = 1e-30
+# A call is one batch, and no line is cut off.
+WHOLE = {"max_batch_size": 0, "max_input_length": 0}
+
+
+def engine_settings(settings: SearchSettings) -> SearchSettings:
+    """Returns the settings by which CTranslate2 searches in place of others."""
+    return replace(
+        settings,
+        length_penalty=settings.length_penalty and "mean",
+        count_end_token=True,
+        stopping="first_beams",
+        processors=(),
+        force_end=False,
+        sampler=None,
+        distinct_texts=False,
+    )
+
+
+def require_held(names: Iterable[str], settings: SearchSettings, held: SearchSettings) -> None:
+    """Raises a `ValueError` if one of the named settings is not what a model of CTranslate2 has."""
+    for name in names:
+        if (value := getattr(settings, name)) != (has := getattr(held, name)):
+            raise ValueError(f"`{name}` must be {has!r} in CTranslate2. Received: {name}={value!r}")
+
+
+class CTranslate2Translator(LineTranslator):
+    """Translates lists of strings as `Translator` does, with an exported folder in CTranslate2.
+
+    It is called like `Translator`, and has `score`. The folder's `model_card.json` has the settings
+    of its search: `Translator(model, tokenizer, **card["search"])` finds the same translations, in
+    float32 and but for ties. Two things differ: after a target prefix, CTranslate2 ends a
+    translation at once only if that is the most probable continuation; and it shares the
+    probability of suppressed tokens among the others.
+    In a `Hypothesis`, `log_probs` is the sum alone, as a list of one float. A search has no
+    processors, sampler or attention scores.
+
+    Args:
+        folder: path of a folder that `export_ctranslate2` wrote, with tokenizers.
+        workers: int. Batches that are translated at once, each on one core. Defaults to the cores
+            that this process may use.
+        device: `"cpu"`, or `"cuda"`, which has not been tried. Defaults to `"cpu"`.
+
+    Attributes:
+        card: dict, the model card.
+        settings: `SearchSettings` of the folder.
+
+    Raises:
+        ImportError: if `ctranslate2` is not installed.
+        FileNotFoundError: if there is no model of CTranslate2 with model card and tokenizers.
+
+    Example:
+
+        translator = keras_transformer.decoding.CTranslate2Translator("ct2")
+        translator(["twenty-one", "two"])
+    """
+
+    def __init__(
+        self, folder: types.Path, *, workers: int | None = None, device: str = "cpu"
+    ) -> None:
+        import ctranslate2
+
+        folder, workers = Path(folder), usable_cores() if workers is None else workers
+        card = folder / "model_card.json"
+        if not (card.is_file() and (folder / SETTINGS_FILE).is_file()):
+            raise FileNotFoundError(
+                f"`folder` must hold a model of CTranslate2, {card.name} and {SETTINGS_FILE}. "
+                f"Received: {str(folder)!r}. Export it again: `export --format ctranslate2`"
+            )
+        self.card = json.loads(card.read_text("utf-8-sig"))
+        # CTranslate2 has a table of positions, as if they were learned.
+        bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
+        config = SimpleNamespace(**self.card["architecture"] | bounds)
+        config.languages = self.card["target_languages"]
+        tokenizers = _Tokenizer(folder, "source", config), _Tokenizer(folder, "target", config)
+        self._ends = [each.vocabulary[config.end_token_id] for each in tokenizers]
+        super().__init__(tokenizers, config, SearchSettings(**self.card["search"]))
+        options = {"device": device, "inter_threads": workers, "intra_threads": 1}
+        self._engine = ctranslate2.Translator(str(folder), **options)
+        self._pool = ThreadPoolExecutor(workers, "batch")
+
+    def _settings_of_call(self, changes, n_best):
+        settings = super()._settings_of_call(changes, n_best)
+        held = engine_settings(settings)
+        suppressed = self.settings.suppressed_tokens
+        require_held(changes, settings, replace(held, suppressed_tokens=suppressed))
+        return settings
+
+    def _map_rows(self, function, columns, *options):
+        return super()._map_rows(function, columns, *options, run_all=self._pool.map)
+
+    def _batch_search(self, settings, n_best, return_hypotheses, return_attention, has_prefix):
+        if return_attention:
+            raise ValueError("`return_attention` needs `Translator`. Received: CTranslate2")
+
+        def translate_batch(source, prefix=None):
+            sources = self._tokens(source, 0)
+            prefixes = [[]] * len(sources) if prefix is None else self._tokens(prefix, 1)
+            found = list(self._hypotheses(sources, prefixes, settings, n_best))
+            return found if return_hypotheses else [best.text for best, *_ in found]
+
+        return translate_batch
+
+    def _tokens(self, ids, side):
+        """Returns the tokens of padded ids without end tokens, which CTranslate2 adds."""
+        vocabulary, config = self._vocabularies[side], self._config
+        left_out = config.pad_token_id, config.end_token_id
+        return [[vocabulary[i] for i in row if i not in left_out] for row in ids.tolist()]
+
+    def _hypotheses(self, sources, prefixes, settings, n_best):
+        """Yields the best hypotheses of each source."""
+        given = self._prefix_log_probs(sources, prefixes)
+        for line, result in enumerate(self._search(sources, prefixes, settings)):
+            if result is None:
+                yield [self._hypothesis([], [], 0.0, [])]
+                continue
+            ranked = []
+            for tokens, score in zip(result.hypotheses, result.scores, strict=True):
+                penalty = float(penalties_of(len(tokens), 1, settings))
+                total = score * penalty + given[line]
+                if total > LEAST_LOG_PROB:
+                    ranked.append((sources[line], tokens, total / penalty, [total]))
+            ranked.sort(key=lambda each: -each[2])
+            ranked = ranked[:n_best] or [(sources[line], [], IMPOSSIBLE, [])]
+            yield [self._hypothesis(*each) for each in ranked]
+
+    def _hypothesis(self, source, tokens, score, log_probs):
+        source_end, end = self._ends
+        return Hypothesis(
+            text=self.target_tokenizer.text_of(tokens),
+            score=score,
+            source_tokens=[*source, source_end],
+            tokens=tokens,
+            log_probs=log_probs,
+            cut_off=tokens[-1:] not in ([], [end]),
+        )
+
+    def _search(self, sources, prefixes, settings):
+        """Returns the `TranslationResult` of each source, `None` for one without text.
+
+        A call of CTranslate2 has one maximum length. Where a hypothesis reaches that of its line
+        before, the line is searched again with it.
+        """
+        bounds = [longest_target(len(each) + 1, settings, self._config) for each in sources]
+        found = dict.fromkeys(range(len(sources)))
+        # Apart, because beside prefixes CTranslate2 treats the first tokens of other lines as such.
+        groups = [
+            [line for line in found if sources[line] and bool(prefixes[line]) is has_prefix]
+            for has_prefix in (False, True)
+        ]
+        while groups:
+            if not (group := groups.pop()):
+                continue
+            longest, again = max(bounds[line] for line in group), collections.defaultdict(list)
+            results = self._engine.translate_batch(
+                [sources[line] for line in group],
+                [prefixes[line] for line in group],
+                beam_size=settings.beam_size,
+                num_hypotheses=settings.beam_size,
+                length_penalty=(settings.length_penalty and settings.alpha) or NO_PENALTY,
+                min_decoding_length=0,
+                max_decoding_length=longest,
+                return_scores=True,
+                return_end_token=True,
+                **WHOLE,
+            )
+            for line, result in zip(group, results, strict=True):
+                found[line] = result
+                if max(map(len, result.hypotheses)) >= bounds[line] < longest:
+                    again[bounds[line]].append(line)
+            groups += again.values()
+        return found.values()
+
+    def _prefix_log_probs(self, sources, prefixes):
+        """Returns the log-probabilities of prefixes, which CTranslate2 leaves out of its scores."""
+        lines = [line for line, prefix in enumerate(prefixes) if prefix and sources[line]]
+        totals = [0.0] * len(sources)
+        pairs = ([each[line] for line in lines] for each in (sources, prefixes))
+        for line, scored in zip(lines, self._engine.score_batch(*pairs, **WHOLE), strict=True):
+            totals[line] = math.fsum(scored.log_probs[: len(prefixes[line])])
+        return totals
+
+    def _score(self, source, target):
+        sources, targets = self._tokens(source, 0), self._tokens(target, 1)
+        scored = self._engine.score_batch(sources, targets, **WHOLE)
+        for tokens, one in zip(sources, scored, strict=True):
+            penalty = penalties_of(len(one.tokens), 1, self.settings)
+            score = math.fsum(one.log_probs) / float(penalty)
+            yield self._hypothesis(tokens, one.tokens, score, one.log_probs)
+
+
+class _Tokenizer:
+    """`TokenizerLike` of one side of a folder, with the ids of its vocabulary."""
+
+    def __init__(self, folder, side, config):
+        self._tokenizer = FolderTokenizer(folder, side)
+        paths = (folder / f"{name}_vocabulary.json" for name in (side, "shared"))
+        self.vocabulary = json.loads(next(filter(Path.is_file, paths)).read_text("utf-8"))
+        self.vocabulary_size = len(self.vocabulary)
+        self._ids = {token: token_id for token_id, token in enumerate(self.vocabulary)}
+        self._unk_token_id = config.unk_token_id
+        special = config.pad_token_id, config.start_token_id, config.end_token_id
+        self._special = {self.vocabulary[token_id] for token_id in special}
+        self.languages = config.languages
+
+    def encode(self, texts):
+        ids, unk = self._ids, self._unk_token_id
+        return [[ids.get(token, unk) for token in row] for row in self._tokenizer.encode(texts)]
+
+    def decode(self, rows):
+        return [self.text_of([self.vocabulary[i] for i in row]) for row in rows]
+
+    def text_of(self, tokens):
+        return self._tokenizer.decode([token for token in tokens if token not in self._special])
+
+    def is_tag(self, token_id):
+        return self.vocabulary[token_id] in {f">>{code}<<" for code in self.languages}

@@ -1,0 +1,196 @@
+"""`LineTranslator`: lines of text around a search of token ids, whatever runs the search.
+
+Plain Python and NumPy: imports neither Keras nor a backend.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.decoding.batches import BATCH_SENTENCES, LONGEST_ROW, map_rows
+from keras_transformer.decoding.hypothesis import join_by_line
+from keras_transformer.decoding.languages import tag_lines
+from keras_transformer.decoding.lines import (
+    encode_lines,
+    learned_positions,
+    longest_target,
+    require_at_most,
+    require_room,
+)
+from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.sentences import split_lines
+from keras_transformer.texts import checked_lines
+
+_MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
+_TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
+
+
+class LineTranslator:
+    """Base class of `Translator` and `CTranslate2Translator`. A subclass defines:
+
+    - `_batch_search(settings, n_best, return_hypotheses, return_attention, has_prefix)`: returns
+      a function of padded ids of sources, and of prefixes if there are some, which returns a string
+      for each row, or a list of hypotheses;
+    - `_score(source, target)`: returns a `Hypothesis` for each row of padded ids.
+
+    Args:
+        tokenizers: those of source and target.
+        config: special token ids, vocabulary sizes and positions, as in `TransformerConfig`.
+        settings: `SearchSettings`.
+    """
+
+    _batch_search: Any
+    _score: Any
+
+    def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: SearchSettings) -> None:
+        self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
+        self._config = config
+        self.settings = self._bounded(settings)
+        self._languages = list(getattr(tokenizers[0], "languages", []))
+        self._vocabularies = [each.vocabulary for each in tokenizers]
+        self._cutter = LineCutter(tokenizers[0])
+
+    # Any: a union of the four result types would force every caller to narrow it.
+    def __call__(
+        self,
+        lines: str | Iterable[str],
+        *,
+        n_best: int | None = None,
+        return_attention: bool = False,
+        target_prefix: str | Iterable[str] | None = None,
+        target_language: str | None = None,
+        batch_sentences: int = BATCH_SENTENCES,
+        on_progress: Callable[[int], Any] | None = None,
+        **settings: Any,
+    ) -> Any:
+        is_one = isinstance(lines, str)
+        lines = [lines] if isinstance(lines, str) else list(lines)
+        return_hypotheses = n_best is not None or return_attention
+        n_best = 1 if n_best is None else n_best
+        search_settings = self._settings_of_call(settings, n_best)
+        pieces = self._pieces(lines, target_language, search_settings, return_attention)
+        columns = [self._with_end(pieces.token_ids)]
+        if target_prefix is not None:
+            columns.append(self._prefixes(target_prefix, len(lines), pieces, search_settings))
+        kind = return_hypotheses, return_attention, target_prefix is not None
+        search = self._batch_search(search_settings, n_best, *kind)
+        found = self._map_rows(search, columns, batch_sentences, on_progress, pieces.lines)
+        if return_hypotheses:
+            found = join_by_line(found, pieces, search_settings)
+        else:
+            warn_of_long_lines(pieces, search_settings)
+            if len(found) > len(lines):
+                places = pieces.by_line()
+                found = [join_translations(found[each], pieces.gaps[each]) for each in places]
+        return found[0] if is_one else found
+
+    def score(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        batch_sentences: int = BATCH_SENTENCES,
+        on_progress: Callable[[int], Any] | None = None,
+    ) -> Any:
+        """Returns the model's scores of given translations, as the translator's search scores.
+
+        Args:
+            sources: list of strings, or one string.
+            targets: translations of `sources`: a list of the same length, or one string.
+            batch_sentences, on_progress: as in a call.
+
+        Returns:
+            list of `Hypothesis`, one per pair; for single strings, a single one. The end token is
+            always scored, also if the source is empty, although a translation has no tokens then.
+
+        Raises:
+            ValueError: if the numbers of sources and targets differ, or a line has more than 2,048
+                tokens and more than `max_source_tokens`. Lines are not split, because the score of
+                a part would be wrong.
+        """
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.score([sources], [targets], batch_sentences, on_progress)[0]
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise TypeError("`sources` and `targets` must be two lists, or two strings.")
+        sources, targets = list(sources), list(targets)
+        if len(sources) != len(targets):
+            raise ValueError(
+                "`targets` must have a translation for each of `sources`. Received: "
+                f"{len(sources)} sources, {len(targets)} targets"
+            )
+        sources = tag_lines(list(checked_lines(sources, "sources")), None, self._languages)
+        columns = [
+            self._whole(sources, "sources", self.source_tokenizer),
+            self._whole(checked_lines(targets, "targets"), "targets", self.target_tokenizer),
+        ]
+        return self._map_rows(self._score, columns, batch_sentences, on_progress)
+
+    def _map_rows(self, function, columns, *options, **more):
+        return map_rows(function, columns, self._config.pad_token_id, *options, **more)
+
+    def _settings_of_call(self, changes, n_best):
+        settings = self._bounded(replace(self.settings, **changes))
+        settings.require_n_best(n_best)
+        return settings
+
+    def _bounded(self, settings):
+        """Returns settings with `max_source_tokens` set, and checked against the model."""
+        settings.require_ids_below(self._config.vocabulary_size)
+        most = learned_positions(self._config)
+        bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
+        if most is not None and bound > most:
+            raise ValueError(
+                f"`max_source_tokens` must be at most the model's {most} positions. "
+                f"Received: max_source_tokens={bound}"
+            )
+        return replace(settings, max_source_tokens=bound)
+
+    def _pieces(self, lines, target_language, settings, must_be_whole):
+        """Returns the `Pieces` of lines, split or truncated by `on_too_long`."""
+        most, on_too_long = settings.max_source_tokens, settings.on_too_long
+        tagged = tag_lines(checked_lines(lines, "lines"), target_language, self._languages)
+        split = "lines" if must_be_whole else settings.split
+        parts = split_lines(tagged, split, settings.source_language, bool(self._languages))
+        token_ids = encode_lines(self.source_tokenizer, parts.texts)
+        if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
+            where = ", because attention is returned" if must_be_whole else ""
+            require_at_most(most, f"`max_source_tokens`{where}", token_ids, split, _TRUNCATE)
+        return parts.of_lines(self._cutter.cut(token_ids, most - 1, on_too_long))
+
+    def _with_end(self, rows):
+        return [np.append(row, self._config.end_token_id).astype("int32") for row in rows]
+
+    def _whole(self, lines, name, tokenizer):
+        """Returns the lines with their end tokens; raises if one is too long to be decoded."""
+        token_ids = encode_lines(tokenizer, lines)
+        most = learned_positions(self._config)
+        rule = most, "the model's positions", token_ids, name
+        if most is None:
+            advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
+            most = max(LONGEST_ROW, self.settings.max_source_tokens)
+            rule = most, "to fit into memory", token_ids, name, advice
+        require_at_most(*rule)
+        return self._with_end(token_ids)
+
+    def _prefixes(self, target_prefix, count, pieces, settings):
+        """Returns the prefix ids of each piece: only the first piece of a line has some."""
+        is_for_all = isinstance(target_prefix, str)
+        target_prefix = [target_prefix] * count if is_for_all else list(target_prefix)
+        if len(target_prefix) != count:
+            raise ValueError(
+                "`target_prefix` must be one string, or one for each line. "
+                f"Received: {len(target_prefix)} prefixes, {count} lines"
+            )
+        target_prefix = checked_lines(target_prefix, "target_prefix")
+        whole = self._whole(target_prefix, "target_prefix", self.target_tokenizer)
+        is_first = np.diff(pieces.lines, prepend=-1) > 0
+        rows = zip(pieces.lines, is_first, strict=True)
+        prefixes = [whole[line][:-1] if first else whole[line][:0] for line, first in rows]
+        config = self._config
+        bound = learned_positions(config) or LONGEST_ROW
+        lengths = map(len, pieces.token_ids)
+        most = [min(bound, longest_target(n + 1, settings, config)) if n else 0 for n in lengths]
+        require_room(prefixes, most, pieces.lines)
+        return prefixes

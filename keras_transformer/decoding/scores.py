@@ -1,0 +1,30 @@
+"""Length penalties of hypotheses, and the score of an impossible one, in plain NumPy."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.decoding.search_settings import SearchSettings
+
+# Log-probability of a forbidden token, and score of an empty beam slot.
+IMPOSSIBLE = -float("inf")
+# The penalty of n tokens is one of these, to the power of `alpha`.
+PENALTY_BASES = {
+    "gnmt": lambda n: (5.0 + n) / 6.0,
+    "mean": lambda n: n,
+    None: lambda n: 0.0 * n + 1.0,
+}
+
+
+def penalties_up_to(longest: int, settings: SearchSettings) -> np.ndarray:
+    """Returns the penalties of 0 to `longest + 1` tokens. NumPy, because JAX has no float64."""
+    counted = np.maximum(np.arange(longest + 2.0), 1.0)
+    alpha = np.float64(np.float32(settings.alpha))
+    table = PENALTY_BASES[settings.length_penalty](counted) ** alpha
+    return np.minimum(table, np.finfo("float32").max).astype("float32")
+
+
+def penalties_of(lengths: Any, ends: int, settings: SearchSettings) -> np.ndarray:
+    """As `penalty`, of an int or an array of lengths of at least 1, as an array."""
+    counted = lengths if settings.count_end_token else np.maximum(lengths - ends, 1)
+    return penalties_up_to(int(np.max(lengths)), settings)[counted]

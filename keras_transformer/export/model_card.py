@@ -1,0 +1,86 @@
+"""Files beside every exported model, for people, servers and `keras-transformer verify`.
+
+- `model_card.json`: what the model is, and how it searches.
+- `examples.jsonl`: lines with their translations and scores.
+"""
+
+import datetime
+import importlib.metadata
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from keras_transformer import __version__
+from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.translator import Translator
+
+
+def model_card(
+    translator: Translator,
+    packages: Iterable[str],
+    settings: SearchSettings | None = None,
+    **entries: Any,
+) -> dict[str, Any]:
+    """Returns the model card.
+
+    Args:
+        translator: `Translator`.
+        packages: names of the distributions whose versions the card has.
+        settings: `SearchSettings` of the exported model. Defaults to those of the translator.
+        **entries: more of them, such as `engine`.
+    """
+    search = asdict(settings or translator.settings)
+    return {
+        "name": "translator",
+        "source_language": None,
+        "target_language": None,
+        "bleu": None,
+        "architecture": translator.model.config.to_dict(),
+        "vocabulary": {
+            "source": translator.source_tokenizer.vocabulary_size,
+            "target": translator.target_tokenizer.vocabulary_size,
+        },
+        "target_languages": getattr(translator.source_tokenizer, "languages", []),
+        "search": {n: v for n, v in search.items() if n not in ("processors", "sampler")},
+        **entries,
+        "versions": {"keras_transformer": __version__}
+        | {name: importlib.metadata.version(name) for name in packages},
+        "created": datetime.date.today().isoformat(),
+    }
+
+
+def write_model_card(folder: Path, card: dict[str, Any]) -> None:
+    """Writes `model_card.json`."""
+    (folder / "model_card.json").write_text(_json(card, indent=2) + "\n", "utf-8")
+
+
+def write_examples(
+    folder: Path, lines: list[str], texts: Iterable[str], scores: Iterable[float]
+) -> None:
+    """Writes `examples.jsonl`: each line with its translation and score."""
+    rows = [
+        {"text": line, "translation": text, "score": score if math.isfinite(score) else None}
+        for line, text, score in zip(lines, texts, scores, strict=True)
+    ]
+    (folder / "examples.jsonl").write_text("".join(_json(row) + "\n" for row in rows), "utf-8")
+
+
+def example_lines(translator: Translator, examples: Iterable[str] | None) -> list[str]:
+    """Returns the lines of `examples.jsonl`: the given ones, or some words of the vocabulary."""
+    words = words_of(translator.source_tokenizer)
+    return [" ".join(words[:8]), " ".join(words[8:12]), ""] if examples is None else list(examples)
+
+
+def words_of(tokenizer: Any) -> list[str]:
+    """Returns words of the vocabulary, by which a user sees that the model is alive."""
+    tokens = [token for token in tokenizer.vocabulary if token.startswith(SPACE_SYMBOL)]
+    words = [token.removeprefix(SPACE_SYMBOL) for token in tokens]
+    return [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]
+
+
+def _json(value, **options):
+    return json.dumps(value, ensure_ascii=False, **options)

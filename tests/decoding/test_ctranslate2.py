@@ -1,0 +1,156 @@
+"""`CTranslate2Translator` answers as `Translator` with the settings of its model card."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from keras_transformer import Translator, cores, export_ctranslate2
+from keras_transformer.data import number_names
+from keras_transformer.decoding import CTranslate2Translator
+from tests.builders import run_fresh
+from tests.decoding.test_tags import CODES, ROWS, refused, translators  # noqa: F401
+from tests.decoding.test_translator import LINES, make_translator
+
+pytest.importorskip("ctranslate2")
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+LONG = "seven thousand and one " * 60  # 400 tokens
+TEXTS = [*LINES[:4], LONG, *LINES[4:], *(english for english, _ in number_names("held_out", 12))]
+PREFIXES = ["ein" if number % 3 else "" for number in range(len(TEXTS))]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """`Translator` with the settings of the card, and the same model in CTranslate2."""
+    folder = tmp_path_factory.mktemp("ct2")
+    made = make_translator(folder / "numbers.model")
+    settings = {"beam_size": 3, "extra_length": 6}
+    made = Translator(made.model, made.source_tokenizer, compiled=False, **settings)
+    engine = CTranslate2Translator(export_ctranslate2(made, folder / "ct2"), workers=2)
+    search = engine.card["search"]
+    return Translator(made.model, made.source_tokenizer, compiled=False, **search), engine
+
+
+CALLS = {
+    "beam": {},
+    "greedy": {"beam_size": 1},
+    "no penalty": {"length_penalty": None},
+    "another penalty": {"alpha": 1.5},
+    "each line has a bound of its own": {"length_ratio": 0.2, "extra_length": 2},
+    "truncated": {"on_too_long": "truncate", "max_source_tokens": 9},
+    "prefixes": {"target_prefix": PREFIXES},
+}
+
+
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+def test_hypotheses_are_those_of_translator(pair, options):
+    ours, engine = pair
+    n_best = options.get("beam_size", 3)
+    expected, found = (each(TEXTS, n_best=n_best, **options) for each in pair)
+    assert len({best.text for best, *_ in expected}) > 8, "the texts must differ"
+    names = "text", "tokens", "source_tokens", "pieces", "dropped_tokens", "cut_off"
+    for some, others in zip(expected, found, strict=True):
+        for name in names:
+            assert [getattr(h, name) for h in some] == [getattr(h, name) for h in others]
+        for name in ("score", "log_prob"):
+            values = ([getattr(h, name) for h in each] for each in (some, others))
+            np.testing.assert_allclose(*values, rtol=1e-4)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Longer than `max_source_tokens`")
+        for size in (256, 5):
+            assert engine(TEXTS, batch_sentences=size, **options) == [h.text for h, *_ in found]
+
+
+def test_scores_are_those_of_translator(pair):
+    sources, targets = ["one", "", "two hundred", " ", "two"], ["eins", "zwei", "", "", "zwei drei"]
+    for ours, theirs in zip(*(each.score(sources, targets) for each in pair), strict=True):
+        assert (ours.text, ours.tokens) == (theirs.text, theirs.tokens)
+        np.testing.assert_allclose(ours.log_probs, theirs.log_probs, rtol=1e-4)
+        np.testing.assert_allclose(ours.score, theirs.score, rtol=1e-4)
+
+
+MISTAKES = {
+    "no string": (([7],), {}),
+    "no text": ((["one", "\ud800"],), {}),
+    "n_best": (("one",), {"n_best": 9}),
+    "batch_sentences": (("one",), {"batch_sentences": 0}),
+    "language": (("one",), {"target_language": "fra"}),
+    "number of prefixes": (("one",), {"target_prefix": ["ein", "zwei"]}),
+    "no room": (("one",), {"target_prefix": "ein " * 300}),
+    "too long": ((TEXTS,), {"on_too_long": "error"}),
+    "unknown": (("one",), {"beams": 3}),
+}
+
+
+@pytest.mark.parametrize(("arguments", "options"), MISTAKES.values(), ids=MISTAKES)
+def test_errors_are_those_of_translator(pair, arguments, options):
+    ours, engine = pair
+    with pytest.raises((TypeError, ValueError)) as expected:
+        ours(*arguments, **options)
+    with pytest.raises(expected.type) as raised:
+        engine(*arguments, **options)
+    assert str(raised.value) == str(expected.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"length_penalty": "gnmt"}, {"suppressed_tokens": [3]}, {"distinct_texts": True}]
+)
+def test_settings_that_the_engine_does_not_have_are_refused(pair, changes):
+    (name,) = changes
+    with pytest.raises(ValueError, match=f"`{name}` must be .* in CTranslate2. Received: {name}="):
+        pair[1]("one", **changes)
+
+
+def test_tags_are_read_as_by_translator(translators, tmp_path):  # noqa: F811
+    for codes, (made, _) in translators.items():
+        folder = export_ctranslate2(made, tmp_path / f"{len(codes)}")
+        engine = CTranslate2Translator(folder, workers=1)
+        ours = Translator(made.model, *made.tokenizers, compiled=False, **engine.card["search"])
+        rows = [row for row in ROWS if row[2] == codes]
+        for line, option, _, expected in rows:
+            with refused(expected):
+                found = engine(["two", line], target_language=option, n_best=1)
+                assert found[1][0].text == engine(["two", expected])[1]
+        lines = [line for *_, line in rows if isinstance(line, str)]
+        assert engine(lines) == ours(lines)
+
+
+def test_progress_counts_each_line_once_and_nothing_gives_nothing(pair):
+    done = []
+    pair[1](TEXTS, n_best=1, batch_sentences=4, on_progress=done.append)
+    assert sum(done) == len(TEXTS) and len(done) > 3
+    assert pair[1]([]) == []
+
+
+WITHOUT_KERAS = """
+import sys
+sys.modules["keras"] = sys.modules["tensorflow"] = sys.modules["google.protobuf"] = None
+from keras_transformer.decoding import CTranslate2Translator
+translator = CTranslate2Translator({folder!r}, workers=1)
+print([best.text for best, *_ in translator({lines!r}, n_best=2)])
+"""
+
+
+def test_needs_neither_keras_nor_tensorflow(pair, tmp_path):
+    folder = export_ctranslate2(pair[0], tmp_path / "ct2")
+    printed = run_fresh(WITHOUT_KERAS.format(folder=str(folder), lines=LINES))
+    assert printed == f"{pair[1](LINES)}\n"
+    (folder / "model_card.json").unlink()
+    with pytest.raises(FileNotFoundError, match="model_card.json.*--format ctranslate2"):
+        CTranslate2Translator(folder)
+
+
+def test_cores_are_bounded_by_the_quota_of_the_container(tmp_path, monkeypatch):
+    monkeypatch.setattr(cores, "CGROUPS", tmp_path)
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda process: range(8))
+    assert cores.usable_cores() == 8
+    for text, expected in (("max 100000", 8), ("150000 100000", 2), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(text)
+        assert cores.usable_cores() == expected
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    for quota, expected in (("-1\n", 8), ("300000\n", 3)):
+        (tmp_path / "cpu/cpu.cfs_quota_us").write_text(quota)
+        (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+        assert cores.usable_cores() == expected
