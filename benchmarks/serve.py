@@ -11,9 +11,9 @@ this process. Every answer is compared with the answer that the line got when it
 - `--requests` requests of 16 clients: memory of the server after the first tenth and at the end.
 - More clients than a short queue holds: answers 503, and normal ones afterwards.
 - `kill -9` and a restart while 16 clients retry: all get their answers.
-- Floods, `--floods` alone: how long the line of one client and `/health` take alone, and beside
-  clients that send bodies of many empty lines, requests that they do not wait for, long prefixes,
-  or only the beginning of a request.
+- Floods, `--floods` alone: how long the line of a client that sends one a second and `/health` take
+  alone, and beside clients of another address that send many long lines, bodies of many empty
+  lines, requests that they do not wait for, long prefixes, or only the beginning of a request.
 
 Linux only.
 """
@@ -44,7 +44,8 @@ WIDTHS = (8, 9, 9, 9, 12, 10)
 # Throughput with batching / without, at 16 clients; and growth of the memory.
 LEAST_GAIN, MOST_GROWTH = 3, 0.05
 OVERLOAD_CLIENTS, OVERLOAD_QUEUE, OVERLOAD_LINES = 64, 32, 16
-FLOOD_CLIENTS, FLOOD_SECONDS = 4, 15
+FLOOD_CLIENTS, FLOOD_SECONDS, FLOOD_ADDRESS = 4, 30, "127.0.0.2"
+LONG_LINES, LINE_CHARACTERS = "128 long lines", 500
 # The line of another client: at most so many times what it takes alone, and one batch more.
 MOST_SLOWER, MOST_HEALTH_MS = 3, 100
 
@@ -231,9 +232,11 @@ def predict(signature, inputs):
 def flood_requests(lines):
     """{name: (bytes of a request, seconds that its client waits for the answer)}."""
     batch = list(itertools.islice(itertools.cycle(lines), 32))
+    long = list(itertools.islice(itertools.cycle(long_lines(lines)), 128))
     prefixes = {"text": batch, "target_prefix": [" ".join(lines)[:900]] * len(batch)}
     return {
         "nothing": (b"", 0),
+        LONG_LINES: (predict("serving_default", {"text": long}), 60),
         "empty lines": (predict("serving_default", {"text": [""] * 250_000}), 60),
         "clients that leave": (predict("serving_default", {"text": batch}), 0.05),
         "long prefixes": (predict("translate_n_best", prefixes), 60),
@@ -241,18 +244,25 @@ def flood_requests(lines):
     }
 
 
+def long_lines(lines):
+    """Returns 32 lines of sentences."""
+    text = " ".join(itertools.islice(itertools.cycle(lines), 32 * LINE_CHARACTERS))
+    return [text[n * LINE_CHARACTERS :][:LINE_CHARACTERS] for n in range(32)]
+
+
 def flood(port, request, patience, until):
     """Sends a request again and again, each on a new connection."""
     while request and time.perf_counter() < until:
         with contextlib.suppress(OSError):
             wait = min(patience, max(until - time.perf_counter(), 0.01))
-            with socket.create_connection(("127.0.0.1", port), timeout=wait) as connection:
+            source = (FLOOD_ADDRESS, 0)
+            with socket.create_connection(("127.0.0.1", port), wait, source) as connection:
                 connection.sendall(request)
                 connection.recv(1)
 
 
 def another_client(port, lines, until, ask):
-    """Returns the seconds of one client's requests, one after the other."""
+    """Returns the seconds of one client's requests, one a second at most."""
     client, seconds = Client(port), []
     for line in itertools.cycle(lines):
         if time.perf_counter() > until:
@@ -260,6 +270,7 @@ def another_client(port, lines, until, ask):
         taken, status, _ = timed(client, line, ask)
         if status == 200:
             seconds.append(taken)
+        time.sleep(max(0, 1 - taken))
 
 
 def floods(folder, lines):
@@ -270,7 +281,9 @@ def floods(folder, lines):
         model = json.loads(
             urllib.request.urlopen(f"http://127.0.0.1:{server.port}/model_card").read()
         )
-        batch_ms = one_batch_ms(server.port, lines)
+        # The server runs no more bytes than 8 long lines at once.
+        short_ms = one_batch_ms(server.port, lines, 32)
+        long_ms = one_batch_ms(server.port, long_lines(lines), 8)
         for name, (request, patience) in flood_requests(lines).items():
             request = request.replace(b"MODEL", model["model"].encode(), 1)
             until = time.perf_counter() + FLOOD_SECONDS
@@ -285,14 +298,15 @@ def floods(folder, lines):
             health_p99 = np.percentile(health, 99)
             cells = f"{p50:.0f}", f"{p99:.0f}", len(translated), f"{health_p99:.0f}"
             print_row(WIDTHS, "", *cells, f"{health.max():.0f}")
+            batch_ms = long_ms if name == LONG_LINES else short_ms
             is_fine = p99 <= MOST_SLOWER * alone + batch_ms and health_p99 <= MOST_HEALTH_MS
             print_verdict(is_fine, f"beside {name}; one batch takes {batch_ms:.0f} ms")
 
 
-def one_batch_ms(port, lines):
-    """Returns the milliseconds of the slowest of a few requests of 32 lines."""
-    batch = list(itertools.islice(itertools.cycle(lines), 32))
-    return max(timed(Client(port), batch)[0] for _ in range(4)) * 1e3
+def one_batch_ms(port, lines, size):
+    """Returns the milliseconds of the slowest of a few requests of so many lines."""
+    batches = [lines[start:][:size] for start in range(0, 4 * size, size)]
+    return max(timed(Client(port), batch)[0] for batch in batches) * 1e3
 
 
 def main():

@@ -9,11 +9,13 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-# Rows share a batch if their lengths differ at most by this factor: a batch takes as long as its
-# longest row.
-MAX_LENGTH_RATIO = 4
-# Rows up to this length share a batch whatever their ratio.
-SHORT = 64
+# A batch takes as long as its longest row. So a row joins the oldest one if it has at least a
+# quarter of its length, and at most twice its length.
+SHORTEST, LONGEST = 1 / 4, 2
+# Rows up to this length share a batch anyway.
+SHORT = 128
+# Rows times the length of the longest: more rows make no row faster, but the others wait longer.
+MAX_BATCH_LENGTH = 4_096
 
 
 class QueueFull(Exception):
@@ -50,7 +52,7 @@ class Batcher:
     hold up the others. The oldest row of the client whose turn it is, is always in the next batch,
     so no row waits forever. Rows of its group and of about its length fill the batch: one of each
     client, then a second of each, and so on. Of the same client, the oldest row of each caller
-    comes first, then the rows that are nearest in length.
+    comes first, then the rows that are nearest in length. Of long rows, fewer fill it.
 
     While all workers run batches, rows queue up for the next one: batches grow with the load. If
     several workers are free, they share the rows. Before each batch that is not full, the batcher
@@ -151,7 +153,9 @@ class Batcher:
                 await self._next_arrival(deadline)
         rows = self._in_turn()  # again, because callers may have left
         share = math.ceil(len(rows) / (self._workers - len(self._running)))
-        batch = rows[: min(share, self._max_batch)]
+        longest = itertools.accumulate((one.row.length for one in rows), max)
+        fit = sum(n * length <= MAX_BATCH_LENGTH for n, length in enumerate(longest, 1))
+        batch = rows[: min(share, self._max_batch, max(fit, 1))]
         self._queue = [one for one in self._queue if one not in batch]
         # The client that had its turn comes after all that arrive before the next batch.
         self._batches += 1
@@ -206,9 +210,10 @@ class Batcher:
                 one.answer.set_result(answer)
 
 
-def _may_share(one, other):
-    short, long = sorted((one.length, other.length))
-    return one.group == other.group and long <= max(SHORT, MAX_LENGTH_RATIO * short)
+def _may_share(row, leader):
+    is_short = max(row.length, leader.length) <= SHORT
+    is_near = SHORTEST * leader.length <= row.length <= LONGEST * leader.length
+    return row.group == leader.group and (is_short or is_near)
 
 
 def _unanswered(waiting):

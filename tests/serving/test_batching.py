@@ -119,8 +119,24 @@ def test_oldest_row_runs_with_those_nearest_in_length():
 
     run(scenario, model, max_batch=3)
     batches = [sorted(values) for _, values in model.batches]
-    # 130 is not more than four times as long as any that are left, but 900 and 20 are apart.
+    # 450 is at least a quarter of 900, but 130 is not, nor is 20 of 130.
     assert batches == [[90, 100, 110], [450, 900], [130], [20]]
+
+
+def test_batches_of_long_rows_are_smaller():
+    model = Model()
+
+    async def scenario(batcher):
+        rows = [Row("g", length, length) for length in (9_000, 2_048, 2_000, 1_500, 1_000, 1_000)]
+        await batcher.submit(rows)
+
+    run(scenario, model)
+    assert [values for _, values in model.batches] == [
+        [9_000],
+        [2_048, 2_000],
+        [1_500, 1_000],
+        [1_000],
+    ]
 
 
 def test_single_row_does_not_wait_for_the_many_rows_of_another_caller():
@@ -170,10 +186,10 @@ def test_flood_does_not_hold_up_another_client():
     model.may_run.clear()
 
     async def scenario(batcher):
-        flood = [Row("g", 500, number) for number in range(20)]
+        flood = [Row("g", 900, number) for number in range(20)]
         others = [asyncio.create_task(batcher.submit(flood, "flood")) for _ in range(3)]
         await asyncio.sleep(0.05)  # its first batch runs
-        polite = [asyncio.create_task(batcher.submit([Row("g", 50, name)], name)) for name in "ab"]
+        polite = [asyncio.create_task(batcher.submit([Row("g", 300, name)], name)) for name in "ab"]
         await asyncio.sleep(0.05)
         model.may_run.set()
         await asyncio.gather(*others, *polite)
