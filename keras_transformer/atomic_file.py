@@ -38,15 +38,21 @@ def atomic_path(path: Path, *, unique: bool = False) -> Iterator[pathlib.Path]:
     # The suffix stays: Keras chooses the format by it.
     partial = path.with_name(f".partial.{process}{path.name}")
     try:
-        yield partial
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException as error:
+        with named_errors(path):
+            yield partial
+            move_file(partial, path)
+    except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink()
-        if not isinstance(error, OSError):
-            raise
+        raise
+
+
+@contextlib.contextmanager
+def named_errors(path: pathlib.Path) -> Iterator[None]:
+    """Makes each `OSError` say which file could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = " Free space on the disk, then run the same command again." if is_full else ""
         raise OSError(
@@ -54,6 +60,13 @@ def atomic_path(path: Path, *, unique: bool = False) -> Iterator[pathlib.Path]:
             f"{path} could not be written: {error.strerror or error}. A file that was there before "
             f"is unchanged.{advice}",
         ) from error
+
+
+def move_file(new: pathlib.Path, path: pathlib.Path) -> None:
+    """Renames a complete file to `path`, and flushes it and its name to disk."""
+    with open(new, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(new, path)
     _flush_folder(path.parent)
 
 

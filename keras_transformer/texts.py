@@ -3,17 +3,22 @@
 `lines_of` is the one reader, so that N lines of any file are the same N strings. Pure Python.
 """
 
+import contextlib
 import gzip
+import io
 import itertools
+import os
 import re
 import reprlib
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_transformer.types import Path
 
 GZIP_MAGIC = b"\x1f\x8b"
+CHUNK_BYTES = 1 << 18  # some thousand lines
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -23,24 +28,32 @@ class CorpusError(ValueError):
 
 def lines_of(path: Path) -> Iterator[str]:
     """Yields the lines of a file, plain or gzip, by the rules of `read_lines`."""
+    with open_bytes(path) as stream:
+        yield from decode_lines(stream, str(path))
+
+
+@contextlib.contextmanager
+def open_bytes(path: Path) -> Iterator[Any]:
+    """Opens a file, plain or gzip, as a binary stream of its text."""
     try:
         # Opened once: a pipe, such as `<(zcat file)` in a shell, cannot be read again.
         with open(path, "rb") as file:
             is_gzip = file.peek(2)[:2] == GZIP_MAGIC
-            yield from decode_lines(gzip.GzipFile(fileobj=file) if is_gzip else file, str(path))
+            yield gzip.GzipFile(fileobj=file) if is_gzip else file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CorpusError(f"{path}: the gzip data is damaged ({error}).") from None
 
 
-def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+def decode_lines(stream: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
     """Yields the lines of a binary stream as strings, by the rules of `read_lines`.
 
     Args:
         stream: iterable of bytes split at `\\n`, such as a file opened with `"rb"` or
             `sys.stdin.buffer`.
         name: name of the stream in errors.
+        first: number of the first line. Defaults to `1`.
     """
-    for number, line in enumerate(stream, start=1):
+    for number, line in enumerate(stream, first):
         if line.endswith(b"\n"):
             line = line[: -2 if line.endswith(b"\r\n") else -1]
         try:
@@ -51,6 +64,59 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
                 f"({error.reason}). Convert the text to UTF-8, for example with `iconv`."
             ) from None
         yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+class Chunk(NamedTuple):
+    """Whole lines of a stream: their bytes, and the number of the first one."""
+
+    data: bytes
+    first: int
+
+    @property
+    def num_lines(self) -> int:
+        """The number of lines."""
+        return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
+
+    def lines(self, name: str) -> list[str]:
+        """Returns the lines as strings, by the rules of `read_lines`; errors have the `name`."""
+        return list(decode_lines(io.BytesIO(self.data), name, self.first))
+
+
+def read_chunks(stream: Any, first: int = 1, is_pipe: bool = False) -> Iterator[Chunk]:
+    """Yields the lines of a stream in chunks of at most `CHUNK_BYTES`, or of one longer line.
+
+    A chunk depends only on the bytes from its beginning, so that reading can go on at any border.
+
+    Args:
+        stream: buffered binary stream.
+        first: number of its first line. Defaults to `1`.
+        is_pipe: whether a chunk is what a pipe holds, even if that is one line, so that a line
+            never waits for later ones. Defaults to `False`.
+    """
+    read, rest = (stream.read1 if is_pipe else stream.read), b""
+    while block := read(CHUNK_BYTES - len(rest) % CHUNK_BYTES):
+        lines, feed, rest = (rest + block).rpartition(b"\n")
+        if feed:
+            chunk = Chunk(lines + feed, first)
+            yield chunk
+            first += chunk.num_lines
+    if rest:
+        yield Chunk(rest, first)
+
+
+def count_lines(stream: Any) -> int | None:
+    """Returns how many lines of a file on disk are left to read, or `None` for another stream."""
+    try:
+        is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # it has no descriptor
+        is_file = False
+    if not is_file:
+        return None
+    start, count, last = stream.tell(), 0, b"\n"
+    while block := stream.read(CHUNK_BYTES):
+        count, last = count + block.count(b"\n"), block[-1:]
+    stream.seek(start)
+    return count + (last != b"\n")
 
 
 def checked_lines(lines: Iterable[Any], name: str, first: int = 1) -> Iterable[str]:

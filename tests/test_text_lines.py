@@ -6,9 +6,11 @@ import io
 import sys
 import types
 
+import numpy as np
 import pytest
 
-from keras_transformer.cli.decoding import lines_to_translate
+from keras_transformer import texts
+from keras_transformer.cli.decoding import open_input
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.serving import verification
 from tests.test_folders import FILES, relative
@@ -53,14 +55,23 @@ CASES = {
 
 
 def translated(path, monkeypatch):
-    return lines_to_translate(path)
+    """In chunks of one byte, or one line; as many as are counted."""
+    monkeypatch.setattr(texts, "CHUNK_BYTES", 1)
+    with open_input(path) as (stream, name):
+        count = texts.count_lines(stream)
+        chunks = list(texts.read_chunks(stream, is_pipe=path is None))
+        numbers = [chunk.first for chunk in chunks] + [1 + sum(chunk.num_lines for chunk in chunks)]
+        lines = [chunk.lines(name) for chunk in chunks]
+    assert count in (None, sum(map(len, lines)))
+    assert list(np.diff(numbers)) == list(map(len, lines)), "the number of the first line of each"
+    return [line for chunk in lines for line in chunk]
 
 
 def translated_from_a_pipe(path, monkeypatch):
     data = path.read_bytes()
     data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(data)))
-    return lines_to_translate(None)
+    return translated(None, monkeypatch)
 
 
 ENTRIES = {
@@ -100,6 +111,7 @@ def test_verify_says_that_there_are_no_examples(tmp_path, monkeypatch):
 NO_LINES = {
     "texts.py": {"open": "the reader: binary"},
     "atomic_file.py": {"open": "binary, to flush files"},
+    "cli/stream.py": {"open": "binary, to write", "read_text": "JSON"},
     "cli/backend.py": {"open": "binary: /dev/null", "read_text": "JSON"},
     "cli/options.py": {"splitlines": "the examples of a command"},
     "cores.py": {"read_text": "two numbers"},

@@ -1,5 +1,7 @@
 """Commands that translate or score text: `translate` and `score`."""
 
+import contextlib
+import io
 import math
 import sys
 from pathlib import Path
@@ -7,15 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli import options
+from keras_transformer.cli import options, stream
 from keras_transformer.cli.errors import one_line_errors
+from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.cli.translators import (
+    as_lines,
     load_translator,
     long_line_reports,
+    what_decides,
     with_progress,
     write_lines,
 )
 from keras_transformer.console import console
+from keras_transformer.texts import Chunk, count_lines, open_bytes, read_chunks
 
 MAX_PICTURES = 20
 
@@ -36,8 +42,8 @@ InputOption = Annotated[
 OutputOption = Annotated[
     Path | None,
     typer.Option(
-        help="File to write when all lines are translated; nothing is written before. "
-        "[default: standard output]"
+        help="File to write. Until all lines are translated, it is named FILE.partial; after a "
+        "kill, the same command goes on. [default: standard output, as lines are translated]"
     ),
 ]
 TokensOption = Annotated[
@@ -65,6 +71,9 @@ def translate(
 ) -> None:
     """Translate standard input to standard output, or a file to a file, line by line.
 
+    It reads, translates and writes some thousand lines at a time. From a pipe to standard output,
+    it translates the lines that have arrived.
+
     Example:
 
         keras-transformer translate runs/multi30k_en_de < english.txt
@@ -72,29 +81,39 @@ def translate(
         keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt
         echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
     """
-    with one_line_errors():
+    with one_line_errors(), stream.ends_at_once():
         from keras_transformer import plotting
 
         if attention is not None:
             plotting.require_matplotlib()
         if output is not None:
             options.check_output(output)
-        lines = lines_to_translate(input)
-        pictures = [] if attention is None else picture_files(attention, len(lines))
-        translator = load_translator(run, model, dtype=dtype, **settings)
-        found = with_progress(
-            translator,
-            lines,
-            n_best=n_best or 1,
-            return_attention=bool(pictures),
-            target_language=target_language,
-            batch_sentences=batch_sentences,
-        )
-        write_lines(rows(hypothesis_rows(found, n_best is not None, scores)), output)
-        for report in long_line_reports(found):
-            console.print(report)
-        if pictures:
-            draw_attentions(found, lines, pictures)
+        with open_input(input) as (source, name):
+            pictures, total = [], count_lines(source)
+            if attention is not None:
+                source = io.BytesIO(source.read())
+                pictures = picture_files(attention, Chunk(source.getvalue(), 1).num_lines)
+            translator = load_translator(run, model, dtype=dtype, **settings)
+            asked: dict[str, Any] = {"n_best": n_best or 1, "return_attention": bool(pictures)}
+            asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
+            translator([], **asked)  # a wrong option is an error before a line arrives
+            if output is None or (output.exists() and not output.is_file()):
+                opened = stream.open_output(output)
+            else:
+                printed = {"dtype": dtype, "n_best": n_best, "scores": scores}
+                decisive = what_decides(translator, run, model, asked | printed)
+                opened = stream.resume_file(output, decisive, source)
+            has_bar = output is not None or not sys.stdout.isatty()
+            with opened as (done, write), sentence_progress(total, "", done, has_bar) as progress:
+                chunks = read_chunks(source, done + 1, is_pipe=total is None and output is None)
+                asked["on_progress"] = progress
+                for chunk, lines, found in stream.translate_chunks(translator, chunks, name, asked):
+                    table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
+                    write(as_lines(rows(table)), chunk)
+                    for report in long_line_reports(found, chunk.first):
+                        console.print(report)
+                    if pictures:
+                        draw_attentions(found, lines, pictures[chunk.first - 1 :][: len(lines)])
 
 
 @commands.command()
@@ -137,15 +156,15 @@ def score(
     )
 
 
-def lines_to_translate(path):
-    """Returns the lines of a file, or of standard input if the path is `None`."""
-    from keras_transformer.data.corpus import read_lines
-    from keras_transformer.texts import decode_lines
-
+@contextlib.contextmanager
+def open_input(path):
+    """Opens a file, or standard input for `None`: yields a binary stream and its name."""
     if path is None:
-        return list(decode_lines(sys.stdin.buffer, "standard input"))
-    options.check_input(path)
-    return list(read_lines(path))
+        yield sys.stdin.buffer, "standard input"
+    else:
+        options.check_input(path)
+        with open_bytes(path) as file:
+            yield file, str(path)
 
 
 def rows(table):
@@ -155,9 +174,9 @@ def rows(table):
         yield "\t".join(columns)
 
 
-def hypothesis_rows(found, with_number, with_score):
-    """Yields the fields that `translate` prints of each hypothesis."""
-    for number, hypotheses in enumerate(found, start=1):
+def hypothesis_rows(found, with_number, with_score, first):
+    """Yields the fields that `translate` prints of each hypothesis; `first` is a line's number."""
+    for number, hypotheses in enumerate(found, first):
         for hypothesis in hypotheses:
             fields = [str(number)] if with_number else []
             fields += [f"{hypothesis.score:.4f}"] if with_score else []

@@ -11,15 +11,17 @@ SECONDS_BETWEEN_LINES = 60
 
 
 @contextlib.contextmanager
-def sentence_progress(total, label=""):
+def sentence_progress(total, label="", before=0, is_shown=True):
     """Shows how many sentences are done, how many per second, and the time left.
 
     Elsewhere than on a terminal, it prints a line every minute: the log of a short command stays
     empty.
 
     Args:
-        total: number of sentences.
+        total: number of sentences, or `None` if it is not known.
         label: text before the figures. Optional.
+        before: number of sentences that another process did. Defaults to `0`.
+        is_shown: `False` if the terminal shows the results themselves. Defaults to `True`.
 
     Yields:
         the function to call with the number of sentences that are newly done.
@@ -30,19 +32,21 @@ def sentence_progress(total, label=""):
     columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
     names = [TextColumn("{task.description}", markup=False)] if label else []
     started = printed = time.monotonic()
-    with _progress(*names, *columns) as bar:
-        task = bar.add_task(label, total=total, rate="")
+    with _progress(*names, *columns, is_shown=is_shown) as bar:
+        task = bar.add_task(label, total=total, completed=before, rate="")
 
         def advance(number):
             nonlocal printed
             bar.update(task, advance=number)
             now, done = time.monotonic(), int(bar.tasks[0].completed)
-            rate = done / max(now - started, 1e-6)
+            rate = (done - before) / max(now - started, 1e-6)
             bar.update(task, rate=f"{rate:,.1f}/s")
-            if bar.disable and now - printed >= SECONDS_BETWEEN_LINES and done < total:
+            if bar.disable and now - printed >= SECONDS_BETWEEN_LINES and done != total:
                 printed = now
-                left = datetime.timedelta(seconds=round((total - done) / rate))
-                counts = f"{done:,} of {total:,} sentences, {rate:,.1f}/s, {left} left"
+                counts = f"{done:,} sentences, {rate:,.1f}/s"
+                if total:
+                    left = datetime.timedelta(seconds=round((total - done) / rate))
+                    counts = f"{done:,} of {total:,} sentences, {rate:,.1f}/s, {left} left"
                 console.print(f"{label}: {counts}" if label else counts)
 
         yield advance
@@ -74,13 +78,15 @@ def check_progress(names):
 
 
 @contextlib.contextmanager
-def _progress(*columns):
+def _progress(*columns, is_shown=True):
     """A bar that is removed at its end, and not shown except on a terminal."""
     from rich.progress import Progress
 
     # A file or a pipe keeps its own output.
     options = {"transient": True, "redirect_stdout": sys.stdout.isatty()}
-    bar = Progress(*columns, console=console, disable=not is_interactive(), **options)
+    bar = Progress(
+        *columns, console=console, disable=not (is_shown and is_interactive()), **options
+    )
     # rich before 14.1 ends also a bar that is disabled, with an empty line.
     with contextlib.nullcontext() if bar.disable else bar:
         yield bar

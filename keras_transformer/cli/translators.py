@@ -1,9 +1,13 @@
 """The translator of a run, its lines and its long lines, for the commands that translate."""
 
+import contextlib
+import hashlib
+import platform
 import sys
 
-from keras_transformer.cli.backend import import_backend
+from keras_transformer.cli.backend import backend_name, import_backend
 from keras_transformer.cli.progress import sentence_progress
+from keras_transformer.texts import lines_of
 
 
 def load_translator(run, model=None, *, dtype=None, **settings):
@@ -17,6 +21,36 @@ def load_translator(run, model=None, *, dtype=None, **settings):
     from keras_transformer.runs.load import load_run
 
     return load_run(run, model, dtype=dtype, **settings)
+
+
+def what_decides(translator, run, model, options):
+    """Returns a dict of JSON with all that decides a translation, beside its source.
+
+    Args:
+        translator: what `load_translator` returned for `run` and `model`.
+        options: dict of JSON, those of the call.
+    """
+    from keras_transformer.runs.folder import RunFolder
+
+    folder, engines = RunFolder(run), ("keras_transformer", "keras", backend_name())
+    tokenizers = folder.tokenizer_files(folder.recipe().vocabulary.joint)
+    digest = hashlib.sha256()
+    for path in (model or folder.model_file, *tokenizers):
+        digest.update(path.read_bytes())
+    search = {name: repr(value) for name, value in vars(translator.settings).items()}
+    versions = {name: sys.modules[name].__version__ for name in engines}
+    return (
+        {"model": digest.hexdigest()[:16], "processor": processor(), **versions} | search | options
+    )
+
+
+def processor():
+    """Returns the architecture of the processor and, on Linux, a hash of its instruction set."""
+    features = ""
+    with contextlib.suppress(OSError):
+        lines = lines_of("/proc/cpuinfo")
+        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {hashlib.sha256(features.encode()).hexdigest()[:8]}"
 
 
 def with_progress(function, lines, *arguments, label="", **options):
@@ -35,7 +69,7 @@ def write_lines(lines, path=None):
     """
     from keras_transformer.atomic_file import write_text
 
-    text = "".join(one_line(line) + "\n" for line in lines)
+    text = as_lines(lines)
     if path is None:
         sys.stdout.buffer.write(text.encode("utf-8"))
         sys.stdout.flush()
@@ -45,14 +79,14 @@ def write_lines(lines, path=None):
         write_text(path.resolve(), text)
 
 
-def one_line(text):
-    """Returns text without line breaks: a byte-level model can produce them."""
-    return text.replace("\r", " ").replace("\n", " ")
+def as_lines(texts):
+    """Joins texts, each as one line: a byte-level model can produce line breaks."""
+    return "".join(text.replace("\r", " ").replace("\n", " ") + "\n" for text in texts)
 
 
-def long_line_reports(found):
-    """Yields what to print of each line that was split or truncated."""
-    for number, (best, *_) in enumerate(found, start=1):
+def long_line_reports(found, first=1):
+    """Yields what to print of each line that was split or truncated; `first` is its number."""
+    for number, (best, *_) in enumerate(found, first):
         if best.pieces > 1:
             yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
         if best.dropped_tokens:

@@ -19,7 +19,7 @@ class RunInUseError(OSError):
 
 
 @contextlib.contextmanager
-def file_lock(path, waits=False):
+def file_lock(path, waits=False, work="training this run"):
     """Locks a file while the block runs, then deletes it. The file names this process.
 
     The kernel frees the lock (`flock`) when the process ends, even after SIGKILL. On NFS the lock
@@ -28,6 +28,7 @@ def file_lock(path, waits=False):
     Args:
         path: `pathlib.Path` of the lock file, in an existing folder.
         waits: whether to wait for another process that holds the lock. Defaults to `False`.
+        work: what a process does that holds the lock, for the error.
 
     Yields:
         whether the file is locked: `False` if the file system has no locks.
@@ -37,7 +38,7 @@ def file_lock(path, waits=False):
     """
     while True:
         with open(path, "a+", encoding="utf-8", errors="replace") as file:
-            is_locked = _flock(file, path, waits)
+            is_locked = _flock(file, path, waits, work)
             if is_locked and not _is_at(path, file):
                 continue  # the previous holder has deleted it
             try:
@@ -52,7 +53,7 @@ def file_lock(path, waits=False):
         return
 
 
-def _flock(file, path, waits):
+def _flock(file, path, waits, work):
     """Locks an open file; returns `False` if the system cannot."""
     if fcntl is None:
         return False
@@ -62,7 +63,7 @@ def _flock(file, path, waits):
         file.seek(0)
         raise RunInUseError(
             f"{str(path.parent)!r} is in use: {file.read().strip() or 'another process'} is "
-            "training this run. Wait until it ends, or stop it. Nothing was changed."
+            f"{work}. Wait until it ends, or stop it. Nothing was changed."
         ) from None
     except OSError as error:
         if error.errno not in NO_LOCKS:

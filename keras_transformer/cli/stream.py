@@ -1,0 +1,149 @@
+"""Text that is read, translated and written chunk by chunk, so that memory is bounded.
+
+A line ends at a line feed and nowhere else.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.atomic_file import move_file, named_errors, write_text
+from keras_transformer.console import console
+from keras_transformer.runs.lock import file_lock
+from keras_transformer.texts import CHUNK_BYTES, Chunk
+
+# Writes the translations of a chunk.
+Write = Callable[[str, Chunk], None]
+
+
+def translate_chunks(
+    translator: Any, chunks: Iterable[Chunk], name: str, options: dict[str, Any], calls: int = 1
+) -> Iterator[tuple[Chunk, list[str], Any]]:
+    """Yields each chunk with its lines and what the translator returns for them.
+
+    Args:
+        translator: called as a `Translator`.
+        chunks: iterable of `Chunk`.
+        name: name of their stream in errors.
+        options: dict, those of each call.
+        calls: number of chunks that are translated at the same time. Defaults to `1`.
+    """
+
+    def translate(chunk):
+        lines = chunk.lines(name)
+        try:
+            return chunk, lines, translator(lines, **options)
+        except ValueError as error:
+            if chunk.first > 1:
+                error.args = (f"Counted from line {chunk.first:,}: {error}",)
+            raise
+
+    pool, waiting = ThreadPoolExecutor(calls), deque[Future[Any]]()
+    for chunk in chunks:
+        waiting.append(pool.submit(translate, chunk))
+        if len(waiting) == calls:
+            yield waiting.popleft().result()
+    yield from (each.result() for each in waiting)
+
+
+@contextlib.contextmanager
+def ends_at_once() -> Iterator[None]:
+    """Ends the process at Ctrl-C, or if nobody reads its output: no search in a thread goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        os._exit(130)
+    except BrokenPipeError:
+        os._exit(141)  # as a program that SIGPIPE ended
+
+
+@contextlib.contextmanager
+def open_output(path: Path | None) -> Iterator[tuple[int, Write]]:
+    """Opens a device, or standard output for `None`, which shows each chunk when it is written.
+
+    Yields:
+        0, and the function that writes.
+    """
+    with open(path, "wb") if path else contextlib.nullcontext(sys.stdout.buffer) as file:
+
+        def write(text, _):
+            file.write(text.encode("utf-8"))
+            file.flush()
+
+        yield 0, write
+
+
+@contextlib.contextmanager
+def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[tuple[int, Write]]:
+    """Opens a file that grows chunk by chunk, and replaces `path` at the end of the block.
+
+    Until then `NAME.partial` beside it holds the chunks that are done, and `NAME.partial.json` how
+    far they go, by which settings and for which input. After a kill, the next call goes on.
+
+    Args:
+        path: path of the file.
+        settings: dict of JSON: everything that can change a translation.
+        stream: the input, at its beginning; what is done already is read.
+
+    Yields:
+        the number of lines that are done, and the function that writes.
+
+    Raises:
+        ValueError: if `NAME.partial` was begun with other settings or another input.
+    """
+    path, digest = path.resolve(), hashlib.sha256()
+    partial, state_file = (path.with_name(f"{path.name}.partial{end}") for end in ("", ".json"))
+    state: dict[str, Any] = {"lines": 0, "read": 0, "written": 0, "input": "", "settings": settings}
+    with file_lock(path.with_name(f".{path.name}.lock"), work="writing this file"):
+        if partial.exists() and state_file.exists():
+            state = json.loads(state_file.read_text("utf-8"))
+            hash_bytes(stream, state["read"], digest)
+            require_same(partial, state, settings | {"input": digest.hexdigest()})
+            console.print(f"Goes on after line {state['lines']:,}.")
+        with open(partial, "ab") as file:
+            file.truncate(state["written"])
+
+            def write(text, chunk):
+                digest.update(chunk.data)
+                with named_errors(path):
+                    file.write(text.encode("utf-8"))
+                    file.flush()
+                    os.fsync(file.fileno())
+                state["lines"] += chunk.num_lines
+                state["read"] += len(chunk.data)
+                state.update(written=file.tell(), input=digest.hexdigest())
+                write_text(state_file, json.dumps(state, indent=2))
+
+            try:
+                yield state["lines"], write
+            except KeyboardInterrupt:
+                console.print(f"Stopped after line {state['lines']:,}. The same command goes on.")
+                raise
+        move_file(partial, path)
+        state_file.unlink(missing_ok=True)
+
+
+def require_same(path, state, settings):
+    """Raises if a partial file was begun with other settings or another input."""
+    old = state["settings"] | {"input": state["input"]}
+    if changed := [name for name in old | settings if old.get(name) != settings.get(name)]:
+        raise ValueError(
+            f"{str(path)!r} must be finished with the model, options and input of its beginning. "
+            "Received: "
+            + ", ".join(f"{name}={settings.get(name)}, not {old.get(name)}" for name in changed)
+            + ". To begin anew, delete it."
+        )
+
+
+def hash_bytes(stream, count, digest):
+    """Reads at most `count` bytes of a stream into a digest."""
+    while count and (block := stream.read(min(count, CHUNK_BYTES))):
+        digest.update(block)
+        count -= len(block)
