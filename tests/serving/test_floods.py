@@ -144,8 +144,9 @@ def test_lines_of_clients_that_went_away_are_not_run_and_leave_the_queue():
         first = asyncio.create_task(ask(app, "/translate", {"q": "first"}))
         while not model.runs.is_set():
             await asyncio.sleep(0.01)
-        many = {"q": ["unwanted"] * 16}
-        left = [asyncio.create_task(ask(app, "/translate", many, gone)) for _ in range(4)]
+        lines = ["unwanted"] * 16
+        requests = [("/translate", {"q": lines}), (PREDICT, {"instances": lines})] * 2
+        left = [asyncio.create_task(ask(app, *request, gone)) for request in requests]
         stays = asyncio.create_task(ask(app, "/translate", {"q": "wanted"}))
         while b"queue_rows 65.0" not in engine.metrics.text():
             await asyncio.sleep(0.01)
