@@ -25,6 +25,19 @@ FolderArgument = Annotated[
     Path,
     typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False),
 ]
+Sentences = Annotated[
+    bool,
+    typer.Option(
+        "--sentences/--lines", help="What /translate translates by itself: sentences, or lines."
+    ),
+]
+Proxies = Annotated[
+    str,
+    typer.Option(
+        help="Addresses of proxies, separated by commas: their `X-Forwarded-For` says who the "
+        "client is."
+    ),
+]
 LIMITS = {
     "max_queue": "Maximum lines that wait; others get status 503.",
     "max_lines": "Maximum lines in a request.",
@@ -63,13 +76,8 @@ def serve(
         list[str] | None,
         typer.Option(help="Pages of this origin may call the server; several times for several."),
     ] = None,
-    forwarded_allow_ips: Annotated[
-        str,
-        typer.Option(
-            help="Addresses of proxies, separated by commas: their `X-Forwarded-For` says who the "
-            "client is."
-        ),
-    ] = "",
+    sentences: Sentences = True,
+    forwarded_allow_ips: Proxies = "",
 ) -> None:
     """Answer HTTP requests with an exported model, and show a page to try it.
 
@@ -97,6 +105,7 @@ def serve(
             max_wait=max_wait_ms / 1000,
             threads=threads,
             cors_origins=cors_origin or (),
+            split="sentences" if sentences else "lines",
             proxies=forwarded_allow_ips,
             import_tensorflow=functools.partial(import_quietly, *SAVED_MODEL),
         )

@@ -19,12 +19,13 @@ ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes]
 RETRY_SECONDS = 1
 
 
-def build_app(engine: Engine, cors_origins: Sequence[str] = ()) -> Starlette:
+def build_app(engine: Engine, cors_origins: Sequence[str] = (), split: str = "lines") -> Starlette:
     """Returns the ASGI application.
 
     Args:
         engine: `Engine`. It runs as long as the application does.
         cors_origins: list of strings: pages of these origins may call the server.
+        split: `"lines"` or `"sentences"`: what `/translate` translates by itself.
     """
 
     @contextlib.asynccontextmanager
@@ -44,7 +45,7 @@ def build_app(engine: Engine, cors_origins: Sequence[str] = ()) -> Starlette:
         exception_handlers=dict.fromkeys(errors, _answer_error),
     )
     app.router.redirect_slashes = False  # a client of POST would not follow
-    app.state.engine = engine
+    app.state.engine, app.state.split = engine, split
     return app
 
 

@@ -8,7 +8,7 @@ from starlette.routing import Route
 from keras_transformer.serving.bodies import json_or_form, run
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.languages import ANY_SOURCE, described, detected, target_language
-from keras_transformer.serving.markup import of_html, of_text
+from keras_transformer.serving.markup import of_html, of_sentences, of_text
 from keras_transformer.serving.signature import to_json
 
 
@@ -76,6 +76,8 @@ async def translate(request: Request) -> JSONResponse:
     texts = _texts(fields, engine.limits)
     language = target_language(card, fields.get("source"), fields.get("target"))
     apart = await _apart(texts, fields.get("format") or "text")
+    if request.app.state.split == "sentences":
+        apart = [of_sentences(*one, card.get("source_language")) for one in apart]
     lines = [line for lines, _ in apart for line in lines]
     engine.limits.check_lines(len(lines))
     alternatives = _alternatives(fields)

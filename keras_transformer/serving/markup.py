@@ -8,6 +8,9 @@ import html
 import re
 from collections.abc import Callable, Iterator
 
+from keras_transformer.decoding.long_lines import join_translations
+from keras_transformer.decoding.sentences import split_sentences
+
 # The rest of a tag: ">" ends it, except in a quoted value.
 REST = r"""(?:[^>"'=]++|["']|=\s*+(?:"[^"]*+"?+|'[^']*+'?+)?+)*+>?+"""
 MARKUP = re.compile(
@@ -56,6 +59,18 @@ def of_html(text: str) -> tuple[list[str], Fill]:
         return "".join(map("".join, zip(kept, escaped, strict=True))) + rest
 
     return lines, fill
+
+
+def of_sentences(lines: list[str], fill: Fill, language: str | None) -> tuple[list[str], Fill]:
+    """Returns the sentences of the lines, and what puts their translations in."""
+    parts = [split_sentences(line, language) for line in lines]
+
+    def fill_lines(found):
+        rest = iter(found)
+        gaps = [[gap for _, gap in part] for part in parts]
+        return fill([join_translations([next(rest) for _ in each], each) for each in gaps])
+
+    return [sentence for part in parts for sentence, _ in part], fill_lines
 
 
 def _between_tags(text: str) -> Iterator[tuple[int, int]]:

@@ -16,6 +16,7 @@ import uvicorn
 
 from keras_transformer import types
 from keras_transformer.console import console
+from keras_transformer.decoding.sentences import split_sentences
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.connection import connection_class
 from keras_transformer.serving.engine import Engine
@@ -36,6 +37,7 @@ def serve(
     threads: int,
     workers: int = 1,
     cors_origins: Sequence[str] = (),
+    split: str = "lines",
     proxies: str = "",
     import_tensorflow: Callable[[], None],
     **batching: Any,
@@ -52,6 +54,7 @@ def serve(
         threads: int, cores that TensorFlow may use.
         workers: int, threads that run the model. Defaults to `1`.
         cors_origins: list of strings: pages of these origins may call the server.
+        split: `"lines"` or `"sentences"`: what `/translate` translates by itself.
         proxies: str, addresses and networks, separated by commas. What comes from there names its
             client in `X-Forwarded-For`. Defaults to none.
         import_tensorflow: function that imports TensorFlow without its messages.
@@ -61,6 +64,8 @@ def serve(
         OSError: if the server cannot listen there.
         Exception: what the model raised while it was loaded.
     """
+    if split == "sentences":
+        split_sentences("", None)  # raises if `sentencex` is missing
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
@@ -68,7 +73,7 @@ def serve(
     engine = Engine(load, limits, Metrics(), workers, **batching)
     log_to_stdout()
     config = uvicorn.Config(
-        build_app(engine, cors_origins),
+        build_app(engine, cors_origins, split),
         log_config=None,
         access_log=False,
         server_header=False,

@@ -12,11 +12,11 @@ from keras_transformer.serving.metrics import Metrics
 
 
 @contextlib.contextmanager
-def client_of(load, cors_origins=(), max_batch=8, workers=1, wait=True, **limits):
+def client_of(load, cors_origins=(), split="lines", max_batch=8, workers=1, wait=True, **limits):
     """A client of a server in this process; the answer to a bug is an exception."""
     queue = {"max_batch": max_batch, "max_wait": 0.002}
     engine = Engine(load, Limits(**limits), Metrics(), workers, **queue)
-    with TestClient(build_app(engine, cors_origins)) as client:
+    with TestClient(build_app(engine, cors_origins, split)) as client:
         client.engine = engine
         if wait:
             wait_until_ready(engine)

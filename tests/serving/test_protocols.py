@@ -1,11 +1,13 @@
 """Each protocol against the bodies that its documentation shows, and every error."""
 
 import base64
+import itertools
 import json
 
 import pytest
 
 from tests.serving.clients import client_of
+from tests.serving.plain_model import PlainModel
 from tests.serving.stand_in import CARD, LINES, NAN, REFUSED, score_of, translation_of
 
 pytestmark = pytest.mark.tensorflow_only
@@ -34,6 +36,26 @@ def error(client, path, status, **request):
 
 
 # === LibreTranslate ===
+
+
+SENTENCES = ["One is here.", "Two is there!", "Dr. Who sleeps."]
+# Texts and their formats.
+OF_SENTENCES = [
+    ("{}  {}\n{}", "text"),
+    ("<p>{} {} <b>{}</b></p>", "html"),
+]
+
+
+@pytest.mark.parametrize("text, kind", OF_SENTENCES)
+def test_sentences_are_translated_by_themselves(text, kind):
+    model = PlainModel({"source_language": "en"})
+    body = {"q": text.format(*SENTENCES), "format": kind, "alternatives": 2}
+    with client_of(lambda: model, split="sentences") as client:
+        answer = post(client, "/translate", body)
+    assert sorted(itertools.chain(*model.batches)) == sorted(SENTENCES)
+    upper = [sentence.upper() for sentence in SENTENCES]
+    assert answer["translatedText"] == text.format(*upper)
+    assert answer["alternatives"] == [text.format(*(f"{one}!" for one in upper))]
 
 
 DETECTED = {"confidence": 100, "language": "en"}
