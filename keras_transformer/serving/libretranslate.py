@@ -77,7 +77,8 @@ async def translate(request: Request) -> JSONResponse:
     language = target_language(card, fields.get("source"), fields.get("target"))
     apart = await _apart(texts, fields.get("format") or "text")
     if request.app.state.split == "sentences":
-        apart = [of_sentences(*one, card.get("source_language")) for one in apart]
+        source = card.get("source_language")
+        apart = [of_sentences(lines, fill, source) for lines, fill in apart]
     lines = [line for lines, _ in apart for line in lines]
     engine.limits.check_lines(len(lines))
     alternatives = _alternatives(fields)
