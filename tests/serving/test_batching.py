@@ -153,6 +153,39 @@ def test_single_row_does_not_wait_for_the_many_rows_of_another_caller():
     assert [value for values in others for value in values] == [("many", i) for i in range(3, 12)]
 
 
+CALLS = st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.integers(0, 4))
+
+
+@given(st.lists(CALLS, max_size=12), st.integers(1, 3))
+def test_callers_that_leave_take_their_rows_with_them(calls, workers):
+    """A caller leaves after that many turns of the loop; 0 stays."""
+    model = Model()
+
+    async def submit(batcher, number, client, count, turns):
+        task = asyncio.create_task(
+            batcher.submit(rows_of([(number, n) for n in range(count)]), client)
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if turns:
+            task.cancel()
+        return await asyncio.gather(task, return_exceptions=True)
+
+    async def scenario(batcher):
+        each = (submit(batcher, number, *call) for number, call in enumerate(calls))
+        answers = await asyncio.gather(*each)
+        assert batcher.queue_length == 0
+        return answers, await batcher.submit(rows_of(["last"]))
+
+    answers, last = run(scenario, model, max_batch=2, max_wait=0, workers=workers)
+    assert last == [("g", "last")]
+    for number, ((answer,), (_, count, turns)) in enumerate(zip(answers, calls, strict=True)):
+        if not turns or not isinstance(answer, asyncio.CancelledError):
+            assert answer == [("g", (number, n)) for n in range(count)]
+    ran = [value for _, values in model.batches for value in values]
+    assert len(ran) == len(set(ran))
+
+
 ROWS = st.tuples(st.sampled_from("abc"), st.sampled_from("gh"), st.sampled_from([10, 300, 2_000]))
 
 
