@@ -14,6 +14,8 @@ from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.cli.translators import (
     as_lines,
+    is_ctranslate2,
+    load_engine,
     load_translator,
     long_line_reports,
     what_decides,
@@ -72,7 +74,8 @@ def translate(
     """Translate standard input to standard output, or a file to a file, line by line.
 
     It reads, translates and writes some thousand lines at a time. From a pipe to standard output,
-    it translates the lines that have arrived.
+    it translates the lines that have arrived. In place of a run, it takes a folder that
+    `export --format ctranslate2` wrote, and then uses all cores.
 
     Example:
 
@@ -93,9 +96,11 @@ def translate(
             if attention is not None:
                 source = io.BytesIO(source.read())
                 pictures = picture_files(attention, Chunk(source.getvalue(), 1).num_lines)
-            translator = load_translator(run, model, dtype=dtype, **settings)
             asked: dict[str, Any] = {"n_best": n_best or 1, "return_attention": bool(pictures)}
             asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
+            of_runs = {"dtype": dtype, "attention": attention}
+            translator, changes = load_engine(run, model, settings, **of_runs)
+            asked |= changes
             translator([], **asked)  # a wrong option is an error before a line arrives
             if output is None or (output.exists() and not output.is_file()):
                 opened = stream.open_output(output)
@@ -105,9 +110,11 @@ def translate(
                 opened = stream.resume_file(output, decisive, source)
             has_bar = output is not None or not sys.stdout.isatty()
             with opened as (done, write), sentence_progress(total, "", done, has_bar) as progress:
-                chunks = read_chunks(source, done + 1, is_pipe=total is None and output is None)
-                asked["on_progress"] = progress
-                for chunk, lines, found in stream.translate_chunks(translator, chunks, name, asked):
+                is_pipe, asked["on_progress"] = total is None and output is None, progress
+                chunks = read_chunks(source, done + 1, is_pipe)
+                calls = 2 if is_ctranslate2(run) and not is_pipe else 1  # it computes beside Python
+                results = stream.translate_chunks(translator, chunks, name, asked, calls)
+                for chunk, lines, found in results:
                     table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
                     write(as_lines(rows(table)), chunk)
                     for report in long_line_reports(found, chunk.first):

@@ -23,6 +23,29 @@ def load_translator(run, model=None, *, dtype=None, **settings):
     return load_run(run, model, dtype=dtype, **settings)
 
 
+def is_ctranslate2(folder):
+    """Whether a folder holds a model of CTranslate2."""
+    return (folder / "model.bin").is_file()
+
+
+def load_engine(run, model, settings, **options):
+    """Returns the translator of a run or of a folder of CTranslate2, and settings for its calls.
+
+    `options` are those that a folder does not have.
+    """
+    if not is_ctranslate2(run):
+        return load_translator(run, model, dtype=options["dtype"], **settings), {}
+    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+
+    for name, value in (options | {"model": model}).items():
+        if value is not None:
+            raise ValueError(
+                f"`--{name}` must be left out with a folder of CTranslate2, or the folder must be "
+                f"that of a run. Received: --{name} {value}, {str(run)!r}"
+            )
+    return CTranslate2Translator(run), settings
+
+
 def what_decides(translator, run, model, options):
     """Returns a dict of JSON with all that decides a translation, beside its source.
 
@@ -32,13 +55,17 @@ def what_decides(translator, run, model, options):
     """
     from keras_transformer.runs.folder import RunFolder
 
-    folder, engines = RunFolder(run), ("keras_transformer", "keras", backend_name())
-    tokenizers = folder.tokenizer_files(folder.recipe().vocabulary.joint)
+    if is_ctranslate2(run):
+        engines, files = ("ctranslate2",), sorted(path for path in run.iterdir() if path.is_file())
+    else:
+        engines, folder = ("keras", backend_name()), RunFolder(run)
+        tokenizers = folder.tokenizer_files(folder.recipe().vocabulary.joint)
+        files = [model or folder.model_file, *tokenizers]
     digest = hashlib.sha256()
-    for path in (model or folder.model_file, *tokenizers):
+    for path in files:
         digest.update(path.read_bytes())
     search = {name: repr(value) for name, value in vars(translator.settings).items()}
-    versions = {name: sys.modules[name].__version__ for name in engines}
+    versions = {name: sys.modules[name].__version__ for name in ("keras_transformer", *engines)}
     return (
         {"model": digest.hexdigest()[:16], "processor": processor(), **versions} | search | options
     )

@@ -54,7 +54,7 @@ def shout(monkeypatch, folder, tmp_path):
 
     def translate(*words, calls=None, **options):
         engine = Shout(calls)
-        monkeypatch.setattr(decoding, "load_translator", lambda *_, **__: engine)
+        monkeypatch.setattr(decoding, "load_engine", lambda *_, **__: (engine, {}))
         ran = cli("translate", folder / "run", *words, **options)
         return ran, engine.texts
 
@@ -146,7 +146,7 @@ def translate(lines, **options):
     return [[Hypothesis(text=line * 99, score=0.0, **words)] for line in lines]
 
 texts.CHUNK_BYTES = 1 << 15
-decoding.load_translator = lambda *_, **__: translate
+decoding.load_engine = lambda *_, **__: (translate, {})
 decoding.what_decides = lambda *_: {}
 main()
 """
@@ -163,6 +163,28 @@ def test_memory_is_bounded(tmp_path):
     early, late = map(int, ran.stdout.split())
     assert late <= 1.05 * early, f"{early:,} and {late:,} kB"
     assert (tmp_path / "found.txt").read_bytes().count(b"\n") == number
+
+
+def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, tmp_path, monkeypatch):
+    """Two chunks at a time, in order, with the search options that the engine has."""
+    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+
+    engine = tmp_path / "ct2"
+    assert cli("export", "run", engine, "--format", "ctranslate2").exit_code == 0
+    lines = (folder / "train.en").read_text("utf-8").splitlines()[:60]
+    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    expected = "".join(f"{text}\n" for text in CTranslate2Translator(engine)(lines, beam_size=2))
+    monkeypatch.chdir(tmp_path)
+    piped = cli("translate", engine, "--beam-size", 2, stdin="\n".join(lines).encode())
+    assert piped.stdout == expected, piped.stderr
+    monkeypatch.setattr(texts, "CHUNK_BYTES", 500)
+    filed = cli("translate", engine, "--beam-size", 2, *FILES)
+    assert filed.exit_code == 0, filed.stderr
+    assert len((tmp_path / "found.txt").read_text("utf-8").splitlines()) == len(lines)
+    for words in (("--dtype", "float32"), ("--attention", "x.png"), ("--length-penalty", "gnmt")):
+        refused = cli("translate", engine, *words)
+        assert refused.exit_code == 2 and refused.stderr.count("\n") == 1, refused.stderr
+        assert words[0].strip("-").replace("-", "_") in refused.stderr
 
 
 def test_slow_pipe_gets_each_answer_at_once_and_a_closed_one_ends_quietly(folder):
