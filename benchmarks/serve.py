@@ -24,6 +24,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import pathlib
 import re
 import socket
@@ -277,7 +278,7 @@ def floods(folder, lines):
     """Prints how long another client waits beside each flood."""
     print_row(WIDTHS, "", "p50, ms", "p99, ms", "answers", "health p99", "max, ms")
     alone = None
-    with Server(folder) as server:
+    with Server(folder, "--lines") as server:
         model = json.loads(
             urllib.request.urlopen(f"http://127.0.0.1:{server.port}/model_card").read()
         )
@@ -304,9 +305,10 @@ def floods(folder, lines):
 
 
 def one_batch_ms(port, lines, size):
-    """Returns the milliseconds of the slowest of a few requests of so many lines."""
+    """Returns the milliseconds of the slowest batch of so many lines; all workers have some."""
     batches = [lines[start:][:size] for start in range(0, 4 * size, size)]
-    return max(timed(Client(port), batch)[0] for batch in batches * 2) * 1e3
+    results, _ = send(port, batches * 2, len(os.sched_getaffinity(0)), timed)
+    return max(seconds for seconds, *_ in results) * 1e3
 
 
 def main():
