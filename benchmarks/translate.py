@@ -1,0 +1,128 @@
+"""Measures `keras-transformer translate` on a large file of number names.
+
+    python benchmarks/translate.py FOLDER --lines 1000000
+    python benchmarks/translate.py FOLDER --lines 20000
+
+FOLDER is a run, or a folder of CTranslate2, trained on number names: translations of another
+model reach their maximum length, and CTranslate2 searches them twice. It prints
+
+- lines per second, from the first chunk that is done to the last; for a folder of CTranslate2 also
+  those of one call of its own `translate_batch` with the tokens of `--own-lines` lines, the same
+  search and as many workers as cores. That call neither reads nor tokenizes nor writes;
+- the memory at a tenth of the lines and at the end: `RssAnon`, and `RssFile` of mapped files;
+- whether the file is byte-equal to the one of a process that was killed (SIGKILL) at five points
+  and resumed each time.
+
+It exits with an error if the memory differs by more than 5%, or the files differ. Linux only.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+from decode_peers.timing import print_verdict
+from process_memory import memory_status
+
+MEMORY_LIMIT = 1.05
+KILLS = 5
+BATCH_SENTENCES = 256
+SECONDS = 0.05  # between two looks at a process
+
+
+class Look(NamedTuple):
+    """What a process has done at a moment, and its memory in bytes."""
+
+    seconds: float
+    lines: int
+    anonymous: int
+    mapped: int
+
+
+def watch(command, output, until=None):
+    """Runs `translate`, and kills it when `until` lines are done; returns its `Look`s."""
+    state, looks = pathlib.Path(f"{output}.partial.json"), []
+    with subprocess.Popen([*command, "--output", output], stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            try:
+                lines = json.loads(state.read_text("utf-8"))["lines"]
+                memory = (memory_status(name, process.pid) for name in ("RssAnon", "RssFile"))
+                looks.append(Look(time.monotonic(), lines, *memory))
+            except (OSError, TypeError):  # no chunk is done, or the process has just ended
+                lines = 0
+            if until is not None and lines >= until:
+                process.kill()
+            time.sleep(SECONDS)
+    if until is None and process.returncode:
+        raise SystemExit(f"`translate` failed: {' '.join(command)}")
+    return looks
+
+
+def own_rate(folder, lines):
+    """Returns the lines per second of CTranslate2's own call."""
+    import ctranslate2
+
+    from keras_transformer.data.piece_tokenizer import FolderTokenizer
+
+    search = json.loads((folder / "model_card.json").read_text("utf-8"))["search"]
+    tokens = FolderTokenizer(folder, "source").encode(lines)
+    longest = max(map(len, tokens)) + 1
+    cores = len(os.sched_getaffinity(0))
+    engine = ctranslate2.Translator(str(folder), inter_threads=cores, intra_threads=1)
+    start = time.monotonic()
+    engine.translate_batch(
+        tokens,
+        beam_size=search["beam_size"],
+        length_penalty=search["alpha"],
+        max_decoding_length=int(search["length_ratio"] * longest) + search["extra_length"],
+        min_decoding_length=0,
+        max_input_length=0,
+        max_batch_size=BATCH_SENTENCES,
+    )
+    return len(lines) / (time.monotonic() - start)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--lines", type=int, default=1_000_000)
+    parser.add_argument("--own-lines", type=int, default=100_000, help="of CTranslate2's own call")
+    arguments = parser.parse_args()
+    from keras_transformer.data import number_names
+
+    lines = [english for english, _ in number_names("train", arguments.lines)]
+    with tempfile.TemporaryDirectory() as folder:
+        source, whole, killed = (pathlib.Path(folder, name) for name in ("in", "whole", "killed"))
+        source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        command = [sys.executable, "-m", "keras_transformer", "translate", str(arguments.folder)]
+        command += ["--input", str(source), "--batch-sentences", str(BATCH_SENTENCES)]
+        looks = watch(command, whole)
+        first, last = looks[0], looks[-1]
+        # The first look at each number of lines is when its chunk was done.
+        end = next(look for look in looks if look.lines == last.lines)
+        rate = (end.lines - first.lines) / (end.seconds - first.seconds)
+        print(f"{len(lines):,} lines: {rate:,.1f} lines per second")
+        if (arguments.folder / "model.bin").is_file():
+            own = own_rate(arguments.folder, lines[: arguments.own_lines])
+            print(f"CTranslate2's own call: {own:,.1f}, so {rate / own:.2f} of it")
+        early = next(look for look in looks if look.lines >= len(lines) / 10)
+        for name, look in (("a tenth", early), ("the end", last)):
+            memory = f"{look.anonymous / 2**20:,.1f} MiB, mapped {look.mapped / 2**20:,.1f} MiB"
+            print(f"memory at {name}, {look.lines:,} lines: {memory}")
+        for point in range(KILLS):
+            watch(command, killed, until=max(1, len(lines) * point // KILLS))
+        watch(command, killed)
+        is_equal = killed.read_bytes() == whole.read_bytes()
+        is_bounded = last.anonymous <= MEMORY_LIMIT * early.anonymous
+        print_verdict(is_bounded, "memory is bounded")
+        print_verdict(is_equal, f"the same bytes after {KILLS} kills")
+        sys.exit(not (is_bounded and is_equal))
+
+
+if __name__ == "__main__":
+    main()
