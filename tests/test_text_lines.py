@@ -97,12 +97,10 @@ def test_lines_of_a_file_are_the_same_for_every_entry(case, entry, tmp_path, mon
     assert "\n" not in str(error.value) and "Convert the text to UTF-8" in str(error.value)
 
 
-def test_verify_says_that_there_are_no_examples(tmp_path, monkeypatch):
-    model = types.SimpleNamespace(signature=lambda name: types.SimpleNamespace(inputs={}))
-    monkeypatch.setattr(verification, "ServedModel", lambda folder: model)
+def test_verify_says_that_there_are_no_examples(tmp_path):
     (tmp_path / "examples.jsonl").write_text("\n\n", "utf-8")
     with pytest.raises(ValueError, match="must hold an example in each line"):
-        list(verification.verify(tmp_path))
+        list(verification.verify(None, tmp_path))
 
 
 # === No other reader ===

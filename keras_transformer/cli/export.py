@@ -10,6 +10,7 @@ from keras_transformer.cli.backend import backend_name, require_tensorflow
 from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.translators import load_translator
 from keras_transformer.console import console
+from keras_transformer.decoding.search_settings import SearchSettings
 
 commands = typer.Typer()
 
@@ -17,8 +18,8 @@ Format = Annotated[
     Literal["saved_model", "ctranslate2"],
     typer.Option(
         help="saved_model: tokenizer, model and search in one TensorFlow graph, from strings to "
-        "strings. ctranslate2: the model and its SentencePiece files, for the engine in C++; the "
-        "search settings are arguments of its translate_batch."
+        "strings. ctranslate2: the model and its SentencePiece files, for the engine in C++, which "
+        "has some of the search settings."
     ),
 ]
 Quantization = Annotated[
@@ -33,23 +34,21 @@ Frozen = Annotated[
     ),
 ]
 LANGUAGE = (
-    "saved_model only: code of the target language, such as de. [default: the last suffix of the "
+    "Code of the target language, such as de. [default: the last suffix of the "
     "recipe's training file]"
 )
 Examples = Annotated[
     Path | None,
     typer.Option(
-        help="saved_model only: file of lines that examples.jsonl holds with their translations, "
+        help="File of lines that examples.jsonl holds with their translations, "
         "for keras-transformer verify. [default: some words]"
     ),
 ]
-CTRANSLATE2_OPTIONS = "run directory format quantization suppressed_tokens model".split()
 
 
 @commands.command()
 @options.search_options()
 def export(
-    context: typer.Context,
     run: options.RunArgument,
     directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
     format: Format = "saved_model",
@@ -70,42 +69,60 @@ def export(
     """
     with one_line_errors():
         is_saved_model = format == "saved_model"
-        if is_saved_model and quantization:
-            raise ValueError(
-                "`--quantization` needs `--format ctranslate2`. "
-                f"Received: --quantization {quantization}"
-            )
-        if not is_saved_model and (unheld := options_given(context) - {*CTRANSLATE2_OPTIONS}):
-            raise ValueError(
-                "A CTranslate2 model does not hold the settings of a search: they are arguments of "
-                "its `translate_batch`. Received: "
-                + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(unheld))
-            )
         from keras_transformer.data.corpus import read_lines
 
-        if is_saved_model:
-            require_tensorflow_backend()
+        check_options(is_saved_model, quantization, frozen, settings)
         lines = None if examples is None else list(read_lines(examples))
         translator = load_translator(run, model, **settings)
+        card = model_card(run, settings.get("source_language"), target_language)
+        tags = getattr(translator.source_tokenizer, "languages", [])
+        if missing := missing_languages(card, has_tags=bool(tags)):
+            console.print(
+                f"The names of the training files do not tell the {' and the '.join(missing)} "
+                "language, so model_card.json has none, and a server cannot say it. To name "
+                f"it: {' '.join(f'--{side}-language CODE' for side in missing)}"
+            )
+        if model is not None:
+            card["bleu"] = None  # the report is of another model file
         if is_saved_model:
             from keras_transformer.export.saved_model import export_saved_model
 
-            card = model_card(run, settings.get("source_language"), target_language)
-            tags = getattr(translator.source_tokenizer, "languages", [])
-            if missing := missing_languages(card, has_tags=bool(tags)):
-                console.print(
-                    f"The names of the training files do not tell the {' and the '.join(missing)} "
-                    "language, so model_card.json has none, and a server cannot say it. To name "
-                    f"it: {' '.join(f'--{side}-language CODE' for side in missing)}"
-                )
-            if model is not None:
-                card["bleu"] = None  # the report is of another model file
-            asked = {"frozen": frozen, "card": card, "examples": lines}
-            print(export_saved_model(translator, directory, **asked))
+            written = export_saved_model(
+                translator, directory, frozen=frozen, card=card, examples=lines
+            )
         else:
-            from keras_transformer.export.ctranslate2 import export_ctranslate2
+            from keras_transformer.export.ctranslate2 import export_ctranslate2, held_settings
 
-            print(export_ctranslate2(translator, directory, quantization))
+            print_differences(translator.settings, held_settings(translator))
+            written = export_ctranslate2(
+                translator, directory, quantization, card=card, examples=lines
+            )
+        print(written)
+
+
+def check_options(is_saved_model, quantization, frozen, settings):
+    """Raises if the format does not have what is asked for."""
+    if quantization and is_saved_model:
+        must = "`--quantization` needs `--format ctranslate2`."
+        raise ValueError(f"{must} Received: --quantization {quantization}")
+    if is_saved_model:
+        require_tensorflow_backend()
+        return
+    if frozen:
+        raise ValueError("`--frozen` needs `--format saved_model`. Received: ctranslate2")
+    from keras_transformer.decoding.ctranslate2 import engine_settings, require_held
+
+    asked = SearchSettings(**settings)
+    require_held(settings, asked, engine_settings(asked))
+
+
+def print_differences(settings, held):
+    """Prints the settings of the search that CTranslate2 has in place of the translator's."""
+    values = {name: getattr(held, name) for name in options.SEARCH_HELP}
+    other = {name: value for name, value in values.items() if value != getattr(settings, name)}
+    if other:
+        shown = ", ".join(f"{name}={value!r}" for name, value in other.items())
+        console.print(f"CTranslate2 searches by other rules than the run: {shown}")
 
 
 def require_tensorflow_backend():
@@ -116,12 +133,6 @@ def require_tensorflow_backend():
             "`--format saved_model` must run with KERAS_BACKEND=tensorflow. "
             f"Received: the backend {backend}"
         )
-
-
-def options_given(context):
-    """Returns the names of the options that the user gave."""
-    names = context.params
-    return {name for name in names if context.get_parameter_source(name).name != "DEFAULT"}
 
 
 def missing_languages(card, has_tags):

@@ -4,13 +4,15 @@ import functools
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import SAVED_MODEL, import_quietly, require_tensorflow
 from keras_transformer.cli.errors import one_line_errors
+from keras_transformer.cli.translators import is_ctranslate2
+from keras_transformer.cores import usable_cores
 from keras_transformer.serving.limits import Limits
 
 commands = typer.Typer()
@@ -38,6 +40,16 @@ Proxies = Annotated[
         "client is."
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Batches that run at once, each on one core. [default: the cores it may use]", min=1
+    ),
+]
+Device = Annotated[
+    Literal["cpu", "cuda"],
+    typer.Option(help="Where CTranslate2 computes; cuda has not been tried."),
+]
 LIMITS = {
     "max_queue": "Maximum lines that wait; others get status 503.",
     "max_lines": "Maximum lines in a request.",
@@ -47,6 +59,33 @@ LIMITS = {
     "timeout": "Maximum seconds in which the model answers a request; then status 503.",
     "keep_alive": "Seconds for which a connection stays open without a request.",
 }
+
+
+def model_loader(folder, workers=None, device="cpu"):
+    """Returns a function that loads an exported folder; checks what it can before."""
+    if is_ctranslate2(folder):
+        return functools.partial(load_ctranslate2, folder, workers, device)
+    if device != "cpu":
+        must = "`--device` must be cpu, unless the folder is a model of CTranslate2."
+        raise ValueError(f"{must} Received: {device}")
+    require_tensorflow()
+    return functools.partial(load_saved_model, folder, workers)
+
+
+def load_ctranslate2(folder, workers, device):
+    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+    from keras_transformer.serving.translator_model import TranslatorModel
+
+    return TranslatorModel(CTranslate2Translator(folder, workers=workers, device=device))
+
+
+def load_saved_model(folder, workers):
+    import_quietly(*SAVED_MODEL)
+    from keras_transformer.serving.saved_model import ServedModel, use_threads
+
+    if workers is not None:
+        use_threads(workers)
+    return ServedModel(folder)
 
 
 @commands.command()
@@ -69,7 +108,8 @@ def serve(
     max_wait_ms: Annotated[
         float, typer.Option(help="How long a line waits for others to run with.", min=0)
     ] = 2.0,
-    threads: Annotated[int, typer.Option(help="Cores that TensorFlow may use.", min=1)] = 1,
+    workers: Workers = None,
+    device: Device = "cpu",
     *,
     limits: dict[str, Any],
     cors_origin: Annotated[
@@ -89,7 +129,8 @@ def serve(
     # Before the slow imports: the first process of a container ignores SIGTERM by default.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with one_line_errors():
-        require_tensorflow()
+        workers = usable_cores() if workers is None else workers
+        load = model_loader(directory, workers, device)
         try:
             from keras_transformer.serving import server
         except ImportError as error:
@@ -97,17 +138,16 @@ def serve(
                 f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
             ) from error
         server.serve(
-            directory,
+            load,
             host=host,
             port=port,
             limits=Limits(**limits),
             max_batch=max_batch,
             max_wait=max_wait_ms / 1000,
-            threads=threads,
+            workers=workers,
             cors_origins=cors_origin or (),
             split="sentences" if sentences else "lines",
             proxies=forwarded_allow_ips,
-            import_tensorflow=functools.partial(import_quietly, *SAVED_MODEL),
         )
 
 
@@ -120,11 +160,10 @@ def verify(directory: FolderArgument) -> None:
         keras-transformer verify served/
     """
     with one_line_errors():
-        require_tensorflow()
-        import_quietly(*SAVED_MODEL)
+        model = model_loader(directory)()
         from keras_transformer.serving.verification import verify as verify_folder
 
-        replayed = list(verify_folder(directory))
+        replayed = list(verify_folder(model, directory))
         for one in replayed:
             if not one.is_equal:
                 print(f"{one.text!r}: expected {one.expected!r}, received {one.translation!r}; "

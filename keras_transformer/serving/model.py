@@ -1,58 +1,30 @@
-"""Loads a SavedModel with `tensorflow` and `tensorflow_text` alone, describes it and calls it."""
+"""What the server calls: a model with signatures, whatever engine computes them."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
-from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import types
-from keras_transformer.serving.errors import RequestError, tensorflow_reason
-from keras_transformer.serving.signature import NUMPY_TYPES, Signature, Spec
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.signature import NUMPY_TYPES, Signature
 
-# Errors about the inputs. TensorFlow has no narrower ones, as an `Assert` in a graph raises the
-# first.
-INPUT_ERRORS = (
-    tf.errors.InvalidArgumentError,
-    tf.errors.OutOfRangeError,
-    tf.errors.UnimplementedError,
-)
 WARM_UP_WORDS = (1, 8, 32)
 
 
-class ServedModel:
-    """A loaded SavedModel.
+class Model:
+    """Base class of models.
 
     Attributes:
         name: str, that of the model card, or of the folder.
         card: dict, the model card, empty if the folder has none.
         signatures: dict from names to `Signature`.
-
-    Args:
-        folder: path of the SavedModel.
-
-    Raises:
-        FileNotFoundError: if the folder is not a SavedModel.
-        ValueError: if it has no signature `serving_default` with an input `text`.
     """
 
-    def __init__(self, folder: types.Path) -> None:
-        folder = Path(folder)
-        if not tf.saved_model.contains_saved_model(str(folder)):
-            raise FileNotFoundError(
-                f"There is no SavedModel in {str(folder)!r}: give the folder that "
-                "`keras-transformer export RUN DIR` wrote."
-            )
-        self.card = _card(folder)
-        self.name: str = self.card.get("name") or folder.resolve().name
-        # Kept, because a signature does not keep the variables.
-        self._loaded = _loaded(folder)
-        self.signatures = _signatures(folder)
-        if "text" not in self.signature("serving_default").inputs:
-            raise ValueError("The signature `serving_default` must have an input `text`.")
+    name: str
+    card: dict[str, Any]
+    signatures: dict[str, Signature]
 
     def signature(self, name: object) -> Signature:
         """Returns a signature.
@@ -79,17 +51,7 @@ class ServedModel:
             RequestError: 400 if the model refuses the inputs, 503 if it fails, as for lack of
                 memory.
         """
-        specs = self.signatures[name].inputs
-        tensors = {
-            key: tf.constant(array, specs[key].dtype)
-            for key, array in (self.signatures[name].defaults | inputs).items()
-        }
-        try:
-            outputs = self._loaded.signatures[name](**tensors)
-        except tf.errors.OpError as error:
-            status = 400 if isinstance(error, INPUT_ERRORS) else 503
-            raise RequestError(status, f"The model failed: {tensorflow_reason(error)}") from error
-        return {key: tensor.numpy() for key, tensor in outputs.items()}
+        raise NotImplementedError
 
     def warm_up(self) -> None:
         """Calls each signature with inputs of a few lengths: first calls are slow."""
@@ -103,61 +65,15 @@ class ServedModel:
                 self.call(name, inputs)
 
 
-def use_threads(threads: int) -> None:
-    """Sets how many cores TensorFlow may use, before any operation has run."""
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    # One operation after the other is also faster for small models: no thread waits for another.
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
-
-
-def _loaded(folder):
-    """Loads without TensorFlow's warnings that gradients are not available."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
-    try:
-        return tf.saved_model.load(str(folder))
-    finally:
-        logger.setLevel(level)
-
-
-def _card(folder):
-    path = folder / "model_card.json"
+def read_card(folder: types.Path) -> dict[str, Any]:
+    """Returns the model card of an exported folder, empty if it has none."""
+    path = Path(folder) / "model_card.json"
     if not path.is_file():
         return {}
     # The server answers JSON, which has no NaN.
     return json.loads(path.read_text("utf-8-sig"), parse_constant=lambda name: None)
 
 
-def _signatures(folder):
-    """Reads the file, because a loaded signature does not tell the defaults of its inputs."""
-    saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    definitions = saved.meta_graphs[0].signature_def
-    return {
-        name: Signature(
-            name,
-            inputs=_specs(one.inputs),
-            outputs=_specs(one.outputs),
-            defaults={key: tf.make_ndarray(value) for key, value in one.defaults.items()},
-        )
-        for name, one in definitions.items()
-        if one.method_name == "tensorflow/serving/predict"
-    }
-
-
-def _specs(tensors):
-    specs = {}
-    for name, info in tensors.items():
-        dtype = tf.as_dtype(info.dtype).name
-        if dtype not in NUMPY_TYPES:
-            raise ValueError(
-                f"A tensor of a signature must be one of {sorted(NUMPY_TYPES)}. "
-                f"Received: {name!r} of {dtype}"
-            )
-        specs[name] = Spec(dtype, tuple(dim.size for dim in info.tensor_shape.dim))
-    return dict(sorted(specs.items()))
-
-
-def _example(spec: Spec, words: int) -> Any:
+def _example(spec, words):
     value = b"a " * words if spec.dtype == "string" else 1
     return np.full([1, *[words] * (len(spec.shape) - 1)], value, NUMPY_TYPES[spec.dtype])

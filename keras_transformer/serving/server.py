@@ -14,7 +14,6 @@ from typing import Any
 
 import uvicorn
 
-from keras_transformer import types
 from keras_transformer.console import console
 from keras_transformer.decoding.sentences import split_sentences
 from keras_transformer.serving.app import build_app
@@ -22,6 +21,7 @@ from keras_transformer.serving.connection import connection_class
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
+from keras_transformer.serving.model import Model
 from keras_transformer.serving.observation import log_to_stdout
 
 # Within 25 s after SIGTERM: Kubernetes kills a process after 30 s, and others can be told to.
@@ -29,35 +29,31 @@ DRAIN_SECONDS, EXIT_SECONDS = 20, 24
 
 
 def serve(
-    folder: types.Path,
+    load: Callable[[], Model],
     *,
     host: str,
     port: int,
     limits: Limits,
-    threads: int,
     workers: int = 1,
     cors_origins: Sequence[str] = (),
     split: str = "lines",
     proxies: str = "",
-    import_tensorflow: Callable[[], None],
     **batching: Any,
 ) -> None:
-    """Serves a SavedModel until SIGTERM or Ctrl-C, then ends the process.
+    """Serves a model until SIGTERM or Ctrl-C, then ends the process.
 
     Open requests are answered first.
 
     Args:
-        folder: path of the SavedModel.
+        load: function without arguments that returns the model. It is called in a thread.
         host: str, the address to listen on.
         port: int; 0 for any free one, which is printed.
         limits: `Limits`.
-        threads: int, cores that TensorFlow may use.
         workers: int, threads that run the model. Defaults to `1`.
         cors_origins: list of strings: pages of these origins may call the server.
         split: `"lines"` or `"sentences"`: what `/translate` translates by itself.
         proxies: str, addresses and networks, separated by commas. What comes from there names its
             client in `X-Forwarded-For`. Defaults to none.
-        import_tensorflow: function that imports TensorFlow without its messages.
         batching: `max_batch` and `max_wait` of `Batcher`.
 
     Raises:
@@ -69,8 +65,7 @@ def serve(
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
-    load = functools.partial(_load, folder, threads, import_tensorflow)
-    engine = Engine(load, limits, Metrics(), workers, **batching)
+    engine = Engine(functools.partial(_load, load), limits, Metrics(), workers, **batching)
     log_to_stdout()
     config = uvicorn.Config(
         build_app(engine, cors_origins, split),
@@ -123,15 +118,10 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _load(folder, threads, import_tensorflow):
+def _load(load):
     began = time.perf_counter()
-    console.print(f"Loading {folder} ...")
-    # It takes seconds, in which the server already says that it is not ready.
-    import_tensorflow()
-    from keras_transformer.serving.model import ServedModel, use_threads
-
-    use_threads(threads)
-    model = ServedModel(folder)
+    console.print("Loading the model ...")
+    model = load()
     model.warm_up()
     console.print(f"Ready after {time.perf_counter() - began:.1f} s: {', '.join(model.signatures)}")
     return model

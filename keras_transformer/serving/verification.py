@@ -1,4 +1,4 @@
-"""Replays the examples of an exported folder, on this machine with its version of TensorFlow."""
+"""Replays the examples of an exported folder, on this machine with its versions."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer import types
-from keras_transformer.serving.model import ServedModel
+from keras_transformer.serving.model import Model
 from keras_transformer.serving.signature import to_array, to_json
 from keras_transformer.texts import lines_of
 
@@ -36,17 +36,17 @@ class Verified(NamedTuple):
         return self.expected == self.translation and self.difference <= MAX_SCORE_DIFFERENCE
 
 
-def verify(folder: types.Path) -> Iterator[Verified]:
-    """Yields each line of `examples.jsonl` with what the SavedModel beside it answers.
+def verify(model: Model, folder: types.Path) -> Iterator[Verified]:
+    """Yields each line of `examples.jsonl` with what the model beside it answers.
 
     Args:
-        folder: path of the SavedModel.
+        model: that of the folder.
+        folder: path of the folder.
 
     Raises:
-        FileNotFoundError: if there is no SavedModel, or it has no examples.
+        FileNotFoundError: if there are no examples.
         ValueError: if a line is not an example.
     """
-    model = ServedModel(folder)
     examples = _examples(Path(folder) / "examples.jsonl")
     spec = model.signature("serving_default").inputs["text"]
     for start in range(0, len(examples), BATCH_LINES):

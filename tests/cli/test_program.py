@@ -35,8 +35,16 @@ def test_export_and_vocabulary_write_what_they_name(folder):
     assert (card["name"], card["source_language"], card["search"]["beam_size"]) == ("run", "en", 2)
     ran = cli("verify", "served")
     assert ran.stdout.startswith("2 of 2 translations are equal"), ran.stderr
-    ran = cli("export", "run", "ct2", "--format", "ctranslate2", "--quantization", "int8")
+    search = "--alpha", 1.0, "--on-too-long", "error", "--examples", "lines.en"
+    ran = cli("export", "run", "ct2", "--format", "ctranslate2", "--quantization", "int8", *search)
     assert ran.stdout.strip() == "ct2" and (folder / "ct2/model.bin").is_file(), ran.stderr
+    rules = "length_penalty='mean', stopping='first_beams', distinct_texts=False"
+    assert ran.stderr == f"CTranslate2 searches by other rules than the run: {rules}\n"
+    card = json.loads((folder / "ct2/model_card.json").read_text("utf-8"))
+    assert (card["name"], card["target_language"], card["engine"]) == ("run", "de", "ctranslate2")
+    assert (card["search"]["alpha"], card["search"]["on_too_long"]) == (1.0, "error")
+    ran = cli("verify", "ct2")
+    assert ran.stdout.startswith("2 of 2 translations are equal"), ran.stderr
     ran = cli("vocabulary", "train.*", "--size", 300, "--output", "joint.model")
     assert ran.stdout.strip() == "joint.model: 300 tokens", ran.stderr
 

@@ -16,7 +16,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from keras_transformer import Translator, export_saved_model
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.export.graph_translator import GraphTranslator
-from keras_transformer.serving.model import ServedModel
+from keras_transformer.serving.saved_model import ServedModel
 from tests.decoding.test_translator import LINES, make_translator
 from tests.processes import run
 from tests.serving.clients import client_of

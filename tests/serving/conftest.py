@@ -12,7 +12,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model(folder):
-    from keras_transformer.serving.model import ServedModel
+    from keras_transformer.serving.saved_model import ServedModel
 
     return ServedModel(folder)
 

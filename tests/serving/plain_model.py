@@ -8,7 +8,6 @@ import json
 import sys
 import threading
 import time
-import types
 
 import numpy as np
 
@@ -79,9 +78,6 @@ class PlainModel:
 class StuckModel(PlainModel):
     """A batch with the line `stuck` takes a minute."""
 
-    def __init__(self, folder):
-        super().__init__()
-
     def call(self, name, inputs):
         if b"stuck" in inputs["text"].tolist():
             time.sleep(60)
@@ -93,19 +89,18 @@ def main(seconds_to_load, limits, proxies):
     from keras_transformer.serving.limits import Limits
     from keras_transformer.serving.server import serve
 
-    sys.modules["keras_transformer.serving.model"] = types.SimpleNamespace(
-        ServedModel=StuckModel, use_threads=lambda threads: None
-    )
+    def load():
+        time.sleep(float(seconds_to_load))
+        return StuckModel()
+
     serve(
-        "folder",
+        load,
         host="127.0.0.1",
         port=0,
         limits=Limits(**json.loads(limits)),
         proxies=proxies,
         max_batch=8,
         max_wait=0.002,
-        threads=1,
-        import_tensorflow=lambda: time.sleep(float(seconds_to_load)),
     )
 
 
