@@ -47,8 +47,8 @@ class Limits:
         if lines > self.max_lines:
             raise RequestError(
                 413,
-                f"A request may have at most {self.max_lines} lines. Received: {lines}. "
-                "Send the lines in several requests.",
+                f"A request may have at most {self.max_lines} lines. Received: {lines}. Sentences "
+                "count as lines in /translate. Send several requests.",
             )
 
     def check(self, signature: "Signature", values: dict[str, Any]) -> None:
