@@ -2,6 +2,7 @@
 
     python benchmarks/serve.py --served SERVED --source SOURCE
     python benchmarks/serve.py --served SERVED --source SOURCE --requests 2000
+    python benchmarks/serve.py --engines SERVED CT2 CT2_INT8 --source SOURCE
 
 It starts the server on an exported folder, and clients that send one line at a time, in threads of
 this process. Every answer is compared with the answer that the line got when it was sent alone.
@@ -14,6 +15,8 @@ this process. Every answer is compared with the answer that the line got when it
 - Floods, `--floods` alone: how long the line of a client that sends one a second and `/health` take
   alone, and beside clients of another address that send many long lines, bodies of many empty
   lines, requests that they do not wait for, long prefixes, or only the beginning of a request.
+- Engines, `--engines` alone: several exported folders, with 1 and 2 workers, at 1, 4, 16 and 64
+  clients; seconds from the start to the first answer, memory, and the cores that the clients take.
 
 Linux only.
 """
@@ -41,6 +44,8 @@ from process_memory import memory_status
 
 SERVE = [sys.executable, "-c", "from keras_transformer.cli import app; app()", "serve"]
 CLIENTS = (1, 4, 16)
+ENGINE_CLIENTS, ENGINE_WORKERS = (1, 4, 16, 64), (1, 2)
+ENGINE_WIDTHS = (20, 7, 7, 9, 9, 12, 9, 13)
 WIDTHS = (8, 9, 9, 9, 12, 10)
 # Throughput with batching / without, at 16 clients; and growth of the memory.
 LEAST_GAIN, MOST_GROWTH = 3, 0.05
@@ -167,6 +172,37 @@ def throughput(folder, lines, requests, expected, show):
                 cells = f"{p50:.1f}", f"{p99:.1f}", f"{rates[max_batch]:.1f}", wrong
                 print_row(WIDTHS, clients, max_batch, *cells)
     return rates
+
+
+def engines(folders, lines, requests):
+    """Prints the speed of each exported folder, with one worker and with two."""
+    sent = list(itertools.islice(itertools.cycle(lines), requests))
+    titles = "folder", "workers", "clients", "p50, ms", "p99, ms", "sentences/s", "mistakes"
+    print_row(ENGINE_WIDTHS, *titles, "clients' cores")
+    for folder, workers in itertools.product(folders, ENGINE_WORKERS):
+        began = time.perf_counter()
+        with Server(folder, "--workers", str(workers)) as server:
+            Client(server.port).translate(lines[0])
+            first = time.perf_counter() - began
+            alone, _ = send(server.port, lines, 1, timed)
+            expected = {line: text for line, (_, _, text) in zip(lines, alone, strict=True)}
+            for clients in ENGINE_CLIENTS:
+                send(server.port, sent[: requests // 10], clients, timed)
+                used = time.process_time()
+                results, seconds = send(server.port, sent, clients, timed)
+                used = time.process_time() - used
+                taken, _, translations = zip(*results, strict=True)
+                times = (f"{each * 1e3:.1f}" for each in np.percentile(taken, (50, 99)))
+                cells = f"{len(sent) / seconds:.1f}", mistakes(sent, translations, expected)
+                row = pathlib.Path(folder).name, workers, clients, *times, *cells
+                print_row(ENGINE_WIDTHS, *row, f"{used / seconds:.2f}")
+            anonymous, resident = (
+                memory_status(field, server.process.pid) / 1e6 for field in ("RssAnon", "VmRSS")
+            )
+            print(
+                f"first answer after {first:.1f} s; RssAnon {anonymous:,.0f} MB, of {resident:,.0f}"
+                " MB resident\n"
+            )
 
 
 def soak(folder, lines, requests, expected):
@@ -313,13 +349,18 @@ def one_batch_ms(port, lines, size):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--served", required=True, help="exported folder")
+    exclusive = parser.add_mutually_exclusive_group(required=True)
+    exclusive.add_argument("--served", help="exported folder")
+    exclusive.add_argument("--engines", nargs="+", help="exported folders to compare")
     parser.add_argument("--source", type=pathlib.Path, required=True, help="file of sentences")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--floods", action="store_true", help="measure the floods alone")
     arguments = parser.parse_args()
     folder, requests = arguments.served, arguments.requests
     lines = list(dict.fromkeys(arguments.source.read_text("utf-8").splitlines()))[:requests]
+    if arguments.engines:
+        engines(arguments.engines, lines, min(requests, 1_000))
+        return
     if arguments.floods:
         floods(folder, lines)
         return
