@@ -99,8 +99,7 @@ def translate(
             asked: dict[str, Any] = {"n_best": n_best or 1, "return_attention": bool(pictures)}
             asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
             of_runs = {"dtype": dtype, "attention": attention}
-            translator, changes = load_engine(run, model, settings, **of_runs)
-            asked |= changes
+            translator = load_engine(run, model, settings, **of_runs)
             translator([], **asked)  # a wrong option is an error before a line arrives
             if output is None or (output.exists() and not output.is_file()):
                 opened = stream.open_output(output)
@@ -117,7 +116,7 @@ def translate(
                 for chunk, lines, found in results:
                     table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
                     write(as_lines(rows(table)), chunk)
-                    for report in long_line_reports(found, chunk.first):
+                    for report in long_line_reports(found, translator, chunk.first):
                         console.print(report)
                     if pictures:
                         draw_attentions(found, lines, pictures[chunk.first - 1 :][: len(lines)])

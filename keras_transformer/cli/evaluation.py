@@ -67,7 +67,8 @@ def evaluate(
         print(*scores, f"exact match {match:.4f} of {len(sources):,} lines", sep="\n", flush=True)
         if others:
             print_comparison(translations, others, references, tokenized)
-        for note in (*long_line_notes(found), *length_notes(translator, found, references)):
+        notes = long_line_notes(found, translator)
+        for note in (*notes, *length_notes(translator, found, references)):
             console.print(note)
         if output is not None:
             write_lines(translations, output)
@@ -104,7 +105,7 @@ def plot(
             text = next(line for line, _ in pairs if line.strip())
         translator = load_translator(run, model, on_too_long="truncate", **settings)
         (best,) = found = translator(text, return_attention=True, target_language=target_language)
-        for report in long_line_reports([found]):
+        for report in long_line_reports([found], translator):
             console.print(report)
         if not best.tokens:
             raise ValueError(f"`--text` must have a translation to draw. Received: {text!r}")
@@ -134,9 +135,9 @@ def plot(
             print(path)
 
 
-def long_line_notes(found):
+def long_line_notes(found, translator):
     """Yields the first reports of lines that are too long, and the number of the others."""
-    reports = list(long_line_reports(found))
+    reports = list(long_line_reports(found, translator))
     yield from reports[:MOST_REPORTS]
     if len(reports) > MOST_REPORTS:
         yield f"{len(reports) - MOST_REPORTS:,} more lines are too long."

@@ -29,12 +29,12 @@ def is_ctranslate2(folder):
 
 
 def load_engine(run, model, settings, **options):
-    """Returns the translator of a run or of a folder of CTranslate2, and settings for its calls.
+    """Returns the translator of a run or of a folder of CTranslate2.
 
     `options` are those that a folder does not have.
     """
     if not is_ctranslate2(run):
-        return load_translator(run, model, dtype=options["dtype"], **settings), {}
+        return load_translator(run, model, dtype=options["dtype"], **settings)
     from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
 
     for name, value in (options | {"model": model}).items():
@@ -43,7 +43,7 @@ def load_engine(run, model, settings, **options):
                 f"`--{name}` must be left out with a folder of CTranslate2, or the folder must be "
                 f"that of a run. Received: --{name} {value}, {str(run)!r}"
             )
-    return CTranslate2Translator(run), settings
+    return CTranslate2Translator(run, **settings)
 
 
 def what_decides(translator, run, model, options):
@@ -111,10 +111,10 @@ def as_lines(texts):
     return "".join(text.replace("\r", " ").replace("\n", " ") + "\n" for text in texts)
 
 
-def long_line_reports(found, first=1):
-    """Yields what to print of each line that was split or truncated; `first` is its number."""
+def long_line_reports(found, translator, first=1):
+    """Yields what to print of each line that is too long; `first` is its number."""
     for number, (best, *_) in enumerate(found, first):
-        if best.pieces > 1:
+        if best.pieces > 1 and translator.settings.split == "lines":
             yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
         if best.dropped_tokens:
             yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from keras_transformer import types
 from keras_transformer.cores import usable_cores
@@ -67,14 +68,16 @@ class CTranslate2Translator(LineTranslator):
         workers: int. Batches that are translated at once, each on one core. Defaults to the cores
             that this process may use.
         device: `"cpu"`, or `"cuda"`, which has not been tried. Defaults to `"cpu"`.
+        **settings: settings of the search that differ from the folder's.
 
     Attributes:
         card: dict, the model card.
-        settings: `SearchSettings` of the folder.
+        settings: `SearchSettings`, those of a call without others.
 
     Raises:
         ImportError: if `ctranslate2` is not installed.
         FileNotFoundError: if there is no model of CTranslate2 with model card and tokenizers.
+        ValueError: if CTranslate2 has no such setting.
 
     Example:
 
@@ -83,7 +86,12 @@ class CTranslate2Translator(LineTranslator):
     """
 
     def __init__(
-        self, folder: types.Path, *, workers: int | None = None, device: str = "cpu"
+        self,
+        folder: types.Path,
+        *,
+        workers: int | None = None,
+        device: str = "cpu",
+        **settings: Any,
     ) -> None:
         import ctranslate2
 
@@ -103,6 +111,7 @@ class CTranslate2Translator(LineTranslator):
         self._ends = [each.vocabulary[config.end_token_id] for each in tokenizers]
         super().__init__(tokenizers, config, SearchSettings(**self.card["search"]))
         options = {"device": device, "inter_threads": workers, "intra_threads": 1}
+        self.settings = self._settings_of_call(settings, 1)
         self._engine = ctranslate2.Translator(str(folder), **options)
         self._pool = ThreadPoolExecutor(workers, "batch")
 

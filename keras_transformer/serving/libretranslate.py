@@ -1,5 +1,7 @@
 """LibreTranslate's protocol, as its clients speak it."""
 
+import sys
+
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -112,6 +114,8 @@ async def _apart(texts, form):
         return [of_text(text) for text in texts]
     if form != "html":
         raise RequestError(400, "`format` must be 'text' or 'html'.", form)
+    if sys.version_info < (3, 11, 5):  # its `re` matches repeated possessive groups wrongly
+        raise RequestError(400, "`format` must be 'text': 'html' needs Python 3.11.5.", form)
     return await run_in_threadpool(list, map(of_html, texts))
 
 

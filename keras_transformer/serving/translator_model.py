@@ -141,8 +141,10 @@ def _array(values, spec):
     """Returns rows as an array, padded to the longest."""
     kind = NUMPY_TYPES[spec.dtype]
     if spec.dtype == "string":
-        encode = lambda one: one.encode() if isinstance(one, str) else list(map(encode, one))  # noqa: E731
-        values = [encode(one) for one in values]
+        values = [
+            one.encode() if isinstance(one, str) else [each.encode() for each in one]
+            for one in values
+        ]
     if len(spec.shape) == 1:
         return np.array(values, kind)
     padded = np.full((len(values), max(map(len, values), default=0)), PADDING[spec.dtype], kind)

@@ -168,6 +168,10 @@ def test_long_lines_are_reported_on_standard_error(folder):
     ran = cli(*bound, "--on-too-long", "error", stdin=stdin)
     assert ran.exit_code == 2 and ran.stdout == ""
     assert "at most 30 tokens" in ran.stderr and "line 2" in ran.stderr
+    sentences = ["Eighty is one.", "Seventy is two."]
+    ran = cli("translate", "run", "--split", "sentences", stdin="  ".join(sentences).encode())
+    assert ran.stdout == "  ".join(translator()(sentences)) + "\n"
+    assert ran.stderr == "", "it is not too long"
 
 
 def test_max_source_tokens_defaults_to_max_length_of_the_recipe(folder, tmp_path):

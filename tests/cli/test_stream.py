@@ -54,7 +54,7 @@ def shout(monkeypatch, folder, tmp_path):
 
     def translate(*words, calls=None, **options):
         engine = Shout(calls)
-        monkeypatch.setattr(decoding, "load_engine", lambda *_, **__: (engine, {}))
+        monkeypatch.setattr(decoding, "load_engine", lambda *_, **__: engine)
         ran = cli("translate", folder / "run", *words, **options)
         return ran, engine.texts
 
@@ -146,7 +146,7 @@ def translate(lines, **options):
     return [[Hypothesis(text=line * 99, score=0.0, **words)] for line in lines]
 
 texts.CHUNK_BYTES = 1 << 15
-decoding.load_engine = lambda *_, **__: (translate, {})
+decoding.load_engine = lambda *_, **__: translate
 decoding.what_decides = lambda *_: {}
 main()
 """
