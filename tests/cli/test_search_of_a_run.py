@@ -14,7 +14,7 @@ SEARCH = {
     **{"beam_size": 3, "length_penalty": None, "alpha": 1.5, "count_end_token": False},
     **{"length_ratio": 0.5, "extra_length": 2, "max_length": 6, "force_end": True},
 }
-MAX = {"max_source_tokens": 256}  # of the recipe
+OF_DATA = {"max_source_tokens": 256, "source_language": "en"}  # of the recipe
 LINES = ["twenty-one", "six hundred and two", "two", ""]
 
 
@@ -64,7 +64,7 @@ def test_command_overrides_only_what_the_user_gives(run, monkeypatch, command):
     ):
         if command == "score" and given == NOT_FORCED:
             continue  # it does not search
-        expected = search | MAX | given
+        expected = search | OF_DATA | given
         expected |= {"on_too_long": "truncate"} if command == "plot" else {}
         ran = cli(command, folder, *COMMANDS[command], *words)
         assert f"made with {sorted(expected.items())}" in ran.stderr
