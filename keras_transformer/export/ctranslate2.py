@@ -20,7 +20,7 @@ from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.data import piece_tokenizer
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Translator, engine_settings
-from keras_transformer.decoding.lines import longest_target
+from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.model_card import (
@@ -154,7 +154,7 @@ def held_settings(
 
 def num_positions(config: Any, max_tokens: int) -> int:
     """Returns the number of positions of an exported model; the arguments are those of it."""
-    return config.max_sequence_length if config.positions == "learned" else max_tokens
+    return learned_positions(config) or max_tokens
 
 
 def _write_tokenizers(folder, tokenizers):

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.model import Model
 from keras_transformer.serving.signature import NUMPY_TYPES, PADDING, Signature, Spec
 
 TEXT, NUMBER, COUNT, FLAG = (Spec(kind, (-1,)) for kind in ("string", "float32", "int32", "bool"))
 TEXTS, NUMBERS, COUNTS = (Spec(one.dtype, (-1, -1)) for one in (TEXT, NUMBER, COUNT))
-# Options beyond these are taken as these.
-MOST_ALPHA, MOST_TOKENS = 10.0, 1_000_000
+MOST_TOKENS = 1_000_000  # a larger `max_length` is taken as this
 # {name: (inputs, outputs)}; options of `translate_n_best` have defaults.
 SIGNATURES: dict[str, tuple[dict[str, Spec], dict[str, Spec]]] = {
     "serving_default": (
