@@ -1,8 +1,6 @@
 """Commands on an exported folder: `serve` answers requests, `verify` replays its examples."""
 
 import functools
-import signal
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -126,8 +124,6 @@ def serve(
         keras-transformer serve served/
         keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64
     """
-    # Before the slow imports: the first process of a container ignores SIGTERM by default.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with one_line_errors():
         workers = usable_cores() if workers is None else workers
         load = model_loader(directory, workers, device)

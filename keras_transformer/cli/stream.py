@@ -96,17 +96,28 @@ def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[t
         the number of lines that are done, and the function that writes.
 
     Raises:
-        ValueError: if `NAME.partial` was begun with other settings or another input.
+        ValueError: if `NAME.partial` was begun with other settings or another input, or is not of
+            this program.
     """
     path, digest = path.resolve(), hashlib.sha256()
     partial, state_file = (path.with_name(f"{path.name}.partial{end}") for end in ("", ".json"))
-    state: dict[str, Any] = {"lines": 0, "read": 0, "written": 0, "input": "", "settings": settings}
+    state: dict[str, Any] = {"lines": 0, "read": 0, "written": 0, "settings": settings}
+    state["input"] = digest.hexdigest()
     with file_lock(path.with_name(f".{path.name}.lock"), work="writing this file"):
-        if partial.exists() and state_file.exists():
+        size, is_known = partial.stat().st_size if partial.exists() else 0, state_file.exists()
+        if size and is_known:
             state = json.loads(state_file.read_text("utf-8"))
+        if size < state["written"] or (size and not is_known):
+            raise ValueError(
+                f"{str(partial)!r} must be as this program left it, beside {state_file.name!r}. "
+                f"Received: a file of {size:,} bytes. Move it away, or delete it"
+            )
+        if size:
             hash_bytes(stream, state["read"], digest)
             require_same(partial, state, settings | {"input": digest.hexdigest()})
+        if state["lines"]:
             console.print(f"Goes on after line {state['lines']:,}.")
+        write_text(state_file, json.dumps(state))  # before the first byte of `partial`
         with open(partial, "ab") as file:
             file.truncate(state["written"])
 
@@ -119,7 +130,7 @@ def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[t
                 state["lines"] += chunk.num_lines
                 state["read"] += len(chunk.data)
                 state.update(written=file.tell(), input=digest.hexdigest())
-                write_text(state_file, json.dumps(state, indent=2))
+                write_text(state_file, json.dumps(state))
 
             try:
                 yield state["lines"], write

@@ -219,20 +219,21 @@ def test_sigterm_at_any_time_of_the_start_ends_in_time(start, folder, seconds):
     assert server.stop() < PROMISED_SECONDS
 
 
-def test_sigterm_ends_while_the_server_is_imported(folder):
+@pytest.mark.parametrize("module", ["typer", "uvicorn"])
+def test_sigterm_ends_while_the_server_is_imported(folder, module):
     """The first process of a container ignores a signal that has no handler."""
-    program = """
+    program = f"""
 import sys, time
 
 class Slow:
     def find_spec(self, name, *_):
-        if name == "uvicorn":
+        if name == {module!r}:
             print("importing", flush=True)
             time.sleep(60)
 
 sys.meta_path.insert(0, Slow())
-from keras_transformer.cli import app
-app()
+from keras_transformer.__main__ import main
+main()
 """
     words = [sys.executable, "-c", program, "serve", str(folder)]
     with Popen(words, stdout=subprocess.PIPE) as process:
