@@ -19,7 +19,7 @@ from keras_transformer.data.piece_tokenizer import SETTINGS_FILE, FolderTokenize
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.line_translator import LineTranslator
 from keras_transformer.decoding.lines import longest_target
-from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_of
+from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 
 ENGINE = "ctranslate2"  # `engine` in the model card
@@ -106,8 +106,8 @@ class CTranslate2Translator(LineTranslator):
         # CTranslate2 has a table of positions, as if they were learned.
         bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
         config = SimpleNamespace(**self.card["architecture"] | bounds)
-        config.languages = self.card["target_languages"]
-        tokenizers = _Tokenizer(folder, "source", config), _Tokenizer(folder, "target", config)
+        languages = self.card["target_languages"]
+        tokenizers = tuple(_Tokenizer(folder, s, config, languages) for s in ("source", "target"))
         self._ends = [each.vocabulary[config.end_token_id] for each in tokenizers]
         super().__init__(tokenizers, config, SearchSettings(**self.card["search"]))
         options = {"device": device, "inter_threads": workers, "intra_threads": 1}
@@ -132,7 +132,7 @@ class CTranslate2Translator(LineTranslator):
         def translate_batch(source, prefix=None):
             sources = self._tokens(source, 0)
             prefixes = [[]] * len(sources) if prefix is None else self._tokens(prefix, 1)
-            found = list(self._hypotheses(sources, prefixes, settings, n_best))
+            found = self._hypotheses(sources, self._ranked(sources, prefixes, settings, n_best))
             return found if return_hypotheses else [best.text for best, *_ in found]
 
         return translate_batch
@@ -143,42 +143,55 @@ class CTranslate2Translator(LineTranslator):
         left_out = config.pad_token_id, config.end_token_id
         return [[vocabulary[i] for i in row if i not in left_out] for row in ids.tolist()]
 
-    def _hypotheses(self, sources, prefixes, settings, n_best):
-        """Yields the best hypotheses of each source."""
-        given = self._prefix_log_probs(sources, prefixes)
-        for line, result in enumerate(self._search(sources, prefixes, settings)):
-            if result is None:
-                yield [self._hypothesis([], [], 0.0, [])]
-                continue
+    def _ranked(self, sources, prefixes, settings, n_best):
+        """Returns the tokens, scores and log-probs of the best hypotheses of each source."""
+        prefixed = [line for line, prefix in enumerate(prefixes) if prefix and sources[line]]
+        given = dict.fromkeys(range(len(sources)), 0.0)
+        if prefixed:  # CTranslate2 leaves their log-probs out of its scores, and so of its ranks
+            pairs = ([each[line] for line in prefixed] for each in (sources, prefixes))
+            for line, one in zip(prefixed, self._engine.score_batch(*pairs, **WHOLE), strict=True):
+                given[line] = math.fsum(one.log_probs[: len(prefixes[line])])
+        kept, penalties, found = None if prefixed else n_best, self._penalties(settings), []
+        for line, (hypotheses, scores) in self._search(sources, prefixes, settings).items():
             ranked = []
-            for tokens, score in zip(result.hypotheses, result.scores, strict=True):
-                penalty = float(penalties_of(len(tokens), 1, settings))
+            for tokens, score in zip(hypotheses[:kept], scores[:kept], strict=True):
+                penalty = penalties[len(tokens)]
                 total = score * penalty + given[line]
                 if total > LEAST_LOG_PROB:
-                    ranked.append((sources[line], tokens, total / penalty, [total]))
-            ranked.sort(key=lambda each: -each[2])
-            ranked = ranked[:n_best] or [(sources[line], [], IMPOSSIBLE, [])]
-            yield [self._hypothesis(*each) for each in ranked]
+                    ranked.append((tokens, total / penalty, [total][: len(tokens)]))
+            ranked.sort(key=lambda each: -each[1])
+            found.append(ranked[:n_best] or [([], IMPOSSIBLE, [])])
+        return found
 
-    def _hypothesis(self, source, tokens, score, log_probs):
+    def _penalties(self, settings):
+        return penalties_up_to(self._config.max_sequence_length, settings).tolist()
+
+    def _hypotheses(self, sources, found):
+        texts = iter(self.target_tokenizer.texts_of([t for ranks in found for t, *_ in ranks]))
         source_end, end = self._ends
-        return Hypothesis(
-            text=self.target_tokenizer.text_of(tokens),
-            score=score,
-            source_tokens=[*source, source_end],
-            tokens=tokens,
-            log_probs=log_probs,
-            cut_off=tokens[-1:] not in ([], [end]),
-        )
+        return [
+            [
+                Hypothesis(
+                    text=next(texts),
+                    score=score,
+                    source_tokens=[*source, source_end],
+                    tokens=tokens,
+                    log_probs=log_probs,
+                    cut_off=tokens[-1:] not in ([], [end]),
+                )
+                for tokens, score, log_probs in ranks
+            ]
+            for source, ranks in zip(sources, found, strict=True)
+        ]
 
     def _search(self, sources, prefixes, settings):
-        """Returns the `TranslationResult` of each source, `None` for one without text.
+        """Returns the hypotheses and the scores of each source.
 
         A call of CTranslate2 has one maximum length. Where a hypothesis reaches that of its line
         before, the line is searched again with it.
         """
         bounds = [longest_target(len(each) + 1, settings, self._config) for each in sources]
-        found = dict.fromkeys(range(len(sources)))
+        found = dict.fromkeys(range(len(sources)), ([[]], [0.0]))
         # Apart, because beside prefixes CTranslate2 treats the first tokens of other lines as such.
         groups = [
             [line for line in found if sources[line] and bool(prefixes[line]) is has_prefix]
@@ -201,53 +214,44 @@ class CTranslate2Translator(LineTranslator):
                 **WHOLE,
             )
             for line, result in zip(group, results, strict=True):
-                found[line] = result
-                if max(map(len, result.hypotheses)) >= bounds[line] < longest:
+                hypotheses, _ = found[line] = result.hypotheses, result.scores
+                if bounds[line] < longest and max(map(len, hypotheses)) >= bounds[line]:
                     again[bounds[line]].append(line)
             groups += again.values()
-        return found.values()
-
-    def _prefix_log_probs(self, sources, prefixes):
-        """Returns the log-probabilities of prefixes, which CTranslate2 leaves out of its scores."""
-        lines = [line for line, prefix in enumerate(prefixes) if prefix and sources[line]]
-        totals = [0.0] * len(sources)
-        pairs = ([each[line] for line in lines] for each in (sources, prefixes))
-        for line, scored in zip(lines, self._engine.score_batch(*pairs, **WHOLE), strict=True):
-            totals[line] = math.fsum(scored.log_probs[: len(prefixes[line])])
-        return totals
+        return found
 
     def _score(self, source, target):
         sources, targets = self._tokens(source, 0), self._tokens(target, 1)
-        scored = self._engine.score_batch(sources, targets, **WHOLE)
-        for tokens, one in zip(sources, scored, strict=True):
-            penalty = penalties_of(len(one.tokens), 1, self.settings)
-            score = math.fsum(one.log_probs) / float(penalty)
-            yield self._hypothesis(tokens, one.tokens, score, one.log_probs)
+        penalties = self._penalties(self.settings)
+        found = [
+            [(one.tokens, math.fsum(one.log_probs) / penalties[len(one.tokens)], one.log_probs)]
+            for one in self._engine.score_batch(sources, targets, **WHOLE)
+        ]
+        return [one for (one,) in self._hypotheses(sources, found)]
 
 
-class _Tokenizer:
+class _Tokenizer(FolderTokenizer):
     """`TokenizerLike` of one side of a folder, with the ids of its vocabulary."""
 
-    def __init__(self, folder, side, config):
-        self._tokenizer = FolderTokenizer(folder, side)
+    def __init__(self, folder, side, config, languages):
+        super().__init__(folder, side)
         paths = (folder / f"{name}_vocabulary.json" for name in (side, "shared"))
         self.vocabulary = json.loads(next(filter(Path.is_file, paths)).read_text("utf-8"))
         self.vocabulary_size = len(self.vocabulary)
+        self.languages = languages
         self._ids = {token: token_id for token_id, token in enumerate(self.vocabulary)}
         self._unk_token_id = config.unk_token_id
         special = config.pad_token_id, config.start_token_id, config.end_token_id
-        self._special = {self.vocabulary[token_id] for token_id in special}
-        self.languages = config.languages
+        self._dropped |= {self.vocabulary[token_id] for token_id in special}
+        self.is_tag = {self._ids[f">>{code}<<"] for code in self.languages}.__contains__
 
     def encode(self, texts):
         ids, unk = self._ids, self._unk_token_id
-        return [[ids.get(token, unk) for token in row] for row in self._tokenizer.encode(texts)]
+        return [[ids.get(token, unk) for token in row] for row in super().encode(texts)]
 
     def decode(self, rows):
-        return [self.text_of([self.vocabulary[i] for i in row]) for row in rows]
+        return self.texts_of([[self.vocabulary[i] for i in row] for row in rows])
 
-    def text_of(self, tokens):
-        return self._tokenizer.decode([token for token in tokens if token not in self._special])
-
-    def is_tag(self, token_id):
-        return self.vocabulary[token_id] in {f">>{code}<<" for code in self.languages}
+    def texts_of(self, rows):
+        """Returns the texts of lists of tokens."""
+        return super().decode(rows) if rows else []

@@ -224,7 +224,7 @@ def join_by_line(found, pieces, settings):
         if others:
             best = [ranks[0] for ranks in found[place]]
             of_line = [_join(best, pieces.gaps[place], settings)]
-        joined.append([replace(one, dropped_tokens=dropped) for one in of_line])
+        joined.append([replace(h, dropped_tokens=dropped) for h in of_line] if dropped else of_line)
     return joined
 
 
