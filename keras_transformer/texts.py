@@ -4,20 +4,33 @@
 """
 
 import contextlib
-import gzip
+import importlib
 import io
 import itertools
 import os
+import pathlib
 import re
 import reprlib
 import stat
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.types import Path
 
-GZIP_MAGIC = b"\x1f\x8b"
+# {name: (ending, how a file begins, modules that read it)}.
+COMPRESSIONS = {
+    "gzip": (".gz", rb"\x1f\x8b", ["gzip"]),
+    "bzip2": (".bz2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", ["bz2"]),
+    "xz": (".xz", rb"\xfd7zXZ\x00", ["lzma"]),
+    # A frame, or one to skip, with which `pzstd` begins.
+    "zstd": (
+        ".zst",
+        rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
+        ["compression.zstd", "backports.zstd"],
+    ),
+}
+ZSTD = "'backports.zstd>=1.0,<2'"
+COMPRESSED = [ending for ending, *_ in COMPRESSIONS.values()]
 CHUNK_BYTES = 1 << 18  # some thousand lines
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -27,21 +40,55 @@ class CorpusError(ValueError):
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Yields the lines of a file, plain or gzip, by the rules of `read_lines`."""
+    """Yields the lines of a file, plain or compressed, by the rules of `read_lines`."""
     with open_bytes(path) as stream:
         yield from decode_lines(stream, str(path))
 
 
 @contextlib.contextmanager
 def open_bytes(path: Path) -> Iterator[Any]:
-    """Opens a file, plain or gzip, as a binary stream of its text."""
-    try:
-        # Opened once: a pipe, such as `<(zcat file)` in a shell, cannot be read again.
-        with open(path, "rb") as file:
-            is_gzip = file.peek(2)[:2] == GZIP_MAGIC
-            yield gzip.GzipFile(fileobj=file) if is_gzip else file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{path}: the gzip data is damaged ({error}).") from None
+    """Opens a file, plain or compressed by gzip, bzip2, xz or zstd, as a binary stream.
+
+    The contents tell the compression. Every member, or frame, is read.
+
+    Raises:
+        CorpusError: if the compressed data is damaged or cut.
+        ImportError: if the file is compressed by zstd, which needs a package before Python 3.14.
+    """
+    # Opened once: a pipe, such as `<(zcat file)` in a shell, cannot be read again.
+    with open(path, "rb") as file:
+        head = file.peek(16)
+        name = next((n for n, (_, magic, _) in COMPRESSIONS.items() if re.match(magic, head)), None)
+        if name is None:
+            yield file
+            return
+        module = import_extra(COMPRESSIONS[name][2], f"{path}: {name} needs", ZSTD)
+        try:
+            yield module.open(file)
+        except Exception as error:
+            if not _is_damage(error):
+                raise
+            raise CorpusError(f"{path}: the {name} data is damaged ({error}).") from None
+
+
+def _is_damage(error):
+    """Whether a module of `COMPRESSIONS` raised an error because of what it read."""
+    names = "EOFError", "error", "BadGzipFile", "OSError", "LZMAError", "ZstdError"
+    return type(error).__name__ in names and getattr(error, "errno", None) is None
+
+
+def import_extra(modules: Sequence[str], what: str, requirement: str) -> Any:
+    """Returns the first module that is installed; else raises an `ImportError` that says how."""
+    for module in modules:
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(module)
+    raise ImportError(f"{what} a package that is not installed: pip install {requirement}")
+
+
+def suffix_of(path: Path) -> str:
+    """Returns the ending of a file's name in lower case, without that of a compression."""
+    name = pathlib.PurePath(os.fspath(path).lower())
+    return (name.with_suffix("") if name.suffix in COMPRESSED else name).suffix
 
 
 def decode_lines(stream: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:

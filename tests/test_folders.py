@@ -27,16 +27,16 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 1_725,
+    "data": 1_980,
     "training": 1_346,
     "models": 587,
     "decoding": 1_845,
     "export": 1_040,
-    "runs": 2_560,
+    "runs": 2_570,
     "importing": 892,
     "serving": 1_500,
-    "cli": 1_500,
-    None: 740,  # the top level
+    "cli": 1_510,
+    None: 785,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (

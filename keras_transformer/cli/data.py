@@ -30,7 +30,7 @@ def recipe(
 
 @commands.command()
 def vocabulary(
-    files: Annotated[list[str], typer.Argument(help="Text files or globs, plain or .gz.")],
+    files: Annotated[list[str], typer.Argument(help="Text files or globs; may be compressed.")],
     output: Annotated[Path, typer.Option(help="Tokenizer file to write.")],
     size: Annotated[int, typer.Option(help="Number of tokens.", min=261)] = 8000,
     model_type: Annotated[str, typer.Option(help="bpe or unigram.")] = "bpe",
@@ -68,9 +68,11 @@ def vocabulary(
 
 @commands.command()
 def split(
-    source: Annotated[Path, typer.Argument(help="File of the source, or TSV; plain or .gz.")],
+    source: Annotated[
+        Path, typer.Argument(help="File of the source, or of both sides; may be compressed.")
+    ],
     target: Annotated[
-        Path | None, typer.Argument(help="File of the target. Without it, the source is TSV.")
+        Path | None, typer.Argument(help="File of the target. Without it, the source has both.")
     ] = None,
     output: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("."),
     validation: Annotated[int, typer.Option(help="Pairs for validation.", min=0)] = 1000,

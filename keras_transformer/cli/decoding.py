@@ -39,7 +39,8 @@ AttentionOption = Annotated[
     typer.Option(help="Also draw the attention; several lines: out-1.png, out-2.png, ..."),
 ]
 InputOption = Annotated[
-    Path | None, typer.Option(help="File to translate, plain or .gz. [default: standard input]")
+    Path | None,
+    typer.Option(help="File to translate; may be compressed. [default: standard input]"),
 ]
 OutputOption = Annotated[
     Path | None,

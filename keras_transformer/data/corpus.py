@@ -1,34 +1,58 @@
-"""Parallel text, one sentence per line: plain files, `.gz`, globs, lists of files and TSV.
+"""Parallel text: two files of lines, or files that hold both sides; globs and lists of files.
 
 First step of the data flow: raw text -> pairs of strings. Pure Python; files are read as streams.
 Paper section 5.1 (training data).
 """
 
+import functools
 import glob
+import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from keras_transformer.texts import CorpusError, lines_of
+from keras_transformer.data.readers import READERS, ReadOptions, Skip, read_pairs
+from keras_transformer.texts import CorpusError, lines_of, suffix_of
 from keras_transformer.types import Path
 
 
-class _FileStream:
+class FileStream:
     """Iterates over what `read` yields for the files; each iteration reads them again.
 
     Args:
-        read: generator function that takes one path of each side.
+        read: generator function that takes one path of each side, and `skip`.
         *sides: lists of paths, equally long.
+        options: how the files are read.
     """
 
-    def __init__(self, read: Callable[..., Iterator[Any]], *sides: list[str]):
-        self._read, self._sides = read, sides
+    def __init__(
+        self,
+        read: Callable[..., Iterator[Any]],
+        *sides: list[str],
+        options: ReadOptions | None = None,
+    ) -> None:
+        self._read, self._sides, self._options = read, sides, options
 
     def __iter__(self):
+        return self.read(lambda *entry: None)
+
+    def read(self, skip: Skip) -> Iterator[Any]:
+        """Iterates; calls `skip` with each entry that is no pair, see `READERS`."""
         for paths in zip(*self._sides, strict=True):
-            yield from self._read(*paths)
+            yield from self._read(*paths, skip=skip)
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the contents of the files in their order, and of how they are read."""
+        digest = hashlib.sha256(repr(self._options).encode())
+        for path in itertools.chain(*self._sides):
+            with open(path, "rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            digest.update(
+                f"{suffix_of(path) if len(self._sides) == 1 else ''} {content}\n".encode()
+            )
+        return digest.hexdigest()
 
     def __repr__(self):
         return " | ".join(", ".join(side) for side in self._sides)
@@ -38,8 +62,8 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     """Reads lines of text, as a stream that can be iterated over any number of times.
 
     Lines end at `\\n` or `\\r\\n` only (U+2028 or a form feed is text), so N lines of a file are
-    N strings. Files are UTF-8, plain or gzip (detected by content, not by name). A byte order mark
-    at the start of a file is dropped.
+    N strings. Files are UTF-8, plain or compressed by gzip, bzip2, xz or zstd (detected by content,
+    not by name). A byte order mark at the start of a file is dropped.
 
     Args:
         files: a path, a glob (its files in sorted order), or a list of these.
@@ -50,41 +74,60 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return _FileStream(lines_of, _find_files(files, "files"))
+    return FileStream(lambda path, skip: lines_of(path), _find_files(files, "files"))
 
 
 def read_parallel(
-    source: Path | Iterable[Path], target: Path | Iterable[Path] | None = None
+    source: Path | Iterable[Path],
+    target: Path | Iterable[Path] | None = None,
+    *,
+    columns: Sequence[str | int] | None = None,
+    languages: Sequence[str] | None = None,
+    accelerator: str | None = None,
 ) -> Iterable[tuple[str, str]]:
     """Reads a parallel corpus, as a stream that can be iterated over any number of times.
 
     Line n of the source is paired with line n of the target, file by file; see `read_lines` for
-    what a line is. With `target=None` the files are TSV: source, tab, target; further columns
-    are ignored.
+    what a line is. With `target=None` the files hold both sides. The ending of a name tells the
+    format, in front of `.gz`, `.bz2`, `.xz` or `.zst`: `.tsv`, `.csv`, `.jsonl` or `.ndjson`,
+    `.parquet`, `.po`, `.mo` or `.tmx`. Any other is TSV: source, tab, target.
 
     Args:
         source: a path, a glob (its files in sorted order), or a list of these.
         target: the same for the target side: as many files as `source`, in the same order.
-            `None`: `source` holds both sides, tab-separated.
+            `None`: `source` holds both sides.
+        columns: the columns of source and target. Names, of the first row in TSV and CSV; or, in
+            files without such a row, numbers from 1. Defaults to `[1, 2]` in TSV, else to
+            `languages`, else to `["source", "target"]`.
+        languages: the languages of source and target in TMX, such as `["en", "de"]`; `en` is also
+            `en-US`. Needed if the file has more than two.
+        accelerator: `"&"`, `"_"` or `"~"`: the mark of a key in the labels of `.po` and `.mo`,
+            which is removed. Optional.
 
     Returns:
-        An iterable of pairs `(source_line, target_line)`. Iterating raises `CorpusError` if two
-        files have different numbers of lines, a TSV line has no tab or the text is not UTF-8.
+        An iterable of pairs `(source, target)`. Iterating raises `CorpusError` if two files have
+        different numbers of lines, a line lacks a column, the text is not UTF-8, or a file is
+        damaged.
 
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
         CorpusError: if the two sides have different numbers of files.
     """
+    options = ReadOptions(columns, languages, accelerator)
     sources = _find_files(source, "source")
     if target is None:
-        return _FileStream(_columns_of, sources)
+        return FileStream(functools.partial(read_pairs, options=options), sources, options=options)
     targets = _find_files(target, "target")
     if len(sources) != len(targets):
         raise CorpusError(
             "`source` and `target` must have the same number of files. "
             f"Received: {len(sources)} for source={source!r}, {len(targets)} for target={target!r}"
         )
-    return _FileStream(_aligned_lines_of, sources, targets)
+    if both := [path for path in sources + targets if suffix_of(path) in READERS.keys() - {".tsv"}]:
+        raise CorpusError(
+            f"{both[0]}: such a file holds both sides. Give it alone, without a file of the target."
+        )
+    return FileStream(_aligned_lines_of, sources, targets, options=options)
 
 
 def _find_files(patterns, argument):
@@ -108,7 +151,7 @@ def _find_files(patterns, argument):
     return paths
 
 
-def _aligned_lines_of(source, target):
+def _aligned_lines_of(source, target, skip):
     # Closed explicitly: a generator that an error leaves suspended would keep its file open.
     with closing(lines_of(source)) as sources, closing(lines_of(target)) as targets:
         pairs = itertools.zip_longest(sources, targets)
@@ -121,14 +164,3 @@ def _aligned_lines_of(source, target):
                     f"have equally many lines. Received: {total} and {number - 1} lines"
                 )
             yield pair
-
-
-def _columns_of(path):
-    for number, line in enumerate(lines_of(path), start=1):
-        columns = line.split("\t")
-        if len(columns) < 2:
-            raise CorpusError(
-                f"{path}, line {number}: no tab. A TSV line is a source sentence, a tab and "
-                "a target sentence."
-            )
-        yield columns[0], columns[1]

@@ -10,6 +10,8 @@ from pathlib import Path
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_path
 from keras_transformer.data.corpus import read_lines, read_parallel
+from keras_transformer.data.readers import READERS
+from keras_transformer.texts import suffix_of
 
 PARTS = ("test", "val", "train")  # the rest is for training
 
@@ -70,10 +72,12 @@ def split_files(
     """Splits a corpus into the files `train`, `val` and `test` of a folder, see `split_pairs`.
 
     Every line is in one of the files, unchanged and in its order. A file has the ending of what it
-    was split from, without `.gz`.
+    was split from, without that of a compression. Other formats than TSV become TSV, with single
+    spaces as white space.
 
     Args:
-        source, target: files, as for `read_parallel`; without `target`, TSV.
+        source, target: files, as for `read_parallel`; without `target`, one
+            with both sides.
         output: folder to write to, made if it is missing.
         validation, test, seed: as in `split_pairs`.
 
@@ -85,7 +89,8 @@ def split_files(
         CorpusError, FileNotFoundError, ValueError: as `read_parallel` and `split_pairs`.
     """
     inputs = [source] if target is None else [source, target]
-    endings = [Path(str(name).removesuffix(".gz")).suffix or ".txt" for name in inputs]
+    is_text = target is not None or suffix_of(source) not in READERS.keys() - {".tsv"}
+    endings = [suffix_of(name) or ".txt" if is_text else ".tsv" for name in inputs]
     if len(set(endings)) < len(endings):  # a.txt and b.txt
         endings = [".source", ".target"]
     files = {name: [Path(output, name + ending) for ending in endings] for name in PARTS[::-1]}
@@ -94,7 +99,10 @@ def split_files(
         raise FileExistsError(f"{', '.join(existing)} exist. Give another folder, or move them")
     pairs = list(read_parallel(source, target))
     parts = split_pairs(pairs, validation, test, seed)
-    lines = [list(read_lines(name)) for name in inputs]  # TSV may have further columns
+    if is_text:
+        lines = [list(read_lines(name)) for name in inputs]  # TSV may have further columns
+    else:
+        lines = [["\t".join(" ".join(text.split()) for text in pair) for pair in pairs]]
     Path(output).mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:  # no file has its name before all are written
         for name, paths in files.items():

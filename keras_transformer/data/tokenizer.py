@@ -91,8 +91,8 @@ class Tokenizer(SentencePieceTokenizer):
         tokenizers. The same text gives the same model.
 
         Args:
-            files: a path, a glob, or a list of these, plain or gzip, as for `read_lines`. For lines
-                of text see `train_on_lines`.
+            files: a path, a glob, or a list of these, as for `read_lines`. For lines of text see
+                `train_on_lines`.
             vocabulary_size, path: as for `train_on_lines`.
             **options: `model_type`, `normalization`, `character_coverage` and `max_lines`, as for
                 `train_on_lines`.

@@ -5,23 +5,94 @@ Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
 from keras_transformer import types
+from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import CorpusError, read_parallel
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
 from keras_transformer.settings import Settings, read_yaml, yaml_line
+from keras_transformer.texts import COMPRESSED
 
 PRESETS = ("tiny", "base", "big")
 ABSENT = object()  # the value of a key that is not set
-_LANGUAGE = re.compile(r"\.([a-z]{2,3})$")  # the last suffix of a file
+# The last suffix of a file, but for that of a compression.
+_LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSettings(Settings):
+    """One corpus of a split: `file`, or `source` and `target`, or `number_names`.
+
+    Args:
+        file: path or glob of files that hold both sides, relative to the data folder.
+        source, target: paths or globs of line-aligned files.
+        number_names: `"train"` or `"held_out"`: the embedded corpus, see
+            `keras_transformer.number_names`.
+        size, seed: as for `keras_transformer.number_names`.
+        columns, languages, accelerator: as for `read_parallel`. `languages` also names the
+            languages of a run whose files do not.
+        weight: int. How often an epoch of training passes over the corpus; `0` leaves it out.
+            Defaults to `1`.
+        tag: the first token of every source of this corpus in training, such as `"<subtitles>"`:
+            one token of the vocabulary. Optional.
+    """
+
+    file: str | None = None
+    source: str | None = None
+    target: str | None = None
+    number_names: str | None = None
+    size: int | None = None
+    seed: int = 0
+    columns: list | None = None
+    languages: list | None = None
+    accelerator: str | None = None
+    weight: int | float = 1
+    tag: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = [self.file, self.source and self.target, self.number_names and self.size]
+        names = "file", "source", "target", "number_names", "size"
+        number = sum(getattr(self, name) is not None for name in names)
+        if sum(map(bool, given)) != 1 or number != (1 if self.file else 2):
+            raise ValueError(
+                "A corpus must have `file`, or `source` and `target`, or `number_names` and `size`."
+                f" Received: {', '.join(name for name in names if getattr(self, name) is not None)}"
+            )
+        if self.number_names is not None:
+            self._require_choice("number_names", ("train", "held_out"))
+        for name, kinds in (("columns", str | int), ("languages", str)):
+            value = getattr(self, name)
+            is_valid = value is None or len(value) == 2 and all(isinstance(v, kinds) for v in value)
+            self._require(name, is_valid, "[source, target]")
+        self._require("accelerator", self.accelerator in (None, *"&_~"), "one of &, _, ~")
+        is_whole = isinstance(self.weight, int) and self.weight >= 0
+        self._require("weight", is_whole, "a whole number: for half a pass, give the others 2")
+
+    def codes(self) -> Sequence[str | None]:
+        """Returns the codes of both languages; `None` if unknown."""
+        if self.languages or self.number_names:
+            return self.languages or ("en", "de")
+        found = [_LANGUAGE.search(name or "") for name in (self.source, self.target)]
+        return [code and code[1] for code in found]
+
+    def read(self, folder: types.Path) -> Corpus:
+        """Returns the corpus; `folder` is what its paths are relative to."""
+        if self.number_names:
+            pairs: Any = number_names(self.number_names, self.size or 0, self.seed)
+        else:
+            paths = [str(Path(folder) / p) for p in (self.file, self.source, self.target) if p]
+            options = {n: getattr(self, n) for n in ("columns", "languages", "accelerator")}
+            pairs = read_parallel(*paths, **options)
+        return Corpus(pairs, int(self.weight), self.tag)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +101,11 @@ class DataSettings(Settings):
 
     A split is one of:
 
-    - `[source, target]`: paths or globs of line-aligned files, plain or `.gz`, relative to the data
-      folder;
-    - `[pairs.tsv]`: one TSV file;
-    - `{number_names: train | held_out, size: N}`: the embedded corpus.
+    - `[source, target]`: paths or globs of line-aligned files, plain or compressed, relative to the
+      data folder;
+    - `[pairs.tsv]`: one file, or a glob of files, with both sides, see `read_parallel`;
+    - `{number_names: train | held_out, size: N}`: the embedded corpus;
+    - a mapping with options, see `CorpusSettings`, or a list of such mappings.
 
     Args:
         train: the training split.
@@ -55,22 +127,16 @@ class DataSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         for name in ("train", "validation", "test"):
-            self._check_split(name, getattr(self, name))
+            self._corpora(name)
         self._require("max_length", self.max_length >= 2, "at least 2")
         self._require("max_length_ratio", self.max_length_ratio >= 1, "at least 1")
 
     def languages(self) -> tuple[str | None, str | None]:
-        """Returns the language codes in the training files' suffixes; `None` if unknown."""
-        if isinstance(self.train, dict):
-            return "en", "de"
-        if len(self.train) == 1:
-            return None, None
-        names = [str(name).removesuffix(".gz") for name in self.train]
-        codes = [_LANGUAGE.search(name) for name in names]
-        source, target = [code and code[1] for code in codes]
+        """Returns the language codes of the first training corpus; `None` if unknown."""
+        source, target = self._corpora("train")[0].codes()
         return source, target
 
-    def pairs(self, name: str, folder: types.Path) -> Iterable[tuple[str, str]]:
+    def pairs(self, name: str, folder: types.Path) -> Corpora:
         """Returns the sentence pairs of a split.
 
         Args:
@@ -83,28 +149,29 @@ class DataSettings(Settings):
         Raises:
             CorpusError: if no pair has text on both sides.
         """
-        split = getattr(self, name)
-        if isinstance(split, dict):
-            return number_names(split["number_names"], split["size"], split.get("seed", 0))
-        paths = [str(Path(folder) / path) for path in split]
-        pairs = read_parallel(*paths)
+        pairs = Corpora([corpus.read(folder) for corpus in self._corpora(name)])
         if not any(source.strip() and target.strip() for source, target in pairs):
             raise CorpusError(
-                f"`{name}` must hold a pair with text on both sides. Received: {', '.join(paths)}"
+                f"`{name}` must hold a pair with text on both sides. Received: {pairs}"
             )
         return pairs
 
-    def _check_split(self, name, split):
-        if isinstance(split, list):
-            is_valid = len(split) in (1, 2) and all(isinstance(path, str) for path in split)
-            self._require(name, is_valid, "[source, target] or [one.tsv]")
-        elif isinstance(split, dict):
-            is_valid = (
-                split.keys() - {"seed"} == {"number_names", "size"}
-                and split["number_names"] in ("train", "held_out")
-                and all(isinstance(split.get(key, 0), int) for key in ("size", "seed"))
+    def _corpora(self, name):
+        """Returns the `CorpusSettings` of a split."""
+        split = getattr(self, name)
+        if split is None:
+            return []
+        if isinstance(split, list) and all(isinstance(path, str) for path in split):
+            self._require(name, len(split) in (1, 2), "[source, target], [one.tsv] or mappings")
+            split = dict(
+                zip(["file"] if len(split) == 1 else ["source", "target"], split, strict=True)
             )
-            self._require(name, is_valid, "{number_names: train or held_out, size: N}")
+        try:
+            return [
+                CorpusSettings.from_dict(c) for c in ([split] if isinstance(split, dict) else split)
+            ]
+        except ValueError as error:
+            raise ValueError(f"`{name}`: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

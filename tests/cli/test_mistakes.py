@@ -20,7 +20,7 @@ MISTAKES = {
     "train train.de.gz": ["train.de.gz", "UTF-8"],
     "train nowhere.yaml": ["nowhere.yaml", "number_names"],
     "train recipe.yaml --run r --data /no": ["/no/train.en"],
-    "train recipe.yaml --run r --set data.train=[empty.en,empty.de]": ["`train`", "empty.en, "],
+    "train recipe.yaml --run r --set data.train=[empty.en,empty.de]": ["`train`", "empty.en | "],
     "train recipe.yaml --run r --set data.train=[train.en,short.de]": ["short.de", "train.en"],
     "train recipe.yaml --run r --set data.train=[bad.tsv]": ["bad.tsv", "line 2"],
     "train recipe.yaml --set training.epochs=x": ["epochs", "'x'"],

@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import json
 import random
 
 import pytest
@@ -58,6 +59,19 @@ def test_white_space_makes_no_other_sentence_and_empty_ones_join_nothing():
 def test_sizes_that_sentences_do_not_allow_are_named(pairs, validation, test):
     with pytest.raises(ValueError, match=f"Received: validation={validation}, test={test}, of"):
         split_pairs(pairs, validation, test)
+
+
+def test_other_formats_are_written_as_tsv(tmp_path):
+    rows = [{"source": f"a\n{n}", "target": f"b\t{n} "} for n in range(9)]
+    (tmp_path / "all.jsonl.gz").write_bytes(
+        gzip.compress("\n".join(map(json.dumps, rows)).encode())
+    )
+    files = split_files(tmp_path / "all.jsonl.gz", None, tmp_path, validation=2, test=3)
+    assert [(path.name, number) for path, number in files.items()] == [
+        ("train.tsv", 4), ("val.tsv", 2), ("test.tsv", 3)
+    ]  # fmt: skip
+    written = [line for path in files for line in path.read_text("utf-8").splitlines()]
+    assert sorted(written) == [f"a {n}\tb {n}" for n in range(9)]
 
 
 LINES = [

@@ -1,0 +1,194 @@
+"""Files with both sides: every format, plain and compressed, gives the pairs that were written.
+
+A new case is a new row of a table.
+"""
+
+import sys
+
+import pytest
+
+from keras_transformer.data.corpus import CorpusError, read_parallel
+from tests.data.corpus_files import COMPRESSIONS, FORMATS, packed, po, tmx
+
+PAIRS = [("one", "eins"), ("two \u2028 x", "zwei"), ("", "leer"), ("\u00e4 'q'", "drei")]
+PAIRS_OF_GETTEXT = [("one", "eins"), ("two", "zwei"), ("\u00e4 'q'", "drei"), ("two", "drei")]
+
+
+def pairs_of(name):
+    """What a format can hold, without empty sides where these are not translated."""
+    if "gettext" in name:  # `polib` does not read U+2028
+        return PAIRS_OF_GETTEXT
+    return [pair for pair in PAIRS if all(pair) or "TMX" not in name]
+
+
+def write(path, data):
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def read(path, **options):
+    """Returns the pairs, and the other entries by their reason."""
+    skipped = []
+    pairs = list(read_parallel(path, **options).read(lambda *entry: skipped.append(entry)))
+    return pairs, skipped
+
+
+@pytest.mark.parametrize("compression", ["", *COMPRESSIONS])
+@pytest.mark.parametrize("name", FORMATS)
+def test_pairs_are_those_that_were_written(tmp_path, name, compression):
+    ending, written, options = FORMATS[name]
+    data = written(pairs_of(name))
+    path = write(tmp_path / f"a{ending.upper()}{compression}",
+                 packed(data, compression) if compression else data)  # fmt: skip
+    assert sorted(read(path, **options)[0]) == sorted(pairs_of(name))
+
+
+@pytest.mark.parametrize("compression", ["", *COMPRESSIONS])
+@pytest.mark.parametrize("name", FORMATS)
+def test_cut_file_is_an_error_that_names_it(tmp_path, name, compression):
+    ending, written, options = FORMATS[name]
+    data = written(pairs_of(name))
+    end = data.rindex(b"\n") + 4 if ending == ".tsv" else -2  # in its first column
+    data = packed(data, compression)[:-1] if compression else data[:end]
+    path = write(tmp_path / f"a{ending}{compression}", data)
+    with pytest.raises(CorpusError, match=f"^{path}[:,]") as caught:
+        read(path, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_entries_of_gettext_that_are_no_pair_are_told(tmp_path):
+    path = write(tmp_path / "a.po", str(po([("one", "eins")])))
+    pairs, skipped = read(path)
+    assert pairs == [("one", "eins")]
+    assert sorted(skipped) == [
+        ("fuzzy", "fuzzy", "unscharf"),
+        ("header", "", ""),
+        ("obsolete", "old", "alt"),
+        ("untranslated", "not translated", ""),
+    ]
+
+
+def test_plural_forms_pair_the_singular_with_form_0(tmp_path):
+    path = write(
+        tmp_path / "a.po",
+        'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] "a"\nmsgstr[1] "b"\nmsgstr[2] "c"\n',
+    )
+    assert read(path)[0] == [("%d file", "a"), ("%d files", "b"), ("%d files", "c")]
+
+
+@pytest.mark.parametrize(
+    ("mark", "label", "expected"),
+    [
+        ("&", "&File", "File"),
+        ("&", "Save &As...", "Save As..."),
+        ("&", "E&xit", "Exit"),
+        ("&", "R&D", "R&D"),
+        ("&", "AT&T &Phone", "AT&T Phone"),
+        ("&", "Tom && Jerry", "Tom && Jerry"),
+        ("&", "a &amp; b", "a &amp; b"),
+        ("&", "Black & White", "Black & White"),
+        ("&", "\u6a94\u6848(&F)", "\u6a94\u6848"),
+        ("_", "_Open", "Open"),
+        ("_", "open my_file.txt", "open my_file.txt"),
+        ("_", "__init__", "__init__"),
+        ("_", "&File", "&File"),
+        ("~", "~File", "File"),
+        ("~", "~/texts", "~/texts"),
+        (None, "&File _x", "&File _x"),
+    ],
+)
+def test_accelerator_is_removed_before_a_letter_only(tmp_path, mark, label, expected):
+    path = write(tmp_path / "a.po", str(po([(label, label)])))
+    assert read(path, accelerator=mark)[0] == [(expected, expected)]
+
+
+TWO = tmx([("one", "eins")])
+THREE = TWO.replace(b"</body>", b'<tu><tuv lang="fr"><seg>un</seg></tuv></tu></body>')
+CODES = "a <bpt i='1'>&lt;b&gt;<sub>x</sub></bpt>b<ept i='1'>&lt;/b&gt;</ept> <hi>c</hi><ph/> d"
+BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n in range(2, 9))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "expected"),
+    [
+        ("a.tmx", TWO, {}, [("one", "eins")]),
+        ("a.tmx", TWO, {"languages": ["de", "EN"]}, [("eins", "one")]),
+        ("a.tmx", THREE, {"languages": ["en_US", "de"]}, [("one", "eins")]),
+        ("a.tmx", THREE, {}, "choose two .*: de, en-us, fr. Received: languages=None"),
+        ("a.tmx", TWO, {"languages": ["en-GB", "de"]}, "choose two .*: de, en-us. Received"),
+        ("a.tmx", tmx([(CODES, CODES)]), {}, [("a b c d",) * 2]),
+        (
+            "a.tmx",
+            f'<!DOCTYPE tmx [<!ENTITY a "{"b" * 50}">{BOMB}]>'.encode()
+            + TWO.partition(b"?>")[2].replace(b"eins", b"&aaaaaaaa;"),
+            {},
+            "no whole .tmx file .*amplification",
+        ),
+        ("a.tsv", '"one\t"eins"\n', {}, [('"one', '"eins"')]),
+        ("a.tsv", "1\teins\tone\n", {"columns": [3, 2]}, [("one", "eins")]),
+        ("a.tsv", "", {}, []),
+        ("a.tsv", "", {"columns": ["en", "de"]}, "line 1: there is no 'en'"),
+        ("a.tsv", "en\tx\n", {"columns": ["en", "de"]}, "line 1: there is no 'de'.* two of en, x"),
+        ("a.csv", 'source,target\n"a ""b"", c\nd",e\n\n', {}, [('a "b", c\nd', "e")]),
+        ("a.csv", "source,target\na\n", {}, "line 2: no column 2"),
+        ("a.csv", "en,de\na,b\n", {}, "there is no 'source'.*two of en, de"),
+        ("a.jsonl", '{"source": "a", "target": null}\n', {}, r"line 1: .*text.*\('a', None\)"),
+        ("a.jsonl", '["a", "b"]\n', {}, "line 1: there is no 'source'"),
+        ("a.jsonl", '{"source": "a"', {}, "no whole .jsonl file"),
+        ("a.xlsx", b"PK\3\4\xff\n", {}, "line 1: .* another ending than .tsv, .*.tmx .* as TSV"),
+        ("a.xlf", "<xliff>\n", {}, "line 1: no column 2.* another ending than .tsv"),
+        ("a.po", "\ufeffmsgid \"a\"\r\nmsgstr \"b\"\r\n", {}, [("a", "b")]),
+        ("a.po", "what is this?\n", {}, "the last line is cut"),
+    ],
+)  # fmt: skip
+def test_contents_and_options_decide(tmp_path, name, data, options, expected):
+    path = write(tmp_path / name, data)
+    if isinstance(expected, list):
+        assert read(path, **options)[0] == expected
+        return
+    with pytest.raises(CorpusError, match=expected) as caught:
+        read(path, **options)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "missing", "said"),
+    [
+        ("a.po", b"", ["polib"], "a.po needs .* pip install 'polib"),
+        ("a.parquet", b"", ["pyarrow"], "a.parquet needs .* pip install 'pyarrow"),
+        (
+            "a.tsv.zst",
+            packed(b"a\tb\n", ".zst"),
+            ["compression.zstd", "backports.zstd"],
+            "a.tsv.zst: zstd needs .* pip install 'backports.zstd",
+        ),
+    ],
+)
+def test_missing_package_is_told_in_one_line(tmp_path, monkeypatch, name, data, missing, said):
+    for module in missing:
+        for loaded in [*sys.modules]:
+            if loaded == module or loaded.startswith(f"{module}."):
+                monkeypatch.delitem(sys.modules, loaded)
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=said):
+        read(write(tmp_path / name, data))
+
+
+def test_two_files_are_lines_of_text(tmp_path):
+    path = write(tmp_path / "a.po", "")
+    with pytest.raises(CorpusError, match="holds both sides. Give it alone"):
+        read_parallel(path, path)
+
+
+def test_fingerprint_holds_contents_order_and_options(tmp_path):
+    one, other = write(tmp_path / "1.tsv", "a\tb\n"), write(tmp_path / "2.tsv", "c\td\n")
+    same = write(tmp_path / "3.tsv", "a\tb\n")
+    prints = [
+        read_parallel(source, target, columns=columns).fingerprint()
+        for source, target, columns in (
+            (one, None, None), (other, None, None), ([one, other], None, None),
+            ([other, one], None, None), (one, other, None), (one, None, [2, 1]),
+        )
+    ]  # fmt: skip
+    assert len({*prints}) == len(prints)
+    assert read_parallel(same).fingerprint() == prints[0]
