@@ -11,32 +11,32 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 # `lazy_names`, as every file may; `__main__` also `cli`.
 FOLDERS = {
     "layers": "",
-    "data": "atomic_file texts",
+    "data": "atomic_file texts cores lock",
     "training": "layers atomic_file",
     "models": "layers training settings",
     "decoding": "data settings texts cores",
     "export": "layers data decoding atomic_file",
     "runs": "layers data training models decoding settings atomic_file console evaluation plotting "
-    "texts",
+    "texts lock",
     "importing": "data training models decoding runs atomic_file",
     "serving": "decoding console texts",
     "cli": "data decoding export runs importing serving settings atomic_file console evaluation "
-    "plotting texts cores",
+    "plotting texts cores lock",
 }
 # Lines of code of each folder, with 3% of air. To add code, first remove code of the same folder. A
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 1_980,
+    "data": 2_245,
     "training": 1_346,
     "models": 587,
     "decoding": 1_845,
     "export": 1_040,
-    "runs": 2_570,
+    "runs": 2_525,
     "importing": 892,
     "serving": 1_500,
     "cli": 1_510,
-    None: 785,  # the top level
+    None: 842,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (

@@ -16,7 +16,7 @@ from typing import Any
 
 from keras_transformer.atomic_file import move_file, named_errors, write_text
 from keras_transformer.console import console
-from keras_transformer.runs.lock import file_lock
+from keras_transformer.lock import file_lock
 from keras_transformer.texts import CHUNK_BYTES, Chunk
 
 # Writes the translations of a chunk.

@@ -62,12 +62,14 @@ class Corpora:
                 yield pair
         self.counts = {"pairs": numbers, "left_out": left_out}
 
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str | None:
         """Returns a hash of all that decides which pairs there are, in which order, with which tag.
 
-        It holds the contents of the files, and how they are read.
+        It holds the contents of the files, and how they are read. `None` if a file is a pipe.
         """
         parts = [[_fingerprint(part.pairs), part.tag] for part in self.parts if part.weight]
+        if any(fingerprint is None for fingerprint, _ in parts):
+            return None
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def __repr__(self):

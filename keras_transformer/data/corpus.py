@@ -43,8 +43,13 @@ class FileStream:
         for paths in zip(*self._sides, strict=True):
             yield from self._read(*paths, skip=skip)
 
-    def fingerprint(self) -> str:
-        """Returns a hash of the contents of the files in their order, and of how they are read."""
+    def fingerprint(self) -> str | None:
+        """Returns a hash of the contents of the files in their order, and of how they are read.
+
+        `None` if one is no regular file: a pipe can be read only once.
+        """
+        if not all(map(os.path.isfile, itertools.chain(*self._sides))):
+            return None
         digest = hashlib.sha256(repr(self._options).encode())
         for path in itertools.chain(*self._sides):
             with open(path, "rb") as file:

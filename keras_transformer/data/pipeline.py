@@ -3,9 +3,9 @@
 Third step of the data flow: token ids -> (inputs, labels, sample_weight). Paper, section 5.1.
 """
 
+import collections
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,24 +19,22 @@ from keras_transformer.data.report import (
     EXAMPLES,
     SAMPLE_SIZE,
     DatasetReport,
-    Sample,
     described,
     dropped_warnings,
     text_changes,
 )
 from keras_transformer.data.shapes import Shapes
+from keras_transformer.data.token_store import token_rows
 from keras_transformer.data.tokenizer_like import (
     TokenizerLike,
     check_tokenizers,
-    encode,
     require_matching_vocabularies,
 )
-from keras_transformer.texts import pair_chunks
+from keras_transformer.types import Path
 
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
 
-TOKENIZED_AT_ONCE = 8192  # pairs
 PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
 NOISE = "subword_regularization", "word_dropout"
@@ -66,13 +64,14 @@ def make_dataset(
     word_dropout: float = 0.0,
     shapes: int | str | None = "auto",
     config: Any = None,
+    store: Path | None = None,
 ) -> tuple["tf.data.Dataset | BatchFeeder", DatasetReport]:
     """Makes a dataset for `fit` and `evaluate` from sentence pairs.
 
-    The corpus is tokenised once and kept as integers. On TensorFlow the dataset is a
-    `tf.data.Dataset`. On JAX and PyTorch it yields arrays, without TensorFlow. `fit`, `evaluate`
-    and `for` read both in their order, also with `shuffle=True`. An element is a batch
-    `(inputs, labels, sample_weight)` of sentences of similar length:
+    The corpus is tokenised once and kept as integers, in memory or in a token store. On TensorFlow
+    the dataset is a `tf.data.Dataset`. On JAX and PyTorch it yields arrays, without TensorFlow.
+    `fit`, `evaluate` and `for` read both in their order, also with `shuffle=True`. An element is a
+    batch `(inputs, labels, sample_weight)` of sentences of similar length:
 
     - `inputs["encoder_token_ids"]`: int32 `(B, S)`, source and END;
     - `inputs["decoder_token_ids"]`: int32 `(B, T)`, START and target;
@@ -118,6 +117,9 @@ def make_dataset(
             to `"auto"`: 8 on JAX, else `None`.
         config: `TransformerConfig` of the model that trains on the batches. If given, vocabulary
             sizes, special tokens and `max_length` are checked first. Optional.
+        store: folder for a token store of a large corpus: the corpus is tokenised on all cores,
+            once, and later calls map the files of the store. The batches are the same. `pairs`
+            must be files, such as `read_parallel(...)`. Defaults to `None`: in memory.
 
     Returns:
         The dataset and its statistics.
@@ -144,6 +146,7 @@ def make_dataset(
         word_dropout=word_dropout,
         shapes=shapes,
         config=config,
+        store=store,
     )
     stream.seek(first_epoch)
     return stream.dataset(), stream.report
@@ -177,17 +180,6 @@ class BatchSettings:
                 raise ValueError(f"`{name}` must be {rule}. Received: {name}={value}")
 
 
-class _TokenRows:
-    """Rows of token ids; row n starts at `values[offsets[n]]`."""
-
-    def __init__(self, chunks):
-        self.values, self.lengths = (np.concatenate(each) for each in zip(*chunks, strict=True))
-        self.offsets = np.cumsum(self.lengths) - self.lengths
-
-    def __getitem__(self, row):
-        return self.values[self.offsets[row] :][: self.lengths[row]]
-
-
 class BatchStream:
     """The batches of a corpus, with `seek` to any epoch and batch.
 
@@ -200,7 +192,8 @@ class BatchStream:
         report: `DatasetReport`.
         is_read: whether an iteration has begun. May be set to `False`.
         settings: the arguments that decide which pairs are in which batch, by name.
-        lengths: int array `(pairs, 2)`, tokens of both sides of all pairs, END included.
+        lengths: int32 array `(pairs, 2)`, tokens of both sides of all pairs, END included.
+        fingerprint: hash of the token ids in their order.
     """
 
     def __init__(
@@ -210,6 +203,7 @@ class BatchStream:
         target_tokenizer: TokenizerLike | None = None,
         *,
         config: Any = None,
+        store: Path | None = None,
         **settings: Any,
     ) -> None:
         # As in a checkpoint's JSON: Python's numbers, not NumPy's, and only the options in use.
@@ -222,26 +216,23 @@ class BatchStream:
         longest = _longest_kept(options, config)
         rates = {name: getattr(options, name) for name in NOISE}
         self._noise, self._longest = Noise(self._tokenizers, **rates), longest
-        self._sides, sample = _tokenize(pairs, self._tokenizers)
-        self.lengths = np.stack([side.lengths for side in self._sides], axis=1)
+        self._rows = token_rows(pairs, self._tokenizers, store)
+        self.lengths = self._rows.lengths
         self._kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
         sizes = {name: self.settings[name] for name in SIZES}
         self._shapes = self._choose_shapes(options)
-        self._plan = functools.partial(
-            plan_batches, self.lengths[self._kept], shapes=self._shapes, **sizes
+        plan = functools.partial(
+            plan_batches, self.lengths, self._kept, shapes=self._shapes, **sizes
         )
-        self.report = self._report(dropped, sample)
+        self._plan = functools.lru_cache(maxsize=1)(plan)
+        self.report = self._report(dropped)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
-        """Hash of the token ids in their order."""
-        digest = hashlib.sha256()
-        for side in self._sides:
-            digest.update(side.lengths.tobytes() + side.values.tobytes())
-        return digest.hexdigest()
+        return self._rows.fingerprint
 
     def seek(self, epoch: int, batch: int = 0, repeat_skipped: bool = False) -> None:
         """Sets where the next iteration of the dataset starts.
@@ -256,7 +247,7 @@ class BatchStream:
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         """Returns the pair indices of each batch, as int arrays."""
-        return [self._kept[rows] for rows in self._plan(epoch=epoch)]
+        return self._plan(epoch=epoch)
 
     def token_counts(self, epoch: int) -> np.ndarray:
         """Returns the token counts of an epoch's batches, without `subword_regularization`.
@@ -326,8 +317,8 @@ class BatchStream:
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
         num_rows, *longest = (len(rows), None, None) if self._shapes is None else self.shape(rows)
         source, target = (
-            self._noise.split(side, [tokens[row] for row in rows], rng, most or self._longest)
-            for side, (tokens, most) in enumerate(zip(self._sides, longest, strict=True))
+            self._noise.split(side, self._rows.rows(side, rows), rng, most or self._longest)
+            for side, most in enumerate(longest)
         )
         encoder_ids, _ = _padded(source, tokenizer.pad_token_id, num_rows, longest[0])
         labels, is_label = _padded(target, target_tokenizer.pad_token_id, num_rows, longest[1])
@@ -346,12 +337,12 @@ class BatchStream:
             return None
         rng = np.random.default_rng(options.seed)
         sample = self._kept[:: -(-len(self._kept) // SAMPLE_SIZE)]
-        growth = [
-            self._noise.growth(side, [tokens[row] for row in sample], rng)
-            for side, tokens in enumerate(self._sides)
-        ]
+        growth = [self._noise.growth(side, self._rows.rows(side, sample), rng) for side in (0, 1)]
         # Tokens with room for new splits, which have more than the usual one.
-        self._planned = np.minimum(np.ceil(self.lengths * growth), self._longest).astype(int)
+        self._planned = np.empty_like(self.lengths)
+        for side, factor in enumerate(growth):
+            longer = np.ceil(self.lengths[:, side] * factor)
+            self._planned[:, side] = np.minimum(longer, self._longest)
         sizes = options.batch_tokens, options.batch_sentences
         return Shapes(self._planned[self._kept], options.shapes, *sizes)
 
@@ -372,28 +363,30 @@ class BatchStream:
         self.seek(self._epoch + 1)
         yield last
 
-    def _report(self, dropped, sample):
-        tokens = self.lengths[self._kept].sum(axis=0).tolist()
-        batches = self.batches(epoch=0)
-        shapes = [self.shape(rows) for rows in batches]
-        slots = [sum(shape[0] * shape[side] for shape in shapes) for side in (1, 2)]
+    def _report(self, dropped):
+        tokens = np.zeros(2, np.int64)
+        shapes = collections.Counter()
+        for rows in self.batches(epoch=0):
+            tokens += self.lengths[rows].sum(axis=0)
+            shapes[self.shape(rows)] += 1
+        slots = [sum(n * each[0] * each[side] for each, n in shapes.items()) for side in (1, 2)]
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
         examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
-        sides = zip(("source", "target"), self._tokenizers, zip(*sample, strict=True), strict=True)
+        sample = zip(*self._rows.sample, strict=True)
+        sides = zip(("source", "target"), self._tokenizers, sample, strict=True)
         changes = tuple(text_changes(*side) for side in sides)
         warnings = dropped_warnings(numbers, examples, len(self.lengths), self.settings)
         warnings += [warning for each in changes for warning in each.warnings]
-        counts = len(self.lengths), len(self._kept), numbers, len(batches), *tokens, *slots
-        shapes = sorted(set(shapes)) if self._shapes is not None else ()
-        return DatasetReport(*counts, changes, tuple(warnings), tuple(shapes))
+        counts = len(self.lengths), len(self._kept), numbers, shapes.total(), *tokens.tolist()
+        limited = sorted(shapes) if self._shapes is not None else ()
+        return DatasetReport(*counts, *slots, changes, tuple(warnings), tuple(limited))
 
     def _texts(self, rows):
         """Returns the (source, target) texts of some pairs."""
         if not len(rows):
             return []
-        texts = []
-        for tokenizer, side in zip(self._tokenizers, self._sides, strict=True):
-            texts.append(tokenizer.decode([side[row] for row in rows]))
+        sides = enumerate(self._tokenizers)
+        texts = [tokenizer.decode(self._rows.rows(side, rows)) for side, tokenizer in sides]
         return list(zip(*texts, strict=True))
 
 
@@ -411,20 +404,6 @@ def stream_of(dataset: "tf.data.Dataset | BatchFeeder | BatchStream") -> BatchSt
             f"`make_dataset`, not the dataset after it. Received: {type(dataset).__name__}"
         )
     return stream
-
-
-def _tokenize(pairs, tokenizers):
-    """Returns the token ids of both sides, with END, as `_TokenRows`; and a sample of the pairs."""
-    sample = Sample()
-    sides: list[list[Any]] = [[np.zeros((2, 0), np.int32)] for _ in tokenizers]
-    for chunk in pair_chunks(pairs, TOKENIZED_AT_ONCE):
-        sample.extend(list(zip(*chunk, strict=True)))
-        for side, tokenizer, lines in zip(sides, tokenizers, chunk, strict=True):
-            end = np.array([tokenizer.end_token_id], np.int32)
-            rows = [part for row in encode(tokenizer, lines) for part in (row, end)]
-            lengths = [len(row) + 1 for row in rows[::2]]
-            side.append((np.concatenate(rows), np.array(lengths, np.int64)))
-    return [_TokenRows(side) for side in sides], sample.items
 
 
 def _padded(rows, pad_token_id, num_rows=None, length=None):
@@ -466,4 +445,5 @@ def _select(lengths, max_length, max_length_ratio):
             "`pairs` must hold a pair that is not dropped. "
             f"Received: {len(lengths)} pairs (dropped: {numbers})"
         )
-    return np.flatnonzero(is_kept), dropped
+    number = np.promote_types(np.int32, np.min_scalar_type(-len(lengths)))
+    return np.flatnonzero(is_kept).astype(number), dropped

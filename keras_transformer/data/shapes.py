@@ -31,7 +31,8 @@ class Shapes:
     ) -> None:
         sides = choose_sides(lengths, number)
         # The smallest shape that holds each pair.
-        self._of_pairs = np.sum([(lengths > side).any(axis=1) for side in sides], axis=0)
+        is_longer = [(lengths > side).any(axis=1) for side in sides]
+        self._of_pairs = np.array(np.sum(is_longer, axis=0, dtype=np.int16))
         rows = np.zeros(len(sides), int)
         batches = np.zeros(len(sides), int)
         taken = 0  # pairs in larger shapes

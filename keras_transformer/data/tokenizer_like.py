@@ -35,6 +35,9 @@ class TokenizerLike(Protocol):
             where long lines are split. A token that begins a word begins with U+2581, as in `▁cat`;
             otherwise long lines are split inside words.
 
+    For a token store it also needs a method `fingerprint() -> str`: the hash of all that decides
+    the ids of a text.
+
     `encode` must return none of the three special ids.
     """
 

@@ -14,9 +14,9 @@ from .doctor import Finding as Finding
 from .doctor import run_checks as run_checks
 from .fit_scope import TrainingInterrupted as TrainingInterrupted
 from .folder import RunFolder as RunFolder
+from .folder import RunInUseError as RunInUseError
 from .keeper import RunKeeper as RunKeeper
 from .load import load_run as load_run
-from .lock import RunInUseError as RunInUseError
 from .recipe import DataSettings as DataSettings
 from .recipe import Recipe as Recipe
 from .recipe import VocabularySettings as VocabularySettings

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from keras_transformer import types
 from keras_transformer.atomic_file import write_text
-from keras_transformer.runs.lock import file_lock
+from keras_transformer.lock import RunInUseError as RunInUseError
+from keras_transformer.lock import file_lock
 from keras_transformer.runs.recipe import Recipe
 
 MADE_BY = "keras_transformer"

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from keras_transformer.lock import RunInUseError
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.lock import RunInUseError
 from keras_transformer.runs.recipe import Recipe
 from tests.builders import ROOT
 

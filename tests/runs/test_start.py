@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from keras_transformer import load_model
+from keras_transformer.lock import RunInUseError
 from keras_transformer.runs.build import load_tokenizers
 from keras_transformer.runs.checkpoint_file import read_checkpoint, write_checkpoint
 from keras_transformer.runs.fit_scope import TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.lock import RunInUseError
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 from tests.runs import tiny_run

@@ -1,4 +1,4 @@
-"""The lock of a run folder: one process at a time trains a run."""
+"""Locks of files: one process at a time trains a run, or builds a token store."""
 
 import contextlib
 import errno

@@ -1,0 +1,218 @@
+"""Token ids of a corpus: in memory, or in a token store, whose files are mapped and never read in.
+
+A store is a folder of plain arrays for `numpy.memmap`. Arrow and ArrayRecord would be a further
+dependency; here nothing is copied, and a row is found by its start.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import pathlib
+import shutil
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.atomic_file import atomic_folder, named_errors, write_text
+from keras_transformer.cores import usable_cores
+from keras_transformer.data.encoding import encode_chunks
+from keras_transformer.data.report import Sample
+from keras_transformer.data.tokenizer_like import TokenizerLike
+from keras_transformer.lock import file_lock
+from keras_transformer.texts import pair_chunks
+from keras_transformer.types import Path
+
+FORMAT = 1  # part of the key
+HEADER = "store.json"
+ENCODED_AT_ONCE = 8192  # pairs
+HASHED_AT_ONCE = 1 << 20  # numbers
+STARTS, LENGTHS = "<i8", "<i4"
+
+
+class TokenRows:
+    """Token ids of both sides of pairs, END included.
+
+    Args:
+        ids: two int arrays, the ids of all sources and of all targets.
+        starts: int64 array `(pairs, 2)`, where the rows begin in `ids`.
+        lengths: int32 array `(pairs, 2)`.
+        sample: some of the pairs, as text.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[np.ndarray],
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        sample: Sequence[Sequence[str]],
+    ) -> None:
+        self._ids, self._starts, self.lengths, self.sample = ids, starts, lengths, sample
+
+    def rows(self, side: int, pairs: np.ndarray) -> list[np.ndarray]:
+        """Returns the token ids of one side, 0 or 1, of some pairs."""
+        ids, starts = self._ids[side], self._starts[pairs, side].tolist()
+        lengths = self.lengths[pairs, side].tolist()
+        return [ids[start : start + n] for start, n in zip(starts, lengths, strict=True)]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hash of the token ids in their order, the same for a store and in memory."""
+        digest = hashlib.sha256()
+        for side, ids in enumerate(self._ids):
+            for numbers, dtype in ((self.lengths[:, side], "<i8"), (ids, "<i4")):
+                for start in range(0, len(numbers), HASHED_AT_ONCE):
+                    digest.update(numbers[start : start + HASHED_AT_ONCE].astype(dtype).data)
+        return digest.hexdigest()
+
+
+def token_rows(
+    pairs: Iterable[tuple[str, str]],
+    tokenizers: Sequence[TokenizerLike],
+    store: Path | None = None,
+    advance: Callable[[int], object] = lambda number: None,
+) -> TokenRows:
+    """Returns the token ids of pairs, from a store if one is given; builds a missing store.
+
+    Args:
+        pairs: iterable of (source, target) strings. For a store it must have a method
+            `fingerprint()`, the hash of what it yields, or `None`.
+        tokenizers: those of source and target. For a store, they need such a method too.
+        store: folder of the stores; each key has its own folder in it. Optional.
+        advance: called with the number of pairs that are newly in the store. Optional.
+
+    Raises:
+        OSError: if the store can neither be read nor written.
+        ValueError: if the files change while they are read.
+    """
+    key = None if store is None else store_key(pairs, tokenizers)
+    if store is None or key is None:
+        return _in_memory(pairs, tokenizers)
+    path = pathlib.Path(store, key)
+    return _open(path, pairs) or _build(path, pairs, tokenizers, advance)
+
+
+def store_key(pairs: Any, tokenizers: Sequence[Any]) -> str | None:
+    """Returns the name of the store of pairs; `None`, with a warning, if they have none."""
+    hashes: list[Any] = [FORMAT]
+    for each in (pairs, *tokenizers):
+        find = getattr(each, "fingerprint", None)
+        hashes.append(find() if callable(find) else None)
+        if hashes[-1] is None:
+            warnings.warn(
+                "The token ids stay in memory, without a store: there is no `fingerprint()` of "
+                f"{type(each).__name__}.",
+                stacklevel=2,
+            )
+            return None
+    return _hash(hashes)[:32]
+
+
+def read_header(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what a store says of itself; raises a `ValueError` if it is damaged."""
+    header = json.loads((path / HEADER).read_text("utf-8"))
+    if header.pop("hash") != _hash(header):
+        raise ValueError("it is not what was written")
+    return header
+
+
+def _in_memory(pairs, tokenizers):
+    sample = Sample()
+    chunks = list(encode_chunks(_chunks(pairs, sample), tokenizers))
+    if not chunks:
+        chunks = [([np.zeros(0, np.int32)] * 2, np.zeros((0, 2), np.int32))]
+    sides, lengths = zip(*chunks, strict=True)
+    lengths = np.concatenate(lengths)
+    starts = np.cumsum(lengths, axis=0, dtype=np.int64) - lengths
+    ids = [np.concatenate(side) for side in zip(*sides, strict=True)]
+    return TokenRows(ids, starts, lengths, sample.items)
+
+
+def _chunks(pairs, sample):
+    for chunk in pair_chunks(pairs, ENCODED_AT_ONCE):
+        sample.extend(list(zip(*chunk, strict=True)))
+        yield chunk
+
+
+def _build(path, pairs, tokenizers, advance):
+    """Builds a store, or waits for another process that builds it, and returns its rows."""
+    with named_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(path.with_name(f".{path.name}.lock"), waits=True) as is_locked:
+            if rows := _open(path, pairs):
+                return rows
+            for left in path.parent.glob(f".{path.name}-*") if is_locked else ():
+                shutil.rmtree(left, ignore_errors=True)  # of a killed process
+            with atomic_folder(path) as new:
+                _write(new, pairs, tokenizers, advance)
+                if store_key(pairs, tokenizers) != path.name:
+                    raise ValueError(f"The files must not change while they are read: {pairs!r}")
+    if rows := _open(path, pairs):
+        return rows
+    raise OSError(f"{path} cannot be read after it was written. Check the disk.")
+
+
+def _write(folder, pairs, tokenizers, advance):
+    """Writes the files of a store, the header last."""
+    sample, end = Sample(), np.zeros(2, np.int64)
+    dtypes = [np.min_scalar_type(each.vocabulary_size - 1).newbyteorder("<") for each in tokenizers]
+    names = ("source.ids", dtypes[0].str), ("target.ids", dtypes[1].str)
+    names += ("starts", STARTS), ("lengths", LENGTHS)
+    files = {name: {"dtype": dtype, "bytes": 0, "crc32": 0} for name, dtype in names}
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(open(folder / name, "wb")) for name in files]
+        for ids, lengths in encode_chunks(_chunks(pairs, sample), tokenizers, usable_cores()):
+            starts = end + lengths.cumsum(axis=0, dtype=np.int64) - lengths
+            end += lengths.sum(axis=0)
+            parts = *ids, starts, lengths
+            for file, facts, part in zip(opened, files.values(), parts, strict=True):
+                part = np.ascontiguousarray(part, facts["dtype"])
+                file.write(part)
+                facts["bytes"] += part.nbytes
+                facts["crc32"] = zlib.crc32(part, facts["crc32"])
+            advance(len(lengths))
+    rows = TokenRows(*_arrays(folder, files), ())
+    counts = getattr(pairs, "counts", None)
+    header = {"of": repr(pairs), "pairs": len(rows.lengths), "counts": counts, "files": files}
+    header |= {"fingerprint": rows.fingerprint, "sample": sample.items}
+    header["hash"] = _hash(header)
+    write_text(folder / HEADER, json.dumps(header, ensure_ascii=False))
+
+
+def _open(path, pairs):
+    """Returns the rows of a store; `None` if there is none, or a warning says it is damaged."""
+    if not path.is_dir():
+        return None
+    try:
+        header = read_header(path)
+        rows = TokenRows(*_arrays(path, header["files"]), header["sample"])
+        rows.fingerprint = header["fingerprint"]
+        if hasattr(pairs, "counts"):  # as if they were read
+            pairs.counts = header["counts"]
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
+        warnings.warn(f"{path} is damaged: {error}. The store is built again.", stacklevel=1)
+        return None
+    return rows
+
+
+def _arrays(path, files):
+    """Maps the arrays of a store; raises a `ValueError` if a file is not what was written."""
+    arrays = []
+    for name, facts in files.items():
+        file, size = path / name, facts["bytes"]
+        if file.stat().st_size != size:
+            raise ValueError(f"{name} must have {size} bytes")
+        # As a plain array: each slice of a `memmap` costs microseconds.
+        array = np.asarray(np.memmap(file, facts["dtype"], "r")) if size else np.zeros(0, np.int32)
+        if zlib.crc32(array) != facts["crc32"]:
+            raise ValueError(f"{name} is not what was written")
+        arrays.append(array)
+    source, target, starts, lengths = arrays
+    return (source, target), starts.reshape(-1, 2), lengths.reshape(-1, 2)
+
+
+def _hash(values):
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

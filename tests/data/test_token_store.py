@@ -1,0 +1,229 @@
+"""A token store gives the batches of memory, is never read when damaged, and is built once."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keras_transformer.data import token_store
+from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data.number_corpus import number_names
+from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.token_store import HEADER, token_rows
+from keras_transformer.data.tokenizer import Tokenizer
+from tests.data.test_feeder import assert_same_batches, planned
+
+PAIRS = [*number_names(size=900), ("", "leer"), ("two  words\u2028", "zwei\xa0Wörter…")]
+FILES = "source.ids", "target.ids", "starts", "lengths", HEADER
+# Builds a store slowly: many chunks, each of which takes a while.
+BUILD = """
+import sys, time
+from keras_transformer.data import token_store
+from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data.tokenizer import Tokenizer
+
+token_store.ENCODED_AT_ONCE = 50
+token_store.usable_cores = lambda: 1
+folder, store, seconds = *sys.argv[1:3], float(sys.argv[3])
+tokenizer = Tokenizer(folder + "/joint.model")
+pairs = read_parallel(folder + "/a.en", folder + "/a.de")
+wait = lambda number: (print(number, flush=True), time.sleep(seconds))
+token_store.token_rows(pairs, [tokenizer] * 2, store, wait)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with two files of parallel text and a tokenizer."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for side, lines in zip(("en", "de"), zip(*PAIRS, strict=True), strict=True):
+        (folder / f"a.{side}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    Tokenizer.train([folder / "a.en", folder / "a.de"], 340, folder / "joint.model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return Tokenizer(folder / "joint.model")
+
+
+@pytest.fixture
+def pairs(folder):
+    return read_parallel(folder / "a.en", folder / "a.de")
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch):
+    monkeypatch.setattr(token_store, "usable_cores", lambda: 1)
+
+
+def contents(store):
+    """The bytes of all files of a folder of stores."""
+    return {
+        path.relative_to(store): path.read_bytes() for path in store.rglob("*") if path.is_file()
+    }
+
+
+def build(folder, store, seconds=0.0, **options):
+    command = [sys.executable, "-c", BUILD, folder, store, str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(
+    "options", [{"shapes": 3}, {"subword_regularization": 0.3}, {"word_dropout": 0.3}]
+)
+def test_batches_are_those_of_memory(pairs, tokenizer, tmp_path, monkeypatch, options, cores):
+    monkeypatch.setattr(token_store, "usable_cores", lambda: cores)
+    monkeypatch.setattr(token_store, "ENCODED_AT_ONCE", 100)
+    options = {"batch_tokens": 400, "max_length": 40, "seed": 3, **options}
+    memory = BatchStream(list(pairs), tokenizer, **options)
+    for _ in range(2):  # a store that is built, and one that is opened
+        stored = BatchStream(pairs, tokenizer, store=tmp_path, **options)
+        assert stored.fingerprint == memory.fingerprint
+        assert stored.report == memory.report
+        for epoch in range(3):
+            np.testing.assert_array_equal(stored.token_counts(epoch), memory.token_counts(epoch))
+            assert_same_batches(planned(stored, epoch), planned(memory, epoch))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_flipped_byte_is_refused_by_name_and_the_store_is_built_again(
+    pairs, tokenizer, tmp_path, name
+):
+    token_rows(pairs, [tokenizer] * 2, tmp_path)
+    whole = contents(tmp_path)
+    (file,) = tmp_path.glob(f"*/{name}")
+    content = bytearray(file.read_bytes())
+    content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+    for damaged in (content, content[:-1], b""):
+        file.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=f"{file.parent} is damaged"):
+            token_rows(pairs, [tokenizer] * 2, tmp_path)
+        assert contents(tmp_path) == whole
+    file.unlink()
+    with pytest.warns(UserWarning, match=f"{file.parent} is damaged"):
+        token_rows(pairs, [tokenizer] * 2, tmp_path)
+    assert contents(tmp_path) == whole
+
+
+def test_each_setting_has_its_own_store(folder, pairs, tokenizer, tmp_path):
+    other = Tokenizer.train(folder / "a.de", 330, tmp_path / "other.model")
+    swapped = read_parallel(folder / "a.de", folder / "a.en")
+    (tmp_path / "b.en").write_bytes((folder / "a.en").read_bytes().replace(b"one", b"two"))
+    edited = read_parallel(tmp_path / "b.en", folder / "a.de")
+    store = tmp_path / "store"
+    settings = [
+        (pairs, [tokenizer] * 2),
+        (pairs, [tokenizer, other]),
+        (pairs, [other, tokenizer]),
+        (swapped, [tokenizer] * 2),
+        (edited, [tokenizer] * 2),
+        (read_parallel([folder / "a.en"] * 2, [folder / "a.de"] * 2), [tokenizer] * 2),
+    ]
+    for number, (texts, tokenizers) in enumerate(settings, 1):
+        stored = token_rows(texts, tokenizers, store)
+        assert len(list(store.iterdir())) == number
+        assert stored.fingerprint == token_rows(list(texts), tokenizers).fingerprint
+    for texts, tokenizers in settings:
+        token_rows(texts, tokenizers, store)
+    assert len(list(store.iterdir())) == len(settings)
+
+
+class Shouting(Tokenizer):
+    def encode(self, texts, *options):
+        return super().encode([text.upper() for text in texts], *options)
+
+
+@pytest.mark.parametrize("reason", ["list", "Shouting", "pipe"])
+def test_without_a_fingerprint_nothing_is_stored(folder, pairs, tokenizer, tmp_path, reason):
+    store = tmp_path / "store"
+    expected = token_rows(list(pairs), [tokenizer] * 2).fingerprint
+    if reason == "list":
+        pairs = list(pairs)
+    elif reason == "Shouting":
+        tokenizer = Shouting(folder / "joint.model")
+        expected = token_rows(list(pairs), [tokenizer] * 2).fingerprint
+    else:
+        pairs._sides = [[f"/dev/fd/{os.open('/dev/null', os.O_RDONLY)}"]] * 2
+        expected = token_rows([], [tokenizer] * 2).fingerprint
+    with pytest.warns(UserWarning, match="stay in memory"):
+        assert token_rows(pairs, [tokenizer] * 2, store).fingerprint == expected
+    assert not store.exists()
+
+
+def test_where_no_process_starts_this_one_builds(pairs, tokenizer, tmp_path, monkeypatch):
+    token_rows(pairs, [tokenizer] * 2, tmp_path / "usual")
+    monkeypatch.setattr(token_store, "usable_cores", lambda: 2)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with pytest.warns(UserWarning, match="No further process can tokenize.*: this one"):
+        token_rows(pairs, [tokenizer] * 2, tmp_path / "alone")
+    assert contents(tmp_path / "alone") == contents(tmp_path / "usual")
+
+
+def test_reading_writes_nothing_and_files_have_the_usual_rights(
+    pairs, tokenizer, tmp_path, monkeypatch
+):
+    mask = os.umask(0o027)
+    try:
+        token_rows(pairs, [tokenizer] * 2, tmp_path)
+    finally:
+        os.umask(mask)
+    paths = list(tmp_path.rglob("*"))
+    assert {oct(path.stat().st_mode & 0o777) for path in paths} == {"0o750", "0o640"}
+    for path in (*paths, tmp_path):
+        os.chmod(path, 0o555 if path.is_dir() else 0o444)
+    monkeypatch.setattr(token_store, "file_lock", None)  # not called
+    try:
+        token_rows(pairs, [tokenizer] * 2, tmp_path)
+    finally:
+        for path in (*paths, tmp_path):
+            os.chmod(path, 0o755 if path.is_dir() else 0o644)
+
+
+def test_write_that_fails_leaves_nothing_and_names_the_store(folder, tmp_path):
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)){BUILD}"
+    command = [sys.executable, "-c", limited, folder, tmp_path, "0"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    last = ran.stderr.splitlines()[-1]
+    assert f"OSError: [Errno 27] {tmp_path}" in last and "could not be written" in last
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_at_once_build_it_once(folder, tmp_path):
+    processes = [build(folder, tmp_path, 0.03) for _ in range(2)]
+    chunks = [process.communicate()[0].split() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert sorted(map(len, chunks)) == [0, -(-len(PAIRS) // 50)]
+    (store,) = tmp_path.iterdir()
+    assert json.loads((store / HEADER).read_text())["pairs"] == len(PAIRS)
+
+
+@pytest.mark.slow
+def test_killed_build_is_built_again_to_the_same_bytes(folder, tmp_path):
+    build(folder, tmp_path / "whole").communicate()
+    expected, draw = contents(tmp_path / "whole"), random.Random(os.urandom(4))
+    for _ in range(10):
+        process = build(folder, tmp_path / "killed", 0.01)
+        process.stdout.readline()
+        time.sleep(draw.uniform(0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    build(folder, tmp_path / "killed").communicate()
+    assert contents(tmp_path / "killed") == expected
+    assert len(list((tmp_path / "killed").iterdir())) == 1
+
+
+def test_rows_are_those_of_the_tokenizer(pairs, tokenizer, tmp_path):
+    stored = token_rows(pairs, [tokenizer] * 2, tmp_path)
+    for side, lines in enumerate(zip(*PAIRS, strict=True)):
+        expected = tokenizer.encode(list(lines), add_end=True)
+        assert [row.tolist() for row in stored.rows(side, np.arange(len(PAIRS)))] == expected
