@@ -124,6 +124,7 @@ def run(*command, cwd=None, **environment):
 OPTIONAL = (
     *("tensorflow", "tensorflow_text", "jax", "torch", "matplotlib", "keras_hub", "ctranslate2"),
     *("starlette", "uvicorn", "h11", "prometheus_client", "huggingface_hub", "sentencex"),
+    "google_re2",
     "tensorflow_serving_api",
 )
 

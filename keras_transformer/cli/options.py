@@ -85,6 +85,9 @@ SEARCH_HELP = {
     "on_too_long": "What to do with a line that is too long: translate it in pieces, translate "
     "only its first tokens, or stop with an error.",
     "split": "Translate each line as a whole, or each of its sentences by itself.",
+    "protect": "What a translation keeps as it is: printf, braces, tags, urls, emails, backticks, "
+    "emoji, unknown (what the vocabulary does not hold), or a regular expression; several times "
+    "for several.",
     "source_language": "Code of the source's language, such as en.",
     "distinct_texts": "Leave out a translation whose text equals that of a better one.",
 }
@@ -93,6 +96,7 @@ _DEFAULTS = {
     "max_length": "no limit",
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of its recipe",
+    "protect": "nothing",
     "source_language": "that of its training files",
 }
 _TYPES = {
@@ -101,10 +105,12 @@ _TYPES = {
     "suppressed_tokens": list[int],
     "on_too_long": Literal[ON_TOO_LONG],
     "split": Literal[SPLITS],
+    "protect": list[str],
 }
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
-OF_WHOLE_LINES = tuple(n for n in ONE_BEST if n not in ("on_too_long", "split", "source_language"))
+OF_PIECES = ("on_too_long", "split", "protect", "source_language")
+OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
 OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 
 
@@ -131,7 +137,8 @@ def expand(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: a command's parameter becomes several options.
 
-    It is a dict of their values, without those that are `None` or empty; "none" is `None`.
+    It is a dict of their values, without those that are `None` or empty; "none" is `None`, or no
+    value of a list.
 
     Args:
         parameter: str, the name of the parameter.
@@ -148,7 +155,8 @@ def expand(
             asked = {name: values.pop(name) for name in options}
             given = {name: value for name, value in asked.items() if value not in (None, [])}
             values[parameter] = {
-                name: None if value == "none" else value for name, value in given.items()
+                name: {"none": None, "['none']": ()}.get(str(value), value)
+                for name, value in given.items()
             }
             command(**values)
 

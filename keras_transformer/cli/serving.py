@@ -31,6 +31,13 @@ Sentences = Annotated[
         "--sentences/--lines", help="What /translate translates by itself: sentences, or lines."
     ),
 ]
+Protect = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What /translate keeps as it is: printf, braces, tags, urls, emails, backticks, "
+        "emoji, or a regular expression; several times for several. [default: nothing]"
+    ),
+]
 Proxies = Annotated[
     str,
     typer.Option(
@@ -115,6 +122,7 @@ def serve(
         typer.Option(help="Pages of this origin may call the server; several times for several."),
     ] = None,
     sentences: Sentences = True,
+    protect: Protect = None,
     forwarded_allow_ips: Proxies = "",
 ) -> None:
     """Answer HTTP requests with an exported model, and show a page to try it.
@@ -143,6 +151,7 @@ def serve(
             workers=workers,
             cors_origins=cors_origin or (),
             split="sentences" if sentences else "lines",
+            protect=tuple(protect or ()),
             proxies=forwarded_allow_ips,
         )
 

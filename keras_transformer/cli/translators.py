@@ -114,7 +114,7 @@ def as_lines(texts):
 def long_line_reports(found, translator, first=1):
     """Yields what to print of each line that is too long; `first` is its number."""
     for number, (best, *_) in enumerate(found, first):
-        if best.pieces > 1 and translator.settings.split == "lines":
+        if best.pieces > 1 and translator.settings.keeps_lines_whole:
             yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
         if best.dropped_tokens:
             yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."

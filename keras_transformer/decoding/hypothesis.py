@@ -48,7 +48,8 @@ class Hypothesis:
         log_probs: list of T floats, the natural logarithm of each token's probability, after the
             processors. A search of CTranslate2 gives their sum alone, as a list of one float.
         attention: `Attention`, or `None` if it was not requested.
-        pieces: int. The number of pieces that the line was split into because it was too long.
+        pieces: int. The number of pieces that the line was split into because it was too long,
+            has several sentences or protected text.
             `source_tokens`, `tokens` and `log_probs` join those of all pieces, and include every
             end token.
         dropped_tokens: int. The number of source tokens that were cut off because the line was too
@@ -220,10 +221,12 @@ def join_by_line(found, pieces, settings):
     """
     joined = []
     for place, dropped in zip(pieces.by_line(), pieces.dropped.tolist(), strict=True):
-        of_line, *others = found[place]
+        (of_line, *others), gaps = found[place], pieces.gaps[place]
         if others:
-            best = [ranks[0] for ranks in found[place]]
-            of_line = [_join(best, pieces.gaps[place], settings)]
+            of_line = [_join([ranks[0] for ranks in found[place]], gaps, settings)]
+        elif gaps != [""]:
+            texts = [join_translations([one.text], gaps) for one in of_line]
+            of_line = [replace(one, text=text) for one, text in zip(of_line, texts, strict=True)]
         joined.append([replace(h, dropped_tokens=dropped) for h in of_line] if dropped else of_line)
     return joined
 

@@ -5,6 +5,7 @@ Plain Python and NumPy: imports neither Keras nor a backend.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from keras_transformer.decoding.lines import (
     require_room,
 )
 from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
+from keras_transformer.decoding.protected_text import find_unknown, mask
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.sentences import split_lines
 from keras_transformer.texts import checked_lines
@@ -52,6 +54,7 @@ class LineTranslator:
         self._languages = list(getattr(tokenizers[0], "languages", []))
         self._vocabularies = [each.vocabulary for each in tokenizers]
         self._cutter = LineCutter(tokenizers[0])
+        self._unknown = partial(find_unknown, tokenizers[0], config.unk_token_id)
 
     # Any: a union of the four result types would force every caller to narrow it.
     def __call__(
@@ -82,9 +85,8 @@ class LineTranslator:
             found = join_by_line(found, pieces, search_settings)
         else:
             warn_of_long_lines(pieces, search_settings)
-            if len(found) > len(lines):
-                places = pieces.by_line()
-                found = [join_translations(found[each], pieces.gaps[each]) for each in places]
+            places = pieces.by_line()
+            found = [join_translations(found[each], pieces.gaps[each]) for each in places]
         return found[0] if is_one else found
 
     def score(
@@ -152,7 +154,10 @@ class LineTranslator:
         most, on_too_long = settings.max_source_tokens, settings.on_too_long
         tagged = tag_lines(checked_lines(lines, "lines"), target_language, self._languages)
         split = "lines" if must_be_whole else settings.split
-        parts = split_lines(tagged, split, settings.source_language, bool(self._languages))
+        is_cut = settings.protect and not must_be_whole
+        masked = partial(mask, settings.protect, self._unknown) if is_cut else None
+        how = split, settings.source_language, bool(self._languages), masked
+        parts = split_lines(tagged, *how)
         token_ids = encode_lines(self.source_tokenizer, parts.texts)
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
@@ -175,7 +180,7 @@ class LineTranslator:
         return self._with_end(token_ids)
 
     def _prefixes(self, target_prefix, count, pieces, settings):
-        """Returns the prefix ids of each piece: only the first piece of a line has some."""
+        """Returns the prefix ids of each piece: only the first with tokens of a line has some."""
         is_for_all = isinstance(target_prefix, str)
         target_prefix = [target_prefix] * count if is_for_all else list(target_prefix)
         if len(target_prefix) != count:
@@ -185,12 +190,13 @@ class LineTranslator:
             )
         target_prefix = checked_lines(target_prefix, "target_prefix")
         whole = self._whole(target_prefix, "target_prefix", self.target_tokenizer)
-        is_first = np.diff(pieces.lines, prepend=-1) > 0
-        rows = zip(pieces.lines, is_first, strict=True)
-        prefixes = [whole[line][:-1] if first else whole[line][:0] for line, first in rows]
+        lengths = [*map(len, pieces.token_ids)]
+        filled = np.flatnonzero(lengths)
+        firsts = set(filled[np.unique(pieces.lines[filled], return_index=True)[1]])
+        rows = enumerate(pieces.lines)
+        prefixes = [whole[line][: -1 if row in firsts else 0] for row, line in rows]
         config = self._config
         bound = learned_positions(config) or LONGEST_ROW
-        lengths = map(len, pieces.token_ids)
         most = [min(bound, longest_target(n + 1, settings, config)) if n else 0 for n in lengths]
         require_room(prefixes, most, pieces.lines)
         return prefixes

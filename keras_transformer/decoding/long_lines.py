@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.decoding.protected_text import UNSPACED
 from keras_transformer.decoding.search_settings import SearchSettings
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
@@ -18,10 +19,6 @@ _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*$")
 _IDEOGRAPHIC_SENTENCE_END = re.compile(r"[。！？][」』”’）]*$")
 _ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # a byte of an unknown character
-# Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
-_UNSPACED = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f]"
-)
 _INSIDE_CHARACTER = re.compile(r"^<0x[89AB][0-9A-F]>\Z")  # any but the first byte of a character
 
 
@@ -33,8 +30,8 @@ class Pieces(NamedTuple):
             int32 `RaggedTensor` `(P, None)`.
         lines: int array or tensor `(P,)`, ascending: the line of each piece.
         dropped: int array or tensor `(B,)`, the number of tokens that were cut off each line.
-        gaps: list of P strings: what joins the translation of each piece to the next one; `None`
-            in a graph, where it is a space.
+        gaps: list of P strings: what joins the translation of each piece to the next one, or
+            protected text behind it; `None` in a graph, where it is a space.
     """
 
     token_ids: Any
@@ -136,24 +133,27 @@ def join_translations(texts: list[str], gaps: list[str]) -> str:
     """Joins the translations of a line's pieces, without the empty ones.
 
     Where nothing stood between two sentences, there is a space, unless the script before it has
-    none.
+    none. Protected text, a gap that is more than white space, stays also beside empty ones.
 
     Args:
         texts: list of strings.
         gaps: list of strings: what follows each of them.
     """
-    joined = gap = ""
+    joined, gap = "", None
     for text, next_gap in zip(texts, gaps, strict=True):
         if text:
-            between = gap or ("" if _UNSPACED.match(joined[-1:]) else " ")
-            joined, gap = joined + (between if joined else "") + text, next_gap
+            if gap is not None:
+                joined += gap or ("" if re.match(f"[{UNSPACED}]", joined[-1:]) else " ")
+            joined, gap = joined + text, next_gap
+        if next_gap.strip():
+            joined, gap = joined + next_gap, None
     return joined
 
 
 def warn_of_long_lines(pieces: Pieces, settings: SearchSettings) -> None:
     """Warns of the lines that are too long, by their numbers; of no line that was to be split."""
     counts, dropped = np.bincount(pieces.lines), pieces.dropped
-    is_split = (counts > 1) & (settings.split == "lines")
+    is_split = (counts > 1) & settings.keeps_lines_whole
     reports = [f"line {i + 1} in {counts[i]} pieces" for i in np.flatnonzero(is_split)]
     shortened = np.flatnonzero(dropped)
     reports += [f"line {i + 1} without its last {dropped[i]} tokens" for i in shortened]

@@ -6,6 +6,7 @@ Pure Python, so that errors are raised before TensorFlow is imported.
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from keras_transformer.decoding.protected_text import finders
 from keras_transformer.settings import Settings
 
 LENGTH_PENALTIES = ("gnmt", "mean", None)
@@ -63,6 +64,10 @@ class SearchSettings(Settings):
         split: `"lines"`: a line is translated as a whole; `"sentences"`: each of its sentences by
             itself, and their translations are joined by what stood between them. The package
             `sentencex` finds the sentences. Defaults to `"lines"`.
+        protect: list of what a translation keeps as it is: `"printf"`, `"braces"`, `"tags"`,
+            `"urls"`, `"emails"`, `"backticks"`, `"emoji"`, `"unknown"`, the characters that the
+            vocabulary does not hold, and regular expressions of RE2 that are no single words. The
+            text around it is translated in parts. Defaults to nothing.
         source_language: code of the language, such as `"de"`, whose abbreviations end no sentence.
             Defaults to English; for `load_run` to that of the run's training files.
         distinct_texts: bool. Whether a translation is left out if a better one has the same text,
@@ -70,7 +75,7 @@ class SearchSettings(Settings):
             the next best ones take the places. The best translation is the same. Defaults to
             `True`.
 
-    `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `source_language`,
+    `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `protect`, `source_language`,
     `max_source_tokens` and `on_too_long` may change from call to call at no cost, except that a
     compiled search is compiled for its maximum length. Any other change, such as another processor
     or sampler object, traces another graph.
@@ -99,6 +104,7 @@ class SearchSettings(Settings):
     max_source_tokens: int | None = None
     on_too_long: str = "split"
     split: str = "lines"
+    protect: tuple | list = ()
     source_language: str | None = None
     distinct_texts: bool = True
 
@@ -130,13 +136,19 @@ class SearchSettings(Settings):
         if self.split not in SPLITS:
             self._reject("split", '"lines" or "sentences"')
         # A tuple can be hashed: the settings are the key of the traced graphs.
-        for name in ("processors", "suppressed_tokens"):
+        for name in ("processors", "suppressed_tokens", "protect"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        finders(tuple(self.protect))  # raises if one is no pattern
 
     def require_ids_below(self, vocabulary_size: int) -> None:
         """Raises a `ValueError` if a suppressed token is not in the model's vocabulary."""
         is_valid = max(self.suppressed_tokens, default=0) < vocabulary_size
         self._require("suppressed_tokens", is_valid, f"ids less than {vocabulary_size}")
+
+    @property
+    def keeps_lines_whole(self) -> bool:
+        """Whether only a line that is too long is translated in pieces."""
+        return self.split == "lines" and not self.protect
 
     @property
     def max_hypotheses(self) -> int:

@@ -1,4 +1,4 @@
-"""Splits lines into sentences, with `sentencex`.
+"""Splits lines into sentences, with `sentencex`, and cuts them around protected text.
 
 Letters: B lines, N sentences.
 """
@@ -10,17 +10,18 @@ import numpy as np
 
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.long_lines import Pieces
+from keras_transformer.decoding.protected_text import Mask, cut
 
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 
 
 class Sentences(NamedTuple):
-    """The sentences of lines.
+    """The sentences of lines, or their parts around protected text.
 
     Args:
         texts: list of N strings.
         lines: int array `(N,)`, ascending: the line of each sentence.
-        gaps: list of N strings: the white space behind each sentence.
+        gaps: list of N strings: the white space or the protected text behind each sentence.
     """
 
     texts: list[str]
@@ -36,7 +37,13 @@ class Sentences(NamedTuple):
         return Pieces(pieces.token_ids, self.lines[sentences], dropped, gaps)
 
 
-def split_lines(lines: list[str], split: str, language: str | None, has_tags: bool) -> Sentences:
+def split_lines(
+    lines: list[str],
+    split: str,
+    language: str | None,
+    has_tags: bool,
+    mask: Mask | None = None,
+) -> Sentences:
     """Splits lines into their sentences, or takes each as one sentence.
 
     Args:
@@ -44,16 +51,22 @@ def split_lines(lines: list[str], split: str, language: str | None, has_tags: bo
         split: `"lines"` or `"sentences"`.
         language: as in `split_sentences`.
         has_tags: whether a line may begin with the tag of a language; all its sentences get it.
+        mask: finds the protected text that sentences are cut around. Optional.
     """
-    if split == "lines":
+    if split == "lines" and mask is None:
         return Sentences(lines, np.arange(len(lines)), [""] * len(lines))
     found = Sentences([], [], [])
     for number, line in enumerate(lines):
         tag, text = split_tag(line) if has_tags else ("", line)
-        for sentence, gap in split_sentences(text, language):
-            found.texts.append(tag + sentence)
-            found.lines.append(number)
-            found.gaps.append(gap)
+        text, spans = mask(text) if mask else (text, [])
+        sentences = split_sentences(text, language) if split == "sentences" else [(text, "")]
+        rest = iter(spans)
+        for sentence, gap in sentences:
+            *parts, (part, kept) = cut(sentence, rest)
+            for one, behind in (*parts, (part, kept + gap)):
+                found.texts.append(tag + one)
+                found.lines.append(number)
+                found.gaps.append(behind)
     return found._replace(lines=np.array(found.lines, int))
 
 

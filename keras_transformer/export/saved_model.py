@@ -119,10 +119,12 @@ def export_saved_model(
             f"load the model from its file. Received: the backend {keras.config.backend()!r}"
         )
     _require_graphs(translator)
-    if translator.settings.split != "lines":
+    settings = translator.settings
+    if not settings.keeps_lines_whole:
         raise ValueError(
-            'A SavedModel translates each line as a whole: `split` must be "lines". Received: '
-            f"split={translator.settings.split!r}. Split the text before, as `serve` does"
+            'A SavedModel translates each line as a whole: `split` must be "lines", and `protect` '
+            f"(). Received: split={settings.split!r}, protect={settings.protect!r}. Cut the text "
+            "before, as `serve` does"
         )
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")

@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
+from keras_transformer.decoding.protected_text import Mask
 from keras_transformer.serving import libretranslate, status, tf_serving
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.errors import RequestError, shown
@@ -19,13 +20,19 @@ ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes]
 RETRY_SECONDS = 1
 
 
-def build_app(engine: Engine, cors_origins: Sequence[str] = (), split: str = "lines") -> Starlette:
+def build_app(
+    engine: Engine,
+    cors_origins: Sequence[str] = (),
+    split: str = "lines",
+    mask: Mask | None = None,
+) -> Starlette:
     """Returns the ASGI application.
 
     Args:
         engine: `Engine`. It runs as long as the application does.
         cors_origins: list of strings: pages of these origins may call the server.
         split: `"lines"` or `"sentences"`: what `/translate` translates by itself.
+        mask: finds what `/translate` keeps as it is. Optional.
     """
 
     @contextlib.asynccontextmanager
@@ -45,7 +52,7 @@ def build_app(engine: Engine, cors_origins: Sequence[str] = (), split: str = "li
         exception_handlers=dict.fromkeys(errors, _answer_error),
     )
     app.router.redirect_slashes = False  # a client of POST would not follow
-    app.state.engine, app.state.split = engine, split
+    app.state.engine, app.state.split, app.state.mask = engine, split, mask
     return app
 
 

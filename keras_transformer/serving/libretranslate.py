@@ -1,5 +1,6 @@
 """LibreTranslate's protocol, as its clients speak it."""
 
+import itertools
 import sys
 
 from starlette.concurrency import run_in_threadpool
@@ -10,7 +11,7 @@ from starlette.routing import Route
 from keras_transformer.serving.bodies import json_or_form, run
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.languages import ANY_SOURCE, described, detected, target_language
-from keras_transformer.serving.markup import of_html, of_sentences, of_text
+from keras_transformer.serving.markup import of_html, of_parts, of_text
 from keras_transformer.serving.signature import to_json
 
 
@@ -78,9 +79,10 @@ async def translate(request: Request) -> JSONResponse:
     texts = _texts(fields, engine.limits)
     language = target_language(card, fields.get("source"), fields.get("target"))
     apart = await _apart(texts, fields.get("format") or "text")
-    if request.app.state.split == "sentences":
-        source = card.get("source_language")
-        apart = [of_sentences(lines, fill, source) for lines, fill in apart]
+    state = request.app.state
+    how = state.split, card.get("source_language"), state.mask
+    parts = ((*each, *how) for each in apart)
+    apart = await run_in_threadpool(list, itertools.starmap(of_parts, parts))
     lines = [line for lines, _ in apart for line in lines]
     engine.limits.check_lines(len(lines))
     alternatives = _alternatives(fields)

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from keras_transformer.decoding.long_lines import join_translations
-from keras_transformer.decoding.sentences import split_sentences
+from keras_transformer.decoding.protected_text import Mask
+from keras_transformer.decoding.sentences import split_lines
 
 # The rest of a tag: ">" ends it, except in a quoted value.
 REST = r"""(?:[^>"'=]++|["']|=\s*+(?:"[^"]*+"?+|'[^']*+'?+)?+)*+>?+"""
@@ -61,16 +62,19 @@ def of_html(text: str) -> tuple[list[str], Fill]:
     return lines, fill
 
 
-def of_sentences(lines: list[str], fill: Fill, language: str | None) -> tuple[list[str], Fill]:
-    """Returns the sentences of the lines, and what puts their translations in."""
-    parts = [split_sentences(line, language) for line in lines]
+def of_parts(
+    lines: list[str], fill: Fill, split: str, language: str | None, mask: Mask | None
+) -> tuple[list[str], Fill]:
+    """Returns the parts of the lines, see `split_lines`, and what puts their translations in."""
+    parts = split_lines(lines, split, language, has_tags=False, mask=mask)
 
     def fill_lines(found):
-        rest = iter(found)
-        gaps = [[gap for _, gap in part] for part in parts]
-        return fill([join_translations([next(rest) for _ in each], each) for each in gaps])
+        rows = [[] for _ in lines]
+        for line, *row in zip(parts.lines, found, parts.gaps, strict=True):
+            rows[line].append(row)
+        return fill([join_translations(*zip(*row, strict=True)) for row in rows])
 
-    return [sentence for part in parts for sentence, _ in part], fill_lines
+    return parts.texts, fill_lines
 
 
 def _between_tags(text: str) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from keras_transformer.console import console
+from keras_transformer.decoding.protected_text import mask
 from keras_transformer.decoding.sentences import split_sentences
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.connection import connection_class
@@ -37,6 +38,7 @@ def serve(
     workers: int = 1,
     cors_origins: Sequence[str] = (),
     split: str = "lines",
+    protect: tuple[str, ...] = (),
     proxies: str = "",
     **batching: Any,
 ) -> None:
@@ -52,6 +54,7 @@ def serve(
         workers: int, threads that run the model. Defaults to `1`.
         cors_origins: list of strings: pages of these origins may call the server.
         split: `"lines"` or `"sentences"`: what `/translate` translates by itself.
+        protect: what `/translate` keeps as it is; see `SearchSettings`. Defaults to nothing.
         proxies: str, addresses and networks, separated by commas. What comes from there names its
             client in `X-Forwarded-For`. Defaults to none.
         batching: `max_batch` and `max_wait` of `Batcher`.
@@ -62,13 +65,16 @@ def serve(
     """
     if split == "sentences":
         split_sentences("", None)  # raises if `sentencex` is missing
+    if "unknown" in protect:
+        raise ValueError("A server does not know a vocabulary: `protect` must not hold 'unknown'.")
+    masked = functools.partial(mask, protect, None) if protect else None
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
     engine = Engine(functools.partial(_load, load), limits, Metrics(), workers, **batching)
     log_to_stdout()
     config = uvicorn.Config(
-        build_app(engine, cors_origins, split),
+        build_app(engine, cors_origins, split, masked),
         log_config=None,
         access_log=False,
         server_header=False,

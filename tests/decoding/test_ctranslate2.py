@@ -16,7 +16,9 @@ pytest.importorskip("ctranslate2")
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 LONG = "seven thousand and one " * 60  # 400 tokens
-TEXTS = [*LINES[:4], LONG, *LINES[4:], *(english for english, _ in number_names("held_out", 12))]
+PROTECTED = "%s seven thousand <b>and one \u4e00"
+TEXTS = [*LINES[:4], LONG, PROTECTED, *LINES[4:]]
+TEXTS += [english for english, _ in number_names("held_out", 12)]
 PREFIXES = ["ein" if number % 3 else "" for number in range(len(TEXTS))]
 
 
@@ -40,6 +42,7 @@ CALLS = {
     "each line has a bound of its own": {"length_ratio": 0.2, "extra_length": 2},
     "truncated": {"on_too_long": "truncate", "max_source_tokens": 9},
     "prefixes": {"target_prefix": PREFIXES},
+    "protected text": {"protect": ("printf", "tags", "unknown")},
 }
 
 

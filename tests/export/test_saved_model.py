@@ -367,6 +367,14 @@ def test_export_replaces_a_saved_model(replaced):
     assert names == {"served", "latest"}, "temporary files are left"
 
 
+@pytest.mark.parametrize("cut", [{"split": "sentences"}, {"protect": ("printf",)}])
+def test_export_refuses_to_cut_lines(exported, tmp_path, cut):
+    translator = exported[0]
+    one = Translator(translator.model, translator.source_tokenizer, **cut)
+    with pytest.raises(ValueError, match="`split` must be .*, and `protect` "):
+        export_saved_model(one, tmp_path / "served")
+
+
 def test_export_replaces_nothing_but_a_saved_model(exported, tmp_path):
     (tmp_path / "file").write_text("kept")
     with pytest.raises(FileExistsError, match="not a SavedModel"):

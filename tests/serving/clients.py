@@ -1,10 +1,12 @@
 """Clients of a server in this process."""
 
 import contextlib
+import functools
 import time
 
 from starlette.testclient import TestClient
 
+from keras_transformer.decoding.protected_text import mask
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
@@ -12,11 +14,15 @@ from keras_transformer.serving.metrics import Metrics
 
 
 @contextlib.contextmanager
-def client_of(load, cors_origins=(), split="lines", max_batch=8, workers=1, wait=True, **limits):
+def client_of(
+    load, cors_origins=(), split="lines", protect=(), max_batch=8, workers=1, wait=True, **limits
+):
     """A client of a server in this process; the answer to a bug is an exception."""
     queue = {"max_batch": max_batch, "max_wait": 0.002}
     engine = Engine(load, Limits(**limits), Metrics(), workers, **queue)
-    with TestClient(build_app(engine, cors_origins, split)) as client:
+    with TestClient(
+        build_app(engine, cors_origins, split, functools.partial(mask, protect, None))
+    ) as client:
         client.engine = engine
         if wait:
             wait_until_ready(engine)

@@ -58,6 +58,23 @@ def test_sentences_are_translated_by_themselves(text, kind):
     assert answer["alternatives"] == [text.format(*(f"{one}!" for one in upper))]
 
 
+PROTECTED = [
+    ("Go to http://a.b. {n, plural, one {a file} other {# files}}\n%s",
+     "GO TO http://a.b. {n, plural, one {A FILE} other {# FILES}}\n%s"),
+    ("<p title='%s'>one <b>%s</b> of %%{name} &lt;b&gt;",
+     "<p title='%s'>ONE <b>%s</b> OF %%{name} &lt;b&gt;"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("split", ["lines", "sentences"])
+@pytest.mark.parametrize("text, expected", PROTECTED)
+def test_protected_text_is_kept(text, expected, split):
+    asked = {"split": split, "protect": ("printf", "braces", "tags", "urls")}
+    body = {"q": text, "format": "html" if "<p" in text else "text"}
+    with client_of(lambda: PlainModel({}), **asked) as client:
+        assert post(client, "/translate", body)["translatedText"] == expected
+
+
 DETECTED = {"confidence": 100, "language": "en"}
 # Body -> answer.
 TRANSLATED = [

@@ -1,0 +1,167 @@
+"""Spans of text that a translation keeps as they are: placeholders, tags, addresses, emoji.
+
+Plain Python.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+MARK = "\U000f0000"  # takes the place of a span; a private-use character
+# Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f"
+_PICTURES = "\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff"
+_JOINERS = "\ufe0f\u200d\u20e3\U000e0020-\U000e007f"
+_CONVERSION = (
+    r"%(?:\d+\$|\(\w+\))?[-+0#']*(?:\d+|\*)?(?:\.(?:\d+|\*))?"
+    r"(?:hh?|ll?|[jqtzL])?[diouxXeEfFgGaAcsp@]"
+)
+# Each takes time in proportion to the text. Behind a digit, as in "50%discount", a conversion of
+# `printf` ends a word.
+PATTERNS = {
+    "printf": rf"%%|(?<!\d){_CONVERSION}|{_CONVERSION}(?![A-Za-z])",
+    "tags": r"""<!--[^<]*?-->|</?[A-Za-z](?:[^<>"']|"[^<"]*"|'[^<']*')*>"""
+    r"|&(?:\w{1,32}|#\d{1,7}|#[xX][\da-fA-F]{1,6});",
+    "urls": r"""\b(?:(?:https?|ftp|file)://|www\.)(?:[^\s<>"'`()]|\([^\s<>()]*\))+(?<![.,;:!?])""",
+    "emails": r"(?<![\w.+-])[\w.+-]{1,64}@(?:[\w-]+\.)+[\w-]+",
+    "backticks": r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)",
+    "emoji": f"[0-9#*]\ufe0f?\u20e3|[^\\w\\s]\ufe0f|[{_PICTURES}][{_PICTURES}{_JOINERS}]*",
+}
+NAMES = ("printf", "braces", *list(PATTERNS)[1:], "unknown")
+# A message of ICU, the beginning of braces, their end, or the number in a branch of a message.
+_BRACE = re.compile(r"(\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,)|([$#%]?\{)|\}|#")
+# A word, or a character of a script without spaces, with their accents.
+_ACCENTS = r"[\u0300-\u036f\ufe00-\ufe0f]*"
+_WORD = re.compile(rf"(?:[^\W{UNSPACED}]{_ACCENTS})+|\S{_ACCENTS}")
+_MARKS = re.compile(f"{MARK}+")
+_BYTE = re.compile("<0x..>")
+# A span, and the marks that close what stands before them.
+_KEPT = re.compile(rf"({MARK}[\s.,;:!?)\]}}»”]*)")
+_LETTER = re.compile(r"[^\W\d_]")
+
+Find = Callable[[str], Iterable[tuple[int, int]]]  # text -> spans
+Mask = Callable[[str], tuple[str, list[str]]]
+
+
+@functools.cache
+def finders(protect: tuple[str, ...]) -> list[Find]:
+    """Returns what finds the spans of each pattern but `unknown`.
+
+    Args:
+        protect: names of `NAMES`, and regular expressions.
+
+    Raises:
+        ValueError: if one is neither.
+        ImportError: if one is a regular expression, and `re2` is not installed.
+    """
+    found: list[Find] = [_braces] if "braces" in protect else []
+    others = [one for one in protect if one not in ("braces", "unknown")]
+    compiled = [re.compile(PATTERNS[p], re.S) if p in PATTERNS else _expression(p) for p in others]
+    return found + [functools.partial(_spans, each.finditer) for each in (_MARKS, *compiled)]
+
+
+def _spans(finditer, text):
+    return (match.span() for match in finditer(text))
+
+
+def _expression(text):
+    """Returns the compiled expression of a user. RE2 is linear, so none can hold a server."""
+    problem = "no name of a pattern"
+    if isinstance(text, str) and text.strip() and not text.isidentifier():
+        try:
+            import re2
+
+            options = re2.Options()
+            options.log_errors = False
+            return re2.compile(text, options)
+        except ImportError as error:
+            raise ImportError(
+                "A regular expression in `protect` needs `google-re2`, which is not installed: "
+                "pip install 'google-re2>=1.1.20250722,<2'"
+            ) from error
+        except re2.error as error:
+            problem = error.args[0].decode()
+    raise ValueError(
+        f"`protect` must hold names, {', '.join(NAMES)}, or regular expressions of RE2, which are "
+        f"no single words. Received: {text!r}, {problem}"
+    )
+
+
+def _braces(text):
+    """Yields the spans in balanced braces; of a message of ICU, all but the texts inside."""
+    opened: list[tuple[str, int]] = []  # kind of each open brace, and where its span begins
+    for token in _BRACE.finditer(text):
+        start, end = token.span()
+        kind = opened[-1][0] if opened else ""
+        if token[1]:
+            opened.append(("message", start))
+        elif token[2] and kind == "message":
+            yield opened[-1][1], end
+            opened.append(("branch", start))
+        elif token[2]:
+            opened.append(("braces", start))
+        elif token[0] == "#" and kind == "branch":
+            yield start, end
+        elif token[0] == "}" and kind:
+            _, begin = opened.pop()
+            if kind == "branch":
+                opened[-1] = "message", start
+            else:
+                yield begin, end
+
+
+def find_unknown(tokenizer: Any, unk_token_id: int, text: str) -> Iterator[tuple[int, int]]:
+    """Yields the spans of words with a character that a tokenizer has no token for, or bytes."""
+    words = [*_WORD.finditer(text)]
+    for word, ids in zip(words, tokenizer.encode([word[0] for word in words]), strict=True):
+        if any(i == unk_token_id or _BYTE.fullmatch(tokenizer.vocabulary[i]) for i in ids):
+            yield word.span()
+
+
+def mask(protect: tuple[str, ...], unknown: Find | None, text: str) -> tuple[str, list[str]]:
+    """Returns a text with one `MARK` for each protected span, and the spans.
+
+    Spans that overlap or touch are one.
+
+    Args:
+        protect: as in `finders`.
+        unknown: finds what the pattern `unknown` protects. Optional.
+        text: str.
+    """
+    finds = [*finders(protect), *[unknown for one in protect if one == "unknown"]]
+    found = [span for find in finds if find for span in find(text) if text[slice(*span)].strip()]
+    joined: list[list[int]] = []
+    for start, end in sorted(found):
+        if joined and start <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([start, end])
+    borders = [0, *itertools.chain(*joined), len(text)]
+    parts = [text[start:end] for start, end in itertools.pairwise(borders)]
+    return MARK.join(parts[::2]), parts[1::2]
+
+
+def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
+    """Returns the parts of a text with marks, each with what is kept behind it.
+
+    A part without a letter is kept too. If the text begins with what is kept, the first part is
+    empty.
+
+    Args:
+        text: str, a result of `SpanFinder.mask`, or a part of it.
+        spans: iterator, of which those of this text are taken.
+    """
+    if MARK not in text:
+        return [(text, "")]
+    parts = [("", "")]
+    pieces = [*_KEPT.split(text), ""]
+    for part, kept in zip(pieces[::2], pieces[1::2], strict=True):
+        words = part.rstrip() if _LETTER.search(part) else ""
+        kept = part[len(words) :] + re.sub(MARK, lambda _: next(spans), kept)
+        if words:
+            parts.append((words, kept))
+        else:
+            parts[-1] = parts[-1][0], parts[-1][1] + kept
+    return parts if parts[0][1] else parts[1:]

@@ -1,0 +1,124 @@
+"""Protected text stands in a translation exactly once, and nothing else of the text changes."""
+
+import functools
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from keras_transformer.decoding.long_lines import join_translations
+from keras_transformer.decoding.protected_text import MARK, NAMES, find_unknown, mask
+from keras_transformer.decoding.sentences import split_lines
+from tests.decoding.test_translator import make_translator
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return make_translator(tmp_path_factory.mktemp("protected") / "numbers.model")
+
+
+@pytest.fixture(scope="module")
+def finder(translator):
+    has = translator.source_tokenizer, translator.model.config.unk_token_id
+    return functools.partial(mask, NAMES, functools.partial(find_unknown, *has))
+
+
+SPANS = {
+    "printf": ("%s of %1$d, %-5.2f%%, %(name)s; 5%s", ["%s", "%1$d", "%-5.2f%%", "%(name)s", "%s"]),
+    "a percentage": ("100% support, 50%discount, 20 % sure", []),
+    "braces": ("a {name}, {{x}}, ${HOME}, {0:.2f} b", ["{name}", "{{x}}", "${HOME}", "{0:.2f}"]),
+    "open braces": ("a { and {b} }} {c", ["{ and {b} }"]),
+    "only one open": ("a { and {b} c", ["{b}"]),
+    "a message of ICU": (
+        "{n, plural, =0 {none of {all}} one {# file} other {its # files}} left",
+        ["{n, plural, =0 {", "{all}} one {#", "} other {", "#", "}}"],
+    ),
+    "messages in messages": (
+        "{g, select, male {{n, plural, other {he}}} other {they}}",
+        ["{g, select, male {{n, plural, other {", "}}} other {", "}}"],
+    ),
+    "tags": ('a <b class="x>y">c</b> <br/> &amp; <!-- d --> 1 < 2 > 0',
+             ['<b class="x>y">', "</b>", "<br/>", "&amp;", "<!-- d -->"]),
+    "urls": ("see (http://a.b/c?d=e_(f)), www.g.hi. file://j!",
+             ["http://a.b/c?d=e_(f)", "www.g.hi", "file://j"]),
+    "emails": ("mail a.b+c@d-e.org. @f g@h", ["a.b+c@d-e.org"]),
+    "backticks": ("run `ls -l`, ``a`b`` or ` c", ["`ls -l`", "``a`b``"]),
+    "emoji": ("hi \U0001f44b\U0001f3fd! \U0001f468\u200d\U0001f469\u200d\U0001f467 "
+              "\u2764\ufe0f 1\ufe0f\u20e3 \U0001f1e9\U0001f1ea \u00a9\ufe0f 5",
+              ["\U0001f44b\U0001f3fd", "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+               "\u2764\ufe0f", "1\ufe0f\u20e3", "\U0001f1e9\U0001f1ea", "\u00a9\ufe0f"]),
+    "unknown": ("one \u4e00\u4e8c two twe\u0301 n\u0304on n\u00fc",
+                ["\u4e00\u4e8c", "twe\u0301", "n\u0304on"]),
+    "neighbours": ("<b>%s</b>{x} http://a.b/%s/{id}", ["<b>%s</b>{x}", "http://a.b/%s/{id}"]),
+    "our own mark": (f"one {MARK}{MARK} two", [MARK + MARK]),
+    "nothing": ("one two", []),
+    "blank": (" ", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, spans", SPANS.values(), ids=SPANS)
+def test_spans(finder, text, spans):
+    masked, found = finder(text) if "\u4e00" in text else mask(NAMES[:-1], None, text)
+    assert found == spans
+    assert len(masked.split(MARK)) == len(spans) + 1
+
+
+def test_expressions_are_a_users_own():
+    protect = r"\b[A-Z]{2,}-\d+", "(Acme)", r"\s*"
+    _, spans = mask(protect, None, "\u00e4 Acme AB-12  b")
+    assert spans == ["Acme", "AB-12"]
+
+
+@pytest.mark.parametrize("wrong", ["bracse", "", "(a", r"(a)\1", 3])
+def test_what_is_no_pattern_is_refused(translator, wrong):
+    with pytest.raises(ValueError, match=r"`protect` must hold names, printf, .* Received: "):
+        translator("one", protect=(wrong,))
+
+
+PLACES = strategies.lists(
+    strategies.sampled_from(
+        ["%s", "{name}", "<b>", "</b>", "http://a.b", "{n, plural, one {# a} other {b}}", "}", "{"]
+        + ["One is here. ", "two", "  ", ".", "5 ", "%", MARK, "\u4e00", "\U0001f44b", "`x`", "`"]
+    )
+    | strategies.text(max_size=3),
+    max_size=8,
+).map("".join)
+
+
+@hypothesis.given(PLACES, strategies.sampled_from(["lines", "sentences"]))
+def test_what_is_not_translated_stays(finder, text, split):
+    """A translation by the identity is the text; by another letter for each, all but the rest."""
+    parts = split_lines([text], split, None, has_tags=False, mask=finder)
+    assert join_translations(parts.texts, parts.gaps).rstrip() == text.rstrip()
+    _, spans = finder(text)
+    joined = join_translations(["" for _ in parts.texts], parts.gaps)
+    rest = iter(joined)
+    assert all(letter in rest for letter in "".join(spans))  # all of them, in their order
+    if spans:
+        assert not any(MARK in one for one in parts.texts)
+
+
+@hypothesis.given(strategies.lists(PLACES, max_size=4))
+@hypothesis.settings(max_examples=20)
+def test_a_translation_has_each_span_once(translator, finder, lines):
+    found = translator(lines, protect=NAMES, max_length=4)
+    assert len(found) == len(lines)
+    for line, text in zip(lines, found, strict=True):
+        rest = 0
+        for span in finder(line)[1]:
+            rest = text.index(span, rest) + len(span)
+
+
+def test_parts_are_translated_by_themselves(translator):
+    whole = ["Seven hundred and one", "eighty"]
+    one, two = translator(whole)
+    assert one != two
+    lines = ["%s: Seven hundred and one <b> eighty", "eighty", "{x}", "eighty %s"]
+    expected = [f"%s: {one} <b> {two}", two, "{x}", f"{two} %s"]
+    asked = {"protect": ["printf", "tags", "braces"]}
+    assert translator(lines, **asked) == expected
+    found = translator(lines, n_best=2, **asked)
+    assert [best.text for best, *_ in found] == expected
+    assert [len(ranks) for ranks in found] == [1, 2, 1, 2]
+    assert translator(lines[0], target_prefix="two", **asked).startswith("%s: two")
+    assert translator([], **asked) == []
