@@ -5,7 +5,8 @@
 The first run is killed at each of `POINTS`, one after the other. The others are killed once or
 several times, at a random moment or during a save. The last checkpoint of each must be
 bit-identical to that of a run that was never killed, its history must agree, and every file in its
-folder must be readable.
+folder must be readable. The run that is never killed has its tokens in memory, the others have a
+token store.
 """
 
 import argparse
@@ -47,6 +48,7 @@ RECIPE = {
         **{"weight_decay": 0.01, "clip_norm": 1.0},
     },
 }
+UNKILLED = "never_killed"
 IN_A_SAVE = "in the write of a checkpoint"
 # Where a run kills itself, in this order: the function whose call does it, a text in the arguments
 # of the call, and the number of the call.
@@ -86,7 +88,7 @@ def kill_at(point):
 def start(folder, run, point=""):
     """Starts a training that kills itself at a point, if one is given."""
     command = [sys.executable, __file__, "train", point]
-    command += [str(folder / "recipe.yaml"), str(folder / run)]
+    command += [str(folder / f"{'memory' if run == UNKILLED else 'store'}.yaml"), str(folder / run)]
     log = open(folder / f"{run}.log", "ab")  # noqa: SIM115 (the process inherits it)
     with log:
         return subprocess.Popen(command, stdout=log, stderr=log)
@@ -191,11 +193,13 @@ def main():
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="kill_resume_"))
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+    (folder / "memory.yaml").write_text(yaml.safe_dump(RECIPE))
+    RECIPE["data"]["store"] = str(folder / "tokens")
+    (folder / "store.yaml").write_text(yaml.safe_dump(RECIPE))
     began = time.perf_counter()
-    finish(folder, "never_killed")
+    finish(folder, UNKILLED)
     seconds = time.perf_counter() - began
-    truth = last_state(folder, "never_killed")
+    truth = last_state(folder, UNKILLED)
     print(f"never killed: {seconds:.0f} s, {truth[0]}", flush=True)
     same = in_saves = 0
     for number in range(arguments.runs + 1):

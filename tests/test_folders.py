@@ -27,7 +27,7 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 2_245,
+    "data": 2_240,
     "training": 1_346,
     "models": 587,
     "decoding": 1_930,
@@ -35,7 +35,7 @@ BUDGETS = {
     "runs": 2_525,
     "importing": 892,
     "serving": 1_520,
-    "cli": 1_530,
+    "cli": 1_580,
     None: 842,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.

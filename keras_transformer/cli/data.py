@@ -1,12 +1,18 @@
-"""Commands before a run: `recipe`, `split` and `vocabulary`."""
+"""Commands before a run: `recipe`, `split`, `vocabulary` and `prepare`."""
 
 import itertools
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from keras_transformer.cli import options
+from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.errors import one_line_errors
+from keras_transformer.cli.progress import sentence_progress
+from keras_transformer.cli.training import RunOption
 from keras_transformer.console import console
 
 commands = typer.Typer()
@@ -92,6 +98,60 @@ def split(
     width = max(len(str(path)) for path in sizes)
     for path, number in sizes.items():
         print(f"{path!s:<{width}}  {number:>9,} lines")
+
+
+@commands.command()
+def prepare(
+    recipe: options.RecipeArgument,
+    data: options.Data = Path("."),
+    run: RunOption = None,
+    changes: options.Changes = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the pairs and say the size of the store.")
+    ] = False,
+    lists: Annotated[bool, typer.Option("--list", help="List the stores in the folder.")] = False,
+    remove: Annotated[str | None, typer.Option(help="Delete a store that `--list` names.")] = None,
+) -> None:
+    """Tokenise the training pairs of a recipe ahead of training, on all cores, into a token store.
+
+    Example:
+
+        keras-transformer prepare wmt_base --data ~/wmt
+        keras-transformer prepare wmt_base --data ~/wmt --list
+    """
+    with one_line_errors():
+        from keras_transformer.data.token_store import expected_size, list_stores, token_rows
+        from keras_transformer.runs.folder import RunFolder
+        from keras_transformer.runs.recipe import Recipe
+
+        parsed = Recipe.load(recipe, changes or ())
+        folder = RunFolder(run or Path("runs") / Path(recipe).stem)
+        folder.check()
+        import_backend()
+        from keras_transformer.data.report import Sample
+        from keras_transformer.runs.build import find_tokenizers, store_of
+
+        store = store_of(parsed, data, folder)
+        stores = dict(list_stores(store))
+        if remove is not None:
+            if remove not in stores:
+                raise ValueError(f"`--remove` must name a store in {store}. Received: {remove}")
+            shutil.rmtree(store / remove)
+        elif lists:
+            for name, text in stores.items():
+                print(f"{name}  {text}")
+        if lists or remove is not None:
+            return
+        sample = Sample(parsed.data.pairs("train", data))
+        with tempfile.TemporaryDirectory() as scratch:
+            tokenizers = find_tokenizers(parsed, data, folder, scratch)
+        for _ in sample:
+            pass
+        size = expected_size(sample.items, sample.number, tokenizers)
+        print(f"{sample.number:,} pairs: a store of {size / 1e6:,.1f} MB in {store}", flush=True)
+        if not dry_run:
+            with sentence_progress(sample.number) as advance:
+                token_rows(parsed.data.pairs("train", data), tokenizers, store, advance)
 
 
 class _Lines:

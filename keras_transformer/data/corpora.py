@@ -62,6 +62,11 @@ class Corpora:
                 yield pair
         self.counts = {"pairs": numbers, "left_out": left_out}
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files, as they are on disk."""
+        return sum(getattr(part.pairs, "num_bytes", 0) for part in self.parts if part.weight)
+
     def fingerprint(self) -> str | None:
         """Returns a hash of all that decides which pairs there are, in which order, with which tag.
 

@@ -43,6 +43,11 @@ class FileStream:
         for paths in zip(*self._sides, strict=True):
             yield from self._read(*paths, skip=skip)
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files, as they are on disk."""
+        return sum(map(os.path.getsize, itertools.chain(*self._sides)))
+
     def fingerprint(self) -> str | None:
         """Returns a hash of the contents of the files in their order, and of how they are read.
 

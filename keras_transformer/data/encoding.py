@@ -7,17 +7,16 @@ script again, and is refused in a daemonic process.
 """
 
 import collections
-import concurrent.futures
 import contextlib
+import itertools
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -54,66 +53,60 @@ def encode_chunks(
         yield from (encode_chunk(chunk, tokenizers) for chunk in chunks)
         return
     with contextlib.ExitStack() as stack:
-        idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-        for _ in range(cores):
-            idle.put(stack.enter_context(contextlib.closing(_Process(tokenizers))))
-        pool = concurrent.futures.ThreadPoolExecutor(cores)
-        stack.callback(pool.shutdown, cancel_futures=True)
-
-        def encode_in_process(chunk):
-            process = idle.get()
-            try:
-                return process.encode(chunk)
-            finally:
-                idle.put(process)
-
-        waiting: collections.deque[Any] = collections.deque()
-        for chunk in chunks:
-            waiting.append(pool.submit(encode_in_process, chunk))
-            if len(waiting) > 2 * cores:  # bounds the memory
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        closing = [contextlib.closing(_Process(tokenizers)) for _ in range(cores)]
+        processes = itertools.cycle([stack.enter_context(process) for process in closing])
+        busy: collections.deque[_Process] = collections.deque()
+        for chunk, process in zip(chunks, processes, strict=False):
+            if len(busy) == cores:
+                yield busy.popleft().receive()
+            process.send(chunk)
+            busy.append(process)
+        while busy:
+            yield busy.popleft().receive()
 
 
 class _Process:
-    """Encodes chunks in another process. Without one, this process encodes them."""
+    """Another process that encodes one chunk at a time. If it cannot, this process does it."""
 
     def __init__(self, tokenizers):
-        self._tokenizers, self._process = tokenizers, None
+        self._tokenizers, self._process, self._works = tokenizers, None, True
+        # What this process can import, the other one can.
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with self._or_here():
+            command = [sys.executable, *PROGRAM]
+            environment = {**os.environ, "PYTHONPATH": paths}
+            self._process = subprocess.Popen(command, env=environment, **pipes)
+            pickle.dump(tokenizers, self._process.stdin)
 
-    def encode(self, chunk):
-        try:
-            if self._process is None:
-                self._process = _start()
-                pickle.dump(self._tokenizers, self._process.stdin)
+    def send(self, chunk):
+        self._chunk = chunk
+        with self._or_here():
             pickle.dump(chunk, self._process.stdin)
             self._process.stdin.flush()
+
+    def receive(self):
+        """Returns the token ids of the chunk that was sent."""
+        encoded = None
+        with self._or_here():
             encoded = pickle.load(self._process.stdout)
-        except Exception as error:  # also of tokenizers that cannot be pickled
-            warnings.warn(
-                f"No further process can tokenize ({error}): this one does it, on one core.",
-                stacklevel=2,
-            )
-            encoded = None
-        return encode_chunk(chunk, self._tokenizers) if encoded is None else encoded
+        return encoded or encode_chunk(self._chunk, self._tokenizers)
 
     def close(self):
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
 
-
-def _start():
-    # What this process can import, the other one can.
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return subprocess.Popen(
-        [sys.executable, *PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    @contextlib.contextmanager
+    def _or_here(self):
+        try:
+            yield
+        except Exception as error:  # also of a tokenizer that cannot be pickled
+            if self._works:
+                reason = f"No further process can tokenize ({error}): this one does it."
+                warnings.warn(reason, stacklevel=1)
+            self._works = False
+            self.close()
 
 
 def _serve() -> None:
@@ -127,12 +120,10 @@ def _serve() -> None:
             chunk = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        answer: Any
-        try:
-            answer = encode_chunk(chunk, tokenizers)
-        except Exception:
-            answer = None  # the process that asks encodes the chunk, and raises the error itself
-        pickle.dump(answer, answers)
+        encoded = None
+        with contextlib.suppress(Exception):  # the process that asks raises the error itself
+            encoded = encode_chunk(chunk, tokenizers)
+        pickle.dump(encoded, answers)
         answers.flush()
 
 

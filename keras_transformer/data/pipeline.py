@@ -132,22 +132,9 @@ def make_dataset(
             fit `config`; or if a tokenizer cannot do what `subword_regularization` or
             `word_dropout` needs.
     """
-    stream = BatchStream(
-        pairs,
-        tokenizer,
-        target_tokenizer,
-        batch_tokens=batch_tokens,
-        batch_sentences=batch_sentences,
-        max_length=max_length,
-        max_length_ratio=max_length_ratio,
-        shuffle=shuffle,
-        seed=seed,
-        subword_regularization=subword_regularization,
-        word_dropout=word_dropout,
-        shapes=shapes,
-        config=config,
-        store=store,
-    )
+    arguments = dict(locals())
+    del arguments["first_epoch"]
+    stream = BatchStream(**arguments)
     stream.seek(first_epoch)
     return stream.dataset(), stream.report
 

@@ -119,11 +119,12 @@ class Sample:
 
     Attributes:
         items: the items of the sample.
+        number: number of all items so far.
     """
 
     def __init__(self, stream: Iterable[Any] = ()) -> None:
         self.items: list[Any] = []
-        self._stream, self._every, self._seen = stream, 1, 0
+        self._stream, self._every, self.number = stream, 1, 0
 
     def __iter__(self):
         for item in self._stream:
@@ -135,8 +136,8 @@ class Sample:
 
     def extend(self, items: Sequence[Any]) -> None:
         """Takes its share of the next items."""
-        self.items += items[-self._seen % self._every :: self._every]
-        self._seen += len(items)
+        self.items += items[-self.number % self._every :: self._every]
+        self.number += len(items)
         while len(self.items) > SAMPLE_SIZE:
             self.items, self._every = self.items[::2], 2 * self._every
 

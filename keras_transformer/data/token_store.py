@@ -12,14 +12,14 @@ import pathlib
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.atomic_file import atomic_folder, named_errors, write_text
 from keras_transformer.cores import usable_cores
-from keras_transformer.data.encoding import encode_chunks
+from keras_transformer.data.encoding import encode_chunk, encode_chunks
 from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import TokenizerLike
 from keras_transformer.lock import file_lock
@@ -28,6 +28,7 @@ from keras_transformer.types import Path
 
 FORMAT = 1  # part of the key
 HEADER = "store.json"
+FILES = "source.ids", "target.ids", "starts", "lengths"
 ENCODED_AT_ONCE = 8192  # pairs
 HASHED_AT_ONCE = 1 << 20  # numbers
 STARTS, LENGTHS = "<i8", "<i4"
@@ -111,20 +112,45 @@ def store_key(pairs: Any, tokenizers: Sequence[Any]) -> str | None:
     return _hash(hashes)[:32]
 
 
-def read_header(path: pathlib.Path) -> dict[str, Any]:
+def expected_size(
+    sample: Sequence[tuple[str, str]], number: int, tokenizers: Sequence[TokenizerLike]
+) -> int:
+    """Returns how many bytes a store of so many pairs will have, by a sample of the pairs."""
+    sources, targets = map(list, zip(*sample, strict=True))
+    _, lengths = encode_chunk((sources, targets), tokenizers)
+    ids = lengths.mean(axis=0) @ [_id_type(each).itemsize for each in tokenizers]
+    return round(number * (ids + 2 * sum(np.dtype(each).itemsize for each in (STARTS, LENGTHS))))
+
+
+def list_stores(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yields the name of each store in a folder, and a line of text on it."""
+    for path in sorted(pathlib.Path(folder).glob(f"*/{HEADER}")):
+        try:
+            header = _read_header(path.parent)
+            size = sum(file.stat().st_size for file in path.parent.iterdir())
+            text = f"{header['pairs']:,} pairs, {size / 1e6:,.1f} MB, of {header['of']}"
+        except (ValueError, LookupError, TypeError):
+            text = "damaged"
+        yield path.parent.name, text
+
+
+def _read_header(path):
     """Returns what a store says of itself; raises a `ValueError` if it is damaged."""
     header = json.loads((path / HEADER).read_text("utf-8"))
     if header.pop("hash") != _hash(header):
-        raise ValueError("it is not what was written")
+        raise ValueError(f"{HEADER} is not what was written")
     return header
+
+
+def _id_type(tokenizer):
+    return np.min_scalar_type(tokenizer.vocabulary_size - 1).newbyteorder("<")
 
 
 def _in_memory(pairs, tokenizers):
     sample = Sample()
-    chunks = list(encode_chunks(_chunks(pairs, sample), tokenizers))
-    if not chunks:
-        chunks = [([np.zeros(0, np.int32)] * 2, np.zeros((0, 2), np.int32))]
-    sides, lengths = zip(*chunks, strict=True)
+    none = [np.zeros(0, np.int32)] * 2, np.zeros((0, 2), np.int32)
+    chunks = encode_chunks(_chunks(pairs, sample), tokenizers)
+    sides, lengths = zip(none, *chunks, strict=True)
     lengths = np.concatenate(lengths)
     starts = np.cumsum(lengths, axis=0, dtype=np.int64) - lengths
     ids = [np.concatenate(side) for side in zip(*sides, strict=True)]
@@ -158,26 +184,20 @@ def _build(path, pairs, tokenizers, advance):
 def _write(folder, pairs, tokenizers, advance):
     """Writes the files of a store, the header last."""
     sample, end = Sample(), np.zeros(2, np.int64)
-    dtypes = [np.min_scalar_type(each.vocabulary_size - 1).newbyteorder("<") for each in tokenizers]
-    names = ("source.ids", dtypes[0].str), ("target.ids", dtypes[1].str)
-    names += ("starts", STARTS), ("lengths", LENGTHS)
-    files = {name: {"dtype": dtype, "bytes": 0, "crc32": 0} for name, dtype in names}
+    dtypes, sums = [*(_id_type(each).str for each in tokenizers), STARTS, LENGTHS], [0] * 4
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(open(folder / name, "wb")) for name in files]
+        files = [stack.enter_context(open(folder / name, "wb")) for name in FILES]
         for ids, lengths in encode_chunks(_chunks(pairs, sample), tokenizers, usable_cores()):
             starts = end + lengths.cumsum(axis=0, dtype=np.int64) - lengths
             end += lengths.sum(axis=0)
-            parts = *ids, starts, lengths
-            for file, facts, part in zip(opened, files.values(), parts, strict=True):
-                part = np.ascontiguousarray(part, facts["dtype"])
-                file.write(part)
-                facts["bytes"] += part.nbytes
-                facts["crc32"] = zlib.crc32(part, facts["crc32"])
+            for number, part in enumerate((*ids, starts, lengths)):
+                part = np.ascontiguousarray(part, dtypes[number])
+                files[number].write(part)
+                sums[number] = zlib.crc32(part, sums[number])
             advance(len(lengths))
-    rows = TokenRows(*_arrays(folder, files), ())
-    counts = getattr(pairs, "counts", None)
-    header = {"of": repr(pairs), "pairs": len(rows.lengths), "counts": counts, "files": files}
-    header |= {"fingerprint": rows.fingerprint, "sample": sample.items}
+    header = {"of": repr(pairs), "pairs": sample.number, "dtypes": dtypes, "crc32": sums}
+    header |= {"sample": sample.items, "counts": getattr(pairs, "counts", None)}
+    header["fingerprint"] = _map(folder, header).fingerprint
     header["hash"] = _hash(header)
     write_text(folder / HEADER, json.dumps(header, ensure_ascii=False))
 
@@ -187,8 +207,8 @@ def _open(path, pairs):
     if not path.is_dir():
         return None
     try:
-        header = read_header(path)
-        rows = TokenRows(*_arrays(path, header["files"]), header["sample"])
+        header = _read_header(path)
+        rows = _map(path, header)
         rows.fingerprint = header["fingerprint"]
         if hasattr(pairs, "counts"):  # as if they were read
             pairs.counts = header["counts"]
@@ -198,20 +218,18 @@ def _open(path, pairs):
     return rows
 
 
-def _arrays(path, files):
-    """Maps the arrays of a store; raises a `ValueError` if a file is not what was written."""
+def _map(path, header):
+    """Maps the files of a store; raises a `ValueError` if one is not what was written."""
     arrays = []
-    for name, facts in files.items():
-        file, size = path / name, facts["bytes"]
-        if file.stat().st_size != size:
-            raise ValueError(f"{name} must have {size} bytes")
+    for name, dtype, crc in zip(FILES, header["dtypes"], header["crc32"], strict=True):
+        is_empty = not (path / name).stat().st_size
         # As a plain array: each slice of a `memmap` costs microseconds.
-        array = np.asarray(np.memmap(file, facts["dtype"], "r")) if size else np.zeros(0, np.int32)
-        if zlib.crc32(array) != facts["crc32"]:
+        array = np.zeros(0, dtype) if is_empty else np.asarray(np.memmap(path / name, dtype, "r"))
+        if zlib.crc32(array) != crc:
             raise ValueError(f"{name} is not what was written")
         arrays.append(array)
-    source, target, starts, lengths = arrays
-    return (source, target), starts.reshape(-1, 2), lengths.reshape(-1, 2)
+    starts, lengths = (each.reshape(-1, 2) for each in arrays[2:])
+    return TokenRows(arrays[:2], starts, lengths, header["sample"])
 
 
 def _hash(values):

@@ -133,7 +133,8 @@ class Tokenizer(SentencePieceTokenizer):
             normalization: `"nfc"`, `"nfkc"` or `"identity"`: the rule of `normalize`.
             character_coverage: in (0, 1]. Fraction of the text's characters that get a token; the
                 rarest characters are split into bytes. Lower it (0.9995) for Chinese or Japanese.
-            max_lines: train on a fixed random sample of at most this many lines.
+            max_lines: train on a uniform random sample of at most this many lines, drawn in one
+                pass and the same each time. If there are more lines, a warning says so.
 
         Raises:
             TypeError: if `lines` is not an iterable of strings.
@@ -141,8 +142,9 @@ class Tokenizer(SentencePieceTokenizer):
         """
         _check_choice("model_type", model_type, ("unigram", "bpe"))
         _check_choice("normalization", normalization, NORMALIZATIONS)
+        counter = itertools.count()
         model = train_sentencepiece(
-            _training_lines(lines, normalization),
+            (line for line, _ in zip(_training_lines(lines, normalization), counter, strict=False)),
             vocabulary_size,
             normalization,
             model_type=model_type,
@@ -150,6 +152,9 @@ class Tokenizer(SentencePieceTokenizer):
             input_sentence_size=max_lines,
         )
         tokenizer = cls(model)
+        if (number := next(counter)) > max_lines:
+            text = f"The vocabulary is learned from a random sample of {max_lines:,} of {number:,}"
+            warnings.warn(f"{text} lines, by `max_lines`.", stacklevel=2)
         if tokenizer.vocabulary_size < vocabulary_size:
             warnings.warn(
                 f"The text yields only {tokenizer.vocabulary_size} tokens. "

@@ -1,6 +1,7 @@
 """Builds the tokenizers, batches and compiled model of a run."""
 
 import itertools
+import pathlib
 import shutil
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 from keras_transformer.training.optimizers import Adam, WarmupSchedule
 
+MAX_IN_MEMORY = 100_000_000  # bytes of text files; some 400 MB of memory
 MAX_WARMUP = 2 / 3  # fraction of the updates
 # Of source and target.
 Tokenizers: TypeAlias = tuple[Tokenizer | MarianTokenizer, Tokenizer | MarianTokenizer]
@@ -63,6 +65,15 @@ def _train_tokenizers(recipe, data_folder, files):
         )
 
 
+def find_tokenizers(recipe, data_folder, run, scratch):
+    """Returns the tokenizers of a run, or those that it will train, written to `scratch`."""
+    files = run.tokenizer_files(recipe.vocabulary.joint)
+    if not all(file.is_file() for file in (run.recipe_file, *files)):
+        files = [pathlib.Path(scratch, file.name) for file in files]
+        make_tokenizers(recipe, data_folder, files)
+    return load_tokenizers(files)
+
+
 def load_tokenizers(files):
     """Returns source and target tokenizer. With one joint file, both are the same object."""
     tokenizers = [_load_tokenizer(file) for file in files]
@@ -74,17 +85,30 @@ def _load_tokenizer(file):
     return MarianTokenizer.load(file) if vocabulary_file(file).is_file() else Tokenizer(file)
 
 
-def build_stream(recipe, data_folder, tokenizers, split):
-    """Returns the `BatchStream` of a split of a recipe's data.
+def store_of(recipe, data_folder, run):
+    """Returns the folder for the token stores of a recipe."""
+    store = recipe.data.store
+    return run.tokens if store is None else pathlib.Path(data_folder, store)
+
+
+def build_stream(recipe, data_folder, tokenizers, split, run, print_fn=lambda line: None):
+    """Returns the `BatchStream` of a split of a recipe's data. Large splits have a token store.
 
     Only `"train"` is shuffled and filtered by `max_length` and `max_length_ratio`. From other
     splits, empty pairs and pairs longer than the learned positions are dropped.
     """
     data, training = recipe.data, recipe.training
     is_train = split == "train"
+    pairs = data.pairs(split, data_folder)
+    store = store_of(recipe, data_folder, run)
+    if data.store is None and pairs.num_bytes <= MAX_IN_MEMORY and not store.exists():
+        store = None
+    else:
+        print_fn(f"Tokens of `{split}`: {store}")
     return BatchStream(
-        data.pairs(split, data_folder),
+        pairs,
         *tokenizers,
+        store=store,
         batch_tokens=training.batch_tokens,
         shapes=training.shapes,
         max_length=data.max_length if is_train else None,

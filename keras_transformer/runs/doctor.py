@@ -20,7 +20,7 @@ from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import encode, require_matching_vocabularies
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.runs.build import config_of, load_tokenizers, schedule_warnings
+from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.memory import is_out_of_memory, peak_memory, peak_memory_of_gpus
 from keras_transformer.runs.recipe import Recipe
@@ -132,12 +132,9 @@ class _Checks:
         single = replace(recipe.training, distribution="single", devices=None)
         single = replace(recipe, training=single)
         self.single_device_trainer = Trainer(single, *self.folders, print_fn=lambda line: None)
-        self.run_tokenizer_files = None
+        self.run = self.single_device_trainer.run
         if run_folder is not None:
-            run = Trainer(single, data_folder, run_folder).run  # raises if it holds another recipe
-            files = run.tokenizer_files(recipe.vocabulary.joint)
-            if all(file.is_file() for file in (run.recipe_file, *files)):
-                self.run_tokenizer_files = files
+            self.run = Trainer(single, data_folder, run_folder).run  # raises if of another recipe
         self.trainer = self.tokenizers = self.sample = self.stream = self.batches = None
 
     def devices(self):
@@ -245,10 +242,8 @@ class _Checks:
             )
 
     def _tokenizers(self):
-        if self.run_tokenizer_files:
-            tokenizers = load_tokenizers(self.run_tokenizer_files)
-        else:
-            tokenizers = self.single_device_trainer.tokenizers()
+        data_folder, scratch = self.folders
+        tokenizers = find_tokenizers(self.recipe, data_folder, self.run, scratch)
         require_matching_vocabularies(config_of(self.recipe, tokenizers), *tokenizers)
         return tokenizers
 

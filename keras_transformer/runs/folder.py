@@ -48,6 +48,7 @@ class RunFolder:
         self.staging = self.path / ".partial.run"
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
+        self.tokens = self.path / "tokens"
 
     @classmethod
     def existing(cls, path: types.Path) -> Self:
@@ -96,7 +97,8 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"`--run` must be a folder. Received: the file {str(self.path)!r}")
         names = sorted(path.name for path in self.path.glob("*"))
-        foreign = [n for n in names if n != self.lock_file.name and not n.startswith(".partial.")]
+        others = self.lock_file.name, self.tokens.name  # may be there before the run starts
+        foreign = [n for n in names if n not in others and not n.startswith(".partial.")]
         if foreign and self.owned_files() is None:
             more = f" and {len(foreign) - 4} more" if len(foreign) > 4 else ""
             raise ValueError(

@@ -116,6 +116,9 @@ class DataSettings(Settings):
             are learned. Defaults to `256`.
         max_length_ratio: float. A training pair is dropped if one side has more than
             `max_length_ratio` times as many tokens as the other. Defaults to `9.0`.
+        store: folder for token stores, relative to the data folder, see `make_dataset`. May differ
+            on resume. Defaults to the folder `tokens` of the run if it exists or the split has more
+            than 100 MB; otherwise the tokens are in memory.
     """
 
     train: list | dict
@@ -123,6 +126,7 @@ class DataSettings(Settings):
     test: list | dict | None = None
     max_length: int = 256
     max_length_ratio: float = 9.0
+    store: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -327,7 +331,9 @@ class Recipe(Settings):
             f"{section}.{key} is {shown(theirs)} there, {shown(mine)} here"
             for section, keys in sections.items()
             for key, (mine, theirs) in keys.items()
-            if section != "search" and (section != "training" or key not in RESUMABLE)
+            if section != "search"
+            and (section != "training" or key not in RESUMABLE)
+            and (section, key) != ("data", "store")
         ]
 
     def model_config(

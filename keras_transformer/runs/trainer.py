@@ -120,7 +120,8 @@ class Trainer:
 
     def stream(self, tokenizers: build.Tokenizers, split: str = "train") -> BatchStream:
         """Returns the batches of a split of the recipe's data, see `build_stream`."""
-        return build.build_stream(self.recipe, self.data_folder, tokenizers, split)
+        data = self.data_folder, tokenizers, split
+        return build.build_stream(self.recipe, *data, self.run, self.print_fn)
 
     def model(self, tokenizers: build.Tokenizers, stream: BatchStream) -> Transformer:
         """Returns the compiled model, with random weights, to train on `stream`."""

@@ -1,10 +1,14 @@
-"""The command `vocabulary`: it warns of text that it changes, and reads every file only once."""
+"""The commands `vocabulary`, which reads every file only once, and `prepare`."""
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
+import yaml
 
+from keras_transformer.runs.recipe import Recipe
+from keras_transformer.runs.trainer import Trainer
 from tests.cli.small_run import cli
 
 
@@ -50,6 +54,32 @@ def test_vocabulary_names_the_files_without_text(tmp_path, monkeypatch):
     assert (
         ran.stderr.startswith("Error: There must be a line of text") and "a.en, a.de" in ran.stderr
     )
+
+
+def test_prepare_builds_the_store_that_train_uses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path)
+    recipe = {"data": {"train": ["a.en", "a.de"]}, "vocabulary": {"size": 280}}
+    Path("mine.yaml").write_text(yaml.safe_dump(recipe))
+    said = cli("prepare", "mine.yaml", "--dry-run").stdout
+    assert (
+        said.startswith("30 pairs: a store of 0.0 MB in runs/mine/tokens")
+        and not Path("runs").exists()
+    )
+    ran = cli("prepare", "mine.yaml")
+    assert (ran.exit_code, ran.stdout) == (0, said), ran.stderr
+    (store,) = Path("runs/mine/tokens").iterdir()
+    before = store.stat()
+    listed = cli("prepare", "mine.yaml", "--list").stdout
+    assert listed == f"{store.name}  30 pairs, 0.0 MB, of a.en | a.de\n"
+    lines = []
+    trainer = Trainer(Recipe.load("mine.yaml"), ".", "runs/mine", print_fn=lines.append)
+    assert trainer.stream(trainer.tokenizers()).report.pairs_read == 30
+    assert lines == [f"Tokens of `train`: {store.parent}"] and store.stat() == before
+    refused = cli("prepare", "mine.yaml", "--remove", "other")
+    assert refused.exit_code == 2 and "`--remove` must name a store in" in refused.stderr
+    assert cli("prepare", "mine.yaml", "--remove", store.name).exit_code == 0
+    assert not store.exists()
 
 
 def test_size_without_room_for_a_character_is_refused_by_the_option(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from keras_transformer import Tokenizer, number_names
 from keras_transformer.runs.build import build_model, build_stream
+from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.training.distribution import get_strategy
 from tests.runs.tiny_run import recipe
@@ -94,7 +95,8 @@ def test_r_drop_is_set(tokenizers):
 def test_only_training_batches_have_noise(tokenizers, setting):
     for split, is_noisy in (("train", True), ("validation", False)):
         recipes = recipe(**{setting: 0.3}), recipe()
-        streams = [build_stream(each, ".", tokenizers, split) for each in recipes]
+        run = RunFolder("none")
+        streams = [build_stream(each, ".", tokenizers, split, run) for each in recipes]
         noisy, usual = (stream.arrays(stream.batches(0)[0])[0] for stream in streams)
         for side, token_ids in usual.items():
             assert np.array_equal(noisy[side], token_ids) != is_noisy, side

@@ -40,11 +40,13 @@ def start(folder, run, **files):
 
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory):
-    """A folder with the recipe for one worker and for several."""
+    """A folder with the recipe for one worker, and for several, which share a token store."""
     folder = tmp_path_factory.mktemp("workers")
     (folder / "single.yaml").write_text(RECIPE.to_yaml())
     training = replace(RECIPE.training, distribution="multi_worker")
-    (folder / "workers.yaml").write_text(replace(RECIPE, training=training).to_yaml())
+    data = replace(RECIPE.data, store=str(folder / "tokens"))
+    several = replace(RECIPE, training=training, data=data)
+    (folder / "workers.yaml").write_text(several.to_yaml())
     return folder
 
 

@@ -1,0 +1,169 @@
+"""Corpora from a token store and from memory: time to build, to start, and for a batch; memory.
+
+    python benchmarks/corpus.py --data MULTI30K --pairs 500000 5000000
+
+The corpora are pairs of Multi30k, drawn at random. Each measurement runs in a process of its own.
+`RssAnon` is the memory that the process cannot give back; `RssFile` are pages of mapped files.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+from process_memory import memory_status
+from stamp import stamp
+
+STARTED = time.perf_counter()
+TOKENS = 4096, 25_000  # of a batch
+BATCHES = 1000
+SIZE = 8000  # of the vocabulary
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of Multi30k")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[500_000, 5_000_000])
+    parser.add_argument("--folder", help="where the corpora are written. Default: a temporary one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for pairs in options.pairs:
+            compare(pathlib.Path(folder, str(pairs)), options.data, pairs)
+
+
+def compare(folder, data, number):
+    folder.mkdir()
+    size = write_corpus(folder, data, number)
+    print(f"{json.dumps(stamp())}\n{number:,} pairs, {size / 1e6:,.0f} MB of text", flush=True)
+    found = measure("vocabulary", folder)
+    print(f"vocabulary: {found['seconds']:.1f} s, peak {found['peak']:,.0f} MB", flush=True)
+    seconds = {}
+    for cores in (1, 2):
+        found = measure("build", folder, cores)
+        seconds[cores] = found["seconds"]
+        print(
+            f"store, cores {cores}: {found['seconds']:.1f} s, peak {found['peak']:,.0f} MB, "
+            f"{found['bytes'] / size:.2f} of the text on disk",
+            flush=True,
+        )
+    print(f"two cores: {seconds[1] / seconds[2]:.2f} times as fast")
+    for kind in ("store", "memory"):
+        found = measure(kind, folder)
+        per_pair = [1e6 * (found[each] - found["before"]) / number for each in ("first", "later")]
+        print(
+            f"{kind}: first batch {found['start']:.1f} s after the start of the process "
+            f"({found['imports']:.1f} s are imports); RssAnon above that of the imports "
+            f"{per_pair[0]:.1f} bytes a pair at the first batch, {per_pair[1]:.1f} after "
+            f"{BATCHES:,}, peak {1e6 * (found['peak'] - found['before']) / number:.1f} (with "
+            f"mapped files); RssAnon {found['later']:,.0f} MB, RssFile {found['files']:,.0f} MB; "
+            + ", ".join(f"{found[str(n)]:.2f} ms for a batch of {n:,} tokens" for n in TOKENS),
+            flush=True,
+        )
+
+
+def write_corpus(folder, data, number):
+    """Writes two files of lines; returns their size."""
+    from keras_transformer import read_parallel
+
+    drawn = random.Random(0)
+    pairs = list(read_parallel(*(data / f"train.{side}.gz" for side in ("en", "de"))))
+    names = [folder / f"text.{side}" for side in ("en", "de")]
+    with (
+        open(names[0], "w", encoding="utf-8") as source,
+        open(names[1], "w", encoding="utf-8") as target,
+    ):
+        for _ in range(number):
+            pair = drawn.choice(pairs)
+            source.write(f"{pair[0]}\n")
+            target.write(f"{pair[1]}\n")
+    return sum(name.stat().st_size for name in names)
+
+
+def measure(kind, folder, cores=None):
+    """Measures in a new process, on some of the cores that this process may use."""
+    usable = sorted(os.sched_getaffinity(0))[:cores]
+    ran = subprocess.run(
+        [sys.executable, __file__, kind, folder],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"KERAS_BACKEND": "tensorflow"},
+        preexec_fn=lambda: os.sched_setaffinity(0, usable),
+    )
+    if ran.returncode:
+        sys.exit(ran.stderr)
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def megabytes(field):
+    return memory_status(field) / 1e6
+
+
+def measured(kind, folder):
+    """Returns what a process measures of itself."""
+    files = [folder / f"text.{side}" for side in ("en", "de")]
+    if kind == "vocabulary":
+        return {"seconds": seconds_of(lambda: train(files, folder)), "peak": megabytes("VmHWM")}
+    from keras_transformer.data.corpus import read_parallel
+    from keras_transformer.data.token_store import token_rows
+    from keras_transformer.data.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer(folder / "joint.model")
+    pairs, store = read_parallel(*files), folder / "store"
+    if kind == "build":
+        for file in store.glob("*/*"):
+            file.unlink()
+        for path in store.glob("*"):
+            path.rmdir()
+        seconds = seconds_of(lambda: token_rows(pairs, [tokenizer] * 2, store))
+        written = sum(file.stat().st_size for file in store.glob("*/*"))
+        return {"seconds": seconds, "peak": megabytes("VmHWM"), "bytes": written}
+    return start(pairs, tokenizer, store if kind == "store" else None)
+
+
+def train(files, folder):
+    from keras_transformer.data.tokenizer import Tokenizer
+
+    Tokenizer.train(files, SIZE, folder / "joint.model")
+
+
+def start(pairs, tokenizer, store):
+    from keras_transformer.data.pipeline import BatchStream
+
+    found = {"imports": time.perf_counter() - STARTED, "before": megabytes("RssAnon")}
+    stream = BatchStream(pairs, tokenizer, batch_tokens=TOKENS[0], store=store)
+    batches = iter(stream.dataset())
+    next(batches)
+    found |= {"start": time.perf_counter() - STARTED, "first": megabytes("RssAnon")}
+    for _, _ in zip(range(BATCHES), batches, strict=False):
+        pass
+    found |= {"later": megabytes("RssAnon"), "files": megabytes("RssFile")}
+    found["peak"] = megabytes("VmHWM")
+    found[TOKENS[0]] = milliseconds(stream)
+    del stream, batches
+    found[TOKENS[1]] = milliseconds(
+        BatchStream(pairs, tokenizer, batch_tokens=TOKENS[1], store=store)
+    )
+    return found
+
+
+def milliseconds(stream):
+    batches = stream.batches(1)[:BATCHES]
+    return 1000 * seconds_of(lambda: [stream.arrays(rows, 1) for rows in batches]) / len(batches)
+
+
+def seconds_of(function):
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in ("vocabulary", "build", "store", "memory"):
+        print(json.dumps(measured(sys.argv[1], pathlib.Path(sys.argv[2]))))
+    else:
+        main()
