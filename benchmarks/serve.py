@@ -9,7 +9,8 @@ this process. Every answer is compared with the answer that the line got when it
 
 - With batching and without (`--max-batch 1`): times and sentences per second of 1, 4 and 16
   clients.
-- `--requests` requests of 16 clients: memory of the server after the first tenth and at the end.
+- `--requests` requests of 16 clients, a third of which leave before the answer: memory of the
+  server after the first tenth and at the end, and an empty queue. `--soak` measures this alone.
 - More clients than a short queue holds: answers 503, and normal ones afterwards.
 - `kill -9` and a restart while 16 clients retry: all get their answers.
 - Floods, `--floods` alone: how long the line of a client that sends one a second and `/health` take
@@ -29,6 +30,7 @@ import itertools
 import json
 import os
 import pathlib
+import random
 import re
 import socket
 import subprocess
@@ -49,6 +51,8 @@ ENGINE_WIDTHS = (20, 7, 7, 9, 9, 12, 9, 13)
 WIDTHS = (8, 9, 9, 9, 12, 10)
 # Throughput with batching / without, at 16 clients; and growth of the memory.
 LEAST_GAIN, MOST_GROWTH = 3, 0.05
+LEAVES_WITHIN = 0.05  # seconds
+WAITING = "keras_transformer_queue_rows"  # metric
 OVERLOAD_CLIENTS, OVERLOAD_QUEUE, OVERLOAD_LINES = 64, 32, 16
 FLOOD_CLIENTS, FLOOD_SECONDS, FLOOD_ADDRESS = 4, 30, "127.0.0.2"
 LONG_LINES, LINE_CHARACTERS = "128 long lines", 500
@@ -100,6 +104,14 @@ class Client:
         response = self._connection.getresponse()
         answer = json.loads(response.read())
         return response.status, answer.get("translatedText")
+
+    def leave(self, line):
+        """Asks, and goes away within 50 ms, before or after the answer; returns as `translate`."""
+        body = json.dumps({"q": line})
+        self._connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+        time.sleep(random.uniform(0, LEAVES_WITHIN))
+        self._connection.close()
+        return None, None
 
     def health(self, line):
         """Returns as `translate`."""
@@ -206,19 +218,26 @@ def engines(folders, lines, requests):
 
 
 def soak(folder, lines, requests, expected):
-    """Sends all requests from 16 clients, and compares the memory."""
-    sent = list(itertools.islice(itertools.cycle(lines), requests))
+    """Sends all requests from 16 clients, a third of which leave, and compares the memory."""
+    sent, numbers = list(itertools.islice(itertools.cycle(lines), requests)), itertools.count()
+
+    def ask(client, line):
+        leaves = next(numbers) % 3 == 2
+        return line, *timed(client, line, Client.leave if leaves else Client.translate)[1:]
+
     with Server(folder) as server:
-        used, wrong = [], 0
+        used, results = [], []
         for part in (sent[: requests // 10], sent[requests // 10 :]):
-            results, _ = send(server.port, part, CLIENTS[-1], timed)
-            _, statuses, translations = zip(*results, strict=True)
-            wrong += mistakes(part, translations, expected)
-            wrong += sum(status != 200 for status in statuses)
-            used.append(memory_status("VmRSS", server.process.pid) / 2**20)
-    print_verdict(not wrong, f"{requests} requests of {CLIENTS[-1]} clients: {wrong} mistakes")
+            results += send(server.port, part, CLIENTS[-1], ask)[0]
+            used.append(memory_status("RssAnon", server.process.pid) / 2**20)
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
+        waiting = float(re.search(rf"^{WAITING} (\S+)", metrics, re.MULTILINE)[1])
+    asked = [(line, status, text) for line, status, text in results if status is not None]
+    wrong = sum(status != 200 or text != expected[line] for line, status, text in asked)
+    what = f"{requests} requests of {CLIENTS[-1]} clients, of which {requests - len(asked)} leave"
+    print_verdict(not wrong and not waiting, f"{what}: {wrong} mistakes, {waiting:.0f} lines wait")
     growth = used[1] / used[0] - 1
-    what = f"memory {used[0]:,.0f} MiB after a tenth, {used[1]:,.0f} MiB at the end: {growth:+.1%}"
+    what = f"RssAnon {used[0]:,.0f} MiB after a tenth, {used[1]:,.0f} MiB at the end: {growth:+.1%}"
     print_verdict(growth <= MOST_GROWTH, what)
 
 
@@ -354,7 +373,9 @@ def main():
     exclusive.add_argument("--engines", nargs="+", help="exported folders to compare")
     parser.add_argument("--source", type=pathlib.Path, required=True, help="file of sentences")
     parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--floods", action="store_true", help="measure the floods alone")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--floods", action="store_true", help="measure the floods alone")
+    parts.add_argument("--soak", action="store_true", help="measure many requests alone")
     arguments = parser.parse_args()
     folder, requests = arguments.served, arguments.requests
     lines = list(dict.fromkeys(arguments.source.read_text("utf-8").splitlines()))[:requests]
@@ -370,6 +391,9 @@ def main():
             print(f"start until ready: {server.start_seconds:.1f} s\n")
             alone, _ = send(server.port, lines, 1, timed)
         expected = {line: text for line, (_, _, text) in zip(lines, alone, strict=True)}
+        if arguments.soak:
+            soak(folder, lines, requests, expected)
+            return
         rates = throughput(folder, lines, requests // 40, expected, show)
         gain = rates[32] / rates[1]
         print()
