@@ -23,15 +23,13 @@ COMPRESSIONS = {
     "bzip2": (".bz2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", ["bz2"]),
     "xz": (".xz", rb"\xfd7zXZ\x00", ["lzma"]),
     # A frame, or one to skip, with which `pzstd` begins.
-    "zstd": (
-        ".zst",
-        rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
-        ["compression.zstd", "backports.zstd"],
-    ),
+    "zstd": (".zst", rb"\(\xb5/\xfd|[P-_]\*M\x18", ["compression.zstd", "backports.zstd"]),
 }
 ZSTD = "'backports.zstd>=1.0,<2'"
 COMPRESSED = [ending for ending, *_ in COMPRESSIONS.values()]
 CHUNK_BYTES = 1 << 18  # some thousand lines
+# Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

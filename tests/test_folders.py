@@ -11,7 +11,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 # `lazy_names`, as every file may; `__main__` also `cli`.
 FOLDERS = {
     "layers": "",
-    "data": "atomic_file texts cores lock",
+    "data": "atomic_file texts settings cores lock",
     "training": "layers atomic_file",
     "models": "layers training settings",
     "decoding": "data settings texts cores",
@@ -27,12 +27,12 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 2_240,
+    "data": 2_405,
     "training": 1_346,
     "models": 587,
     "decoding": 1_930,
     "export": 1_040,
-    "runs": 2_525,
+    "runs": 2_550,
     "importing": 892,
     "serving": 1_520,
     "cli": 1_580,

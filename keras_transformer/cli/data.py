@@ -142,16 +142,18 @@ def prepare(
                 print(f"{name}  {text}")
         if lists or remove is not None:
             return
-        sample = Sample(parsed.data.pairs("train", data))
+        pairs = parsed.data.pairs("train", data)
+        sample = Sample(pairs)
         with tempfile.TemporaryDirectory() as scratch:
             tokenizers = find_tokenizers(parsed, data, folder, scratch)
         for _ in sample:
             pass
         size = expected_size(sample.items, sample.number, tokenizers)
-        print(f"{sample.number:,} pairs: a store of {size / 1e6:,.1f} MB in {store}", flush=True)
+        summary = f"{sample.number:,} pairs: a store of {size / 1e6:,.1f} MB in {store}"
+        print(*pairs.notes(), summary, sep="\n", flush=True)
         if not dry_run:
             with sentence_progress(sample.number) as advance:
-                token_rows(parsed.data.pairs("train", data), tokenizers, store, advance)
+                token_rows(pairs, tokenizers, store, advance)
 
 
 class _Lines:

@@ -55,13 +55,11 @@ class FileStream:
         """
         if not all(map(os.path.isfile, itertools.chain(*self._sides))):
             return None
-        digest = hashlib.sha256(repr(self._options).encode())
+        endings = [list(map(suffix_of, side)) for side in self._sides]
+        digest = hashlib.sha256(repr((self._options, endings)).encode())
         for path in itertools.chain(*self._sides):
             with open(path, "rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            digest.update(
-                f"{suffix_of(path) if len(self._sides) == 1 else ''} {content}\n".encode()
-            )
+                digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
     def __repr__(self):

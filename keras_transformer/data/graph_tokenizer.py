@@ -42,6 +42,7 @@ class GraphTokenizer(tf.Module):
         self._ids = tf.constant(tokenizer.ids)
         self._pieces = tf.constant(tokenizer.vocabulary)
         self._sentencepiece = self._processor(tokenizer.model_bytes, tf.int32)
+        self._tag = None if tokenizer.tag is None else tokenizer.vocabulary.index(tokenizer.tag)
         self._ties = _ties_of(tokenizer.vocabulary) if tokenizer.rules["sorts_ties"] else None
         spec = read_model(tokenizer.model_bytes)[1].normalizer_spec
         self._keeps_spaces = spec.add_dummy_prefix and not spec.remove_extra_whitespaces
@@ -64,7 +65,16 @@ class GraphTokenizer(tf.Module):
         if text.shape.rank == 0:
             return self.tokenize(text[None])[0]
         token_ids = self._ids_of_text(_prepare(text, self._normalization))
-        return token_ids if self._ties is None else _sort_ties(token_ids, self._ties)
+        token_ids = token_ids if self._ties is None else _sort_ties(token_ids, self._ties)
+        if self._tag is None:
+            return token_ids
+        has_tag = tf.cast(token_ids.row_lengths() > 0, tf.int64)
+        tags = tf.fill([tf.reduce_sum(has_tag)], self._tag)
+        return tf.concat([tf.RaggedTensor.from_row_lengths(tags, has_tag), token_ids], axis=1)
+
+    def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
+        """Returns which token ids are a tag at the beginning of texts, as a bool tensor."""
+        return token_ids == self._tag
 
     def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
         """Returns the text of token ids, without pad, start and end tokens.
@@ -146,7 +156,7 @@ class GraphMarianTokenizer(GraphTokenizer):
         )
 
     def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """Returns which token ids are tags of languages: a bool tensor of the same shape."""
+        """Returns which token ids are tags of languages, as a bool tensor."""
         return tf.reduce_any(tf.expand_dims(token_ids, -1) == self._tags, axis=-1)
 
     def _ids_of_text(self, text):

@@ -16,6 +16,9 @@ class Noise:
         tokenizers: those of source and target, "side" 0 and 1.
         subword_regularization, word_dropout: as for `make_dataset`.
 
+    Attributes:
+        kept: ids of tokens that stay, such as tags. May be set.
+
     Raises:
         ValueError: if a tokenizer cannot do it.
     """
@@ -27,6 +30,7 @@ class Noise:
         word_dropout: float,
     ) -> None:
         self._tokenizers, self._word_dropout = tokenizers, word_dropout
+        self.kept: list[int] = []
         rate = subword_regularization
         self._splits = None if rate is None else [BpeDropout(each, rate) for each in tokenizers]
         if word_dropout and not all(hasattr(each, "unk_token_id") for each in tokenizers):
@@ -62,5 +66,6 @@ class Noise:
             return
         tokenizer: Any = self._tokenizers[side]
         special = tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id
+        special += (*self.kept,)
         is_dropped = rng.random(token_ids.shape) < self._word_dropout
         token_ids[is_dropped & ~np.isin(token_ids, special)] = tokenizer.unk_token_id

@@ -80,6 +80,7 @@ class PieceTokenizer:
         sorts_ties: whether `encode` puts neighbours that repeat the same text into the order of
             their lengths. In a unigram model `..` `...` has the score of `...` `..`, and versions
             of SentencePiece choose differently, by how they round.
+        tag: the first piece of every text that is not empty, one of the model. Optional.
 
     Raises:
         ImportError: if `sentencepiece` is not installed.
@@ -93,6 +94,7 @@ class PieceTokenizer:
         has_other_pieces: bool,
         dropped_pieces: Iterable[str],
         sorts_ties: bool,
+        tag: str | None = None,
     ) -> None:
         import sentencepiece
 
@@ -100,6 +102,8 @@ class PieceTokenizer:
         self._has_tags, self._has_other_pieces = has_tags, has_other_pieces
         self._dropped = frozenset(dropped_pieces)
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.tag = tag
+        self._first = [] if tag is None else [self._processor.piece_to_id(tag)]
         # By piece and by id.
         self._tied = {}
         if sorts_ties:
@@ -110,7 +114,8 @@ class PieceTokenizer:
     def encode_ids(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids that the SentencePiece model gives the pieces of texts without tags."""
         prepared = [prepare(text, self._normalization) for text in texts]
-        return self._sort_ties(self._processor.encode(prepared, out_type=int))
+        rows = self._sort_ties(self._processor.encode(prepared, out_type=int))
+        return [[*self._first, *row] if row else row for row in rows] if self._first else rows
 
     def encode(self, texts: Any) -> Any:
         """Returns the pieces of a text or of a list of texts, without end tokens.

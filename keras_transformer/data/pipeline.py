@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from keras_transformer.data.batching import check_batch_size, plan_batches
+from keras_transformer.data.corpora import Corpora, Passes
 from keras_transformer.data.feeder import BatchFeeder
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
@@ -179,7 +180,7 @@ class BatchStream:
         report: `DatasetReport`.
         is_read: whether an iteration has begun. May be set to `False`.
         settings: the arguments that decide which pairs are in which batch, by name.
-        lengths: int32 array `(pairs, 2)`, tokens of both sides of all pairs, END included.
+        lengths: int32 array `(pairs, 2)`, tokens of both sides of all pairs, tag and END included.
         fingerprint: hash of the token ids in their order.
     """
 
@@ -204,15 +205,19 @@ class BatchStream:
         rates = {name: getattr(options, name) for name in NOISE}
         self._noise, self._longest = Noise(self._tokenizers, **rates), longest
         self._rows = token_rows(pairs, self._tokenizers, store)
-        self.lengths = self._rows.lengths
-        self._kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
+        self._passes = Passes(pairs, self._tokenizers[0])
+        self._noise.kept = self._passes.tag_ids
+        self.lengths = self._passes.lengths(self._rows.lengths)
+        kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
+        self._kept = self._passes.repeat(kept)
         sizes = {name: self.settings[name] for name in SIZES}
         self._shapes = self._choose_shapes(options)
         plan = functools.partial(
             plan_batches, self.lengths, self._kept, shapes=self._shapes, **sizes
         )
         self._plan = functools.lru_cache(maxsize=1)(plan)
-        self.report = self._report(dropped)
+        notes = tuple(pairs.notes()) if isinstance(pairs, Corpora) else ()
+        self.report = dataclasses.replace(self._report(dropped), pairs_kept=len(kept), notes=notes)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)
@@ -302,13 +307,17 @@ class BatchStream:
         """
         tokenizer, target_tokenizer = self._tokenizers
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
-        num_rows, *longest = (len(rows), None, None) if self._shapes is None else self.shape(rows)
+        num_rows, *sizes = (len(rows), None, None) if self._shapes is None else self.shape(rows)
+        # Room for the tag, which no noise changes.
+        longest = [size or self._longest for size in sizes]
+        longest[0] -= bool(self._passes.tag_ids)
         source, target = (
-            self._noise.split(side, self._rows.rows(side, rows), rng, most or self._longest)
+            self._noise.split(side, self._rows.rows(side, rows), rng, most)
             for side, most in enumerate(longest)
         )
-        encoder_ids, _ = _padded(source, tokenizer.pad_token_id, num_rows, longest[0])
-        labels, is_label = _padded(target, target_tokenizer.pad_token_id, num_rows, longest[1])
+        source = self._passes.with_tags(rows, source)
+        encoder_ids, _ = _padded(source, tokenizer.pad_token_id, num_rows, sizes[0])
+        labels, is_label = _padded(target, target_tokenizer.pad_token_id, num_rows, sizes[1])
         # a b END -> START a b: the labels shifted right by one.
         start = np.full((num_rows, 1), target_tokenizer.start_token_id, np.int32)
         decoder_ids = np.concatenate([start, labels[:, :-1]], axis=1)

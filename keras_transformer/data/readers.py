@@ -84,10 +84,8 @@ def _csv(stream, name, options, skip):
 def _cells(rows, name, columns, separator):
     """Yields two cells of each of some (line number, row)."""
     if isinstance(columns[0], str):
-        number, header = next(rows, (1, []))
-        header = dict.fromkeys(header)
-        columns = [1 + list(header).index(_present(column, header, f"{name}, line {number}"))
-                   for column in columns]  # fmt: skip
+        _, header = next(rows, (1, []))
+        columns = [1 + header.index(_present(each, header, f"{name}, line 1")) for each in columns]
     source, target = (column - 1 for column in columns)
     for number, row in rows:
         if len(row) <= max(source, target):
@@ -176,7 +174,7 @@ def _word(word, mark):
 
 def _tmx(stream, name, options, skip):
     asked, languages = [_tag(each) for each in options.languages or ()], {}
-    source, body, is_found = "", None, False
+    source, body = "", None
     for event, element in ElementTree.iterparse(stream, ("start", "end")):
         if element.tag == "header":
             source = _tag(element.get("srclang", ""))
@@ -191,17 +189,15 @@ def _tmx(stream, name, options, skip):
             if not options.languages:
                 first = [each for each in languages if _is_language(each, source)][:1]
                 asked = list(dict.fromkeys([*first, *languages]))
-            pair = [
-                next(filter(None, (unit[each] for each in unit if _is_language(each, wanted))), "")
-                for wanted in asked
-            ]
-            if len(pair) == 2 and all(pair):
-                is_found = True
+            pair = [next((unit[each] for each in unit if _is_language(each, wanted)), "")
+                    for wanted in (*asked, "none")[:2]]  # fmt: skip
+            if all(pair):
                 yield tuple(pair)
-            elif len(pair) <= 2:
-                skip("untranslated", *(*pair, "", "")[:2])
+            else:
+                skip("untranslated", *pair)
             body.clear()  # the units that were read
-    if languages and not is_found or len(asked) > 2:
+    is_known = all(any(_is_language(each, wanted) for each in languages) for wanted in asked)
+    if languages and not is_known or len(asked) > 2:
         raise CorpusError(
             f"{name}: choose two of its languages with `languages`: {', '.join(languages)}. "
             f"Received: languages={options.languages}"

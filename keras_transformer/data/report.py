@@ -54,7 +54,7 @@ class DatasetReport:
 
     Attributes:
         pairs_read: sentence pairs of the corpus.
-        pairs_kept: sentence pairs of the dataset, each once per epoch.
+        pairs_kept: sentence pairs of the dataset, each once per epoch or as often as its corpus.
         dropped: number of pairs for each reason: `"empty"`, `"too long"`, `"length ratio"`.
         batches_per_epoch: the same in every epoch.
         source_tokens: tokens of the encoder's side per epoch, END included.
@@ -66,6 +66,8 @@ class DatasetReport:
         warnings: lines of text, with examples: from 1% of dropped pairs on, and from 1% of lines
             that a tokenizer changes.
         shapes: the shapes `(B, S, T)` of all batches, if their number is limited.
+        notes: lines on the corpora: passes and pairs of each, what was left out, with examples, and
+            how many pairs are in other splits too.
     """
 
     pairs_read: int
@@ -79,6 +81,7 @@ class DatasetReport:
     changes: tuple[TextChanges, ...] = ()
     warnings: tuple[str, ...] = ()
     shapes: tuple[tuple[int, int, int], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def source_efficiency(self) -> float:
@@ -106,6 +109,7 @@ class DatasetReport:
                 f"{self.efficiency:.1%} of the token slots are real tokens "
                 f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%})"
                 + (f", in {len(self.shapes)} shapes of batches" if self.shapes else ""),
+                *self.notes,
                 *(f"Warning: {warning}" for warning in self.warnings),
             ]
         )
@@ -177,11 +181,15 @@ def dropped_warnings(dropped, examples, total, settings):
         advice[reason] = f"raise `{key}`{now}"
     return [
         f"{number / total:.1%} of the pairs ({number:,} of {total:,}) are dropped, {reason}: "
-        + ", ".join(" | ".join(map(_shown, pair)) for pair in examples[reason])
+        + shown_pairs(examples[reason])
         + f"; {advice[reason]}"
         for reason, number in dropped.items()
         if number
     ]
+
+
+def shown_pairs(pairs):
+    return ", ".join(" | ".join(map(_shown, pair)) for pair in pairs)
 
 
 def described(dropped):

@@ -74,6 +74,8 @@ class SentencePieceTokenizer:
     unk_token_id: int
     # The rule of a `Tokenizer`; `None`: that of the model.
     normalization: str | None = None
+    # The first token of every text that is not empty; of a `Tokenizer` only.
+    tag: str | None = None
     _is_marian = False
 
     def __init__(
@@ -111,6 +113,7 @@ class SentencePieceTokenizer:
             "has_other_pieces": not set(self._given or ()) <= set(pieces),
             "dropped_pieces": [self.vocabulary[unk]] if self._is_marian else [],
             "sorts_ties": proto.trainer_spec.model_type == UNIGRAM,
+            "tag": self.tag,
         }
         self._tokenizer = PieceTokenizer(self.model_bytes, **self.rules)
         # The pieces of each id that have text.
@@ -184,6 +187,10 @@ class SentencePieceTokenizer:
         special = [getattr(self, name) for name in SPECIAL]
         facts = repr((type(self).__name__, self.vocabulary, special, self.rules))
         return hashlib.sha256(self.model_bytes + facts.encode()).hexdigest()
+
+    def is_tag(self, token_id: int) -> bool:
+        """Returns whether a token id is a tag at the beginning of texts."""
+        return self.vocabulary[token_id] == self.tag
 
     def _encode(self, texts):
         rows, ids = self._tokenizer.encode_ids(texts), self.ids

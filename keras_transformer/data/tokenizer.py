@@ -43,6 +43,8 @@ class Tokenizer(SentencePieceTokenizer):
 
     Args:
         model: path of a file written by `train`, `train_on_lines` or `save`, or the bytes of one.
+        tag: one of the `tags` of its training: the first token of every text that is not empty.
+            Optional.
 
     Attributes:
         vocabulary_size: number of tokens, special tokens included.
@@ -67,12 +69,13 @@ class Tokenizer(SentencePieceTokenizer):
         [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
     """
 
-    def __init__(self, model: Path | bytes) -> None:
+    def __init__(self, model: Path | bytes, tag: str | None = None) -> None:
         source = f"{len(model)} bytes" if isinstance(model, bytes) else f"model={str(model)!r}"
         model, proto = read_model(model)
         _require_own_model(proto, source)
         trainer = proto.trainer_spec
         self.normalization: str = proto.normalizer_spec.name
+        self.tag = tag
         super().__init__(
             model,
             pad_token_id=trainer.pad_id,
@@ -80,6 +83,8 @@ class Tokenizer(SentencePieceTokenizer):
             end_token_id=trainer.eos_id,
             unk_token_id=trainer.unk_id,
         )
+        if tag is not None and tag not in self.vocabulary:
+            raise ValueError(f"`tag` must be a token of the vocabulary. Received: tag={tag!r}")
 
     @classmethod
     def train(
@@ -94,8 +99,8 @@ class Tokenizer(SentencePieceTokenizer):
             files: a path, a glob, or a list of these, as for `read_lines`. For lines of text see
                 `train_on_lines`.
             vocabulary_size, path: as for `train_on_lines`.
-            **options: `model_type`, `normalization`, `character_coverage` and `max_lines`, as for
-                `train_on_lines`.
+            **options: `model_type`, `normalization`, `character_coverage`, `max_lines` and `tags`,
+                as for `train_on_lines`.
 
         Raises:
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
@@ -120,6 +125,7 @@ class Tokenizer(SentencePieceTokenizer):
         normalization: str = "nfc",
         character_coverage: float = 1.0,
         max_lines: int = 2_000_000,
+        tags: Iterable[str] = (),
     ) -> "Tokenizer":
         """Learns a vocabulary from lines of text, writes it to `path` and returns its tokenizer.
 
@@ -135,6 +141,7 @@ class Tokenizer(SentencePieceTokenizer):
                 rarest characters are split into bytes. Lower it (0.9995) for Chinese or Japanese.
             max_lines: train on a uniform random sample of at most this many lines, drawn in one
                 pass and the same each time. If there are more lines, a warning says so.
+            tags: further tokens, such as `<subtitles>`, which no text gives.
 
         Raises:
             TypeError: if `lines` is not an iterable of strings.
@@ -150,6 +157,7 @@ class Tokenizer(SentencePieceTokenizer):
             model_type=model_type,
             character_coverage=character_coverage,
             input_sentence_size=max_lines,
+            control_symbols=list(tags),
         )
         tokenizer = cls(model)
         if (number := next(counter)) > max_lines:
@@ -178,7 +186,7 @@ class Tokenizer(SentencePieceTokenizer):
             partial.write_bytes(self.model_bytes)
 
     def __reduce__(self):
-        return type(self), (self.model_bytes,)
+        return type(self), (self.model_bytes, self.tag)
 
     def __repr__(self):
         size, rule = self.vocabulary_size, self.normalization

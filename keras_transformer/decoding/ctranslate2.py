@@ -243,7 +243,8 @@ class _Tokenizer(FolderTokenizer):
         self._unk_token_id = config.unk_token_id
         special = config.pad_token_id, config.start_token_id, config.end_token_id
         self._dropped |= {self.vocabulary[token_id] for token_id in special}
-        self.is_tag = {self._ids[f">>{code}<<"] for code in self.languages}.__contains__
+        tags = [f">>{code}<<" for code in self.languages] + [self.tag] * (self.tag is not None)
+        self.is_tag = {self._ids[tag] for tag in tags}.__contains__
 
     def encode(self, texts):
         ids, unk = self._ids, self._unk_token_id

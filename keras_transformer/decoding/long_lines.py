@@ -66,12 +66,13 @@ class LineCutter:
 
     Args:
         tokenizer: `TokenizerLike` of the lines; has `is_tag` if it has `languages`, see
-            `MarianTokenizer`.
+            `MarianTokenizer`, or a `tag`, see `Tokenizer`.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._kinds = token_kinds(tokenizer.vocabulary)
-        self._is_tag = tokenizer.is_tag if getattr(tokenizer, "languages", None) else None
+        has_tags = getattr(tokenizer, "languages", None) or getattr(tokenizer, "tag", None)
+        self._is_tag = tokenizer.is_tag if has_tags else None
 
     def cut(self, rows: list[Any], most: int, on_too_long: str) -> Pieces:
         """Cuts lines into pieces of at most `most` tokens.

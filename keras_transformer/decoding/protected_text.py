@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from keras_transformer.texts import UNSPACED
+
 MARK = "\U000f0000"  # takes the place of a span; a private-use character
-# Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
-UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f"
 _PICTURES = "\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff"
 _JOINERS = "\ufe0f\u200d\u20e3\U000e0020-\U000e007f"
 _CONVERSION = (

@@ -19,7 +19,7 @@ class GraphLineCutter:
 
     def __init__(self, tokenizer: Any) -> None:
         self._graph = tokenizer.graph
-        self._has_tags = bool(getattr(tokenizer, "languages", None))
+        self._has_tags = any(getattr(tokenizer, name, None) for name in ("languages", "tag"))
         self._kinds = token_kinds(tokenizer.vocabulary)
 
     def cut(

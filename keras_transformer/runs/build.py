@@ -62,6 +62,7 @@ def _train_tokenizers(recipe, data_folder, files):
             model_type=settings.model_type,
             normalization=settings.normalization,
             character_coverage=settings.character_coverage,
+            tags=recipe.data.tags(),
         )
 
 
@@ -78,6 +79,13 @@ def load_tokenizers(files):
     """Returns source and target tokenizer. With one joint file, both are the same object."""
     tokenizers = [_load_tokenizer(file) for file in files]
     return tokenizers[0], tokenizers[-1]
+
+
+def tag_sources(recipe, tokenizers):
+    """Returns the tokenizers for a translator: every source begins with the tag of the recipe."""
+    source, target = tokenizers
+    tag = recipe.data.tag
+    return (source if tag is None else Tokenizer(source.model_bytes, tag)), target
 
 
 def _load_tokenizer(file):

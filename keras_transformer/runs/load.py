@@ -5,7 +5,7 @@ from typing import Any
 from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.loading import load_model
-from keras_transformer.runs.build import load_tokenizers
+from keras_transformer.runs.build import load_tokenizers, tag_sources
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.types import Path
 
@@ -38,6 +38,7 @@ def load_run(
     run = RunFolder.existing(path)
     recipe = run.recipe()
     tokenizers = load_tokenizers(run.tokenizer_files(recipe.vocabulary.joint))
+    tokenizers = tag_sources(recipe, tokenizers)
     loaded = load_model(model or run.model_file)
     settings = recipe.search | settings
     if settings.get("max_source_tokens") is None:

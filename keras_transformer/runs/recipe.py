@@ -3,6 +3,7 @@
 Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from keras_transformer import types
+from keras_transformer.data.cleaning import CleaningSettings
 from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import CorpusError, read_parallel
 from keras_transformer.data.number_corpus import number_names
@@ -22,6 +24,7 @@ from keras_transformer.settings import Settings, read_yaml, yaml_line
 from keras_transformer.texts import COMPRESSED
 
 PRESETS = ("tiny", "base", "big")
+_TAG = re.compile(r"<(?!/?s>|unk>|pad>|0x)[^\s<>]+>")
 ABSENT = object()  # the value of a key that is not set
 # The last suffix of a file, but for that of a compression.
 _LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
@@ -59,13 +62,12 @@ class CorpusSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        given = [self.file, self.source and self.target, self.number_names and self.size]
-        names = "file", "source", "target", "number_names", "size"
-        number = sum(getattr(self, name) is not None for name in names)
-        if sum(map(bool, given)) != 1 or number != (1 if self.file else 2):
+        kinds = ["file"], ["source", "target"], ["number_names", "size"]
+        given = [name for kind in kinds for name in kind if getattr(self, name) is not None]
+        if given not in kinds:
             raise ValueError(
                 "A corpus must have `file`, or `source` and `target`, or `number_names` and `size`."
-                f" Received: {', '.join(name for name in names if getattr(self, name) is not None)}"
+                f" Received: {', '.join(given) or 'none'}"
             )
         if self.number_names is not None:
             self._require_choice("number_names", ("train", "held_out"))
@@ -76,6 +78,8 @@ class CorpusSettings(Settings):
         self._require("accelerator", self.accelerator in (None, *"&_~"), "one of &, _, ~")
         is_whole = isinstance(self.weight, int) and self.weight >= 0
         self._require("weight", is_whole, "a whole number: for half a pass, give the others 2")
+        is_valid = self.tag is None or _TAG.fullmatch(self.tag)
+        self._require("tag", is_valid, "a name in angle brackets, such as <subtitles>")
 
     def codes(self) -> Sequence[str | None]:
         """Returns the codes of both languages; `None` if unknown."""
@@ -92,7 +96,7 @@ class CorpusSettings(Settings):
             paths = [str(Path(folder) / p) for p in (self.file, self.source, self.target) if p]
             options = {n: getattr(self, n) for n in ("columns", "languages", "accelerator")}
             pairs = read_parallel(*paths, **options)
-        return Corpus(pairs, int(self.weight), self.tag)
+        return Corpus(self.number_names or repr(pairs), pairs, int(self.weight), self.tag)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +123,9 @@ class DataSettings(Settings):
         store: folder for token stores, relative to the data folder, see `make_dataset`. May differ
             on resume. Defaults to the folder `tokens` of the run if it exists or the split has more
             than 100 MB; otherwise the tokens are in memory.
+        clean: which training pairs are left out, see `CleaningSettings`. Optional.
+        tag: the tag that `translate`, `evaluate` and `serve` put in front of every source, also in
+            `validation`: one of the tags in `train`. Optional, unless every corpus has a tag.
     """
 
     train: list | dict
@@ -127,11 +134,18 @@ class DataSettings(Settings):
     max_length: int = 256
     max_length_ratio: float = 9.0
     store: str | None = None
+    clean: dict | None = None
+    tag: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("train", "validation", "test"):
-            self._corpora(name)
+        parts = [part for name in ("validation", "test") for part in self._corpora(name)]
+        if any(part.tag or part.weight != 1 for part in parts):
+            raise ValueError("Only corpora of `train` may have `weight` and `tag`.")
+        tags = [part.tag for part in self._corpora("train")]
+        if self.tag not in (tags if all(tags) else [*tags, None]):
+            self._reject("tag", f"one of {', '.join(self.tags())}")
+        self._cleaning()
         self._require("max_length", self.max_length >= 2, "at least 2")
         self._require("max_length_ratio", self.max_length_ratio >= 1, "at least 1")
 
@@ -153,12 +167,28 @@ class DataSettings(Settings):
         Raises:
             CorpusError: if no pair has text on both sides.
         """
-        pairs = Corpora([corpus.read(folder) for corpus in self._corpora(name)])
-        if not any(source.strip() and target.strip() for source, target in pairs):
+        held_out = {}
+        for other in ("validation", "test") if name == "train" else ():
+            # A file that only `evaluate` needs may be missing.
+            with contextlib.suppress(OSError, ValueError, ImportError):
+                held_out[other] = self.pairs(other, folder)
+        parts = [corpus.read(folder) for corpus in self._corpora(name)]
+        if name != "train":
+            parts = [replace(part, tag=self.tag) for part in parts]
+        pairs = Corpora(parts, self._cleaning() if name == "train" else None, held_out)
+        texts = (pair for part in parts if part.weight for pair in part.pairs)
+        if not any(source.strip() and target.strip() for source, target in texts):
             raise CorpusError(
                 f"`{name}` must hold a pair with text on both sides. Received: {pairs}"
             )
         return pairs
+
+    def tags(self) -> list[str]:
+        """Returns the tags of the training corpora."""
+        return sorted({corpus.tag for corpus in self._corpora("train") if corpus.tag})
+
+    def _cleaning(self):
+        return self.clean and CleaningSettings.from_dict(self.clean)
 
     def _corpora(self, name):
         """Returns the `CorpusSettings` of a split."""
@@ -167,13 +197,11 @@ class DataSettings(Settings):
             return []
         if isinstance(split, list) and all(isinstance(path, str) for path in split):
             self._require(name, len(split) in (1, 2), "[source, target], [one.tsv] or mappings")
-            split = dict(
-                zip(["file"] if len(split) == 1 else ["source", "target"], split, strict=True)
-            )
+            names = ["source", "target"] if len(split) == 2 else ["file"]
+            split = dict(zip(names, split, strict=True))
+        splits = [split] if isinstance(split, dict) else split
         try:
-            return [
-                CorpusSettings.from_dict(c) for c in ([split] if isinstance(split, dict) else split)
-            ]
+            return list(map(CorpusSettings.from_dict, splits))
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from None
 

@@ -1,0 +1,81 @@
+"""Runs by the command line from every format, and from several corpora with weights and tags."""
+
+import itertools
+
+import pytest
+import yaml
+
+from keras_transformer import load_run
+from keras_transformer.data.number_corpus import number_names
+from tests.cli.small_run import RECIPE, cli
+from tests.data.corpus_files import COMPRESSIONS, FORMATS, packed
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+PAIRS = list(dict.fromkeys(number_names("train", 300)))
+TRAINING = {"batch_tokens": 4096, "epochs": 1, "warmup_steps": 1}
+
+
+def train(folder, **data):
+    data |= {"validation": {"number_names": "held_out", "size": 20}}
+    recipe = RECIPE | {"data": data, "training": TRAINING}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    ran = cli("train", folder / "recipe.yaml", "--data", folder, "--run", folder / "run")
+    assert ran.exit_code == 0, ran.stderr
+    return ran.stderr
+
+
+# One of each reader, in a compression each.
+NAMES = (
+    *("TSV", "CSV", "JSON lines of the Hub", "parquet of the Hub", "TMX"),
+    *("gettext", "compiled gettext"),
+)
+PACKS = itertools.cycle(["", *COMPRESSIONS])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "compression"), list(zip(NAMES, PACKS, strict=False)))
+def test_run_from_a_format(tmp_path, name, compression):
+    ending, written, options = FORMATS[name]
+    data = written(PAIRS)
+    file = f"pairs{ending}{compression}"
+    (tmp_path / file).write_bytes(packed(data, compression) if compression else data)
+    said = train(tmp_path, train={"file": file, **options})
+    assert f"{len(PAIRS):,} of {len(PAIRS):,} pairs kept" in said
+    if "gettext" in name:
+        assert "left out, header: 1" in said
+
+
+@pytest.mark.long
+def test_run_of_several_corpora_translates_with_its_tag(tmp_path):
+    for name, pairs in (("a", PAIRS), ("b", PAIRS[:50]), ("c", PAIRS[:9])):
+        (tmp_path / f"{name}.tsv").write_text(
+            "".join(map("{0[0]}\t{0[1]}\n".format, pairs)), "utf-8"
+        )
+    corpora = [
+        {"file": "a.tsv", "tag": "<a>"},
+        {"file": "b.tsv", "tag": "<b>", "weight": 3},
+        {"file": "c.tsv", "weight": 0},
+    ]
+    options = {"test": ["b.tsv"], "tag": "<b>", "clean": {"identical": True}}
+    said = train(tmp_path, train=corpora, **options)
+    assert f"a.tsv: {len(PAIRS)} pairs, 1 times an epoch, tag <a>" in said
+    assert "b.tsv: 50 pairs, 3 times an epoch, tag <b>" in said
+    assert "c.tsv: left out, its weight is 0" in said
+    assert "also in `test`: the source of 100 pairs, and 100 pairs" in said
+    run, line = tmp_path / "run", PAIRS[0][0]
+    shown = cli("prepare", tmp_path / "recipe.yaml", "--data", tmp_path, "--run", run, "--dry-run")
+    assert [row for row in said.splitlines() if "times an epoch" in row] == [
+        row for row in shown.stdout.splitlines() if "times an epoch" in row
+    ]
+
+    translator = load_run(run)
+    tag = translator.source_tokenizer.vocabulary.index("<b>")
+    assert translator.source_tokenizer.encode(line)[0] == tag
+    translated = cli("translate", run, stdin=line.encode())
+    assert translated.stdout == f"{translator(line)}\n"
+    assert cli("evaluate", run, "--data", tmp_path).exit_code == 0
+    for kind in ("saved_model", "ctranslate2"):
+        exported = tmp_path / kind
+        assert cli("export", run, exported, "--format", kind).exit_code == 0
+        verified = cli("verify", exported)
+        assert verified.exit_code == 0, verified.stderr

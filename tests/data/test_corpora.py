@@ -1,0 +1,202 @@
+"""What a split is: several corpora, cleaned and counted, with a fingerprint."""
+
+import collections
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from keras_transformer.data import cleaning
+from keras_transformer.data.cleaning import CleaningSettings
+from keras_transformer.data.corpora import Corpora, Corpus
+from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data.number_corpus import number_names
+from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.long_lines import LineCutter
+
+PAIRS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("two", "zwei"), ("two", "drei")]
+
+
+REASONS = {
+    "duplicates": "duplicate",
+    "identical": "identical sides",
+    "max_word_length": "long word",
+    "max_character_ratio": "character ratio",
+    "max_other_script": "other script",
+}
+LATIN = [("Eins und zwei", "one and two")] * 50
+GREEK = [("\u0391\u03b2\u03b3", "abc")] * 50
+MIXED = ("\u00e9\u00df 12!? \u0434", "naive")  # a third of the letters is Cyrillic
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "kept", "left_out"),
+    [
+        ("duplicates", True, PAIRS[:3] + PAIRS[4:], [PAIRS[3]]),
+        ("duplicates", True, [("a", "b c"), ("a b", "c"), ("a", "b C")], []),
+        ("identical", True, [("a", "A"), ("", "")], [("a", "a ")]),
+        ("max_word_length", 3, [("abc de", "f")], [("a", "b abcd")]),
+        ("max_word_length", 3, [("\u4e00\u4e8c\u4e09\u56db\u3002", "one")], []),
+        ("max_word_length", 3, [], [("\u4e00\u4e8c abcd", "a")]),
+        ("max_character_ratio", 2, [("ab", "abcd")], [("ab", "abcde"), ("abc", "")]),
+        ("max_other_script", 0.3, LATIN, [("\u043e\u0434\u0438\u043d", "one"), MIXED]),
+        ("max_other_script", 0.5, [*LATIN, MIXED, ("1", "!")], []),
+        ("max_other_script", 0, [*GREEK, ("\u0391", "abc")], [("\u0391 b", "abc")]),
+    ],
+)
+def test_rule_leaves_out_and_names_its_pairs(rule, limit, kept, left_out):
+    pairs = Corpora([Corpus("a", kept + left_out)], CleaningSettings(**{rule: limit}))
+    assert sorted(pairs) == sorted(kept)
+    found = {REASONS[rule]: [len(left_out), [list(pair) for pair in left_out]]} if left_out else {}
+    assert pairs.counts == {"pairs": [len(kept)], "left_out": found}
+
+
+def test_duplicates_are_those_of_a_set(monkeypatch):
+    monkeypatch.setattr(cleaning, "CHECKED_AT_ONCE", 7)
+    rng = random.Random(1)
+    pairs = [(str(rng.randrange(30)), str(rng.randrange(30))) for _ in range(2000)]
+    parts = [Corpus("a", pairs[:900]), Corpus("b", pairs[900:])]
+    corpora = Corpora(parts, CleaningSettings(duplicates=True, identical=True))
+    expected = [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
+    assert list(corpora) == list(corpora) == expected
+    assert sum(corpora.counts["pairs"]) == len(expected)
+    left_out = corpora.counts["left_out"]
+    assert left_out["duplicate"][0] + left_out["identical sides"][0] == 2000 - len(expected)
+    assert all(len(examples) == 3 for _, examples in left_out.values())
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"max_word_length": -1}, "`max_word_length` must be at least 1"),
+        ({"max_character_ratio": 0.5}, "`max_character_ratio` must be at least 1"),
+        ({"max_other_script": 2}, "`max_other_script` must be from 0 to 1"),
+        ({"duplicates": 1}, "`duplicates` must be of type bool"),
+    ],
+)
+def test_wrong_rule_is_named(rule, message):
+    with pytest.raises(ValueError, match=message):
+        CleaningSettings(**rule)
+
+
+def test_corpus_of_weight_0_is_left_out_and_named():
+    corpora = Corpora(
+        [Corpus("a", PAIRS[:1]), Corpus("b", PAIRS, weight=0), Corpus("c", PAIRS[1:2], 3, "<c>")]
+    )
+    assert list(corpora) == PAIRS[:2]
+    assert corpora.counts["pairs"] == [1, 0, 1]
+    assert corpora.notes() == [
+        "a: 1 pairs, 1 times an epoch",
+        "b: left out, its weight is 0",
+        "c: 1 pairs, 3 times an epoch, tag <c>",
+    ]
+
+
+def test_pairs_that_are_held_out_are_counted_and_kept():
+    held_out = {"test": Corpora([Corpus("t", [("two", "zwei"), ("one", "ein")])])}
+    corpora = Corpora([Corpus("a", PAIRS)], held_out=held_out)
+    assert list(corpora) == PAIRS
+    assert corpora.overlaps == {"test": [4, 2]}
+    assert corpora.notes() == ["also in `test`: the source of 4 pairs, and 2 pairs"]
+
+
+def test_fingerprint_changes_with_all_that_decides_the_pairs(tmp_path):
+    for name in ("1.tsv", "2.tsv"):
+        (tmp_path / name).write_text(f"{name}\tx\n")
+    one, other = (Corpus(name, read_parallel(tmp_path / name)) for name in ("1.tsv", "2.tsv"))
+    tagged = Corpus("1", one.pairs, tag="<t>")
+    weighed = Corpus("1", one.pairs, weight=2)
+    prints = [
+        Corpora(parts, settings and CleaningSettings(**settings)).fingerprint()
+        for parts, settings in (
+            ([one, other], None), ([other, one], None), ([one], None), ([tagged], None),
+            ([one], {"identical": True}), ([Corpus("1", [("1.tsv", "x")])], None),
+        )
+    ]  # fmt: skip
+    assert len({*prints}) == len(prints)
+    assert Corpora([weighed]).fingerprint() == prints[2], "weights choose among the same rows"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    texts = [text for pair in number_names("train", 300) for text in pair]
+    path = tmp_path_factory.mktemp("tags") / "m"
+    return Tokenizer.train_on_lines(texts, 320, path, tags=["<a>", "<b>"])
+
+
+def split(weights=(1, 2, 0, 3), tags=("<a>", "<b>", "<b>", None)):
+    """Corpora of 40 pairs each. The first pair of each has no source."""
+    pairs = number_names("train", 160, seed=3)
+    parts = zip("1234", weights, tags, strict=True)
+    return Corpora([
+        Corpus(name, [("", "leer"), *pairs[40 * number :][:39]], weight, tag)
+        for number, (name, weight, tag) in enumerate(parts)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", [None, 4])
+def test_every_epoch_passes_as_often_as_the_weight_and_tags_every_row(tokenizer, shapes):
+    options = {"batch_tokens": 512, "max_length": 24, "shapes": shapes, "seed": 4}
+    noise = {"subword_regularization": 0.5, "word_dropout": 0.5}
+    stream = BatchStream(split(), tokenizer, **options, **noise)
+    lengths = BatchStream(split(tags=(None,) * 4), tokenizer, **options).lengths.copy()
+    lengths[:80, 0] += lengths[:80, 0] > 1
+    kept = np.flatnonzero((lengths.min(axis=1) > 1) & (lengths.max(axis=1) <= 24)).tolist()
+    a, b = (tokenizer.vocabulary.index(tag) for tag in ("<a>", "<b>"))
+    weights, tags = np.repeat([1, 2, 3], 40), np.repeat([a, b, -1], 40)
+    assert stream.report.pairs_kept == len(kept) and stream.report.dropped["empty"] == 3
+    for epoch in range(3):
+        batches = stream.batches(epoch)
+        assert len(batches) == stream.report.batches_per_epoch
+        found = collections.Counter(np.concatenate(batches).tolist())
+        assert found == {row: weights[row] for row in kept}
+        for rows in batches:
+            token_ids = stream.arrays(rows, epoch)[0]["encoder_token_ids"]
+            found = np.where(np.isin(token_ids, [a, b]), token_ids, -1)[: len(rows)]
+            np.testing.assert_array_equal(found[:, 0], tags[rows])
+            assert (found[:, 1:] == -1).all() and token_ids.shape[1] <= 24
+
+
+def test_corpora_without_weights_and_tags_are_their_pairs(tokenizer):
+    """Bit for bit, so that runs of one corpus stay what they were."""
+    pairs = list(number_names("train", 99))
+    corpora = Corpora([Corpus("a", pairs[:50]), Corpus("b", pairs[50:])])
+    streams = [BatchStream(each, tokenizer, batch_sentences=7) for each in (pairs, corpora)]
+    for batches in zip(*(stream.batches(1) for stream in streams), strict=True):
+        np.testing.assert_array_equal(*batches)
+    assert streams[0].fingerprint == streams[1].fingerprint
+
+
+def test_tag_that_the_vocabulary_lacks_is_named(tokenizer):
+    corpora = Corpora([Corpus("a", [("one", "eins")], tag="<c>")])
+    with pytest.raises(ValueError, match="`tag` must be one token .* Received: tag='<c>'"):
+        BatchStream(corpora, tokenizer, batch_sentences=2)
+    with pytest.raises(ValueError, match="`tag` must be a token of the vocabulary. .*'<c>'"):
+        Tokenizer(tokenizer.model_bytes, "<c>")
+
+
+def test_tokenizer_puts_its_tag_in_front_and_reads_it_in_no_text(tokenizer):
+    tagged = Tokenizer(tokenizer.model_bytes, tag="<a>")
+    texts = ["", "one <a> two", "<a>", "eins"]
+    rows, tag = tokenizer.encode(texts), tokenizer.vocabulary.index("<a>")
+    assert tag not in np.concatenate(rows)
+    assert tagged.encode(texts) == [[tag, *row] if row else row for row in rows]
+    assert tagged.decode(tagged.encode(texts)) == texts
+    assert pickle.loads(pickle.dumps(tagged)).encode(texts) == tagged.encode(texts)
+
+
+@pytest.mark.tensorflow_only
+def test_tag_is_in_front_of_every_piece_of_a_line_in_a_graph_too(tokenizer):
+    from keras_transformer.export.graph_long_lines import GraphLineCutter
+
+    tagged = Tokenizer(tokenizer.model_bytes, tag="<a>")
+    texts, tag = ["", "one <a> two", "three thousand and four " * 5], tagged.vocabulary.index("<a>")
+    token_ids = tagged.graph.tokenize(texts)
+    assert token_ids.to_list() == tagged.encode(texts)
+    pieces = GraphLineCutter(tagged).cut_behind_tags(token_ids, 20, "split").token_ids.to_list()
+    expected = LineCutter(tagged).cut(tagged.encode(texts), 20, "split").token_ids
+    assert pieces == [list(row) for row in expected]
+    assert all(row[0] == tag and len(row) <= 20 for row in pieces if row) and len(pieces) > 4
+    assert list(tagged.graph.detokenize(token_ids).numpy()) == [t.strip().encode() for t in texts]
