@@ -93,7 +93,8 @@ class Corpora:
         It holds the contents of the files, and how they are read and cleaned. `None` if there is no
         such hash, as of a pipe.
         """
-        parts = [[_fingerprint(part.pairs), part.tag] for part in self.parts if part.weight]
+        # `counts`, which are stored by this hash, have a number for each part.
+        parts = [[_fingerprint(p.pairs) if p.weight else "", p.tag] for p in self.parts]
         cleaning = self._cleaning and self._cleaning.to_dict()
         digest = hashlib.sha256(json.dumps([parts, cleaning]).encode()).hexdigest()
         return None if any(found is None for found, _ in parts) else digest

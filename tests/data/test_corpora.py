@@ -113,6 +113,7 @@ def test_fingerprint_changes_with_all_that_decides_the_pairs(tmp_path):
         for parts, settings in (
             ([one, other], None), ([other, one], None), ([one], None), ([tagged], None),
             ([one], {"identical": True}), ([Corpus("1", [("1.tsv", "x")])], None),
+            ([Corpus("2", other.pairs, weight=0), one], None),  # stored counts have two numbers
         )
     ]  # fmt: skip
     assert len({*prints}) == len(prints)

@@ -1,5 +1,6 @@
 """A token store gives the batches of memory, is never read when damaged, and is built once."""
 
+import functools
 import json
 import os
 import random
@@ -7,19 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from keras_transformer.data import token_store
 from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data.encoding import encode_chunk
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.token_store import HEADER, token_rows
 from keras_transformer.data.tokenizer import Tokenizer
-from tests.data.test_feeder import assert_same_batches, planned
+from tests.builders import ROOT
+from tests.data.test_feeder import arrays_of, assert_same_batches, planned
 
-PAIRS = [*number_names(size=900), ("", "leer"), ("two  words\u2028", "zwei\xa0Wörter…")]
+PAIRS = [*number_names(size=400), ("", "leer"), ("two  words\u2028", "zwei\xa0Wörter…")]
 FILES = "source.ids", "target.ids", "starts", "lengths", HEADER
 # Builds a store slowly: many chunks, each of which takes a while.
 BUILD = """
@@ -35,6 +39,15 @@ tokenizer = Tokenizer(folder + "/joint.model")
 pairs = read_parallel(folder + "/a.en", folder + "/a.de")
 wait = lambda number: (print(number, flush=True), time.sleep(seconds))
 token_store.token_rows(pairs, [tokenizer] * 2, store, wait)
+"""
+
+DAEMON = """
+import multiprocessing
+
+context = multiprocessing.get_context("fork")
+process = context.Process(target=exec, args=({!r}, {{}}), daemon=True)
+process.start()
+process.join()
 """
 
 
@@ -75,9 +88,9 @@ def build(folder, store, seconds=0.0, **options):
     return subprocess.Popen(command, stdout=subprocess.PIPE, **options)
 
 
-@pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize(
-    "options", [{"shapes": 3}, {"subword_regularization": 0.3}, {"word_dropout": 0.3}]
+    ("cores", "options"),
+    [(2, {"shapes": 3}), (1, {"subword_regularization": 0.3}), (2, {"word_dropout": 0.3})],
 )
 def test_batches_are_those_of_memory(pairs, tokenizer, tmp_path, monkeypatch, options, cores):
     monkeypatch.setattr(token_store, "usable_cores", lambda: cores)
@@ -91,6 +104,9 @@ def test_batches_are_those_of_memory(pairs, tokenizer, tmp_path, monkeypatch, op
         for epoch in range(3):
             np.testing.assert_array_equal(stored.token_counts(epoch), memory.token_counts(epoch))
             assert_same_batches(planned(stored, epoch), planned(memory, epoch))
+        stored.seek(1, batch=2)
+        expected = planned(memory, 1)[2:]
+        assert_same_batches(arrays_of(stored.dataset(), len(expected)), expected)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -157,6 +173,44 @@ def test_without_a_fingerprint_nothing_is_stored(folder, pairs, tokenizer, tmp_p
     with pytest.warns(UserWarning, match="stay in memory"):
         assert token_rows(pairs, [tokenizer] * 2, store).fingerprint == expected
     assert not store.exists()
+
+
+@pytest.mark.parametrize("is_daemonic", [False, True])
+def test_script_without_a_guard_builds_on_two_cores(
+    folder, pairs, tokenizer, tmp_path, is_daemonic
+):
+    token_rows(pairs, [tokenizer] * 2, tmp_path / "usual")
+    script = BUILD.replace("lambda: 1", "lambda: 2").replace("= 50", "= 8192")
+    if is_daemonic:
+        script = DAEMON.format(script)
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, tmp_path / "script.py", folder, tmp_path / "two", "0"]
+    ran = subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
+    assert (ran.stdout.split(), ran.stderr) == ([b"%d" % len(PAIRS)], b"")
+    assert contents(tmp_path / "two") == contents(tmp_path / "usual")
+
+
+def repeat_chunk(encoded, number, chunks, *_):
+    list(chunks)
+    return [encoded] * number
+
+
+def test_memory_of_a_stream_does_not_follow_its_store(pairs, tokenizer, tmp_path, monkeypatch):
+    """At most 40 bytes a pair, also while it plans an epoch."""
+    encoded = encode_chunk(tuple(map(list, zip(*PAIRS, strict=True))), [tokenizer] * 2)
+    peaks = []
+    for number in (200, 800):
+        repeated = functools.partial(repeat_chunk, encoded, number)
+        monkeypatch.setattr(token_store, "encode_chunks", repeated)
+        store = tmp_path / str(number)
+        token_rows(pairs, [tokenizer] * 2, store)
+        tracemalloc.start()
+        stream = BatchStream(pairs, tokenizer, batch_tokens=4096, store=store)
+        next(iter(stream.dataset()))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert stream.report.pairs_read == 800 * len(PAIRS)
+    assert peaks[1] - peaks[0] < 40 * 600 * len(PAIRS)
 
 
 def test_where_no_process_starts_this_one_builds(pairs, tokenizer, tmp_path, monkeypatch):
