@@ -45,6 +45,9 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._cancel_timer()
+        # After a reset, Uvicorn leaves it, and it would hold the connection like an idle one.
+        if self.timeout_keep_alive_task:
+            self.timeout_keep_alive_task.cancel()
 
     def shutdown(self) -> None:
         """Begins to close: a request that is incomplete has a second for its rest."""
