@@ -27,7 +27,7 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 2_405,
+    "data": 2_415,
     "training": 1_346,
     "models": 587,
     "decoding": 1_930,

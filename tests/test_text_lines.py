@@ -13,6 +13,7 @@ from keras_transformer import texts
 from keras_transformer.cli.decoding import open_input
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.serving import verification
+from tests.data.corpus_files import packed
 from tests.test_folders import FILES, relative
 
 pytestmark = pytest.mark.tensorflow_only
@@ -42,6 +43,9 @@ CASES = {
     "gzip of a byte order mark": (gzip.compress(b"\xef\xbb\xbfa\n"), ["a"]),
     "gzip of nothing": (gzip.compress(b""), []),
     "two members of gzip": (gzip.compress(b"a\nb") + gzip.compress(b"c\n"), ["a", "bc"]),
+    "two frames of zstd": (packed(b"a\nb\r\n", ".zst"), ["a", "b"]),
+    "two members of bzip2": (packed(b"a\nb", ".bz2"), ["a", "b"]),
+    "two members of xz": (packed(b"\xef\xbb\xbfa\n\n", ".xz"), ["a", ""]),
     "combined characters": ("e\u0301 \U0001f469\u200d\U0001f4bb\n".encode(),)
     + (["e\u0301 \U0001f469\u200d\U0001f4bb"],),
     "not UTF-8": (b"a\nb\xff\n", 2),
@@ -68,8 +72,8 @@ def translated(path, monkeypatch):
 
 
 def translated_from_a_pipe(path, monkeypatch):
-    data = path.read_bytes()
-    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    with texts.open_bytes(path) as stream:
+        data = stream.read()  # as of `zcat`
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(data)))
     return translated(None, monkeypatch)
 

@@ -1,3 +1,6 @@
+from .cleaning import CleaningSettings as CleaningSettings
+from .corpora import Corpora as Corpora
+from .corpora import Corpus as Corpus
 from .corpus import CorpusError as CorpusError
 from .corpus import read_lines as read_lines
 from .corpus import read_parallel as read_parallel

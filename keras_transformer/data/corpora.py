@@ -128,6 +128,7 @@ class Passes:
 
     Attributes:
         tag_ids: the tokens of the tags in use.
+        key: what it changes in the batches, as text; empty if nothing.
 
     Raises:
         ValueError: if a tag is no token of the vocabulary.
@@ -145,6 +146,10 @@ class Passes:
             )
         self._tags = np.array([ids[part.tag] if part.tag else -1 for part in parts])
         self.tag_ids = [tag for tag in self._tags.tolist() if tag >= 0]
+        is_plain = {*self._weights} <= {1} and not self.tag_ids
+        self.key = (
+            "" if is_plain else f"{self._ends.tolist()} {self._weights} {self._tags.tolist()}"
+        )
 
     def repeat(self, rows: np.ndarray) -> np.ndarray:
         """Returns ascending numbers of pairs, each as often as an epoch passes over it."""

@@ -82,7 +82,7 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return FileStream(lambda path, skip: lines_of(path), _find_files(files, "files"))
+    return FileStream(lambda path, skip: lines_of(path), _find_lines(files, "files"))
 
 
 def read_parallel(
@@ -122,20 +122,28 @@ def read_parallel(
         CorpusError: if the two sides have different numbers of files.
     """
     options = ReadOptions(columns, languages, accelerator)
-    sources = _find_files(source, "source")
     if target is None:
-        return FileStream(functools.partial(read_pairs, options=options), sources, options=options)
-    targets = _find_files(target, "target")
+        read = functools.partial(read_pairs, options=options)
+        return FileStream(read, _find_files(source, "source"), options=options)
+    sources, targets = _find_lines(source, "source"), _find_lines(target, "target")
     if len(sources) != len(targets):
         raise CorpusError(
             "`source` and `target` must have the same number of files. "
             f"Received: {len(sources)} for source={source!r}, {len(targets)} for target={target!r}"
         )
-    if both := [path for path in sources + targets if suffix_of(path) in READERS.keys() - {".tsv"}]:
-        raise CorpusError(
-            f"{both[0]}: such a file holds both sides. Give it alone, without a file of the target."
-        )
     return FileStream(_aligned_lines_of, sources, targets, options=options)
+
+
+def _find_lines(patterns, argument):
+    """As `_find_files`; raises if a file is not lines of text."""
+    paths = _find_files(patterns, argument)
+    for path in paths:
+        if suffix_of(path) in READERS.keys() - {".tsv"}:
+            raise CorpusError(
+                f"{path}: such a file holds both sides, not lines of text. Give it alone to "
+                "`read_parallel`, or as `train: [FILE]` in a recipe."
+            )
+    return paths
 
 
 def _find_files(patterns, argument):

@@ -181,7 +181,7 @@ class BatchStream:
         is_read: whether an iteration has begun. May be set to `False`.
         settings: the arguments that decide which pairs are in which batch, by name.
         lengths: int32 array `(pairs, 2)`, tokens of both sides of all pairs, tag and END included.
-        fingerprint: hash of the token ids in their order.
+        fingerprint: hash of the token ids in their order, and the weights and tags of corpora.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class BatchStream:
 
     @property
     def fingerprint(self) -> str:
-        return self._rows.fingerprint
+        return self._rows.fingerprint + self._passes.key
 
     def seek(self, epoch: int, batch: int = 0, repeat_skipped: bool = False) -> None:
         """Sets where the next iteration of the dataset starts.

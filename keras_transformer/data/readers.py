@@ -105,8 +105,10 @@ def _json_lines(stream, name, options, skip):
 def _parquet(stream, name, options, skip):
     parquet = import_extra(["pyarrow.parquet"], f"{name} needs", "'pyarrow>=17.0,<27'")
     file = parquet.ParquetFile(stream)
-    wanted = {"translation", *options.fields()}.intersection(file.schema_arrow.names)
-    batches = file.iter_batches(ROWS_AT_ONCE, columns=list(wanted) or None)
+    names = file.schema_arrow.names
+    wanted = ["translation"] if "translation" in names else list(options.fields())
+    columns = wanted if {*wanted} <= {*names} else None  # an error then names all
+    batches = file.iter_batches(ROWS_AT_ONCE, columns=columns)
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
     for number, row in enumerate(rows, 1):
         yield _fields(row, f"{name}, row {number}", options)

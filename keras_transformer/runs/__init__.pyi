@@ -17,6 +17,7 @@ from .folder import RunFolder as RunFolder
 from .folder import RunInUseError as RunInUseError
 from .keeper import RunKeeper as RunKeeper
 from .load import load_run as load_run
+from .recipe import CorpusSettings as CorpusSettings
 from .recipe import DataSettings as DataSettings
 from .recipe import Recipe as Recipe
 from .recipe import VocabularySettings as VocabularySettings

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from keras_transformer.data import cleaning
+from keras_transformer.data import cleaning, token_store
 from keras_transformer.data.cleaning import CleaningSettings
 from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import read_parallel
@@ -148,13 +148,20 @@ def test_every_epoch_passes_as_often_as_the_weight_and_tags_every_row(tokenizer,
     a, b = (tokenizer.vocabulary.index(tag) for tag in ("<a>", "<b>"))
     weights, tags = np.repeat([1, 2, 3], 40), np.repeat([a, b, -1], 40)
     assert stream.report.pairs_kept == len(kept) and stream.report.dropped["empty"] == 3
+    again = BatchStream(split(), tokenizer, **options, **noise)  # as after a resume
+    other = BatchStream(split((1, 2, 0, 2)), tokenizer, **options, **noise)
+    assert stream.fingerprint == again.fingerprint != other.fingerprint
     for epoch in range(3):
         batches = stream.batches(epoch)
         assert len(batches) == stream.report.batches_per_epoch
         found = collections.Counter(np.concatenate(batches).tolist())
         assert found == {row: weights[row] for row in kept}
+        for pair in zip(batches, again.batches(epoch), strict=True):
+            np.testing.assert_array_equal(*pair)
         for rows in batches:
             token_ids = stream.arrays(rows, epoch)[0]["encoder_token_ids"]
+            same = again.arrays(rows, epoch)[0]["encoder_token_ids"]
+            np.testing.assert_array_equal(token_ids, same)
             found = np.where(np.isin(token_ids, [a, b]), token_ids, -1)[: len(rows)]
             np.testing.assert_array_equal(found[:, 0], tags[rows])
             assert (found[:, 1:] == -1).all() and token_ids.shape[1] <= 24
@@ -201,3 +208,27 @@ def test_tag_is_in_front_of_every_piece_of_a_line_in_a_graph_too(tokenizer):
     assert pieces == [list(row) for row in expected]
     assert all(row[0] == tag and len(row) <= 20 for row in pieces if row) and len(pieces) > 4
     assert list(tagged.graph.detokenize(token_ids).numpy()) == [t.strip().encode() for t in texts]
+
+
+def test_token_store_keeps_what_was_counted(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(token_store, "usable_cores", lambda: 1)
+    for name, pairs in (("1", PAIRS), ("2", PAIRS[:2])):
+        text = "".join(f"{source}\t{target}\n" for source, target in pairs)
+        (tmp_path / f"{name}.tsv").write_text(text)
+
+    def stream(store):
+        first, second = (read_parallel(tmp_path / f"{name}.tsv") for name in "12")
+        parts = [Corpus("1", first, 2, "<a>"), Corpus("2", second, tag="<b>")]
+        corpora = Corpora(parts, CleaningSettings(duplicates=True))
+        return BatchStream(corpora, tokenizer, batch_sentences=3, store=store)
+
+    expected, *others = stream(None), stream(tmp_path / "store"), stream(tmp_path / "store")
+    assert len(list((tmp_path / "store").iterdir())) >= 1
+    for other in others:
+        assert other.report == expected.report and len(other.report.notes) == 3
+        for pair in zip(expected.batches(1), other.batches(1), strict=True):
+            np.testing.assert_array_equal(*pair)
+            token_ids = [
+                each.arrays(pair[0], 1)[0]["encoder_token_ids"] for each in (expected, other)
+            ]
+            np.testing.assert_array_equal(*token_ids)

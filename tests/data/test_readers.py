@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from keras_transformer.data.corpus import CorpusError, read_parallel
-from tests.data.corpus_files import COMPRESSIONS, FORMATS, packed, po, tmx
+from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
+from tests.data.corpus_files import COMPRESSIONS, FORMATS, packed, parquet, po, tmx
 
 PAIRS = [("one", "eins"), ("two \u2028 x", "zwei"), ("", "leer"), ("\u00e4 'q'", "drei")]
 PAIRS_OF_GETTEXT = [("one", "eins"), ("two", "zwei"), ("\u00e4 'q'", "drei"), ("two", "drei")]
@@ -135,6 +135,8 @@ BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n
         ("a.jsonl", '{"source": "a", "target": null}\n', {}, r"line 1: .*text.*\('a', None\)"),
         ("a.jsonl", '["a", "b"]\n', {}, "line 1: there is no 'source'"),
         ("a.jsonl", '{"source": "a"', {}, "no whole .jsonl file"),
+        ("a.parquet", parquet([{"source": "a", "x": "b"}]), {}, "no 'target'.* two of source, x."),
+        ("a.parquet", parquet([{"source": "a", "target": None}]), {}, "row 1: both fields must be"),
         ("a.xlsx", b"PK\3\4\xff\n", {}, "line 1: .* another ending than .tsv, .*.tmx .* as TSV"),
         ("a.xlf", "<xliff>\n", {}, "line 1: no column 2.* another ending than .tsv"),
         ("a.po", "\ufeffmsgid \"a\"\r\nmsgstr \"b\"\r\n", {}, [("a", "b")]),
@@ -174,10 +176,11 @@ def test_missing_package_is_told_in_one_line(tmp_path, monkeypatch, name, data, 
         read(write(tmp_path / name, data))
 
 
-def test_two_files_are_lines_of_text(tmp_path):
+def test_lines_are_not_those_of_a_format(tmp_path):
     path = write(tmp_path / "a.po", "")
-    with pytest.raises(CorpusError, match="holds both sides. Give it alone"):
-        read_parallel(path, path)
+    for read_them in (lambda: read_parallel(path, path), lambda: read_lines([path])):
+        with pytest.raises(CorpusError, match="holds both sides, not lines of text. Give it alone"):
+            read_them()
 
 
 def test_fingerprint_holds_contents_order_and_options(tmp_path):

@@ -180,8 +180,31 @@ def test_wrong_field_of_training_is_named_in_one_line(field, wrong):
     assert "\n" not in message
 
 
+def of(*corpora, **data):
+    return {"data": DATA | {"train": list(corpora)} | data}
+
+
+A, B = ({"file": f"{name}.tsv", "tag": f"<{name}>"} for name in "ab")
 LEARNED = {"preset": "tiny", "positions": "learned", "max_sequence_length": 100}
 REFUSED = [
+    (of({"file": "a.tsv", "weight": 0.5}), "`train`: `weight` must be a whole number: for half a"),
+    (of({"file": "a.tsv", "weight": -1}), "`weight` must be a whole number"),
+    (of({"file": "a.tsv", "weights": 2}), "Unknown key of CorpusSettings: 'weights'. Did you mean"),
+    (of({"file": "a.tsv", "target": "b"}), "A corpus must have .* Received: file, target"),
+    (of({"source": "a.en"}), "A corpus must have .* Received: source"),
+    (of({"weight": 2}), "A corpus must have .* Received: none"),
+    (of({"number_names": "test", "size": 3}), "`number_names` must be one of train, held_out"),
+    (of({"file": "a.csv", "columns": ["en"]}), r"`columns` must be \[source, target\]"),
+    (of({"file": "a.tmx", "languages": [1, 2]}), r"`languages` must be \[source, target\]"),
+    (of({"file": "a.po", "accelerator": "@"}), "`accelerator` must be one of &, _, ~"),
+    *[(of({"file": "a", "tag": tag}), "`tag` must be a name in angle brackets")
+      for tag in ("a", "<a b>", "<s>", "<0x41>", "<unk>", "")],
+    (of(A, B), "`tag` must be one of <a>, <b>. Received: tag=None"),
+    (of(A, {"file": "b.tsv"}, tag="<b>"), "`tag` must be one of <a>. Received: tag='<b>'"),
+    (of(A, tag="<a>", test=A), "Only corpora of `train` may have `weight` and `tag`"),
+    (of(A, "b.tsv", tag="<a>"), "`train`: CorpusSettings must be a mapping .*'b.tsv'"),
+    (of(tag="<a>"), r"`train` must be \[source, target\], \[one.tsv\] or mappings"),
+    (of(A, tag="<a>", clean={"identic": True}), "Unknown key of CleaningSettings: 'identic'. Did"),
     ({"vocabulary": {"files": []}}, "`files` must be one file"),
     ({"vocabulary": {"files": [3]}}, "`files` must be one file"),
     ({"vocabulary": {"files": ["a", "b"]}}, "`files` must be one file"),
