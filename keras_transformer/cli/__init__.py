@@ -13,6 +13,7 @@ from keras_transformer.cli import (
     comparison,
     data,
     decoding,
+    errors,
     evaluation,
     export,
     importing,
@@ -46,3 +47,4 @@ for group in GROUPS:
 for typers in (*(group.commands for group in GROUPS), importing.importing):
     for command in typers.registered_commands:
         command.help, command.epilog = options.help_and_example(command.callback)
+        command.callback = errors.one_line_errors()(command.callback)

@@ -5,15 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli import completion, options
-from keras_transformer.cli.errors import one_line_errors
-from keras_transformer.cli.evaluation import (
-    evaluation_scores,
-    print_comparison,
-    read_translations,
-    test_set,
-)
-from keras_transformer.cli.translators import load_translator, with_progress
+from keras_transformer.cli import completion, evaluation, options, translators
 
 commands = typer.Typer()
 
@@ -67,26 +59,26 @@ def compare(
         keras-transformer compare runs/a runs/b --translate --data ~/multi30k --tokenized
         keras-transformer compare runs/a runs/b --translations a.de --translations b.de
     """
-    with one_line_errors():
-        from keras_transformer.runs.comparison import RunRecord
+    from keras_transformer.runs.comparison import RunRecord
 
-        check_arguments(runs, output, translate, translations)
-        records = [RunRecord(run) for run in runs]
-        is_translated = translate or translations
-        if is_translated:
-            check_test_sets(records, source)
-            sources, references = test_set(runs[0], data, source, reference)
-            files = [
-                read_translations(f, len(sources), "--translations") for f in translations or ()
-            ]
-        for line in report_lines(records):
-            print(line)
-        if output is not None:
-            draw_curves(records, output)
-        if is_translated:
-            print(end="", flush=True)  # before a translation, which takes long
-            columns = files or [translated(run, sources, target_language, settings) for run in runs]
-            print_scores(runs, columns, references, tokenized)
+    check_arguments(runs, output, translate, translations)
+    records = [RunRecord(run) for run in runs]
+    is_translated = translate or translations
+    if is_translated:
+        check_test_sets(records, source)
+        sources, references = evaluation.test_set(runs[0], data, source, reference)
+        files = [
+            evaluation.read_translations(f, len(sources), "--translations")
+            for f in translations or ()
+        ]
+    for line in report_lines(records):
+        print(line)
+    if output is not None:
+        draw_curves(records, output)
+    if is_translated:
+        print(end="", flush=True)  # before a translation, which takes long
+        columns = files or [translated(run, sources, target_language, settings) for run in runs]
+        print_scores(runs, columns, references, tokenized)
 
 
 def check_arguments(runs, output, translate, translations):
@@ -198,15 +190,17 @@ def draw_curves(records, path):
 
 def translated(run, sources, target_language, settings):
     """Returns the translations of a run's model."""
-    translator = load_translator(run, **settings)
-    return with_progress(translator, sources, label=str(run), target_language=target_language)
+    translator = translators.load_translator(run, **settings)
+    return translators.with_progress(
+        translator, sources, label=str(run), target_language=target_language
+    )
 
 
 def print_scores(runs, columns, references, tokenized):
     """Prints the scores of each run's translations, and compares the others with the first."""
     for run, translations in zip(runs, columns, strict=True):
-        scores, match = evaluation_scores(translations, references, tokenized)
+        scores, match = evaluation.evaluation_scores(translations, references, tokenized)
         print(f"\n{run}", *scores, f"exact match {match:.4f}", sep="\n")
     for run, translations in zip(runs[1:], columns[1:], strict=True):
         print(f"\n{run} against {runs[0]}, paired bootstrap:")
-        print_comparison(translations, columns[0], references, tokenized)
+        evaluation.print_comparison(translations, columns[0], references, tokenized)

@@ -9,19 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli import options, stream
-from keras_transformer.cli.errors import one_line_errors
+from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.progress import sentence_progress
-from keras_transformer.cli.translators import (
-    as_lines,
-    is_ctranslate2,
-    load_engine,
-    load_translator,
-    long_line_reports,
-    what_decides,
-    with_progress,
-    write_lines,
-)
 from keras_transformer.console import console
 from keras_transformer.texts import Chunk, count_lines, open_bytes, read_chunks
 
@@ -85,42 +74,41 @@ def translate(
         keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt
         echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
     """
-    with one_line_errors(), stream.ends_at_once():
-        from keras_transformer import plotting
+    from keras_transformer import plotting
 
+    if attention is not None:
+        plotting.require_matplotlib()
+    if output is not None:
+        options.check_output(output)
+    with stream.ends_at_once(), open_input(input) as (source, name):
+        pictures, total = [], count_lines(source)
         if attention is not None:
-            plotting.require_matplotlib()
-        if output is not None:
-            options.check_output(output)
-        with open_input(input) as (source, name):
-            pictures, total = [], count_lines(source)
-            if attention is not None:
-                source = io.BytesIO(source.read())
-                pictures = picture_files(attention, Chunk(source.getvalue(), 1).num_lines)
-            asked: dict[str, Any] = {"n_best": n_best or 1, "return_attention": bool(pictures)}
-            asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
-            of_runs = {"dtype": dtype, "attention": attention}
-            translator = load_engine(run, model, settings, **of_runs)
-            translator([], **asked)  # a wrong option is an error before a line arrives
-            if output is None or (output.exists() and not output.is_file()):
-                opened = stream.open_output(output)
-            else:
-                printed = {"dtype": dtype, "n_best": n_best, "scores": scores}
-                decisive = what_decides(translator, run, model, asked | printed)
-                opened = stream.resume_file(output, decisive, source)
-            has_bar = output is not None or not sys.stdout.isatty()
-            with opened as (done, write), sentence_progress(total, "", done, has_bar) as progress:
-                is_pipe, asked["on_progress"] = total is None and output is None, progress
-                chunks = read_chunks(source, done + 1, is_pipe)
-                calls = 2 if is_ctranslate2(run) and not is_pipe else 1  # it computes beside Python
-                results = stream.translate_chunks(translator, chunks, name, asked, calls)
-                for chunk, lines, found in results:
-                    table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
-                    write(as_lines(rows(table)), chunk)
-                    for report in long_line_reports(found, translator, chunk.first):
-                        console.print(report)
-                    if pictures:
-                        draw_attentions(found, lines, pictures[chunk.first - 1 :][: len(lines)])
+            source = io.BytesIO(source.read())
+            pictures = picture_files(attention, Chunk(source.getvalue(), 1).num_lines)
+        asked: dict[str, Any] = {"n_best": n_best or 1, "return_attention": bool(pictures)}
+        asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
+        of_runs = {"dtype": dtype, "attention": attention}
+        translator = translators.load_engine(run, model, settings, **of_runs)
+        translator([], **asked)  # a wrong option is an error before a line arrives
+        if output is None or (output.exists() and not output.is_file()):
+            opened = stream.open_output(output)
+        else:
+            printed = {"dtype": dtype, "n_best": n_best, "scores": scores}
+            decisive = stream.what_decides(translator, run, model, asked | printed)
+            opened = stream.resume_file(output, decisive, source)
+        has_bar = output is not None or not sys.stdout.isatty()
+        with opened as (done, write), sentence_progress(total, "", done, has_bar) as progress:
+            is_pipe, asked["on_progress"] = total is None and output is None, progress
+            chunks = read_chunks(source, done + 1, is_pipe)
+            calls = 2 if translators.is_ctranslate2(run) and not is_pipe else 1
+            for chunk, lines, found in stream.translate_chunks(
+                translator, chunks, name, asked, calls
+            ):
+                table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
+                write(translators.as_lines(rows(table)), chunk)
+                for report in translators.long_line_reports(found, translator, chunk.first):
+                    console.print(report)
+                draw_attentions(found, lines, pictures[chunk.first - 1 :])
 
 
 @commands.command()
@@ -147,14 +135,15 @@ def score(
         keras-transformer score runs/multi30k_en_de test.en test.de > scores.tsv
         keras-transformer score runs/multi30k_en_de test.en test.de --tokens
     """
-    with one_line_errors():
-        from keras_transformer.data.corpus import read_parallel
+    from keras_transformer.data.corpus import read_parallel
 
-        pairs = list(read_parallel(source, target))
-        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-        translator = load_translator(run, model, dtype=dtype, **settings)
-        scored = with_progress(translator.score, sources, targets, batch_sentences=batch_sentences)
-        write_lines(rows(score_row(pair, tokens) for pair in scored))
+    pairs = list(read_parallel(source, target))
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    translator = translators.load_translator(run, model, dtype=dtype, **settings)
+    scored = translators.with_progress(
+        translator.score, sources, targets, batch_sentences=batch_sentences
+    )
+    translators.write_lines(rows(score_row(pair, tokens) for pair in scored))
     count, total = sum(len(pair.tokens) for pair in scored), sum(pair.log_prob for pair in scored)
     mean = total / count if count else math.nan
     console.print(
@@ -216,7 +205,7 @@ def draw_attentions(found, lines, paths):
     """Draws the encoder-decoder attention of each line's best hypothesis, all layers and heads."""
     from keras_transformer import plotting
 
-    for (best, *_), line, path in zip(found, lines, paths, strict=True):
+    for (best, *_), line, path in zip(found, lines, paths, strict=False):
         if best.tokens:
             scores, tokens = best.attention.encoder_decoder, (best.tokens, best.source_tokens)
             figure = plotting.plot_attention(scores, *tokens, line, "translation", "source")

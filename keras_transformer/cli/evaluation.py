@@ -6,14 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli import options
-from keras_transformer.cli.errors import one_line_errors
-from keras_transformer.cli.translators import (
-    load_translator,
-    long_line_reports,
-    with_progress,
-    write_lines,
-)
+from keras_transformer.cli import options, translators
 from keras_transformer.console import console
 
 MOST_REPORTS = 5  # of long lines
@@ -48,32 +41,33 @@ def evaluate(
         keras-transformer evaluate runs/multi30k_en_de --data ~/multi30k --tokenized
         keras-transformer evaluate runs/mine --source new.en --reference new.de
     """
-    with one_line_errors():
-        from keras_transformer.runs.folder import RunFolder
+    from keras_transformer.runs.folder import RunFolder
 
-        folder = RunFolder(run)
-        is_recorded = source is None and model is None
-        if is_recorded:
-            folder.report()  # fails early if the report is damaged
-        if output is not None:
-            options.check_output(output)
-        sources, references = test_set(run, data, source, reference)
-        others = baseline and read_translations(baseline, len(sources), "--baseline")
-        translator = load_translator(run, model, **settings)
-        found = with_progress(translator, sources, n_best=1, target_language=target_language)
-        translations = [best.text for (best,) in found]
-        scores, match = evaluation_scores(translations, references, tokenized)
-        print_samples(samples, sources, translations, references[0])
-        print(*scores, f"exact match {match:.4f} of {len(sources):,} lines", sep="\n", flush=True)
-        if others:
-            print_comparison(translations, others, references, tokenized)
-        notes = long_line_notes(found, translator)
-        for note in (*notes, *length_notes(translator, found, references)):
-            console.print(note)
-        if output is not None:
-            write_lines(translations, output)
-        if is_recorded:
-            record(folder, translator.settings, scores, match)
+    folder = RunFolder(run)
+    is_recorded = source is None and model is None
+    if is_recorded:
+        folder.report()  # fails early if the report is damaged
+    if output is not None:
+        options.check_output(output)
+    sources, references = test_set(run, data, source, reference)
+    others = baseline and read_translations(baseline, len(sources), "--baseline")
+    translator = translators.load_translator(run, model, **settings)
+    found = translators.with_progress(
+        translator, sources, n_best=1, target_language=target_language
+    )
+    translations = [best.text for (best,) in found]
+    scores, match = evaluation_scores(translations, references, tokenized)
+    print_samples(samples, sources, translations, references[0])
+    print(*scores, f"exact match {match:.4f} of {len(sources):,} lines", sep="\n", flush=True)
+    if others:
+        print_comparison(translations, others, references, tokenized)
+    notes = long_line_notes(found, translator)
+    for note in (*notes, *length_notes(translator, found, references)):
+        console.print(note)
+    if output is not None:
+        translators.write_lines(translations, output)
+    if is_recorded:
+        record(folder, translator.settings, scores, match)
 
 
 @commands.command()
@@ -95,49 +89,48 @@ def plot(
 
         keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."
     """
-    with one_line_errors():
-        from keras_transformer import plotting
-        from keras_transformer.runs.folder import RunFolder
+    from keras_transformer import plotting
+    from keras_transformer.runs.folder import RunFolder
 
-        plotting.require_matplotlib()
-        if text is None:
-            pairs = test_pairs(run, data, instead="`--text`")
-            text = next(line for line, _ in pairs if line.strip())
-        translator = load_translator(run, model, on_too_long="truncate", **settings)
-        (best,) = found = translator(text, return_attention=True, target_language=target_language)
-        for report in long_line_reports([found], translator):
-            console.print(report)
-        if not best.tokens:
-            raise ValueError(f"`--text` must have a translation to draw. Received: {text!r}")
-        source, translation = (best.source_tokens, "source"), (best.tokens, "translation")
-        # The decoder reads the translation shifted right.
-        inputs = best.attention.decoder_tokens, "decoder inputs"
+    plotting.require_matplotlib()
+    if text is None:
+        pairs = test_pairs(run, data, instead="`--text`")
+        text = next(line for line, _ in pairs if line.strip())
+    translator = translators.load_translator(run, model, on_too_long="truncate", **settings)
+    (best,) = found = translator(text, return_attention=True, target_language=target_language)
+    for report in translators.long_line_reports([found], translator):
+        console.print(report)
+    if not best.tokens:
+        raise ValueError(f"`--text` must have a translation to draw. Received: {text!r}")
+    source, translation = (best.source_tokens, "source"), (best.tokens, "translation")
+    # The decoder reads the translation shifted right.
+    inputs = best.attention.decoder_tokens, "decoder inputs"
 
-        def draw(scores, query, key):
-            (rows, row_label), (columns, column_label) = query, key
-            return plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
+    def draw(scores, query, key):
+        (rows, row_label), (columns, column_label) = query, key
+        return plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
 
-        embedding = translator.model.encoder.embedding
-        positions = list(range(min(64, embedding.max_sequence_length or 64)))
-        encoding = embedding.encode_positions(positions)
-        figures = {
-            "attention": draw(best.attention.encoder_decoder, translation, source),
-            "attention_encoder": draw(best.attention.encoder, source, source),
-            "attention_decoder": draw(best.attention.decoder, translation, inputs),
-            "positions": plotting.plot_positional_encoding(encoding),
-        }
-        if RunFolder(run).history():  # an imported run has none
-            figures["curves"] = plotting.plot_history(RunFolder(run).history_file)
-        for name, figure in figures.items():
-            path = run / f"{name}.png"
-            figure.savefig(path, dpi=120)
-            RunFolder(run).add_owned_files(path.name)
-            print(path)
+    embedding = translator.model.encoder.embedding
+    positions = list(range(min(64, embedding.max_sequence_length or 64)))
+    encoding = embedding.encode_positions(positions)
+    figures = {
+        "attention": draw(best.attention.encoder_decoder, translation, source),
+        "attention_encoder": draw(best.attention.encoder, source, source),
+        "attention_decoder": draw(best.attention.decoder, translation, inputs),
+        "positions": plotting.plot_positional_encoding(encoding),
+    }
+    if RunFolder(run).history():  # an imported run has none
+        figures["curves"] = plotting.plot_history(RunFolder(run).history_file)
+    for name, figure in figures.items():
+        path = run / f"{name}.png"
+        figure.savefig(path, dpi=120)
+        RunFolder(run).add_owned_files(path.name)
+        print(path)
 
 
 def long_line_notes(found, translator):
     """Yields the first reports of lines that are too long, and the number of the others."""
-    reports = list(long_line_reports(found, translator))
+    reports = list(translators.long_line_reports(found, translator))
     yield from reports[:MOST_REPORTS]
     if len(reports) > MOST_REPORTS:
         yield f"{len(reports) - MOST_REPORTS:,} more lines are too long."

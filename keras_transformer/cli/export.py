@@ -7,7 +7,6 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import backend_name, require_tensorflow
-from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.translators import load_translator
 from keras_transformer.console import console
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -67,37 +66,34 @@ def export(
         keras-transformer export runs/multi30k_en_de served/
         keras-transformer export runs/multi30k_en_de ct2/ --format ctranslate2 --quantization int8
     """
-    with one_line_errors():
-        is_saved_model = format == "saved_model"
-        from keras_transformer.data.corpus import read_lines
+    is_saved_model = format == "saved_model"
+    from keras_transformer.data.corpus import read_lines
 
-        check_options(is_saved_model, quantization, frozen, settings)
-        lines = None if examples is None else list(read_lines(examples))
-        translator = load_translator(run, model, **settings)
-        card = model_card(run, settings.get("source_language"), target_language)
-        tags = getattr(translator.source_tokenizer, "languages", [])
-        if missing := missing_languages(card, has_tags=bool(tags)):
-            console.print(
-                f"The names of the training files do not tell the {' and the '.join(missing)} "
-                "language, so model_card.json has none, and a server cannot say it. To name "
-                f"it: {' '.join(f'--{side}-language CODE' for side in missing)}"
-            )
-        if model is not None:
-            card["bleu"] = None  # the report is of another model file
-        if is_saved_model:
-            from keras_transformer.export.saved_model import export_saved_model
+    check_options(is_saved_model, quantization, frozen, settings)
+    lines = None if examples is None else list(read_lines(examples))
+    translator = load_translator(run, model, **settings)
+    card = model_card(run, settings.get("source_language"), target_language)
+    tags = getattr(translator.source_tokenizer, "languages", [])
+    if missing := missing_languages(card, has_tags=bool(tags)):
+        console.print(
+            f"The names of the training files do not tell the {' and the '.join(missing)} "
+            "language, so model_card.json has none, and a server cannot say it. To name "
+            f"it: {' '.join(f'--{side}-language CODE' for side in missing)}"
+        )
+    if model is not None:
+        card["bleu"] = None  # the report is of another model file
+    if is_saved_model:
+        from keras_transformer.export.saved_model import export_saved_model
 
-            written = export_saved_model(
-                translator, directory, frozen=frozen, card=card, examples=lines
-            )
-        else:
-            from keras_transformer.export.ctranslate2 import export_ctranslate2, held_settings
+        written = export_saved_model(
+            translator, directory, frozen=frozen, card=card, examples=lines
+        )
+    else:
+        from keras_transformer.export.ctranslate2 import export_ctranslate2, held_settings
 
-            print_differences(translator.settings, held_settings(translator))
-            written = export_ctranslate2(
-                translator, directory, quantization, card=card, examples=lines
-            )
-        print(written)
+        print_differences(translator.settings, held_settings(translator))
+        written = export_ctranslate2(translator, directory, quantization, card=card, examples=lines)
+    print(written)
 
 
 def check_options(is_saved_model, quantization, frozen, settings):

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from keras_transformer.cli.backend import import_backend
-from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.console import console
 
 commands = typer.Typer()
@@ -52,16 +51,15 @@ def import_model(
         keras-transformer import opus-mt opus-2020-02-26.zip runs/en_de
         keras-transformer import opus-mt Helsinki-NLP/opus-mt-en-de runs/en_de
     """
-    with one_line_errors():
-        import_backend()
-        from keras_transformer.importing.importer import import_marian
-        from keras_transformer.runs.folder import RunFolder
+    import_backend()
+    from keras_transformer.importing.importer import import_marian
+    from keras_transformer.runs.folder import RunFolder
 
-        chosen: dict[str, Any] = {"weights": weights, "arithmetic": arithmetic, "compiled": False}
-        translator = import_marian(model, run, print_fn=console.print, **chosen)
-        origin = RunFolder(run).origin() or {}
-        languages = getattr(translator.source_tokenizer, "languages", [])
-        config = translator.model.config
+    chosen: dict[str, Any] = {"weights": weights, "arithmetic": arithmetic, "compiled": False}
+    translator = import_marian(model, run, print_fn=console.print, **chosen)
+    origin = RunFolder(run).origin() or {}
+    languages = getattr(translator.source_tokenizer, "languages", [])
+    config = translator.model.config
     parameters = translator.model.count_params()
     console.print(f"{parameters:,} parameters, {config.vocabulary_size:,} tokens")
     console.print(f"Licence: {origin['license']}")

@@ -36,9 +36,7 @@ Changes = Annotated[
 RunArgument = Annotated[
     Path,
     typer.Argument(
-        help="Folder of a trained run.",
-        show_default=False,
-        autocompletion=completion.run_folders,
+        help="Folder of a trained run.", show_default=False, autocompletion=completion.run_folders
     ),
 ]
 Model = Annotated[

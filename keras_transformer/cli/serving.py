@@ -8,7 +8,6 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import SAVED_MODEL, import_quietly, require_tensorflow
-from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.translators import is_ctranslate2
 from keras_transformer.cores import usable_cores
 from keras_transformer.serving.limits import Limits
@@ -22,8 +21,7 @@ REQUIREMENTS = (
 )
 
 FolderArgument = Annotated[
-    Path,
-    typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False),
+    Path, typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False)
 ]
 Sentences = Annotated[
     bool,
@@ -132,28 +130,27 @@ def serve(
         keras-transformer serve served/
         keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64
     """
-    with one_line_errors():
-        workers = usable_cores() if workers is None else workers
-        load = model_loader(directory, workers, device)
-        try:
-            from keras_transformer.serving import server
-        except ImportError as error:
-            raise ImportError(
-                f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
-            ) from error
-        server.serve(
-            load,
-            host=host,
-            port=port,
-            limits=Limits(**limits),
-            max_batch=max_batch,
-            max_wait=max_wait_ms / 1000,
-            workers=workers,
-            cors_origins=cors_origin or (),
-            split="sentences" if sentences else "lines",
-            protect=tuple(protect or ()),
-            proxies=forwarded_allow_ips,
-        )
+    workers = usable_cores() if workers is None else workers
+    load = model_loader(directory, workers, device)
+    try:
+        from keras_transformer.serving import server
+    except ImportError as error:
+        raise ImportError(
+            f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
+        ) from error
+    server.serve(
+        load,
+        host=host,
+        port=port,
+        limits=Limits(**limits),
+        max_batch=max_batch,
+        max_wait=max_wait_ms / 1000,
+        workers=workers,
+        cors_origins=cors_origin or (),
+        split="sentences" if sentences else "lines",
+        protect=tuple(protect or ()),
+        proxies=forwarded_allow_ips,
+    )
 
 
 @commands.command()
@@ -164,17 +161,16 @@ def verify(directory: FolderArgument) -> None:
 
         keras-transformer verify served/
     """
-    with one_line_errors():
-        model = model_loader(directory)()
-        from keras_transformer.serving.verification import verify as verify_folder
+    model = model_loader(directory)()
+    from keras_transformer.serving.verification import verify as verify_folder
 
-        replayed = list(verify_folder(model, directory))
-        for one in replayed:
-            if not one.is_equal:
-                print(f"{one.text!r}: expected {one.expected!r}, received {one.translation!r}; "
-                      f"scores differ by {one.difference:.2g}")  # fmt: skip
-        equal = sum(one.expected == one.translation for one in replayed)
-        largest = max((one.difference for one in replayed), default=0.0)
-        print(f"{equal} of {len(replayed)} translations are equal; scores differ by {largest:.2g}.")
-        if not all(one.is_equal for one in replayed):
-            raise typer.Exit(1)
+    replayed = list(verify_folder(model, directory))
+    for one in replayed:
+        if not one.is_equal:
+            print(f"{one.text!r}: expected {one.expected!r}, received {one.translation!r}; "
+                  f"scores differ by {one.difference:.2g}")  # fmt: skip
+    equal = sum(one.expected == one.translation for one in replayed)
+    largest = max((one.difference for one in replayed), default=0.0)
+    print(f"{equal} of {len(replayed)} translations are equal; scores differ by {largest:.2g}.")
+    if not all(one.is_equal for one in replayed):
+        raise typer.Exit(1)

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.atomic_file import move_file, named_errors, write_text
+from keras_transformer.cli.backend import backend_name
+from keras_transformer.cli.translators import is_ctranslate2
 from keras_transformer.console import console
 from keras_transformer.lock import file_lock
-from keras_transformer.texts import CHUNK_BYTES, Chunk
+from keras_transformer.texts import CHUNK_BYTES, Chunk, lines_of
 
 # Writes the translations of a chunk.
 Write = Callable[[str, Chunk], None]
@@ -158,3 +161,37 @@ def hash_bytes(stream, count, digest):
     while count and (block := stream.read(min(count, CHUNK_BYTES))):
         digest.update(block)
         count -= len(block)
+
+
+def what_decides(translator, run, model, options):
+    """Returns a dict of JSON with all that decides a translation, beside its source.
+
+    Args:
+        translator: what `load_translator` returned for `run` and `model`.
+        options: dict of JSON, those of the call.
+    """
+    from keras_transformer.runs.folder import RunFolder
+
+    if is_ctranslate2(run):
+        engines, files = ("ctranslate2",), sorted(path for path in run.iterdir() if path.is_file())
+    else:
+        engines, folder = ("keras", backend_name()), RunFolder(run)
+        tokenizers = folder.tokenizer_files(folder.recipe().vocabulary.joint)
+        files = [model or folder.model_file, *tokenizers]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.read_bytes())
+    search = {name: repr(value) for name, value in vars(translator.settings).items()}
+    versions = {name: sys.modules[name].__version__ for name in ("keras_transformer", *engines)}
+    return (
+        {"model": digest.hexdigest()[:16], "processor": processor(), **versions} | search | options
+    )
+
+
+def processor():
+    """Returns the architecture of the processor and, on Linux, a hash of its instruction set."""
+    features = ""
+    with contextlib.suppress(OSError):
+        lines = lines_of("/proc/cpuinfo")
+        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {hashlib.sha256(features.encode()).hexdigest()[:8]}"

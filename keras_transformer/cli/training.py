@@ -9,7 +9,6 @@ import typer
 
 from keras_transformer.cli import completion, options
 from keras_transformer.cli.backend import import_backend
-from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.options import check_output
 from keras_transformer.cli.progress import check_progress
 from keras_transformer.console import console
@@ -40,17 +39,16 @@ def doctor(
 
         keras-transformer doctor multi30k_en_de --data ~/multi30k
     """
-    with one_line_errors():
-        from keras_transformer.runs.recipe import Recipe
+    from keras_transformer.runs.recipe import Recipe
 
-        parsed = Recipe.load(recipe, changes or ())
-        import_backend()
-        from keras_transformer.runs.doctor import CHECKS, run_checks
+    parsed = Recipe.load(recipe, changes or ())
+    import_backend()
+    from keras_transformer.runs.doctor import CHECKS, run_checks
 
-        run = run or Path("runs") / Path(recipe).stem
-        with check_progress(CHECKS) as on_start:
-            print_line = functools.partial(print, flush=True)
-            findings = run_checks(parsed, data, run, timeout, print_line, on_start)
+    run = run or Path("runs") / Path(recipe).stem
+    with check_progress(CHECKS) as on_start:
+        print_line = functools.partial(print, flush=True)
+        findings = run_checks(parsed, data, run, timeout, print_line, on_start)
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 
@@ -74,31 +72,28 @@ def train(
         keras-transformer train number_names --run runs/short --set training.epochs=2
     """
     run = run or Path("runs") / Path(recipe).stem
-    with one_line_errors():
-        from keras_transformer.runs.recipe import Recipe
+    from keras_transformer.runs.recipe import Recipe
 
-        parsed = Recipe.load(recipe, changes or ())
-        import_backend()
-        from keras_transformer.runs.callbacks import NonFiniteLossError
-        from keras_transformer.runs.fit_scope import TrainingInterrupted
-        from keras_transformer.runs.trainer import Trainer
+    parsed = Recipe.load(recipe, changes or ())
+    import_backend()
+    from keras_transformer.runs.callbacks import NonFiniteLossError
+    from keras_transformer.runs.fit_scope import TrainingInterrupted
+    from keras_transformer.runs.trainer import Trainer
 
-        trainer = Trainer(parsed, data, run, print_fn=console.print, resume=resume)
-        if trainer.finished:
-            console.print(f"{run} is trained already: see {trainer.run.report_file}.")
-            return
-        try:
-            report = trainer.train()
-        except TrainingInterrupted as interrupted:
-            command = ["keras-transformer", "train", recipe, "--data", str(data), "--run", str(run)]
-            command += [word for change in changes or () for word in ("--set", change)]
-            console.print(
-                f"{interrupted}\nThe same command resumes the run:\n{shlex.join(command)}"
-            )
-            raise typer.Exit(128 + interrupted.signal) from None
-        except NonFiniteLossError as error:  # exit code 1: the command is correct
-            console.print(f"Error: {error}")
-            raise typer.Exit(1) from None
+    trainer = Trainer(parsed, data, run, print_fn=console.print, resume=resume)
+    if trainer.finished:
+        console.print(f"{run} is trained already: see {trainer.run.report_file}.")
+        return
+    try:
+        report = trainer.train()
+    except TrainingInterrupted as interrupted:
+        command = ["keras-transformer", "train", recipe, "--data", str(data), "--run", str(run)]
+        command += [word for change in changes or () for word in ("--set", change)]
+        console.print(f"{interrupted}\nThe same command resumes the run:\n{shlex.join(command)}")
+        raise typer.Exit(128 + interrupted.signal) from None
+    except NonFiniteLossError as error:  # exit code 1: the command is correct
+        console.print(f"Error: {error}")
+        raise typer.Exit(1) from None
     if trainer.is_chief:
         for line in report_lines(report):
             console.print(line)
@@ -125,16 +120,15 @@ def average(
 
         keras-transformer average runs/multi30k_en_de --last 5
     """
-    with one_line_errors():
-        from keras_transformer.runs.folder import RunFolder
+    from keras_transformer.runs.folder import RunFolder
 
-        output = output or RunFolder.existing(run).averaged_file
-        check_output(output)
-        import_backend()
-        from keras_transformer.runs.averaging import average_run
+    output = output or RunFolder.existing(run).averaged_file
+    check_output(output)
+    import_backend()
+    from keras_transformer.runs.averaging import average_run
 
-        for path in average_run(run, output, last=last, best=best, print_fn=console.print):
-            console.print(f"averaged {path}")
+    for path in average_run(run, output, last=last, best=best, print_fn=console.print):
+        console.print(f"averaged {path}")
     print(output)
 
 

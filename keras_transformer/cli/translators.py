@@ -1,13 +1,9 @@
 """The translator of a run, its lines and its long lines, for the commands that translate."""
 
-import contextlib
-import hashlib
-import platform
 import sys
 
-from keras_transformer.cli.backend import backend_name, import_backend
+from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.progress import sentence_progress
-from keras_transformer.texts import lines_of
 
 
 def load_translator(run, model=None, *, dtype=None, **settings):
@@ -44,40 +40,6 @@ def load_engine(run, model, settings, **options):
                 f"that of a run. Received: --{name} {value}, {str(run)!r}"
             )
     return CTranslate2Translator(run, **settings)
-
-
-def what_decides(translator, run, model, options):
-    """Returns a dict of JSON with all that decides a translation, beside its source.
-
-    Args:
-        translator: what `load_translator` returned for `run` and `model`.
-        options: dict of JSON, those of the call.
-    """
-    from keras_transformer.runs.folder import RunFolder
-
-    if is_ctranslate2(run):
-        engines, files = ("ctranslate2",), sorted(path for path in run.iterdir() if path.is_file())
-    else:
-        engines, folder = ("keras", backend_name()), RunFolder(run)
-        tokenizers = folder.tokenizer_files(folder.recipe().vocabulary.joint)
-        files = [model or folder.model_file, *tokenizers]
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.read_bytes())
-    search = {name: repr(value) for name, value in vars(translator.settings).items()}
-    versions = {name: sys.modules[name].__version__ for name in ("keras_transformer", *engines)}
-    return (
-        {"model": digest.hexdigest()[:16], "processor": processor(), **versions} | search | options
-    )
-
-
-def processor():
-    """Returns the architecture of the processor and, on Linux, a hash of its instruction set."""
-    features = ""
-    with contextlib.suppress(OSError):
-        lines = lines_of("/proc/cpuinfo")
-        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {hashlib.sha256(features.encode()).hexdigest()[:8]}"
 
 
 def with_progress(function, lines, *arguments, label="", **options):

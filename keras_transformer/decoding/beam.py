@@ -13,13 +13,7 @@ from keras_transformer.decoding.greedy import GreedySearch
 from keras_transformer.decoding.loop import first_k, pick, select
 from keras_transformer.decoding.next_tokens import best_next_tokens
 from keras_transformer.decoding.scores import IMPOSSIBLE
-from keras_transformer.decoding.search import (
-    Search,
-    SearchResult,
-    Sentences,
-    StepFunction,
-    Tokens,
-)
+from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepFunction, Tokens
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 

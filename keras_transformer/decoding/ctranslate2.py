@@ -106,8 +106,8 @@ class CTranslate2Translator(LineTranslator):
         # CTranslate2 has a table of positions, as if they were learned.
         bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
         config = SimpleNamespace(**self.card["architecture"] | bounds)
-        languages = self.card["target_languages"]
-        tokenizers = tuple(_Tokenizer(folder, s, config, languages) for s in ("source", "target"))
+        config.languages = self.card["target_languages"]
+        tokenizers = _Tokenizer(folder, "source", config), _Tokenizer(folder, "target", config)
         self._ends = [each.vocabulary[config.end_token_id] for each in tokenizers]
         super().__init__(tokenizers, config, SearchSettings(**self.card["search"]))
         options = {"device": device, "inter_threads": workers, "intra_threads": 1}
@@ -233,12 +233,12 @@ class CTranslate2Translator(LineTranslator):
 class _Tokenizer(FolderTokenizer):
     """`TokenizerLike` of one side of a folder, with the ids of its vocabulary."""
 
-    def __init__(self, folder, side, config, languages):
+    def __init__(self, folder, side, config):
         super().__init__(folder, side)
         paths = (folder / f"{name}_vocabulary.json" for name in (side, "shared"))
         self.vocabulary = json.loads(next(filter(Path.is_file, paths)).read_text("utf-8"))
         self.vocabulary_size = len(self.vocabulary)
-        self.languages = languages
+        self.languages = config.languages
         self._ids = {token: token_id for token_id, token in enumerate(self.vocabulary)}
         self._unk_token_id = config.unk_token_id
         special = config.pad_token_id, config.start_token_id, config.end_token_id

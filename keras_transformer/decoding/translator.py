@@ -16,10 +16,7 @@ from keras_transformer.data.tokenizer_like import (
     check_tokenizers,
     require_matching_vocabularies,
 )
-from keras_transformer.decoding.batches import (
-    MOST_PAIRS,
-    batch_rows,
-)
+from keras_transformer.decoding.batches import MOST_PAIRS, batch_rows
 from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer, freeze
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import keras
 import numpy as np
 
@@ -33,14 +34,8 @@ from keras_transformer.layers.float_weight import float_weight
 from keras_transformer.layers.parts import parts_of
 
 # Keras's name of an activation -> CTranslate2's. Keras's "gelu" is the exact one.
-ACTIVATIONS = {
-    "relu": "RELU",
-    "gelu": "GELU",
-    "silu": "SWISH",
-    "swish": "SWISH",
-    "tanh": "Tanh",
-    "sigmoid": "Sigmoid",
-}
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH", "tanh": "Tanh"}
+ACTIVATIONS["sigmoid"] = "Sigmoid"
 MAX_TOKENS = 1024
 VERSIONED = ("keras", "ctranslate2", "sentencepiece")
 SUPPRESSED = -1e9  # a logit; -inf would become NaN in a softmax of 16 bits
@@ -95,7 +90,6 @@ def export_ctranslate2(
         FileExistsError: if `path` exists and is not a CTranslate2 model.
         OSError: if it cannot be written; `path` is unchanged.
     """
-    ctranslate2 = _import_ctranslate2()
     path = Path(path)
     if path.exists() and not ctranslate2.contains_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a CTranslate2 model.")
@@ -128,11 +122,9 @@ def export_ctranslate2(
         if all(isinstance(tokenizer, SentencePieceTokenizer) for tokenizer in tokenizers):
             _write_tokenizers(written, dict(zip(("source", "target"), tokenizers, strict=True)))
             lines = example_lines(translator, examples)
-            found = [
-                best for (best, *_) in CTranslate2Translator(written, workers=1)(lines, n_best=1)
-            ]
+            ranks = CTranslate2Translator(written, workers=1)(lines, n_best=1)
             write_examples(
-                written, lines, (one.text for one in found), (one.score for one in found)
+                written, lines, (one.text for (one,) in ranks), (one.score for (one,) in ranks)
             )
     return path
 
@@ -176,14 +168,13 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
     Raises:
         ValueError: if CTranslate2 cannot express the model.
     """
-    specs = _import_ctranslate2().specs
     config = model.config
     _require_expressible(model)
-    spec = specs.TransformerSpec.from_config(
+    spec = ctranslate2.specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
         pre_norm=config.normalize_first,
-        activation=specs.Activation[ACTIVATIONS[config.activation]],
+        activation=ctranslate2.specs.Activation[ACTIVATIONS[config.activation]],
         alignment_heads=0,  # `return_attention` gives the mean of all heads of the last block
     )
     spec.config.layer_norm_epsilon = config.layer_norm_epsilon  # without it, 1e-5
@@ -216,16 +207,6 @@ def _suppress(projection, token_ids, size):
         if not isinstance(projection.bias, np.ndarray):
             projection.bias = np.zeros(size, "float32")
         projection.bias[token_ids] = SUPPRESSED
-
-
-def _import_ctranslate2():
-    try:
-        import ctranslate2
-    except ImportError as error:
-        raise ImportError(
-            "To export a CTranslate2 model, install `ctranslate2` (extra `ct2`)."
-        ) from error
-    return ctranslate2
 
 
 def _require_expressible(model):

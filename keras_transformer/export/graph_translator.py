@@ -90,11 +90,7 @@ class GraphTranslator:
     """
 
     def __init__(
-        self,
-        model: Any,
-        decoder: Any,
-        source_tokenizer: Any,
-        target_tokenizer: Any,
+        self, model: Any, decoder: Any, source_tokenizer: Any, target_tokenizer: Any
     ) -> None:
         self.model, self.decoder = model, decoder
         self.source_tokenizer = source_tokenizer.graph

@@ -69,7 +69,7 @@ def _translations(graph, settings, most):
 
     @tf.function(input_signature=[_column("text")], autograph=False)
     def serve(text):
-        found = search(_vector(text=text), no_language, *Options.default(settings))
+        found = search(*_vectors(text=text).values(), no_language, *Options.default(settings))
         return {
             "translation": found.texts[:, 0],
             "score": found.scores[:, 0],
@@ -81,9 +81,9 @@ def _translations(graph, settings, most):
         specs.append(_column("target_language"))
 
     def translate_n_best(text, *options):
-        text = _vector(text=text)
-        options = _rows_of(text, **dict(zip(defaults, options, strict=True)))
-        language = options.pop("target_language", no_language)
+        options = dict(zip(defaults, options, strict=True))
+        options = _vectors(may_be_one=True, text=text, **options)
+        text, language = options.pop("text"), options.pop("target_language", no_language)
         found = search(text, language, *Options(**options))
         longest = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, most)
         return {
@@ -109,7 +109,7 @@ def _scores(graph):
 
     @tf.function(input_signature=[_column("source"), _column("target")], autograph=False)
     def score(source, target):
-        log_probs, tokens = graph.score(*_same_rows(source=source, target=target))
+        log_probs, tokens = graph.score(**_vectors(source=source, target=target))
         perplexity = tf.exp(-log_probs / tf.cast(tokens, tf.float32))
         return {"log_prob": log_probs, "tokens": tokens, "perplexity": perplexity}
 
@@ -121,7 +121,7 @@ def _pictures(graph, settings):
 
     @tf.function(input_signature=[_column("text"), _column("target")], autograph=False)
     def align(text, target):
-        scores, source_ids, target_ids = graph.align(*_same_rows(text=text, target=target))
+        scores, source_ids, target_ids = graph.align(*_vectors(text=text, target=target).values())
         answer = {"attention": scores}
         sides = {"source": source_ids, "target": target_ids}
         tokenizers = graph.source_tokenizer, graph.target_tokenizer
@@ -134,7 +134,9 @@ def _pictures(graph, settings):
     @tf.function(input_signature=[_column("text")], autograph=False)
     def search_tree(text):
         names = "tokens", "parents", "log_probs", "is_winner"
-        return dict(zip(names, graph.search_tree(_vector(text=text), settings), strict=True))
+        return dict(
+            zip(names, graph.search_tree(**_vectors(text=text), settings=settings), strict=True)
+        )
 
     return {"align": align, "search_tree": search_tree}
 
@@ -144,7 +146,7 @@ def _tokens(source_tokenizer, target_tokenizer, pad_token_id):
 
     @tf.function(input_signature=[_column("text")], autograph=False)
     def tokenize(text):
-        token_ids = token_ids_of(source_tokenizer, _vector(text=text))
+        token_ids = token_ids_of(source_tokenizer, **_vectors(text=text))
         lengths = tf.cast(token_ids.row_lengths(), tf.int32)
         return {"token_ids": token_ids.to_tensor(pad_token_id), "lengths": lengths}
 
@@ -155,34 +157,24 @@ def _tokens(source_tokenizer, target_tokenizer, pad_token_id):
     return {"tokenize": tokenize, "detokenize": detokenize}
 
 
-def _vector(**tensors: Any) -> tf.Tensor:
-    """Raises, when the graph runs, on a scalar or a matrix: a loaded signature does not check."""
-    ((name, tensor),) = tensors.items()
-    shape = tf.shape(tensor)
-    # `tf.rank` is the constant 1 of the signature; `tf.shape` is that of the actual input.
-    is_vector = tf.equal(tf.math.count_nonzero(shape >= 0), 1)
-    message = f"`{name}` must be a vector, with one row for each line. Received: a tensor of shape"
-    with tf.control_dependencies([tf.debugging.Assert(is_vector, [message, shape])]):
-        return tf.identity(tensor)
+def _vectors(may_be_one: bool = False, **tensors: Any) -> dict[str, tf.Tensor]:
+    """Returns tensors; raises, when the graph runs, unless each is a vector with a row for a line.
 
+    A loaded signature does not check it.
 
-def _same_rows(**tensors):
-    """Returns vectors; raises if their numbers of lines differ."""
-    vectors = [_vector(**{name: tensor}) for name, tensor in tensors.items()]
-    message = " and ".join(f"`{name}`" for name in tensors) + " must have the same number of lines."
-    sizes = map(tf.size, vectors)
-    with tf.control_dependencies([tf.debugging.assert_equal(*sizes, message)]):
-        return [tf.identity(vector) for vector in vectors]
-
-
-def _rows_of(text, **options):
-    """Returns options; raises if one has neither one row nor one for each line."""
-    checked = {}
-    for name, option in options.items():
-        option = _vector(**{name: option})
-        sizes = tf.size(option), tf.size(text)
-        is_right = (sizes[0] == 1) | (sizes[0] == sizes[1])
-        message = f"`{name}` must have one row, or one for each line. Received: rows, lines"
-        with tf.control_dependencies([tf.debugging.Assert(is_right, [message, *sizes])]):
-            checked[name] = tf.identity(option)
+    Args:
+        may_be_one: whether all but the first, the text, may have one row for all lines.
+        **tensors: tensors by name.
+    """
+    checked, (text, *_) = {}, tensors.values()
+    for name, tensor in tensors.items():
+        shape, rows = tf.shape(tensor), tf.size(tensor)
+        # `tf.rank` is the constant 1 of the signature; `tf.shape` is that of the actual input.
+        is_right = tf.equal(tf.math.count_nonzero(shape >= 0), 1)
+        is_right &= (rows == tf.size(text)) | (may_be_one & (rows == 1))
+        one = ", or one row" if may_be_one else ""
+        must = f"`{name}` must be a vector, with one row for each line{one}. Received: lines, shape"
+        check = tf.debugging.Assert(is_right, [must, tf.size(text), shape])
+        with tf.control_dependencies([check]):
+            checked[name] = tf.identity(tensor)
     return checked

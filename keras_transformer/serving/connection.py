@@ -44,7 +44,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._cancel_timer()
+        self._set_timer(None)
         # After a reset, Uvicorn leaves it, and it would hold the connection like an idle one.
         if self.timeout_keep_alive_task:
             self.timeout_keep_alive_task.cancel()
@@ -53,22 +53,18 @@ class Connection(H11Protocol):
         """Begins to close: a request that is incomplete has a second for its rest."""
         super().shutdown()
         if self._timer:
-            self._cancel_timer()
             self._set_timer(STOP_SECONDS)
 
     def _watch(self):
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._cancel_timer()
+            self._set_timer(None)
         elif not self._timer:
             self._set_timer(self.max_seconds)
 
     def _set_timer(self, seconds):
-        self._timer = self.loop.call_later(seconds, self._end)
-
-    def _cancel_timer(self):
         if self._timer:
             self._timer.cancel()
-            self._timer = None
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._end)
 
     def _end(self):
         if self.cycle and not self.cycle.response_complete:

@@ -1,11 +1,12 @@
 """What languages a model translates, as its card says, and what a request may ask for."""
 
-import re
+import itertools
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.serving.errors import RequestError, shown
+from keras_transformer.decoding.languages import tag_lines
+from keras_transformer.serving.errors import RequestError
 
 # The names of languages for people; other languages are shown by their code.
 NAMES = {
@@ -18,9 +19,6 @@ NAMES = {
 }
 ANY_SOURCE = "auto"
 UNTAGGED = ("tokenize", "detokenize")
-# As the model reads it: behind white space, up to the first "<<".
-SPACES = r"[\t\n\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*"
-TAG = re.compile(f"{SPACES}(>>.*?<<)", re.DOTALL)
 
 
 def described(card: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,20 +70,19 @@ def check_tags(card: dict[str, Any], signature: str, columns: dict[str, np.ndarr
     codes = card.get("target_languages")
     if not codes or signature in UNTAGGED:
         return
-    languages = [one.decode("utf-8", "replace") for one in columns.get("target_language", [b""])]
-    for language in set(languages) - {"", *codes}:
-        raise _refused("target_language", language, codes)
-    tags = [f">>{code}<<" for code in codes]
-    for number, line in enumerate(columns.get("text", columns.get("source", ()))):
-        found = TAG.match(text := line.decode("utf-8", "replace"))
-        if not found:
-            continue
-        asked = languages[number % len(languages)]
-        allowed = [f">>{asked}<<"] if asked else tags
-        second = TAG.match(text, found.end())
-        if found[1] not in allowed or (second and second[1] in tags):
-            must = f"A line must begin with at most one tag: {_any_of(allowed)}."
-            raise RequestError(400, f"{must} Received: line {number + 1}, {shown(text)}")
+    lines = columns.get("text", columns.get("source", ()))
+    asked = columns.get("target_language", [b""])
+    try:
+        for language in dict.fromkeys(asked):
+            pairs = zip(lines, itertools.cycle(asked), strict=False)
+            texts = [_text(line) if each == language else "" for line, each in pairs]
+            tag_lines(texts, _text(language) or None, codes)
+    except ValueError as error:
+        raise RequestError(400, str(error)) from error
+
+
+def _text(value):
+    return value.decode("utf-8", "replace")
 
 
 def _targets(card):

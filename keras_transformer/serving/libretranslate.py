@@ -19,9 +19,7 @@ async def languages(request: Request) -> JSONResponse:
     """Languages, as LibreTranslate's.
 
     ---
-    responses:
-      200: {$ref: "#/components/responses/Languages"}
-      503: {$ref: "#/components/responses/Unavailable"}
+    responses: {200: Languages, 503: Unavailable}
     """
     return JSONResponse(described(request.app.state.engine.model.card))
 
@@ -31,13 +29,7 @@ async def detect(request: Request) -> JSONResponse:
 
     ---
     requestBody: {$ref: "#/components/requestBodies/Detect"}
-    responses:
-      200: {$ref: "#/components/responses/Detection"}
-      400: {$ref: "#/components/responses/BadRequest"}
-      408: {$ref: "#/components/responses/TooSlow"}
-      413: {$ref: "#/components/responses/TooLarge"}
-      415: {$ref: "#/components/responses/UnsupportedMediaType"}
-      503: {$ref: "#/components/responses/Unavailable"}
+    responses: {200: Detection, 415: UnsupportedMediaType}
     """
     engine = request.app.state.engine
     _texts(await json_or_form(request), engine.limits)
@@ -48,9 +40,7 @@ async def settings(request: Request) -> JSONResponse:
     """What LibreTranslate's page asks for: languages to begin with, and limits.
 
     ---
-    responses:
-      200: {$ref: "#/components/responses/Settings"}
-      503: {$ref: "#/components/responses/Unavailable"}
+    responses: {200: Settings, 503: Unavailable}
     """
     engine = request.app.state.engine
     known = described(engine.model.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
@@ -66,13 +56,7 @@ async def translate(request: Request) -> JSONResponse:
 
     ---
     requestBody: {$ref: "#/components/requestBodies/Translate"}
-    responses:
-      200: {$ref: "#/components/responses/Translation"}
-      400: {$ref: "#/components/responses/BadRequest"}
-      408: {$ref: "#/components/responses/TooSlow"}
-      413: {$ref: "#/components/responses/TooLarge"}
-      415: {$ref: "#/components/responses/UnsupportedMediaType"}
-      503: {$ref: "#/components/responses/Unavailable"}
+    responses: {200: Translation, 415: UnsupportedMediaType}
     """
     engine = request.app.state.engine
     card, fields = engine.model.card, await json_or_form(request)

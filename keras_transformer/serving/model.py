@@ -42,7 +42,7 @@ class Model:
 
         Args:
             name: str, of a signature.
-            inputs: dict from names to arrays; options may be left out.
+            inputs: dict from names to arrays; options have one row for all lines, or are left out.
 
         Returns:
             dict from names to arrays, the lines on the first axis.

@@ -23,7 +23,6 @@ from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.model import Model
-from keras_transformer.serving.observation import log_to_stdout
 
 # Within 25 s after SIGTERM: Kubernetes kills a process after 30 s, and others can be told to.
 DRAIN_SECONDS, EXIT_SECONDS = 20, 24
@@ -72,7 +71,6 @@ def serve(
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
     engine = Engine(functools.partial(_load, load), limits, Metrics(), workers, **batching)
-    log_to_stdout()
     config = uvicorn.Config(
         build_app(engine, cors_origins, split, masked),
         log_config=None,

@@ -21,6 +21,10 @@ class Spec:
     dtype: str
     shape: tuple[int, ...]
 
+    def __str__(self) -> str:
+        """As in the model card of a SavedModel, such as `string (None,)`."""
+        return f"{self.dtype} {tuple(None for _ in self.shape)}"
+
 
 NUMPY_TYPES: dict[str, Any] = {
     "string": object,  # of bytes
@@ -32,7 +36,10 @@ NUMPY_TYPES: dict[str, Any] = {
 # In the answer for several lines, the shorter rows of a tensor are padded with these.
 PADDING: dict[str, Any] = {"string": b"", "float32": -np.inf, "int32": 0, "int64": 0, "bool": False}
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-KINDS = {"string": "text", "float32": "numbers", "bool": "booleans"}  # the others are integers
+# The values in JSON, and what errors call them; the others are integers.
+KINDS: dict[str, Any] = {"float32": ("numbers", int | float), "bool": ("booleans", bool)}
+KINDS["string"] = "text", bytes
+INTEGERS = "integers", int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Signature:
     def joined(self, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Returns the outputs of several calls, or none, as one: padded to the longest rows."""
         outputs = self.outputs.items()
-        return {name: _joined([part[name] for part in parts], spec) for name, spec in outputs}
+        return {name: joined([part[name] for part in parts], spec) for name, spec in outputs}
 
 
 def to_array(name: str, value: Any, spec: Spec) -> np.ndarray:
@@ -110,7 +117,7 @@ def to_array(name: str, value: Any, spec: Spec) -> np.ndarray:
         message = f"{name!r} must be text that UTF-8 can encode. Received: half of a surrogate pair"
         raise RequestError(400, message) from error
     except (TypeError, ValueError, OverflowError) as error:
-        what = f"{KINDS.get(spec.dtype, 'integers')} ({spec.dtype})"
+        what = f"{KINDS.get(spec.dtype, INTEGERS)[0]} ({spec.dtype})"
         shape = " of equally long lists" if len(spec.shape) > 1 else ""
         raise RequestError(400, f"{name!r} must be a list{shape} of {what}.", value) from error
     return array.reshape(array.shape if array.size else [len(nested), *[0] * (len(spec.shape) - 1)])
@@ -121,19 +128,14 @@ def _converted(value, dtype, axes):
         if not isinstance(value, list):
             raise TypeError
         return [_converted(element, dtype, axes - 1) for element in value]
-    if dtype == "string":
-        value = decoded(value)
-        if isinstance(value, bytes | str):
-            return value.encode() if isinstance(value, str) else value
-    elif dtype == "bool":
-        if isinstance(value, bool):
-            return value
-    elif not isinstance(value, bool):
-        is_float = dtype == "float32" and isinstance(value, int | float)
-        # The comparison is false for NaN too.
-        if abs(value) <= FLOAT32_MAX if is_float else isinstance(value, int):
-            return value
-    raise TypeError
+    value = decoded(value) if dtype == "string" else value
+    value = value.encode() if isinstance(value, str) else value
+    is_right = isinstance(value, KINDS.get(dtype, INTEGERS)[1])
+    # The comparison is false for NaN too.
+    is_finite = dtype != "float32" or (is_right and abs(value) <= FLOAT32_MAX)
+    if not (is_right and is_finite) or isinstance(value, bool) != (dtype == "bool"):
+        raise TypeError
+    return value
 
 
 def to_json(array: np.ndarray) -> list:
@@ -151,7 +153,8 @@ def to_json(array: np.ndarray) -> list:
     return array.tolist()
 
 
-def _joined(arrays, spec):
+def joined(arrays: list[np.ndarray], spec: Spec) -> np.ndarray:
+    """Returns the rows of arrays as one array, padded to the longest row."""
     longest = np.max([np.maximum(spec.shape, 0), *(array.shape for array in arrays)], axis=0)
     shape = [sum(map(len, arrays)), *longest[1:]]
     joined = np.full(shape, PADDING[spec.dtype], NUMPY_TYPES[spec.dtype])

@@ -22,14 +22,15 @@ PAGE_HEADERS = {
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
     "X-Content-Type-Options": "nosniff",
 }
+# How every request with a body may end.
+OF_POSTS = {400: "BadRequest", 408: "TooSlow", 413: "TooLarge", 503: "Unavailable"}
 
 
 async def page(request: Request) -> HTMLResponse:
     """The page for people.
 
     ---
-    responses:
-      200: {description: Answer., content: {text/html: {schema: {type: string}}}}
+    responses: {200: Page}
     """
     return HTMLResponse((HERE / "page" / "index.html").read_bytes(), headers=PAGE_HEADERS)
 
@@ -38,8 +39,7 @@ async def health(request: Request) -> JSONResponse:
     """Whether the process runs.
 
     ---
-    responses:
-      200: {$ref: "#/components/responses/Status"}
+    responses: {200: Status}
     """
     return JSONResponse({"status": "ok"})
 
@@ -48,9 +48,7 @@ async def ready(request: Request) -> JSONResponse:
     """Whether the server takes requests: not while it loads the model or drains.
 
     ---
-    responses:
-      200: {$ref: "#/components/responses/Status"}
-      503: {$ref: "#/components/responses/Status"}
+    responses: {200: Status, 503: Status}
     """
     if request.app.state.engine.is_ready:
         return JSONResponse({"status": "ready"})
@@ -61,8 +59,7 @@ async def metrics(request: Request) -> Response:
     """Metrics in Prometheus's text format.
 
     ---
-    responses:
-      200: {description: Answer., content: {text/plain: {schema: {type: string}}}}
+    responses: {200: Metrics}
     """
     text = request.app.state.engine.metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -72,9 +69,7 @@ async def model_card(request: Request) -> JSONResponse:
     """The model card, the name of the model and the limits of the server.
 
     ---
-    responses:
-      200: {$ref: "#/components/responses/ModelCard"}
-      503: {$ref: "#/components/responses/Unavailable"}
+    responses: {200: ModelCard, 503: Unavailable}
     """
     engine = request.app.state.engine
     limits = dataclasses.asdict(engine.limits)
@@ -85,8 +80,7 @@ async def openapi(request: Request) -> JSONResponse:
     """This description.
 
     ---
-    responses:
-      200: {description: Answer., content: {application/json: {schema: {type: object}}}}
+    responses: {200: Description}
     """
     return JSONResponse(description(request.app.routes))
 
@@ -102,12 +96,16 @@ def description(routes: Sequence[BaseRoute]) -> dict[str, Any]:
 
 
 class _Described(SchemaGenerator):
-    """Also takes the first line of a docstring."""
+    """Also takes the first line of a docstring; answers are names of `openapi.yaml`."""
 
     def parse_docstring(self, func_or_method: Any) -> dict[str, Any]:
         first = func_or_method.__doc__.partition("\n")[0]
         described = super().parse_docstring(func_or_method)
-        answers = {str(status): answer for status, answer in described["responses"].items()}
+        given = described["responses"] | (OF_POSTS if "requestBody" in described else {})
+        answers = {
+            str(status): {"$ref": f"#/components/responses/{given[status]}"}
+            for status in sorted(given)
+        }
         return {"summary": first.removesuffix("."), **described, "responses": answers}
 
 

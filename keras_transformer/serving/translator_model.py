@@ -1,6 +1,5 @@
 """The signatures of an exported folder, made of an object that is called like a translator."""
 
-from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -8,17 +7,14 @@ import numpy as np
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.model import Model
-from keras_transformer.serving.signature import NUMPY_TYPES, PADDING, Signature, Spec
+from keras_transformer.serving.signature import NUMPY_TYPES, Signature, Spec, joined
 
 TEXT, NUMBER, COUNT, FLAG = (Spec(kind, (-1,)) for kind in ("string", "float32", "int32", "bool"))
 TEXTS, NUMBERS, COUNTS = (Spec(one.dtype, (-1, -1)) for one in (TEXT, NUMBER, COUNT))
 MOST_TOKENS = 1_000_000  # a larger `max_length` is taken as this
 # {name: (inputs, outputs)}; options of `translate_n_best` have defaults.
 SIGNATURES: dict[str, tuple[dict[str, Spec], dict[str, Spec]]] = {
-    "serving_default": (
-        {"text": TEXT},
-        {"translation": TEXT, "score": NUMBER, "truncated": FLAG},
-    ),
+    "serving_default": ({"text": TEXT}, {"translation": TEXT, "score": NUMBER, "truncated": FLAG}),
     "translate_n_best": (
         {"text": TEXT},
         {"translations": TEXTS, "scores": NUMBERS, "lengths": COUNTS, "truncated": FLAG},
@@ -43,23 +39,22 @@ class TranslatorModel(Model):
     def __init__(self, translator: Any) -> None:
         self._translator = translator
         search = translator.settings
-        most = search.max_length or MOST_TOKENS
-        options = {"n_best": (COUNT, search.beam_size), "alpha": (NUMBER, search.alpha)}
-        options |= {"max_length": (COUNT, most), "target_prefix": (TEXT, "")}
+        options = {
+            "n_best": (COUNT, search.beam_size),
+            "alpha": (NUMBER, search.alpha),
+            "max_length": (COUNT, search.max_length or MOST_TOKENS),
+            "target_prefix": (TEXT, ""),
+        }
         if translator.card["target_languages"]:
             options["target_language"] = (TEXT, "")
-        specs = {name: spec for name, (spec, _) in options.items()}
-        defaults = {name: _array([value], spec) for name, (spec, value) in options.items()}
-        self.signatures = {
-            name: Signature(name, inputs, outputs, {})
-            for name, (inputs, outputs) in SIGNATURES.items()
-        }
-        name, (inputs, outputs) = "translate_n_best", SIGNATURES["translate_n_best"]
-        self.signatures[name] = Signature(name, inputs | specs, outputs, defaults)
-        described = {
-            name: {"inputs": _described(one.inputs), "outputs": _described(one.outputs)}
-            for name, one in self.signatures.items()
-        }
+        self.signatures, described = {}, {}
+        for name, (inputs, outputs) in SIGNATURES.items():
+            own = options if name == "translate_n_best" else {}
+            inputs = inputs | {key: spec for key, (spec, _) in own.items()}
+            defaults = {key: _array([value], spec) for key, (spec, value) in own.items()}
+            self.signatures[name] = Signature(name, inputs, outputs, defaults)
+            sides = {"inputs": inputs, "outputs": outputs}.items()
+            described[name] = {side: {k: str(v) for k, v in specs.items()} for side, specs in sides}
         self.card = translator.card | {"signatures": described}
         self.name = self.card["name"]
 
@@ -82,30 +77,17 @@ class TranslatorModel(Model):
             yield best.text, best.score, best.dropped_tokens > 0
 
     def _translate_n_best(self, text, **options):
-        """Yields the rows; lines with the same options are translated together."""
-        count, most = len(text), self._translator.settings.beam_size
-        columns = {name: list(islice(cycle(each), count)) for name, each in options.items()}
-        prefixes, rows = columns.pop("target_prefix"), {}
-        keys = list(zip(*columns.values(), strict=True))
-        for key in dict.fromkeys(keys):
-            lines = [line for line in range(count) if keys[line] == key]
-            asked = dict(zip(columns, key, strict=True))
-            found = self._translator(
-                [text[line] for line in lines],
-                n_best=min(max(asked["n_best"], 1), most),
-                target_prefix=[prefixes[line] for line in lines],
-                target_language=asked.get("target_language") or None,
-                alpha=min(max(asked["alpha"], -MOST_ALPHA), MOST_ALPHA),
-                max_length=min(max(asked["max_length"], 1), MOST_TOKENS),
-            )
-            rows |= zip(lines, found, strict=True)
-        for ranks in (rows[line] for line in range(count)):
-            yield (
-                [each.text for each in ranks],
-                [each.score for each in ranks],
-                [len(each.tokens) for each in ranks],
-                ranks[0].dropped_tokens > 0,
-            )
+        asked = {name: value for name, (value,) in options.items()}
+        for ranks in self._translator(
+            text,
+            n_best=min(max(asked["n_best"], 1), self._translator.settings.beam_size),
+            target_prefix=asked["target_prefix"] or None,
+            target_language=asked.get("target_language") or None,
+            alpha=min(max(asked["alpha"], -MOST_ALPHA), MOST_ALPHA),
+            max_length=min(max(asked["max_length"], 1), MOST_TOKENS),
+        ):
+            numbers = [(each.text, each.score, len(each.tokens)) for each in ranks]
+            yield *zip(*numbers, strict=True), ranks[0].dropped_tokens > 0
 
     def _score(self, source, target):
         for one in self._translator.score(source, target):
@@ -125,12 +107,6 @@ class TranslatorModel(Model):
             yield (text,)
 
 
-def _described(specs):
-    """As in the model card of a SavedModel."""
-    shape = {1: "(None,)", 2: "(None, None)"}
-    return {name: f"{spec.dtype} {shape[len(spec.shape)]}" for name, spec in specs.items()}
-
-
 def _values(array):
     """Returns an array as lists; bytes that are not UTF-8 become U+FFFD."""
     is_text = array.dtype == object
@@ -147,7 +123,4 @@ def _array(values, spec):
         ]
     if len(spec.shape) == 1:
         return np.array(values, kind)
-    padded = np.full((len(values), max(map(len, values), default=0)), PADDING[spec.dtype], kind)
-    for row, value in zip(padded, values, strict=True):
-        row[: len(value)] = value
-    return padded
+    return joined([np.array([value], kind) for value in values], spec)

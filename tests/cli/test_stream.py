@@ -10,7 +10,7 @@ import time
 import pytest
 
 from keras_transformer import texts
-from keras_transformer.cli import decoding, stream
+from keras_transformer.cli import stream, translators
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.search_settings import SearchSettings
 from tests.cli.small_run import CLI, cli
@@ -54,7 +54,7 @@ def shout(monkeypatch, folder, tmp_path):
 
     def translate(*words, calls=None, **options):
         engine = Shout(calls)
-        monkeypatch.setattr(decoding, "load_engine", lambda *_, **__: engine)
+        monkeypatch.setattr(translators, "load_engine", lambda *_, **__: engine)
         ran = cli("translate", folder / "run", *words, **options)
         return ran, engine.texts
 
@@ -145,7 +145,7 @@ MEMORY = """
 import pathlib, re
 from keras_transformer import texts
 from keras_transformer.__main__ import main
-from keras_transformer.cli import decoding
+from keras_transformer.cli import stream, translators
 from keras_transformer.decoding.hypothesis import Hypothesis
 
 done, points = 0, [NUMBER // 10, NUMBER]
@@ -161,8 +161,8 @@ def translate(lines, **options):
     return [[Hypothesis(text=line * 99, score=0.0, **words)] for line in lines]
 
 texts.CHUNK_BYTES = 1 << 15
-decoding.load_engine = lambda *_, **__: translate
-decoding.what_decides = lambda *_: {}
+translators.load_engine = lambda *_, **__: translate
+stream.what_decides = lambda *_: {}
 main()
 """
 

@@ -225,7 +225,9 @@ def test_each_line_has_its_own_options(exported, served):
 
 def test_options_are_for_all_lines_or_for_each(served):
     lines = tf.constant(["one", "two", "three"])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`alpha` must have one row, or one"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="`alpha` must be a vector, .* or one row"
+    ):
         served.translate_n_best(lines, alpha=tf.constant([0.1, 0.2]))
     # Values beyond their ranges are taken as the ends.
     found = served.translate_n_best(
@@ -413,7 +415,9 @@ def test_line_that_is_too_long_to_be_scored_has_no_score(served):
     lines = tf.constant(["one", "one " * LONGEST_ROW])
     scored = served.score(lines, tf.constant(["two", "two"]))
     assert np.isnan(scored["log_prob"]).tolist() == [False, True]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="same number of lines"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="`target` must be a vector, with one row for each"
+    ):
         served.score(lines, lines[:1])
 
 
@@ -445,6 +449,6 @@ def test_input_that_is_not_a_vector_raises_one_clear_error(served):
         with pytest.raises(tf.errors.InvalidArgumentError) as refused:
             serve(text=tf.constant(wrong))
         refused.match(
-            rf"`text` must be a vector, with one row for each line. Received: .*shape\] {shape}"
+            rf"`text` must be a vector, with one row for each line. Received: .*shape\] .*{shape}"
         )
     assert serve(text=tf.constant(["one"]))["translation"].shape == [1]
