@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+import keras_transformer as kt
 from keras_transformer.cli import completion, evaluation, options, translators
 
 commands = typer.Typer()
@@ -18,17 +19,11 @@ RunsArgument = Annotated[
     ),
 ]
 TranslateOption = Annotated[
-    bool,
-    typer.Option(
-        "--translate", help="Translate the test set with each run: paired bootstrap of BLEU."
-    ),
+    bool, typer.Option("--translate", help="Translate the test set: paired bootstrap of BLEU.")
 ]
 TranslationsOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        help="Instead of --translate: file that `evaluate --output` wrote; once for each run, in "
-        "the same order."
-    ),
+    typer.Option(help="Instead of --translate: file of `evaluate --output`, once for each run."),
 ]
 
 
@@ -94,9 +89,7 @@ def check_arguments(runs, output, translate, translations):
             f"Received: {len(translations)} files{received}"
         )
     if output is not None:
-        from keras_transformer import plotting
-
-        plotting.require_matplotlib()
+        kt.plotting.require_matplotlib()
         options.check_output(output)
 
 
@@ -178,13 +171,12 @@ def signature_lines(records):
 
 def draw_curves(records, path):
     """Draws the learning curves of all runs over each other."""
-    from keras_transformer import plotting
     from keras_transformer.runs.folder import RunFolder
 
     histories = {r.name: RunFolder(r.name).history_file for r in records if r.history}
     if not histories:
         raise ValueError("No epoch of these runs is finished: there are no curves to draw.")
-    plotting.plot_histories(histories).savefig(path, dpi=120)
+    kt.plotting.plot_histories(histories).savefig(path, dpi=120)
     print(path)
 
 

@@ -10,7 +10,6 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import import_backend
-from keras_transformer.cli.errors import one_line_errors
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.cli.training import RunOption
 from keras_transformer.console import console
@@ -28,10 +27,9 @@ def recipe(
 
         keras-transformer recipe number_names > my.yaml
     """
-    with one_line_errors():
-        from keras_transformer.runs.recipe import packaged_recipes, recipe_text
+    from keras_transformer.runs.recipe import packaged_recipes, recipe_text
 
-        print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
+    print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
 
 
 @commands.command()
@@ -52,23 +50,22 @@ def vocabulary(
 
         keras-transformer vocabulary train.en train.de --size 8000 --output joint.model
     """
-    with one_line_errors():
-        from keras_transformer.data.corpus import read_lines
-        from keras_transformer.data.report import Sample, text_changes
-        from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.data.corpus import read_lines
+    from keras_transformer.data.report import Sample, text_changes
+    from keras_transformer.data.tokenizer import Tokenizer
 
-        samples = [Sample(read_lines(name)) for name in files]  # a pipe can be read only once
-        tokenizer = Tokenizer.train_on_lines(
-            _Lines(samples),
-            size,
-            output,
-            model_type=model_type,
-            normalization=normalization,
-            character_coverage=character_coverage,
-        )
-        for name, sample in zip(files, samples, strict=True):
-            for warning in text_changes(name, tokenizer, sample.items).warnings:
-                console.print(f"Warning: {warning}")
+    samples = [Sample(read_lines(name)) for name in files]  # a pipe can be read only once
+    tokenizer = Tokenizer.train_on_lines(
+        _Lines(samples),
+        size,
+        output,
+        model_type=model_type,
+        normalization=normalization,
+        character_coverage=character_coverage,
+    )
+    for name, sample in zip(files, samples, strict=True):
+        for warning in text_changes(name, tokenizer, sample.items).warnings:
+            console.print(f"Warning: {warning}")
     print(f"{output}: {tokenizer.vocabulary_size:,} tokens")
 
 
@@ -91,10 +88,9 @@ def split(
 
         keras-transformer split corpus.en corpus.de --output data --test 1000
     """
-    with one_line_errors():
-        from keras_transformer.data.split import split_files
+    from keras_transformer.data.split import split_files
 
-        sizes = split_files(source, target, output, validation=validation, test=test, seed=seed)
+    sizes = split_files(source, target, output, validation=validation, test=test, seed=seed)
     width = max(len(str(path)) for path in sizes)
     for path, number in sizes.items():
         print(f"{path!s:<{width}}  {number:>9,} lines")
@@ -119,41 +115,40 @@ def prepare(
         keras-transformer prepare wmt_base --data ~/wmt
         keras-transformer prepare wmt_base --data ~/wmt --list
     """
-    with one_line_errors():
-        from keras_transformer.data.token_store import expected_size, list_stores, token_rows
-        from keras_transformer.runs.folder import RunFolder
-        from keras_transformer.runs.recipe import Recipe
+    from keras_transformer.data.token_store import expected_size, list_stores, token_rows
+    from keras_transformer.runs.folder import RunFolder
+    from keras_transformer.runs.recipe import Recipe
 
-        parsed = Recipe.load(recipe, changes or ())
-        folder = RunFolder(run or Path("runs") / Path(recipe).stem)
-        folder.check()
-        import_backend()
-        from keras_transformer.data.report import Sample
-        from keras_transformer.runs.build import find_tokenizers, store_of
+    parsed = Recipe.load(recipe, changes or ())
+    folder = RunFolder(run or Path("runs") / Path(recipe).stem)
+    folder.check()
+    import_backend()
+    from keras_transformer.data.report import Sample
+    from keras_transformer.runs.build import find_tokenizers, store_of
 
-        store = store_of(parsed, data, folder)
-        stores = dict(list_stores(store))
-        if remove is not None:
-            if remove not in stores:
-                raise ValueError(f"`--remove` must name a store in {store}. Received: {remove}")
-            shutil.rmtree(store / remove)
-        elif lists:
-            for name, text in stores.items():
-                print(f"{name}  {text}")
-        if lists or remove is not None:
-            return
-        pairs = parsed.data.pairs("train", data)
-        sample = Sample(pairs)
-        with tempfile.TemporaryDirectory() as scratch:
-            tokenizers = find_tokenizers(parsed, data, folder, scratch)
-        for _ in sample:
-            pass
-        size = expected_size(sample.items, sample.number, tokenizers)
-        summary = f"{sample.number:,} pairs: a store of {size / 1e6:,.1f} MB in {store}"
-        print(*pairs.notes(), summary, sep="\n", flush=True)
-        if not dry_run:
-            with sentence_progress(sample.number) as advance:
-                token_rows(pairs, tokenizers, store, advance)
+    store = store_of(parsed, data, folder)
+    stores = dict(list_stores(store))
+    if remove is not None:
+        if remove not in stores:
+            raise ValueError(f"`--remove` must name a store in {store}. Received: {remove}")
+        shutil.rmtree(store / remove)
+    elif lists:
+        for name, text in stores.items():
+            print(f"{name}  {text}")
+    if lists or remove is not None:
+        return
+    pairs = parsed.data.pairs("train", data)
+    sample = Sample(pairs)
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizers = find_tokenizers(parsed, data, folder, scratch)
+    for _ in sample:
+        pass
+    size = expected_size(sample.items, sample.number, tokenizers)
+    summary = f"{sample.number:,} pairs: a store of {size / 1e6:,.1f} MB in {store}"
+    print(*pairs.notes(), summary, sep="\n", flush=True)
+    if not dry_run:
+        with sentence_progress(sample.number) as advance:
+            token_rows(pairs, tokenizers, store, advance)
 
 
 class _Lines:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+import keras_transformer as kt
 from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.console import console
@@ -17,19 +18,16 @@ from keras_transformer.texts import Chunk, count_lines, open_bytes, read_chunks
 MAX_PICTURES = 20
 
 NBestOption = Annotated[
-    int | None,
-    typer.Option(help="Translations per line, each after the line number and a tab.", min=1),
+    int | None, typer.Option(help="Translations per line, each after its number and a tab.", min=1)
 ]
 ScoresOption = Annotated[
     bool, typer.Option("--scores", help="Print the score and a tab before each translation.")
 ]
 AttentionOption = Annotated[
-    Path | None,
-    typer.Option(help="Also draw the attention; several lines: out-1.png, out-2.png, ..."),
+    Path | None, typer.Option(help="Also draw the attention; several lines: out-1.png, ...")
 ]
 InputOption = Annotated[
-    Path | None,
-    typer.Option(help="File to translate; may be compressed. [default: standard input]"),
+    Path | None, typer.Option(help="File; may be compressed. [default: standard input]")
 ]
 OutputOption = Annotated[
     Path | None,
@@ -74,10 +72,8 @@ def translate(
         keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt
         echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
     """
-    from keras_transformer import plotting
-
     if attention is not None:
-        plotting.require_matplotlib()
+        kt.plotting.require_matplotlib()
     if output is not None:
         options.check_output(output)
     with stream.ends_at_once(), open_input(input) as (source, name):
@@ -90,7 +86,7 @@ def translate(
         of_runs = {"dtype": dtype, "attention": attention}
         translator = translators.load_engine(run, model, settings, **of_runs)
         translator([], **asked)  # a wrong option is an error before a line arrives
-        if output is None or (output.exists() and not output.is_file()):
+        if output is None or stream.is_device(output):
             opened = stream.open_output(output)
         else:
             printed = {"dtype": dtype, "n_best": n_best, "scores": scores}
@@ -105,7 +101,7 @@ def translate(
                 translator, chunks, name, asked, calls
             ):
                 table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
-                write(translators.as_lines(rows(table)), chunk)
+                write(stream.as_lines(rows(table)), chunk)
                 for report in translators.long_line_reports(found, translator, chunk.first):
                     console.print(report)
                 draw_attentions(found, lines, pictures[chunk.first - 1 :])
@@ -143,7 +139,7 @@ def score(
     scored = translators.with_progress(
         translator.score, sources, targets, batch_sentences=batch_sentences
     )
-    translators.write_lines(rows(score_row(pair, tokens) for pair in scored))
+    stream.write_lines(rows(score_row(pair, tokens) for pair in scored))
     count, total = sum(len(pair.tokens) for pair in scored), sum(pair.log_prob for pair in scored)
     mean = total / count if count else math.nan
     console.print(
@@ -191,10 +187,8 @@ def score_row(pair, with_tokens):
 def picture_files(path, count):
     """Returns the paths of the pictures of `count` lines."""
     if count > MAX_PICTURES:
-        raise ValueError(
-            f"`--attention` draws one picture per line, for at most {MAX_PICTURES} lines. "
-            f"Received: {count:,} lines"
-        )
+        must = f"`--attention` draws one picture per line, for at most {MAX_PICTURES} lines."
+        raise ValueError(f"{must} Received: {count:,} lines")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {str(path.parent)!r} for the pictures.")
     path = path.with_suffix(path.suffix or ".png")
@@ -203,11 +197,9 @@ def picture_files(path, count):
 
 def draw_attentions(found, lines, paths):
     """Draws the encoder-decoder attention of each line's best hypothesis, all layers and heads."""
-    from keras_transformer import plotting
-
     for (best, *_), line, path in zip(found, lines, paths, strict=False):
         if best.tokens:
             scores, tokens = best.attention.encoder_decoder, (best.tokens, best.source_tokens)
-            figure = plotting.plot_attention(scores, *tokens, line, "translation", "source")
+            figure = kt.plotting.plot_attention(scores, *tokens, line, "translation", "source")
             figure.savefig(path, dpi=120)
             console.print(str(path))

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_transformer.cli import options, translators
+import keras_transformer as kt
+from keras_transformer.cli import options, stream, translators
 from keras_transformer.console import console
 
 MOST_REPORTS = 5  # of long lines
@@ -65,7 +66,7 @@ def evaluate(
     for note in (*notes, *length_notes(translator, found, references)):
         console.print(note)
     if output is not None:
-        translators.write_lines(translations, output)
+        stream.write_lines(translations, output)
     if is_recorded:
         record(folder, translator.settings, scores, match)
 
@@ -89,10 +90,9 @@ def plot(
 
         keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."
     """
-    from keras_transformer import plotting
     from keras_transformer.runs.folder import RunFolder
 
-    plotting.require_matplotlib()
+    kt.plotting.require_matplotlib()
     if text is None:
         pairs = test_pairs(run, data, instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())
@@ -108,7 +108,7 @@ def plot(
 
     def draw(scores, query, key):
         (rows, row_label), (columns, column_label) = query, key
-        return plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
+        return kt.plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
 
     embedding = translator.model.encoder.embedding
     positions = list(range(min(64, embedding.max_sequence_length or 64)))
@@ -117,10 +117,10 @@ def plot(
         "attention": draw(best.attention.encoder_decoder, translation, source),
         "attention_encoder": draw(best.attention.encoder, source, source),
         "attention_decoder": draw(best.attention.decoder, translation, inputs),
-        "positions": plotting.plot_positional_encoding(encoding),
+        "positions": kt.plotting.plot_positional_encoding(encoding),
     }
     if RunFolder(run).history():  # an imported run has none
-        figures["curves"] = plotting.plot_history(RunFolder(run).history_file)
+        figures["curves"] = kt.plotting.plot_history(RunFolder(run).history_file)
     for name, figure in figures.items():
         path = run / f"{name}.png"
         figure.savefig(path, dpi=120)
@@ -166,19 +166,15 @@ def read_translations(path, lines, option):
 
     others = list(read_lines(path))
     if len(others) != lines:
-        raise ValueError(
-            f"`{option}` must hold a translation for each of the {lines:,} lines. "
-            f"Received: {path}, with {len(others):,} lines"
-        )
+        must = f"`{option}` must hold a translation for each of the {lines:,} lines."
+        raise ValueError(f"{must} Received: {path}, with {len(others):,} lines")
     return others
 
 
 def print_comparison(translations, others, references, tokenized):
     """Prints the paired bootstrap of BLEU, with `others` as the baseline."""
-    from keras_transformer import evaluation
-
     if has_bleu(references, tokenized):
-        print(evaluation.paired_bootstrap(translations, others, references, tokenized))
+        print(kt.evaluation.paired_bootstrap(translations, others, references, tokenized))
     else:
         print("No reference has 4 tokens, so BLEU is not computed and cannot be compared.")
 
@@ -209,19 +205,15 @@ def evaluation_scores(translations, references, tokenized):
         references: a list of lists of strings.
         tokenized: whether BLEU splits at white space only.
     """
-    from keras_transformer import evaluation
-
-    scores = [evaluation.chrf(translations, references)]
+    scores = [kt.evaluation.chrf(translations, references)]
     if has_bleu(references, tokenized):
-        scores.insert(0, evaluation.bleu(translations, references, tokenized=tokenized))
-    return scores, evaluation.exact_match(translations, references)
+        scores.insert(0, kt.evaluation.bleu(translations, references, tokenized=tokenized))
+    return scores, kt.evaluation.exact_match(translations, references)
 
 
 def has_bleu(references, tokenized):
     """Whether any reference has a 4-gram; if none has, BLEU of the right translations is 0."""
-    from keras_transformer import evaluation
-
-    return any(evaluation.bleu(each, each, tokenized=tokenized).value for each in references)
+    return any(kt.evaluation.bleu(each, each, tokenized=tokenized).value for each in references)
 
 
 def test_set(run, data, source, references):

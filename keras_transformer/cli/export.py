@@ -16,9 +16,8 @@ commands = typer.Typer()
 Format = Annotated[
     Literal["saved_model", "ctranslate2"],
     typer.Option(
-        help="saved_model: tokenizer, model and search in one TensorFlow graph, from strings to "
-        "strings. ctranslate2: the model and its SentencePiece files, for the engine in C++, which "
-        "has some of the search settings."
+        help="saved_model: from strings to strings in one graph of TensorFlow. ctranslate2: for an "
+        "engine in C++, which has some of the search settings."
     ),
 ]
 Quantization = Annotated[
@@ -26,22 +25,12 @@ Quantization = Annotated[
     typer.Option(help="ctranslate2 only: the type of the weights. [default: float32]"),
 ]
 Frozen = Annotated[
-    bool,
-    typer.Option(
-        "--frozen",
-        help="saved_model only: the search has a copy of the weights in its graph: faster, larger.",
-    ),
+    bool, typer.Option("--frozen", help="saved_model only: weights are constants: faster, larger.")
 ]
-LANGUAGE = (
-    "Code of the target language, such as de. [default: the last suffix of the "
-    "recipe's training file]"
-)
+LANGUAGE = "Code of the target language, such as de. [default: the training file's last suffix]"
 Examples = Annotated[
     Path | None,
-    typer.Option(
-        help="File of lines that examples.jsonl holds with their translations, "
-        "for keras-transformer verify. [default: some words]"
-    ),
+    typer.Option(help="File of lines that `verify` will translate. [default: some words]"),
 ]
 
 
@@ -102,7 +91,10 @@ def check_options(is_saved_model, quantization, frozen, settings):
         must = "`--quantization` needs `--format ctranslate2`."
         raise ValueError(f"{must} Received: --quantization {quantization}")
     if is_saved_model:
-        require_tensorflow_backend()
+        require_tensorflow()
+        if (backend := backend_name()) != "tensorflow":
+            must = "`--format saved_model` must run with KERAS_BACKEND=tensorflow."
+            raise ValueError(f"{must} Received: the backend {backend}")
         return
     if frozen:
         raise ValueError("`--frozen` needs `--format saved_model`. Received: ctranslate2")
@@ -119,16 +111,6 @@ def print_differences(settings, held):
     if other:
         shown = ", ".join(f"{name}={value!r}" for name, value in other.items())
         console.print(f"CTranslate2 searches by other rules than the run: {shown}")
-
-
-def require_tensorflow_backend():
-    """Raises unless this command can write a SavedModel."""
-    require_tensorflow()
-    if (backend := backend_name()) != "tensorflow":
-        raise ValueError(
-            "`--format saved_model` must run with KERAS_BACKEND=tensorflow. "
-            f"Received: the backend {backend}"
-        )
 
 
 def missing_languages(card, has_tags):

@@ -34,10 +34,7 @@ def import_model(
     weights: Annotated[str | None, typer.Option(help="The `*.npz`, if there are several.")] = None,
     arithmetic: Annotated[
         str | None,
-        typer.Option(
-            help="`marian` or `transformers`: whose positions, layer norm and padding the weights "
-            "were trained with. By default, what the files tell."
-        ),
+        typer.Option(help="`marian` or `transformers`, which trained it. [default: see the files]"),
     ] = None,
 ) -> None:
     """Import a Transformer that Marian trained, such as those of OPUS-MT, as a run.

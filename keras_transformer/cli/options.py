@@ -29,8 +29,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Change a key of the recipe, such as training.epochs=5; the value is YAML. Several "
-        "times for several keys.",
+        help="Change a key of the recipe, such as training.epochs=5; several times for several.",
     ),
 ]
 RunArgument = Annotated[
@@ -54,15 +53,11 @@ Tokenized = Annotated[
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16"] | None,
-    typer.Option(
-        help="Type to compute in; bfloat16 is fast on processors that support it. "
-        "[default: the model's own]"
-    ),
+    typer.Option(help="Type to compute in. [default: the model's own]"),
 ]
 BatchSentences = Annotated[int, typer.Option(help="Maximum number of sentences in a batch.", min=1)]
 TargetLanguage = Annotated[
-    str | None,
-    typer.Option(help="Code of the target language, of an imported model that has several."),
+    str | None, typer.Option(help="Code of the target language, of a model that has several.")
 ]
 # What `--help` says of the fields of `SearchSettings` that are no Python objects.
 SEARCH_HELP = {

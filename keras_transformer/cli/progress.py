@@ -43,11 +43,10 @@ def sentence_progress(total, label="", before=0, is_shown=True):
             bar.update(task, rate=f"{rate:,.1f}/s")
             if bar.disable and now - printed >= SECONDS_BETWEEN_LINES and done != total:
                 printed = now
-                counts = f"{done:,} sentences, {rate:,.1f}/s"
-                if total:
-                    left = datetime.timedelta(seconds=round((total - done) / rate))
-                    counts = f"{done:,} of {total:,} sentences, {rate:,.1f}/s, {left} left"
-                console.print(f"{label}: {counts}" if label else counts)
+                left = datetime.timedelta(seconds=round(((total or done) - done) / rate))
+                of, end = (f" of {total:,}", f", {left} left") if total else ("", "")
+                begin = f"{label}: " if label else ""
+                console.print(f"{begin}{done:,}{of} sentences, {rate:,.1f}/s{end}")
 
         yield advance
 

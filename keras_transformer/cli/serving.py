@@ -24,10 +24,7 @@ FolderArgument = Annotated[
     Path, typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False)
 ]
 Sentences = Annotated[
-    bool,
-    typer.Option(
-        "--sentences/--lines", help="What /translate translates by itself: sentences, or lines."
-    ),
+    bool, typer.Option("--sentences/--lines", help="What /translate translates by itself.")
 ]
 Protect = Annotated[
     list[str] | None,
@@ -37,21 +34,13 @@ Protect = Annotated[
     ),
 ]
 Proxies = Annotated[
-    str,
-    typer.Option(
-        help="Addresses of proxies, separated by commas: their `X-Forwarded-For` says who the "
-        "client is."
-    ),
+    str, typer.Option(help="Proxies, as 10.0.0.1,10.1.0.0/16, whose X-Forwarded-For is believed.")
 ]
 Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Batches that run at once, each on one core. [default: the cores it may use]", min=1
-    ),
+    int | None, typer.Option(help="Batches that run at once. [default: one for each core]", min=1)
 ]
 Device = Annotated[
-    Literal["cpu", "cuda"],
-    typer.Option(help="Where CTranslate2 computes; cuda has not been tried."),
+    Literal["cpu", "cuda"], typer.Option(help="For CTranslate2; cuda has not been tried.")
 ]
 LIMITS = {
     "max_queue": "Maximum lines that wait; others get status 503.",
@@ -108,16 +97,12 @@ def serve(
         int, typer.Option(help="0 takes a free one, which is printed.", min=0, max=65535)
     ] = 8000,
     max_batch: Annotated[int, typer.Option(help="Maximum lines in a batch.", min=1)] = 32,
-    max_wait_ms: Annotated[
-        float, typer.Option(help="How long a line waits for others to run with.", min=0)
-    ] = 2.0,
     workers: Workers = None,
     device: Device = "cpu",
     *,
     limits: dict[str, Any],
     cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(help="Pages of this origin may call the server; several times for several."),
+        list[str] | None, typer.Option(help="Its pages may call the server; several for several.")
     ] = None,
     sentences: Sentences = True,
     protect: Protect = None,
@@ -144,7 +129,6 @@ def serve(
         port=port,
         limits=Limits(**limits),
         max_batch=max_batch,
-        max_wait=max_wait_ms / 1000,
         workers=workers,
         cors_origins=cors_origin or (),
         split="sentences" if sentences else "lines",

@@ -67,6 +67,25 @@ def ends_at_once() -> Iterator[None]:
         os._exit(141)  # as a program that SIGPIPE ended
 
 
+def as_lines(texts):
+    """Joins texts, each as one line: a byte-level model can produce line breaks."""
+    return "".join(text.replace("\r", " ").replace("\n", " ") + "\n" for text in texts)
+
+
+def is_device(path):
+    """Whether a path is that of a device, such as `/dev/null`."""
+    return path.exists() and not path.is_file()
+
+
+def write_lines(lines, path=None):
+    """Writes each string as one line: to a file, atomically, or as `open_output` does."""
+    if path is None or is_device(path):
+        with open_output(path) as (_, write):
+            write(as_lines(lines), None)
+    else:
+        write_text(path.resolve(), as_lines(lines))
+
+
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[tuple[int, Write]]:
     """Opens a device, or standard output for `None`, which shows each chunk when it is written.

@@ -60,8 +60,7 @@ def train(
     run: RunOption = None,
     changes: options.Changes = None,
     resume: Annotated[
-        bool,
-        typer.Option(help="Continue the run in the folder, or replace it when the data are ready."),
+        bool, typer.Option(help="Continue the run in the folder, or replace it.")
     ] = True,
 ) -> None:
     """Train a model from a recipe; resume an interrupted run at the exact batch.
@@ -105,10 +104,7 @@ def train(
 @commands.command()
 def average(
     run: options.RunArgument,
-    last: Annotated[
-        int,
-        typer.Option(help="Number of last epochs. If the run keeps fewer, see the manual.", min=1),
-    ] = 5,
+    last: Annotated[int, typer.Option(help="Number of last epochs that are kept.", min=1)] = 5,
     best: Annotated[int, typer.Option(help="Average this many best epochs instead.", min=0)] = 0,
     output: Annotated[
         Path | None, typer.Option(help="Model to write. [default: averaged.keras in the run]")

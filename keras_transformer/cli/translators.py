@@ -1,7 +1,5 @@
 """The translator of a run, its lines and its long lines, for the commands that translate."""
 
-import sys
-
 from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.progress import sentence_progress
 
@@ -46,31 +44,6 @@ def with_progress(function, lines, *arguments, label="", **options):
     """Calls a method of a translator, and shows how many of the lines are done."""
     with sentence_progress(len(lines), label) as on_progress:
         return function(lines, *arguments, on_progress=on_progress, **options)
-
-
-def write_lines(lines, path=None):
-    """Writes each string as one line: to a file, atomically, or to standard output.
-
-    Args:
-        lines: iterable of strings.
-        path: path of a file or of a device, such as `/dev/null`. Defaults to `None`: standard
-            output.
-    """
-    from keras_transformer.atomic_file import write_text
-
-    text = as_lines(lines)
-    if path is None:
-        sys.stdout.buffer.write(text.encode("utf-8"))
-        sys.stdout.flush()
-    elif path.exists() and not path.is_file():
-        path.write_text(text, "utf-8", newline="\n")
-    else:
-        write_text(path.resolve(), text)
-
-
-def as_lines(texts):
-    """Joins texts, each as one line: a byte-level model can produce line breaks."""
-    return "".join(text.replace("\r", " ").replace("\n", " ") + "\n" for text in texts)
 
 
 def long_line_reports(found, translator, first=1):

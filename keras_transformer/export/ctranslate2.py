@@ -95,15 +95,12 @@ def export_ctranslate2(
         raise FileExistsError(f"{str(path)!r} exists and is not a CTranslate2 model.")
     spec = transformer_spec(translator.model, max_tokens)
     config = translator.model.config
-    tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    source = _pieces(tokenizers[0])
-    target = _pieces(tokenizers[1])
+    source, target = map(_pieces, translator.tokenizers)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
     settings = held_settings(translator, max_tokens, suppressed_tokens)
-    suppressed = settings.suppressed_tokens
-    forbidden = {*suppressed, config.forbidden_token_id} - {None}
+    forbidden = {*settings.suppressed_tokens, config.forbidden_token_id} - {None}
     _suppress(spec.decoder.projection, sorted(forbidden), config.vocabulary_size)
     spec.config.add_source_eos = True
     if source[config.end_token_id] != spec.config.eos_token:
@@ -119,13 +116,12 @@ def export_ctranslate2(
         write_model_card(
             written, model_card(translator, VERSIONED, settings, **entries) | (card or {})
         )
-        if all(isinstance(tokenizer, SentencePieceTokenizer) for tokenizer in tokenizers):
-            _write_tokenizers(written, dict(zip(("source", "target"), tokenizers, strict=True)))
+        if all(isinstance(each, SentencePieceTokenizer) for each in translator.tokenizers):
+            _write_tokenizers(written, translator.tokenizers)
             lines = example_lines(translator, examples)
-            ranks = CTranslate2Translator(written, workers=1)(lines, n_best=1)
-            write_examples(
-                written, lines, (one.text for (one,) in ranks), (one.score for (one,) in ranks)
-            )
+            found = CTranslate2Translator(written, workers=1)(lines, n_best=1)
+            pairs = zip(lines, found, strict=True)
+            write_examples(written, [(line, best.text, best.score) for line, (best,) in pairs])
     return path
 
 
@@ -151,9 +147,10 @@ def num_positions(config: Any, max_tokens: int) -> int:
 
 def _write_tokenizers(folder, tokenizers):
     """Writes what `FolderTokenizer` reads, and its code."""
-    for side, tokenizer in tokenizers.items():
+    rules = {}
+    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
         (folder / f"{side}.spm").write_bytes(tokenizer.model_bytes)
-    rules = {side: tokenizer.rules for side, tokenizer in tokenizers.items()}
+        rules[side] = tokenizer.rules
     (folder / piece_tokenizer.SETTINGS_FILE).write_text(json.dumps(rules, indent=2), "utf-8")
     shutil.copy(piece_tokenizer.__file__, folder / "folder_tokenizer.py")
 
@@ -216,11 +213,8 @@ def _require_expressible(model):
     if config.activation not in ACTIVATIONS:
         names = ", ".join(ACTIVATIONS)
         problem = f"`activation` must be one of {names}. Received: {config.activation!r}"
-    elif (config.key_dim, config.value_dim) != (width, width):
-        problem = (
-            "`key_dim` and `value_dim` must be `hidden_dim // num_heads`. Received: "
-            f"key_dim={config.key_dim}, value_dim={config.value_dim}, {width} expected"
-        )
+    elif (sizes := (config.key_dim, config.value_dim)) != (width, width):
+        problem = f"`key_dim` and `value_dim` must be `hidden_dim // num_heads`. Received: {sizes}"
     elif custom := _custom_classes(model):
         problem = f"it has layers of its own. Received: {', '.join(custom)}"
     if problem:

@@ -7,32 +7,11 @@ import tensorflow as tf
 
 from keras_transformer.decoding.lines import learned_positions
 from keras_transformer.decoding.model_search import SearchModel, make_model_search
-from keras_transformer.decoding.search import Search, SearchResult
+from keras_transformer.decoding.search import Search
 from keras_transformer.decoding.search_settings import SearchSettings
 
 # Of `SearchSettings.runtime_values`.
 _DTYPES = "float32", "float64", "int32", "int32"
-
-
-def search_in_graph(
-    model: SearchModel,
-    encoder_token_ids: tf.Tensor,
-    settings: SearchSettings,
-    runtime_values: tuple[tf.Tensor, ...],
-    n_best: int = 1,
-    target_prefix: tf.Tensor | None = None,
-    **options: Any,
-) -> SearchResult:
-    """As `search_model`, in a graph.
-
-    Args:
-        model, encoder_token_ids, settings, n_best, target_prefix: as in `search_model`; tensors.
-        runtime_values: as by `runtime_inputs`, scalars or `(B,)`.
-        **options: `wanted` and `strict` of `Search`.
-    """
-    given = model, encoder_token_ids, settings, runtime_values, n_best
-    search, inputs = make_graph_search(*given, **options)
-    return search.run(*inputs, target_prefix)
 
 
 def make_graph_search(
@@ -43,7 +22,13 @@ def make_graph_search(
     n_best: int = 1,
     **options: Any,
 ) -> tuple[Search, tuple[Any, tf.Tensor, int]]:
-    """Returns a search and its inputs, see `make_model_search`."""
+    """Returns a search in a graph and its inputs, see `make_model_search`.
+
+    Args:
+        model, encoder_token_ids, settings, n_best: as in `search_model`; tensors.
+        runtime_values: as by `runtime_inputs`, scalars or `(B,)`.
+        **options: `wanted` and `strict` of `Search`.
+    """
     alpha, *limits = runtime_values
     is_token = encoder_token_ids != model.config.pad_token_id
     lengths = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)

@@ -25,7 +25,7 @@ from keras_transformer.export.graph_long_lines import (
     join_translations,
     prefixes_of_first_pieces,
 )
-from keras_transformer.export.graph_search import max_lengths, runtime_inputs, search_in_graph
+from keras_transformer.export.graph_search import make_graph_search, max_lengths, runtime_inputs
 from keras_transformer.export.search_tree import tree_of_model
 
 LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
@@ -195,7 +195,10 @@ class GraphTranslator:
             # To pick several with distinct texts, a search must keep all; for 1, one is enough.
             wanted = tf.where(n_best == 1, 1, most) if settings.distinct_texts else n_best
             rules = {"wanted": wanted, "strict": strict}
-            found = search_in_graph(self.decoder, source, settings, values, most, prefix, **rules)
+            search, inputs = make_graph_search(
+                self.decoder, source, settings, values, most, **rules
+            )
+            found = search.run(*inputs, prefix)
             found, texts = self._with_texts(found, settings.distinct_texts and most > 1)
             return self._parts_of_scores(found, texts, n_best)
 

@@ -58,15 +58,13 @@ def write_model_card(folder: Path, card: dict[str, Any]) -> None:
     (folder / "model_card.json").write_text(_json(card, indent=2) + "\n", "utf-8")
 
 
-def write_examples(
-    folder: Path, lines: list[str], texts: Iterable[str], scores: Iterable[float]
-) -> None:
-    """Writes `examples.jsonl`: each line with its translation and score."""
-    rows = [
+def write_examples(folder: Path, rows: Iterable[tuple[str, str, float]]) -> None:
+    """Writes `examples.jsonl`: lines with their translations and scores."""
+    examples = (
         {"text": line, "translation": text, "score": score if math.isfinite(score) else None}
-        for line, text, score in zip(lines, texts, scores, strict=True)
-    ]
-    (folder / "examples.jsonl").write_text("".join(_json(row) + "\n" for row in rows), "utf-8")
+        for line, text, score in rows
+    )
+    (folder / "examples.jsonl").write_text("".join(_json(e) + "\n" for e in examples), "utf-8")
 
 
 def example_lines(translator: Translator, examples: Iterable[str] | None) -> list[str]:

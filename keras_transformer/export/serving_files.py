@@ -56,7 +56,8 @@ def write_serving_files(
     found = signatures.serve(tf.constant(lines, tf.string))
     texts = [text.decode() for text in found["translation"].numpy()]
     write_model_card(folder, card)
-    write_examples(folder, lines, texts, found["score"].numpy().tolist())
+    scores = found["score"].numpy().tolist()
+    write_examples(folder, zip(lines, texts, scores, strict=True))
     (folder / "batching_params.pbtxt").write_text(BATCHING, "utf-8")
     options = Options.default(translator.settings, translator.settings.max_hypotheses)._asdict()
     if languages := getattr(translator.source_tokenizer, "languages", []):

@@ -68,7 +68,7 @@ class Batcher:
         executor: `concurrent.futures.Executor` of so many workers.
         workers: int, maximum number of batches at the same time. Defaults to `1`.
         max_batch: int, maximum number of rows in a batch.
-        max_wait: float, seconds.
+        max_wait: float, seconds. Defaults to `0.002`.
         max_queue: int, maximum number of waiting rows.
     """
 
@@ -79,7 +79,7 @@ class Batcher:
         *,
         workers: int = 1,
         max_batch: int,
-        max_wait: float,
+        max_wait: float = 0.002,
         max_queue: int,
     ) -> None:
         self._run = run

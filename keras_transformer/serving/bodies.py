@@ -127,11 +127,8 @@ async def _body(request):
         elif received > limit + MAX_DISCARDED_BYTES:
             break
     if received > limit:
-        raise RequestError(
-            413,
-            f"The body may have at most {limit} bytes. Received: {received} or more. "
-            "Send the lines in several requests.",
-        )
+        must = f"The body may have at most {limit} bytes. Received: {received} or more."
+        raise RequestError(413, f"{must} Send the lines in several requests.")
     return b"".join(kept)
 
 

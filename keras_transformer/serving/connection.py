@@ -96,8 +96,3 @@ def client_of(host: str) -> Hashable:
     if isinstance(address, ipaddress.IPv4Address):
         return address
     return address.ipv4_mapped or address.packed[:8]
-
-
-def connection_class(seconds: float) -> type[Connection]:
-    """Returns the class of connections with a limit."""
-    return type("Connection", (Connection,), {"max_seconds": seconds})

@@ -37,7 +37,7 @@ class Engine:
         limits: `Limits`.
         metrics: `Metrics`.
         workers: int, threads that run the model. Defaults to `1`.
-        batching: `max_batch` and `max_wait` of `Batcher`.
+        batching: `max_batch` of `Batcher`.
     """
 
     def __init__(

@@ -45,11 +45,9 @@ class Limits:
     def check_lines(self, lines: int) -> None:
         """Raises `RequestError` if a request has too many lines."""
         if lines > self.max_lines:
-            raise RequestError(
-                413,
-                f"A request may have at most {self.max_lines} lines. Received: {lines}. Sentences "
-                "count as lines in /translate. Send several requests.",
-            )
+            must = f"A request may have at most {self.max_lines} lines. Received: {lines}."
+            cure = "Sentences count as lines in /translate. Send several requests."
+            raise RequestError(413, f"{must} {cure}")
 
     def check(self, signature: "Signature", values: dict[str, Any]) -> None:
         """Raises `RequestError` if the inputs of a signature are too large.
@@ -70,20 +68,15 @@ class Limits:
         )
         longest += longest_option
         if longest > self.max_line_chars:
-            raise RequestError(
-                413,
-                f"A line with its prefix may have at most {self.max_line_chars} characters. "
-                f"Received: a line of {longest}. Send its sentences as lines.",
-            )
+            must = f"A line with its prefix may have at most {self.max_line_chars} characters."
+            cure = "Send its sentences as lines."
+            raise RequestError(413, f"{must} Received: a line of {longest}. {cure}")
         # Its answer is padded to the longest line on two axes, so a small request could fill the
         # memory.
         if signature.is_quadratic and lines * longest > self.max_line_chars:
-            raise RequestError(
-                413,
-                f"For {signature.name!r}, the number of lines times the characters of the longest "
-                f"may be at most {self.max_line_chars}. Received: {lines} * {longest}. "
-                "Send fewer lines in a request.",
-            )
+            must = f"the number of lines times the longest may be at most {self.max_line_chars}."
+            received = f"Received: {lines} * {longest}. Send fewer lines in a request."
+            raise RequestError(413, f"For {signature.name!r}, {must} {received}")
 
 
 def _size(line):

@@ -102,9 +102,7 @@ def _specs(tensors):
     for name, info in tensors.items():
         dtype = tf.as_dtype(info.dtype).name
         if dtype not in NUMPY_TYPES:
-            raise ValueError(
-                f"A tensor of a signature must be one of {sorted(NUMPY_TYPES)}. "
-                f"Received: {name!r} of {dtype}"
-            )
+            must = f"A tensor of a signature must be one of {sorted(NUMPY_TYPES)}."
+            raise ValueError(f"{must} Received: {name!r} of {dtype}")
         specs[name] = Spec(dtype, tuple(dim.size for dim in info.tensor_shape.dim))
     return dict(sorted(specs.items()))

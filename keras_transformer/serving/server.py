@@ -18,7 +18,7 @@ from keras_transformer.console import console
 from keras_transformer.decoding.protected_text import mask
 from keras_transformer.decoding.sentences import split_sentences
 from keras_transformer.serving.app import build_app
-from keras_transformer.serving.connection import connection_class
+from keras_transformer.serving.connection import Connection
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
@@ -56,7 +56,7 @@ def serve(
         protect: what `/translate` keeps as it is; see `SearchSettings`. Defaults to nothing.
         proxies: str, addresses and networks, separated by commas. What comes from there names its
             client in `X-Forwarded-For`. Defaults to none.
-        batching: `max_batch` and `max_wait` of `Batcher`.
+        batching: `max_batch` of `Batcher`.
 
     Raises:
         OSError: if the server cannot listen there.
@@ -76,7 +76,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        http=connection_class(limits.max_receive_seconds),
+        http=type("Limited", (Connection,), {"max_seconds": limits.max_receive_seconds}),
         timeout_keep_alive=limits.keep_alive,
         forwarded_allow_ips=proxies,
         ws="none",

@@ -50,9 +50,8 @@ async def ready(request: Request) -> JSONResponse:
     ---
     responses: {200: Status, 503: Status}
     """
-    if request.app.state.engine.is_ready:
-        return JSONResponse({"status": "ready"})
-    return JSONResponse({"status": "not ready"}, 503)
+    is_ready = request.app.state.engine.is_ready
+    return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
 
 
 async def metrics(request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -51,12 +52,11 @@ def verify(model: Model, folder: types.Path) -> Iterator[Verified]:
     spec = model.signature("serving_default").inputs["text"]
     for start in range(0, len(examples), BATCH_LINES):
         batch = examples[start : start + BATCH_LINES]
-        text = to_array("text", [one["text"] for one in batch], spec)
+        text = to_array("text", [text for text, *_ in batch], spec)
         found = model.call("serving_default", {"text": text})
         answers = to_json(found["translation"]), to_json(found["score"])
-        for example, translation, score in zip(batch, *answers, strict=True):
-            difference = _difference(example["score"], score)
-            yield Verified(example["text"], example["translation"], translation, difference)
+        for (line, expected, score), translation, other in zip(batch, *answers, strict=True):
+            yield Verified(line, expected, translation, _difference(score, other))
 
 
 def _examples(path):
@@ -65,14 +65,10 @@ def _examples(path):
         if not line.strip():
             continue
         try:
-            example = json.loads(line)
-            example["text"], example["translation"], example["score"]
+            examples.append(operator.itemgetter("text", "translation", "score")(json.loads(line)))
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(
-                f"Line {number} of {str(path)!r} must be an object with `text`, `translation` and "
-                f"`score`. Received: {line[:80]!r}"
-            ) from error
-        examples.append(example)
+            must = f"Line {number} of {str(path)!r} must have `text`, `translation` and `score`."
+            raise ValueError(f"{must} Received: {line[:80]!r}") from error
     if not examples:
         raise ValueError(f"{str(path)!r} must hold an example in each line. Received: no line")
     return examples

@@ -144,7 +144,7 @@ def test_translate_draws_a_picture_of_every_line_with_text(folder, tmp_path):
 
 def test_missing_matplotlib_is_an_error_before_anything_is_translated(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr("keras_transformer.cli.decoding.load_engine", None)  # never called
+    monkeypatch.setattr("keras_transformer.cli.translators.load_engine", None)  # never called
     refused = cli("translate", "run", "--attention", "out.png", stdin=b"one\n")
     assert refused.exit_code == 2 and refused.stdout == ""
     assert refused.stderr.startswith("Error: Pictures need matplotlib: pip install")

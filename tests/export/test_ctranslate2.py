@@ -294,7 +294,7 @@ class OwnAttention(Transformer):
     ("options", "message"),
     [
         ({"activation": "elu"}, "`activation` must be one of relu, gelu.*Received: 'elu'"),
-        ({"key_dim": 8}, "key_dim=8, value_dim=16, 16 expected"),
+        ({"key_dim": 8}, r"hidden_dim // num_heads`. Received: \(8, 16\)"),
         ({"kind": OwnCall}, "layers of its own. Received: OwnCall"),
         ({"kind": OwnAttention}, "layers of its own. Received: Block, Decoder, Unscaled"),
     ],

@@ -18,8 +18,7 @@ def client_of(
     load, cors_origins=(), split="lines", protect=(), max_batch=8, workers=1, wait=True, **limits
 ):
     """A client of a server in this process; the answer to a bug is an exception."""
-    queue = {"max_batch": max_batch, "max_wait": 0.002}
-    engine = Engine(load, Limits(**limits), Metrics(), workers, **queue)
+    engine = Engine(load, Limits(**limits), Metrics(), workers, max_batch=max_batch)
     with TestClient(
         build_app(engine, cors_origins, split, functools.partial(mask, protect, None))
     ) as client:

@@ -100,7 +100,6 @@ def main(seconds_to_load, limits, proxies):
         limits=Limits(**json.loads(limits)),
         proxies=proxies,
         max_batch=8,
-        max_wait=0.002,
     )
 
 

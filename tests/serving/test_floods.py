@@ -79,9 +79,7 @@ def serve(model, scenario, **limits):
     """Runs `scenario(app, engine)` in the loop of a server."""
 
     async def main():
-        engine = Engine(
-            lambda: model, limits=Limits(**limits), metrics=Metrics(), max_batch=8, max_wait=0.002
-        )
+        engine = Engine(lambda: model, limits=Limits(**limits), metrics=Metrics(), max_batch=8)
         async with engine.running():
             while not engine.is_ready:
                 await asyncio.sleep(0.01)
