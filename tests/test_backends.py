@@ -122,7 +122,7 @@ def test_without_tensorflow_one_line_says_what_to_install(left):
     for words in (["serve", "served"], ["export", "run", "served"]):
         ran = run_command(*words)
         assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
-        assert ran.stderr.startswith("Error: A SavedModel and its server need TensorFlow and ")
+        assert ran.stderr.startswith("Error: A SavedModel needs TensorFlow and ")
 
 
 @pytest.mark.tensorflow_only  # it starts a process with a backend of its own

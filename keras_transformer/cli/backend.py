@@ -67,7 +67,6 @@ def require_tensorflow() -> None:
     """Raises an `ImportError` unless what a SavedModel needs is installed; imports nothing."""
     if not all(map(is_installed, SAVED_MODEL)):
         raise ImportError(
-            "A SavedModel and its server need TensorFlow and TensorFlow Text, which are not "
-            "installed: pip install tensorflow tensorflow-text. A model for "
-            "CTranslate2 needs neither: `export --format ctranslate2`"
+            "A SavedModel needs TensorFlow and TensorFlow Text: pip install tensorflow "
+            "tensorflow-text. A model for CTranslate2 does not: `export --format ctranslate2`"
         )

@@ -79,15 +79,12 @@ def compare(
 def check_arguments(runs, output, translate, translations):
     """Raises an error about the arguments, before anything is read."""
     if len({run.resolve() for run in runs}) < max(2, len(runs)):
-        raise ValueError(
-            f"`compare` needs two or more different runs. Received: {' '.join(map(str, runs))}"
-        )
+        received = " ".join(map(str, runs))
+        raise ValueError(f"`compare` needs two or more different runs. Received: {received}")
     if translations and (translate or len(translations) != len(runs)):
         received = " and --translate" if translate else f", for {len(runs)} runs"
-        raise ValueError(
-            "`--translations` must be given once for each run, and without `--translate`. "
-            f"Received: {len(translations)} files{received}"
-        )
+        must = "`--translations` must be given once for each run, and without `--translate`."
+        raise ValueError(f"{must} Received: {len(translations)} files{received}")
     if output is not None:
         kt.plotting.require_matplotlib()
         options.check_output(output)
@@ -97,10 +94,8 @@ def check_test_sets(records, source):
     """Raises a `ValueError` if the test splits of the recipes differ and no files are given."""
     splits = [record.settings and record.settings["data"]["test"] for record in records]
     if source is None and any(split != splits[0] for split in splits):
-        raise ValueError(
-            "The runs must have the same `test` split in `data` of their recipes. Give `--source` "
-            "and `--reference` to translate other lines."
-        )
+        must = "The runs must have the same `test` split in `data` of their recipes."
+        raise ValueError(f"{must} Give `--source` and `--reference` to translate other lines.")
 
 
 def report_lines(records):

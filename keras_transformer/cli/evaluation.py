@@ -224,10 +224,8 @@ def test_set(run, data, source, references):
     from keras_transformer.data.corpus import read_parallel
 
     if (source is None) != (not references):
-        raise ValueError(
-            "`--source` and `--reference` must be given together. Received: --source "
-            f"{source}, --reference {' '.join(references or ['None'])}"
-        )
+        received = f"--source {source}, --reference {' '.join(references or ['None'])}"
+        raise ValueError(f"Give both `--source` and `--reference`, or none. Received: {received}")
     if source is None:
         corpora = [list(test_pairs(run, data, instead="`--source` and `--reference`"))]
     else:

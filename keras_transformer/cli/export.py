@@ -64,11 +64,9 @@ def export(
     card = model_card(run, settings.get("source_language"), target_language)
     tags = getattr(translator.source_tokenizer, "languages", [])
     if missing := missing_languages(card, has_tags=bool(tags)):
-        console.print(
-            f"The names of the training files do not tell the {' and the '.join(missing)} "
-            "language, so model_card.json has none, and a server cannot say it. To name "
-            f"it: {' '.join(f'--{side}-language CODE' for side in missing)}"
-        )
+        unknown = f"the {' and the '.join(missing)} language, so model_card.json has none"
+        cure = " ".join(f"--{side}-language CODE" for side in missing)
+        console.print(f"The names of the training files do not tell {unknown}. To name it: {cure}")
     if model is not None:
         card["bleu"] = None  # the report is of another model file
     if is_saved_model:

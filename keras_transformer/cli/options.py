@@ -62,21 +62,17 @@ TargetLanguage = Annotated[
 # What `--help` says of the fields of `SearchSettings` that are no Python objects.
 SEARCH_HELP = {
     "beam_size": "Hypotheses kept at every step; 1 is greedy search.",
-    "length_penalty": "The score of n tokens is their log-probability divided by "
-    "((5 + n) / 6)^alpha, by n^alpha, or by nothing.",
+    "length_penalty": "What divides a log-probability: ((5 + n) / 6)^alpha, n^alpha, or nothing.",
     "alpha": "Exponent of the length penalty: larger for longer translations.",
-    "count_end_token": "Whether n, the length of the length penalty, counts the end token.",
-    "stopping": "When the search of a sentence ends: when no better translation is possible, or, "
-    "as in CTranslate2 and fairseq, when as many as the beam size have ended.",
-    "length_ratio": "A translation has at most --length-ratio times the source's tokens plus "
-    "--extra-length.",
+    "count_end_token": "Whether n, the number of tokens, counts the end token.",
+    "stopping": "When a search ends: when nothing better is possible, or a full beam has ended.",
+    "length_ratio": "A translation has at most this times the source's tokens + --extra-length.",
     "extra_length": "Tokens that a translation may have beyond --length-ratio times the source's.",
     "max_length": "A translation also has at most this many tokens.",
     "suppressed_tokens": "Id of a token that no translation has; several times for several.",
     "force_end": "Whether the last token of the maximum length is always the end token.",
     "max_source_tokens": "A line with more tokens is too long to be translated as a whole.",
-    "on_too_long": "What to do with a line that is too long: translate it in pieces, translate "
-    "only its first tokens, or stop with an error.",
+    "on_too_long": "What to do with such a line: translate pieces, its beginning, or stop.",
     "split": "Translate each line as a whole, or each of its sentences by itself.",
     "protect": "What a translation keeps as it is: printf, braces, tags, urls, emails, backticks, "
     "emoji, unknown (what the vocabulary does not hold), or a regular expression; several times "

@@ -82,10 +82,8 @@ def _progress(*columns, is_shown=True):
     from rich.progress import Progress
 
     # A file or a pipe keeps its own output.
-    options = {"transient": True, "redirect_stdout": sys.stdout.isatty()}
-    bar = Progress(
-        *columns, console=console, disable=not (is_shown and is_interactive()), **options
-    )
+    options = {"transient": True, "redirect_stdout": sys.stdout.isatty(), "console": console}
+    bar = Progress(*columns, disable=not (is_shown and is_interactive()), **options)
     # rich before 14.1 ends also a bar that is disabled, with an empty line.
     with contextlib.nullcontext() if bar.disable else bar:
         yield bar

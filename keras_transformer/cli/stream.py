@@ -130,10 +130,9 @@ def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[t
         if size and is_known:
             state = json.loads(state_file.read_text("utf-8"))
         if size < state["written"] or (size and not is_known):
-            raise ValueError(
-                f"{str(partial)!r} must be as this program left it, beside {state_file.name!r}. "
-                f"Received: a file of {size:,} bytes. Move it away, or delete it"
-            )
+            must = f"{str(partial)!r} must be as this program left it, beside {state_file.name!r}."
+            cure = "Move it away, or delete it"
+            raise ValueError(f"{must} Received: a file of {size:,} bytes. {cure}")
         if size:
             hash_bytes(stream, state["read"], digest)
             require_same(partial, state, settings | {"input": digest.hexdigest()})
@@ -167,12 +166,9 @@ def require_same(path, state, settings):
     """Raises if a partial file was begun with other settings or another input."""
     old = state["settings"] | {"input": state["input"]}
     if changed := [name for name in old | settings if old.get(name) != settings.get(name)]:
-        raise ValueError(
-            f"{str(path)!r} must be finished with the model, options and input of its beginning. "
-            "Received: "
-            + ", ".join(f"{name}={settings.get(name)}, not {old.get(name)}" for name in changed)
-            + ". To begin anew, delete it."
-        )
+        must = f"{str(path)!r} must be finished with the model, options and input of its beginning."
+        received = (f"{name}={settings.get(name)}, not {old.get(name)}" for name in changed)
+        raise ValueError(f"{must} Received: {', '.join(received)}. To begin anew, delete it.")
 
 
 def hash_bytes(stream, count, digest):

@@ -33,10 +33,8 @@ def load_engine(run, model, settings, **options):
 
     for name, value in (options | {"model": model}).items():
         if value is not None:
-            raise ValueError(
-                f"`--{name}` must be left out with a folder of CTranslate2, or the folder must be "
-                f"that of a run. Received: --{name} {value}, {str(run)!r}"
-            )
+            must = f"`--{name}` needs the folder of a run, not of CTranslate2."
+            raise ValueError(f"{must} Received: --{name} {value}, {str(run)!r}")
     return CTranslate2Translator(run, **settings)
 
 

@@ -72,8 +72,7 @@ class GreedySearch(Search):
         """Returns the next tokens with the model's log-probs, and `is_valid`; all `(B, 1)`."""
         sampler = self.settings.sampler
         if sampler is None:
-            best = best_next_tokens(logits, 1, constraints, self.is_fixed)
-            log_probs, token_ids, is_valid = best
+            log_probs, token_ids, is_valid = best_next_tokens(logits, 1, constraints, self.is_fixed)
             return Tokens(token_ids[:, :, 0], log_probs[:, :, 0]), is_valid
         log_probs, is_valid = next_log_probs(logits, constraints)
         log_probs = log_probs[:, 0]  # (B, 1, V) -> (B, V)

@@ -170,7 +170,7 @@ def hypotheses_of(source, result, texts, vocabularies, config):
         vocabularies: the tokens of source and target, in the order of their ids.
         config: has the ids of the padding and end tokens.
     """
-    source_vocabulary, vocabulary = vocabularies
+    (source_vocabulary, vocabulary), pad = vocabularies, config.pad_token_id
     token_ids, lengths, scores, log_probs = (each.tolist() for each in result)
     for row, source_ids in enumerate(source.tolist()):
         count = max(1, sum(score > IMPOSSIBLE for score in scores[row]))
@@ -178,9 +178,7 @@ def hypotheses_of(source, result, texts, vocabularies, config):
             Hypothesis(
                 text=texts[row][rank] if length else "",
                 score=scores[row][rank],
-                source_tokens=[
-                    source_vocabulary[i] for i in source_ids if i != config.pad_token_id
-                ],
+                source_tokens=[source_vocabulary[i] for i in source_ids if i != pad],
                 tokens=[vocabulary[i] for i in token_ids[row][rank][:length]],
                 log_probs=log_probs[row][rank][:length],
                 cut_off=bool(length and token_ids[row][rank][length - 1] != config.end_token_id),
@@ -238,11 +236,10 @@ def _join(pieces, gaps, settings):
     tokens, log_probs = all_of("tokens"), all_of("log_probs")
     total, is_possible = math.fsum(log_probs), all(piece.score > IMPOSSIBLE for piece in pieces)
     ends = sum(bool(piece.tokens) and not piece.cut_off for piece in pieces)
+    penalty = float(penalties_of(len(tokens), ends, settings))
     return Hypothesis(
         text=join_translations([piece.text for piece in pieces], gaps),
-        score=total / float(penalties_of(len(tokens), ends, settings))
-        if is_possible
-        else IMPOSSIBLE,
+        score=total / penalty if is_possible else IMPOSSIBLE,
         source_tokens=all_of("source_tokens"),
         tokens=tokens,
         log_probs=log_probs,

@@ -104,10 +104,9 @@ def export_ctranslate2(
     _suppress(spec.decoder.projection, sorted(forbidden), config.vocabulary_size)
     spec.config.add_source_eos = True
     if source[config.end_token_id] != spec.config.eos_token:
-        raise ValueError(
-            "The end token must be the same piece in source and target, because CTranslate2 has "
-            f"one. Received: {source[config.end_token_id]!r} and {spec.config.eos_token!r}"
-        )
+        must = "The end token must be one piece in source and target, because CTranslate2 has one."
+        received = f"{source[config.end_token_id]!r} and {spec.config.eos_token!r}"
+        raise ValueError(f"{must} Received: {received}")
     spec.validate()
     spec.optimize(quantization)
     entries = {"engine": ENGINE, "max_tokens": num_positions(config, max_tokens)}

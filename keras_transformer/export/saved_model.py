@@ -114,18 +114,14 @@ def export_saved_model(
     """
     path = Path(path)
     if keras.config.backend() != "tensorflow":
-        raise ValueError(
-            "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow, and "
-            f"load the model from its file. Received: the backend {keras.config.backend()!r}"
-        )
+        must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
+        raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")
     _require_graphs(translator)
     settings = translator.settings
     if not settings.keeps_lines_whole:
-        raise ValueError(
-            'A SavedModel translates each line as a whole: `split` must be "lines", and `protect` '
-            f"(). Received: split={settings.split!r}, protect={settings.protect!r}. Cut the text "
-            "before, as `serve` does"
-        )
+        must = 'A SavedModel translates whole lines: `split` must be "lines", and `protect` ().'
+        received = f"split={settings.split!r}, protect={settings.protect!r}"
+        raise ValueError(f"{must} Received: {received}. Cut the text before, as `serve` does")
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     module = Signatures(translator, frozen)

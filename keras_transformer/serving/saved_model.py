@@ -35,9 +35,9 @@ class ServedModel(Model):
     def __init__(self, folder: types.Path) -> None:
         folder = Path(folder)
         if not tf.saved_model.contains_saved_model(str(folder)):
+            missing = f"There is no SavedModel in {str(folder)!r}"
             raise FileNotFoundError(
-                f"There is no SavedModel in {str(folder)!r}: give the folder that "
-                "`keras-transformer export RUN DIR` wrote."
+                f"{missing}: give a folder that `keras-transformer export` wrote."
             )
         self.card = read_card(folder)
         self.name = self.card.get("name") or folder.resolve().name

@@ -101,10 +101,8 @@ class _Described(SchemaGenerator):
         first = func_or_method.__doc__.partition("\n")[0]
         described = super().parse_docstring(func_or_method)
         given = described["responses"] | (OF_POSTS if "requestBody" in described else {})
-        answers = {
-            str(status): {"$ref": f"#/components/responses/{given[status]}"}
-            for status in sorted(given)
-        }
+        place = "#/components/responses/"
+        answers = {str(status): {"$ref": place + given[status]} for status in sorted(given)}
         return {"summary": first.removesuffix("."), **described, "responses": answers}
 
 

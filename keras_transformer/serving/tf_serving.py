@@ -27,9 +27,8 @@ async def status(request: Request) -> JSONResponse:
     _check_model(request)
     state = "AVAILABLE" if request.app.state.engine.is_ready else "UNLOADING"
     fine = {"error_code": "OK", "error_message": ""}
-    return JSONResponse(
-        {"model_version_status": [{"version": VERSION, "state": state, "status": fine}]}
-    )
+    version = {"version": VERSION, "state": state, "status": fine}
+    return JSONResponse({"model_version_status": [version]})
 
 
 async def metadata(request: Request) -> JSONResponse:
@@ -47,12 +46,9 @@ async def metadata(request: Request) -> JSONResponse:
         }
         for name, signature in model.signatures.items()
     }
-    return JSONResponse(
-        {
-            "model_spec": {"name": model.name, "signature_name": "", "version": VERSION},
-            "metadata": {"signature_def": {"signature_def": described}},
-        }
-    )
+    spec = {"name": model.name, "signature_name": "", "version": VERSION}
+    found = {"signature_def": {"signature_def": described}}
+    return JSONResponse({"model_spec": spec, "metadata": found})
 
 
 async def predict(request: Request) -> JSONResponse:

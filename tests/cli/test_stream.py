@@ -180,12 +180,18 @@ def test_memory_is_bounded(tmp_path):
     assert (tmp_path / "found.txt").read_bytes().count(b"\n") == number
 
 
-def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def engine(folder, tmp_path_factory):
+    """The folder of CTranslate2 of the run."""
+    engine = tmp_path_factory.mktemp("engine") / "ct2"
+    assert cli("export", folder / "run", engine, "--format", "ctranslate2").exit_code == 0
+    return engine
+
+
+def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, engine, tmp_path, monkeypatch):
     """Two chunks at a time, in order, with the search options that the engine has."""
     from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
 
-    engine = tmp_path / "ct2"
-    assert cli("export", "run", engine, "--format", "ctranslate2").exit_code == 0
     lines = (folder / "train.en").read_text("utf-8").splitlines()[:60]
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     expected = "".join(f"{text}\n" for text in CTranslate2Translator(engine)(lines, beam_size=2))
@@ -217,9 +223,12 @@ def test_slow_pipe_gets_each_answer_at_once_and_a_closed_one_ends_quietly(folder
 
 
 @pytest.mark.long
-def test_killed_at_five_points_the_file_is_the_same(folder, tmp_path):
+@pytest.mark.parametrize("is_run", [True, False])
+def test_killed_at_five_points_the_file_is_the_same(folder, engine, tmp_path, is_run):
+    """Of a run, and of a folder of CTranslate2."""
+    model = "run" if is_run else str(engine)
     small = "from keras_transformer import texts; texts.CHUNK_BYTES = 4000; "
-    command = [sys.executable, "-c", small + CLI[2], "translate", "run", "--input", "train.en"]
+    command = [sys.executable, "-c", small + CLI[2], "translate", model, "--input", "train.en"]
     with Popen([*command, "--output", tmp_path / "whole"]) as process:
         assert process.wait(300) == 0
     words, state = [*command, "--output", tmp_path / "killed"], tmp_path / "killed.partial.json"

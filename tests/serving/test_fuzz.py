@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_transformer import Translator, export_ctranslate2
+from keras_transformer.cli.serving import model_loader
+from keras_transformer.decoding import CTranslate2Translator
 from keras_transformer.serving.app import ROUTES
 from keras_transformer.serving.status import description
+from tests.decoding.test_translator import make_translator
+from tests.serving.clients import client_of
 from tests.serving.stand_in import NAN, REFUSED, translation_of
 
 pytestmark = pytest.mark.tensorflow_only
@@ -81,6 +86,29 @@ def send(client, path, content, query="", **headers):
     return response
 
 
+@pytest.fixture(
+    scope="module", params=["saved_model", pytest.param("ctranslate2", marks=pytest.mark.long)]
+)
+def served(request, tmp_path_factory):
+    """A client of a server of each engine, and what translates a line."""
+    if request.param == "saved_model":
+        model, translate = request.getfixturevalue("model"), translation_of
+    else:
+        pytest.importorskip("ctranslate2")
+        folder = tmp_path_factory.mktemp("fuzz")
+        made = make_translator(folder / "numbers.model")
+        made = Translator(made.model, made.source_tokenizer, beam_size=2, max_length=8)
+        model = model_loader(export_ctranslate2(made, folder / "ct2", card={"name": "stand_in"}))()
+        translate = CTranslate2Translator(folder / "ct2", workers=1)
+    with client_of(lambda: model) as client:
+        yield client, translate
+
+
+@pytest.fixture(scope="module")
+def client(served):
+    return served[0]
+
+
 KINDS = [
     None,
     "application/x-www-form-urlencoded",
@@ -116,14 +144,15 @@ def test_bodies_that_are_almost_right(client, request_):
 
 @settings(max_examples=100)
 @given(st.lists(TEXTS, max_size=9))
-def test_every_text_has_its_translation(client, lines):
+def test_every_text_has_its_translation(served, lines):
+    client, translate = served
     response = send(client, "/translate", json.dumps({"q": lines}).encode())
     if response.status_code == 200:
         assert len(response.json()["translatedText"]) == len(lines)
     known = [line for line in lines if line.isascii() and line.isprintable() and len(line) < 99]
     known = [line for line in known if REFUSED not in line]
     response = send(client, "/translate", json.dumps({"q": known}).encode())
-    assert response.json() == {"translatedText": [translation_of(line) for line in known]}
+    assert response.json() == {"translatedText": [translate(line) for line in known]}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.binary(max_size=30))
