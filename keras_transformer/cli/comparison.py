@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-import keras_transformer as kt
 from keras_transformer.cli import completion, evaluation, options, translators
 
 commands = typer.Typer()
@@ -78,6 +77,8 @@ def compare(
 
 def check_arguments(runs, output, translate, translations):
     """Raises an error about the arguments, before anything is read."""
+    from keras_transformer import plotting
+
     if len({run.resolve() for run in runs}) < max(2, len(runs)):
         received = " ".join(map(str, runs))
         raise ValueError(f"`compare` needs two or more different runs. Received: {received}")
@@ -86,7 +87,7 @@ def check_arguments(runs, output, translate, translations):
         must = "`--translations` must be given once for each run, and without `--translate`."
         raise ValueError(f"{must} Received: {len(translations)} files{received}")
     if output is not None:
-        kt.plotting.require_matplotlib()
+        plotting.require_matplotlib()
         options.check_output(output)
 
 
@@ -166,12 +167,13 @@ def signature_lines(records):
 
 def draw_curves(records, path):
     """Draws the learning curves of all runs over each other."""
+    from keras_transformer import plotting
     from keras_transformer.runs.folder import RunFolder
 
     histories = {r.name: RunFolder(r.name).history_file for r in records if r.history}
     if not histories:
         raise ValueError("No epoch of these runs is finished: there are no curves to draw.")
-    kt.plotting.plot_histories(histories).savefig(path, dpi=120)
+    plotting.plot_histories(histories).savefig(path, dpi=120)
     print(path)
 
 

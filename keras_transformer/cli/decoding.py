@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-import keras_transformer as kt
 from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.console import console
@@ -72,8 +71,10 @@ def translate(
         keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt
         echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
     """
+    from keras_transformer import plotting
+
     if attention is not None:
-        kt.plotting.require_matplotlib()
+        plotting.require_matplotlib()
     if output is not None:
         options.check_output(output)
     with stream.ends_at_once(), open_input(input) as (source, name):
@@ -83,8 +84,7 @@ def translate(
             pictures = picture_files(attention, Chunk(source.getvalue(), 1).num_lines)
         asked: dict[str, Any] = {"n_best": n_best or 1, "return_attention": bool(pictures)}
         asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
-        of_runs = {"dtype": dtype, "attention": attention}
-        translator = translators.load_engine(run, model, settings, **of_runs)
+        translator = translators.load_engine(run, model, settings, dtype=dtype, attention=attention)
         translator([], **asked)  # a wrong option is an error before a line arrives
         if output is None or stream.is_device(output):
             opened = stream.open_output(output)
@@ -97,9 +97,8 @@ def translate(
             is_pipe, asked["on_progress"] = total is None and output is None, progress
             chunks = read_chunks(source, done + 1, is_pipe)
             calls = 2 if translators.is_ctranslate2(run) and not is_pipe else 1
-            for chunk, lines, found in stream.translate_chunks(
-                translator, chunks, name, asked, calls
-            ):
+            results = stream.translate_chunks(translator, chunks, name, asked, calls)
+            for chunk, lines, found in results:
                 table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
                 write(stream.as_lines(rows(table)), chunk)
                 for report in translators.long_line_reports(found, translator, chunk.first):
@@ -197,9 +196,11 @@ def picture_files(path, count):
 
 def draw_attentions(found, lines, paths):
     """Draws the encoder-decoder attention of each line's best hypothesis, all layers and heads."""
+    from keras_transformer import plotting
+
     for (best, *_), line, path in zip(found, lines, paths, strict=False):
         if best.tokens:
             scores, tokens = best.attention.encoder_decoder, (best.tokens, best.source_tokens)
-            figure = kt.plotting.plot_attention(scores, *tokens, line, "translation", "source")
+            figure = plotting.plot_attention(scores, *tokens, line, "translation", "source")
             figure.savefig(path, dpi=120)
             console.print(str(path))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-import keras_transformer as kt
+from keras_transformer import evaluation
 from keras_transformer.cli import options, stream, translators
 from keras_transformer.console import console
 
@@ -90,9 +90,10 @@ def plot(
 
         keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."
     """
+    from keras_transformer import plotting
     from keras_transformer.runs.folder import RunFolder
 
-    kt.plotting.require_matplotlib()
+    plotting.require_matplotlib()
     if text is None:
         pairs = test_pairs(run, data, instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())
@@ -108,7 +109,7 @@ def plot(
 
     def draw(scores, query, key):
         (rows, row_label), (columns, column_label) = query, key
-        return kt.plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
+        return plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
 
     embedding = translator.model.encoder.embedding
     positions = list(range(min(64, embedding.max_sequence_length or 64)))
@@ -117,10 +118,10 @@ def plot(
         "attention": draw(best.attention.encoder_decoder, translation, source),
         "attention_encoder": draw(best.attention.encoder, source, source),
         "attention_decoder": draw(best.attention.decoder, translation, inputs),
-        "positions": kt.plotting.plot_positional_encoding(encoding),
+        "positions": plotting.plot_positional_encoding(encoding),
     }
     if RunFolder(run).history():  # an imported run has none
-        figures["curves"] = kt.plotting.plot_history(RunFolder(run).history_file)
+        figures["curves"] = plotting.plot_history(RunFolder(run).history_file)
     for name, figure in figures.items():
         path = run / f"{name}.png"
         figure.savefig(path, dpi=120)
@@ -174,7 +175,7 @@ def read_translations(path, lines, option):
 def print_comparison(translations, others, references, tokenized):
     """Prints the paired bootstrap of BLEU, with `others` as the baseline."""
     if has_bleu(references, tokenized):
-        print(kt.evaluation.paired_bootstrap(translations, others, references, tokenized))
+        print(evaluation.paired_bootstrap(translations, others, references, tokenized))
     else:
         print("No reference has 4 tokens, so BLEU is not computed and cannot be compared.")
 
@@ -205,15 +206,15 @@ def evaluation_scores(translations, references, tokenized):
         references: a list of lists of strings.
         tokenized: whether BLEU splits at white space only.
     """
-    scores = [kt.evaluation.chrf(translations, references)]
+    scores = [evaluation.chrf(translations, references)]
     if has_bleu(references, tokenized):
-        scores.insert(0, kt.evaluation.bleu(translations, references, tokenized=tokenized))
-    return scores, kt.evaluation.exact_match(translations, references)
+        scores.insert(0, evaluation.bleu(translations, references, tokenized=tokenized))
+    return scores, evaluation.exact_match(translations, references)
 
 
 def has_bleu(references, tokenized):
     """Whether any reference has a 4-gram; if none has, BLEU of the right translations is 0."""
-    return any(kt.evaluation.bleu(each, each, tokenized=tokenized).value for each in references)
+    return any(evaluation.bleu(each, each, tokenized=tokenized).value for each in references)
 
 
 def test_set(run, data, source, references):

@@ -120,9 +120,8 @@ def serve(
     try:
         from keras_transformer.serving import server
     except ImportError as error:
-        raise ImportError(
-            f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
-        ) from error
+        missing = f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
+        raise ImportError(missing) from error
     server.serve(
         load,
         host=host,

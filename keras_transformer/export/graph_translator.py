@@ -195,9 +195,8 @@ class GraphTranslator:
             # To pick several with distinct texts, a search must keep all; for 1, one is enough.
             wanted = tf.where(n_best == 1, 1, most) if settings.distinct_texts else n_best
             rules = {"wanted": wanted, "strict": strict}
-            search, inputs = make_graph_search(
-                self.decoder, source, settings, values, most, **rules
-            )
+            given = self.decoder, source, settings, values, most
+            search, inputs = make_graph_search(*given, **rules)
             found = search.run(*inputs, prefix)
             found, texts = self._with_texts(found, settings.distinct_texts and most > 1)
             return self._parts_of_scores(found, texts, n_best)
