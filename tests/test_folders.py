@@ -31,11 +31,11 @@ BUDGETS = {
     "training": 1_346,
     "models": 587,
     "decoding": 1_930,
-    "export": 1_040,
+    "export": 990,
     "runs": 2_550,
     "importing": 892,
-    "serving": 1_520,
-    "cli": 1_580,
+    "serving": 1_500,
+    "cli": 1_490,
     None: 842,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
