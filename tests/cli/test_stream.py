@@ -181,10 +181,10 @@ def test_memory_is_bounded(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def engine(folder, tmp_path_factory):
+def engine(trained, tmp_path_factory):
     """The folder of CTranslate2 of the run."""
     engine = tmp_path_factory.mktemp("engine") / "ct2"
-    assert cli("export", folder / "run", engine, "--format", "ctranslate2").exit_code == 0
+    assert cli("export", trained / "run", engine, "--format", "ctranslate2").exit_code == 0
     return engine
 
 
