@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 import pytest
 import uvicorn
 
-from keras_transformer.serving.connection import connection_class
+from keras_transformer.serving.connection import Connection
 from keras_transformer.serving.server import listen
 from tests.builders import ROOT
 from tests.cli.small_run import cli
@@ -356,7 +356,7 @@ def test_connection_that_the_client_resets_is_forgotten_at_once():
     """Not only after the time for which an idle one stays open."""
     connections = []
 
-    class Watched(connection_class(10)):
+    class Watched(Connection):
         def connection_made(self, transport):
             connections.append(weakref.ref(self))
             super().connection_made(transport)
