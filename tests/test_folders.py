@@ -27,12 +27,12 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 2_415,
+    "data": 2_480,
     "training": 1_346,
     "models": 587,
-    "decoding": 1_930,
+    "decoding": 1_995,
     "export": 990,
-    "runs": 2_550,
+    "runs": 2_565,
     "importing": 892,
     "serving": 1_500,
     "cli": 1_490,

@@ -124,7 +124,7 @@ def prepare(
     folder.check()
     import_backend()
     from keras_transformer.data.report import Sample
-    from keras_transformer.runs.build import find_tokenizers, store_of
+    from keras_transformer.runs.build import find_tokenizers, pairs_of, store_of
 
     store = store_of(parsed, data, folder)
     stores = dict(list_stores(store))
@@ -148,7 +148,7 @@ def prepare(
     print(*pairs.notes(), summary, sep="\n", flush=True)
     if not dry_run:
         with sentence_progress(sample.number) as advance:
-            token_rows(pairs, tokenizers, store, advance)
+            token_rows(pairs_of(parsed, data, tokenizers, "train"), tokenizers, store, advance)
 
 
 class _Lines:

@@ -11,6 +11,7 @@ import typer
 from keras_transformer.cli import completion
 from keras_transformer.decoding.search_settings import (
     ON_TOO_LONG,
+    PROTECT_BY,
     SPLITS,
     STOP_RULES,
     SearchSettings,
@@ -77,6 +78,8 @@ SEARCH_HELP = {
     "protect": "What a translation keeps as it is: printf, braces, tags, urls, emails, backticks, "
     "emoji, unknown (what the vocabulary does not hold), or a regular expression; several times "
     "for several.",
+    "protect_by": "Cut the line around it; or, if the vocabulary has symbols for it, let the model "
+    "copy them, and cut where one is lost; or let the search force them.",
     "source_language": "Code of the source's language, such as en.",
     "distinct_texts": "Leave out a translation whose text equals that of a better one.",
 }
@@ -85,7 +88,7 @@ _DEFAULTS = {
     "max_length": "no limit",
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of its recipe",
-    "protect": "nothing",
+    "protect": "all names if its vocabulary has symbols for it",
     "source_language": "that of its training files",
 }
 _TYPES = {
@@ -95,10 +98,11 @@ _TYPES = {
     "on_too_long": Literal[ON_TOO_LONG],
     "split": Literal[SPLITS],
     "protect": list[str],
+    "protect_by": Literal[PROTECT_BY],
 }
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
-OF_PIECES = ("on_too_long", "split", "protect", "source_language")
+OF_PIECES = ("on_too_long", "split", "protect", "protect_by", "source_language")
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
 OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 

@@ -9,6 +9,7 @@ from .marian_tokenizer import MarianTokenizer as MarianTokenizer
 from .number_corpus import number_names as number_names
 from .pipeline import BatchStream as BatchStream
 from .pipeline import make_dataset as make_dataset
+from .placeholders import add_placeholders as add_placeholders
 from .sentencepiece_tokenizer import SentencePieceTokenizer as SentencePieceTokenizer
 from .split import split_files as split_files
 from .split import split_pairs as split_pairs

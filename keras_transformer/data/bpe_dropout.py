@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.data.placeholders import SYMBOL
 from keras_transformer.data.sentencepiece_proto import BPE, NORMAL
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.data.tokenizer import Tokenizer
@@ -52,6 +53,8 @@ class BpeDropout:
         self._rate = rate
         self._symbols_of = functools.lru_cache(CACHED_WORDS)(self._find_symbols)
         self._ids = {p.piece: token_id for token_id, p in enumerate(proto.pieces)}
+        symbols = filter(SYMBOL.fullmatch, self._ids)
+        self._characters = re.compile("|".join([*symbols, "."]), re.DOTALL)
         self._keys, self._orders, self._merged = _merges(proto, self._ids)
 
     def split(self, texts: Iterable[str], rng: np.random.Generator) -> list[list[int]]:
@@ -75,9 +78,9 @@ class BpeDropout:
         return [[token_id for _ in each for token_id in next(split)] for each in words]
 
     def _find_symbols(self, word):
-        """Returns the ids of a word's characters; an unknown character has those of its bytes."""
+        """Returns the ids of a word's characters and symbols; those of bytes for unknown ones."""
         ids = []
-        for character in word:
+        for character in self._characters.findall(word):
             is_known = character in self._ids
             pieces = [character] if is_known else (f"<0x{byte:02X}>" for byte in character.encode())
             ids += [self._ids[piece] for piece in pieces]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.cleaning import Cleaner, CleaningSettings
+from keras_transformer.data.placeholders import add_placeholders
 from keras_transformer.data.report import EXAMPLES, shown_pairs
 from keras_transformer.data.tokenizer_like import TokenizerLike
 
@@ -47,6 +48,8 @@ class Corpora:
             examples]}}`. May be set, to what was stored with the tokens of the same pairs.
         overlaps: {name of a split: the numbers of pairs whose source, and of pairs which the last
             whole iteration found in it}.
+        placeholders: `count`, `rate` and `seed` of `add_placeholders`, which changes the pairs, or
+            `None`. May be set.
     """
 
     def __init__(
@@ -58,8 +61,13 @@ class Corpora:
         self.parts, self._cleaning, self._held_out = parts, cleaning, held_out or {}
         self.counts: dict[str, Any] | None = None
         self.overlaps: dict[str, list[int]] = {}
+        self.placeholders: tuple[int, float, int] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
+        pairs, how = self._pairs(), self.placeholders
+        return pairs if how is None else add_placeholders(pairs, *how)
+
+    def _pairs(self):
         left_out: dict[str, list[Any]] = {}
         held_out = {
             name: ({pair[0] for pair in pairs}, {*pairs}) for name, pairs in self._held_out.items()
@@ -96,7 +104,8 @@ class Corpora:
         # `counts`, which are stored by this hash, have a number for each part.
         parts = [[_fingerprint(p.pairs) if p.weight else "", p.tag] for p in self.parts]
         cleaning = self._cleaning and self._cleaning.to_dict()
-        digest = hashlib.sha256(json.dumps([parts, cleaning]).encode()).hexdigest()
+        facts = [parts, cleaning, *(self.placeholders or ())]
+        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
         return None if any(found is None for found, _ in parts) else digest
 
     def notes(self) -> list[str]:

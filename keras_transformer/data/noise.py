@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.bpe_dropout import BpeDropout
+from keras_transformer.data.placeholders import SYMBOL
 from keras_transformer.data.tokenizer_like import TokenizerLike
 
 
@@ -61,11 +62,12 @@ class Noise:
         return max(1.0, float(np.quantile(ratios, 0.75)))
 
     def drop_words(self, side: int, token_ids: np.ndarray, rng: np.random.Generator) -> None:
-        """Writes the unknown token over tokens `(B, L)`, but not over the special ones."""
+        """Writes the unknown token over tokens `(B, L)`, but not over special ones and symbols."""
         if not self._word_dropout:
             return
         tokenizer: Any = self._tokenizers[side]
-        special = tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id
-        special += (*self.kept,)
+        special = [tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id]
+        special += [*self.kept]
+        special += [i for i, token in enumerate(tokenizer.vocabulary) if SYMBOL.fullmatch(token)]
         is_dropped = rng.random(token_ids.shape) < self._word_dropout
         token_ids[is_dropped & ~np.isin(token_ids, special)] = tokenizer.unk_token_id

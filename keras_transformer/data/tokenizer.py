@@ -14,6 +14,7 @@ from typing import Any
 from keras_transformer.atomic_file import atomic_path
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.piece_tokenizer import normalize, prepare
+from keras_transformer.data.placeholders import symbols
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer, read_model
 from keras_transformer.data.sentencepiece_training import train_sentencepiece
 from keras_transformer.texts import checked_lines
@@ -99,8 +100,8 @@ class Tokenizer(SentencePieceTokenizer):
             files: a path, a glob, or a list of these, as for `read_lines`. For lines of text see
                 `train_on_lines`.
             vocabulary_size, path: as for `train_on_lines`.
-            **options: `model_type`, `normalization`, `character_coverage`, `max_lines` and `tags`,
-                as for `train_on_lines`.
+            **options: `model_type`, `normalization`, `character_coverage`, `max_lines`, `tags` and
+                `protected_symbols`, as for `train_on_lines`.
 
         Raises:
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
@@ -126,6 +127,7 @@ class Tokenizer(SentencePieceTokenizer):
         character_coverage: float = 1.0,
         max_lines: int = 2_000_000,
         tags: Iterable[str] = (),
+        protected_symbols: int = 0,
     ) -> "Tokenizer":
         """Learns a vocabulary from lines of text, writes it to `path` and returns its tokenizer.
 
@@ -142,6 +144,8 @@ class Tokenizer(SentencePieceTokenizer):
             max_lines: train on a uniform random sample of at most this many lines, drawn in one
                 pass and the same each time. If there are more lines, a warning says so.
             tags: further tokens, such as `<subtitles>`, which no text gives.
+            protected_symbols: number of symbols for protected text, see `add_placeholders`; each is
+                a token. Defaults to `0`.
 
         Raises:
             TypeError: if `lines` is not an iterable of strings.
@@ -158,6 +162,7 @@ class Tokenizer(SentencePieceTokenizer):
             character_coverage=character_coverage,
             input_sentence_size=max_lines,
             control_symbols=list(tags),
+            user_defined_symbols=symbols(protected_symbols),
         )
         tokenizer = cls(model)
         if (number := next(counter)) > max_lines:

@@ -42,6 +42,7 @@ def engine_settings(settings: SearchSettings) -> SearchSettings:
         force_end=False,
         sampler=None,
         distinct_texts=False,
+        protect_by="copy" if settings.protect_by == "force" else settings.protect_by,
     )
 
 

@@ -1,12 +1,13 @@
 """Hypotheses and their attention scores, made from a search's result and joined per line."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.decoding.long_lines import join_translations
+from keras_transformer.decoding.protected_text import put_back
 from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_of
 
 
@@ -54,6 +55,8 @@ class Hypothesis:
             end token.
         dropped_tokens: int. The number of source tokens that were cut off because the line was too
             long.
+        protected: list of strings: the protected text that the model had dropped or doubled:
+            the line was translated again, cut around it.
         cut_off: bool. Whether the translation, or a piece of it, reached its maximum length and has
             no end token.
 
@@ -80,6 +83,7 @@ class Hypothesis:
     attention: Attention | None = None
     pieces: int = 1
     dropped_tokens: int = 0
+    protected: list[str] = field(default_factory=list)
     cut_off: bool = False
 
     @property
@@ -102,7 +106,7 @@ class Hypothesis:
         Returns:
             dict of str to str, int, float, list or `None`.
         """
-        names = [field.name for field in fields(self) if field.name != "attention"]
+        names = [each.name for each in fields(self) if each.name != "attention"]
         row = {name: getattr(self, name) for name in names}
         row |= {name: list(value) for name, value in row.items() if isinstance(value, list)}
         numbers = {n: getattr(self, n) for n in ("score", "log_prob", "perplexity")}
@@ -218,13 +222,18 @@ def join_by_line(found, pieces, settings):
         settings: `SearchSettings`, for the length penalty.
     """
     joined = []
-    for place, dropped in zip(pieces.by_line(), pieces.dropped.tolist(), strict=True):
+    rows = zip(pieces.by_line(), pieces.dropped.tolist(), pieces.spans, strict=True)
+    for place, dropped, spans in rows:
         (of_line, *others), gaps = found[place], pieces.gaps[place]
         if others:
             of_line = [_join([ranks[0] for ranks in found[place]], gaps, settings)]
         elif gaps != [""]:
             texts = [join_translations([one.text], gaps) for one in of_line]
             of_line = [replace(one, text=text) for one, text in zip(of_line, texts, strict=True)]
+        if spans:
+            back = [(one, *put_back(one.text, spans)) for one in of_line]
+            best, *others = [replace(one, text=text, protected=p) for one, text, p in back]
+            of_line = [best, *(one for one in others if not one.protected)]
         joined.append([replace(h, dropped_tokens=dropped) for h in of_line] if dropped else of_line)
     return joined
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.placeholders import count_symbols, symbols
 from keras_transformer.decoding.batches import BATCH_SENTENCES, LONGEST_ROW, map_rows
 from keras_transformer.decoding.hypothesis import join_by_line
 from keras_transformer.decoding.languages import tag_lines
@@ -21,7 +22,7 @@ from keras_transformer.decoding.lines import (
     require_room,
 )
 from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
-from keras_transformer.decoding.protected_text import find_unknown, mask
+from keras_transformer.decoding.protected_text import NAMES, find_unknown, mask
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.sentences import split_lines
 from keras_transformer.texts import checked_lines
@@ -50,9 +51,10 @@ class LineTranslator:
     def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: SearchSettings) -> None:
         self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
         self._config = config
+        self._vocabularies = [each.vocabulary for each in tokenizers]
+        self._symbols = count_symbols(*self._vocabularies)
         self.settings = self._bounded(settings)
         self._languages = list(getattr(tokenizers[0], "languages", []))
-        self._vocabularies = [each.vocabulary for each in tokenizers]
         self._cutter = LineCutter(tokenizers[0])
         self._unknown = partial(find_unknown, tokenizers[0], config.unk_token_id)
 
@@ -75,18 +77,37 @@ class LineTranslator:
         n_best = 1 if n_best is None else n_best
         search_settings = self._settings_of_call(settings, n_best)
         pieces = self._pieces(lines, target_language, search_settings, return_attention)
-        columns = [self._with_end(pieces.token_ids)]
+        columns: list[Any] = [self._with_end(pieces.token_ids)]
         if target_prefix is not None:
+            is_for_all = isinstance(target_prefix, str)
+            target_prefix = [str(target_prefix)] * len(lines) if is_for_all else [*target_prefix]
             columns.append(self._prefixes(target_prefix, len(lines), pieces, search_settings))
-        kind = return_hypotheses, return_attention, target_prefix is not None
+        if any(pieces.spans) and search_settings.protect_by == "force":
+            search_settings = replace(search_settings, copied_tokens=self._copied_tokens())
+        kind = return_hypotheses or any(pieces.spans), return_attention, target_prefix is not None
         search = self._batch_search(search_settings, n_best, *kind)
         found = self._map_rows(search, columns, batch_sentences, on_progress, pieces.lines)
-        if return_hypotheses:
-            found = join_by_line(found, pieces, search_settings)
-        else:
+        if not return_hypotheses:
             warn_of_long_lines(pieces, search_settings)
+        if not kind[0]:
             places = pieces.by_line()
             found = [join_translations(found[each], pieces.gaps[each]) for each in places]
+            return found[0] if is_one else found
+        found = join_by_line(found, pieces, search_settings)
+        wrong = {i: best.protected for i, (best, *_) in enumerate(found) if best.protected}
+        if wrong:
+            again = self(
+                [lines[i] for i in wrong],
+                n_best=n_best,
+                target_prefix=target_prefix and [target_prefix[i] for i in wrong],
+                target_language=target_language,
+                batch_sentences=batch_sentences,
+                **settings | {"protect_by": "cut"},
+            )
+            for (i, spans), ranks in zip(wrong.items(), again, strict=True):
+                found[i] = [replace(one, protected=spans) for one in ranks]
+        if not return_hypotheses:
+            found = [best.text for best, *_ in found]
         return found[0] if is_one else found
 
     def score(
@@ -138,7 +159,7 @@ class LineTranslator:
         return settings
 
     def _bounded(self, settings):
-        """Returns settings with `max_source_tokens` set, and checked against the model."""
+        """Returns settings with `max_source_tokens` and `protect` set, checked for the model."""
         settings.require_ids_below(self._config.vocabulary_size)
         most = learned_positions(self._config)
         bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
@@ -147,7 +168,9 @@ class LineTranslator:
                 f"`max_source_tokens` must be at most the model's {most} positions. "
                 f"Received: max_source_tokens={bound}"
             )
-        return replace(settings, max_source_tokens=bound)
+        known = NAMES if self._symbols else ()
+        protect = known if settings.protect is None else settings.protect
+        return replace(settings, max_source_tokens=bound, protect=protect)
 
     def _pieces(self, lines, target_language, settings, must_be_whole):
         """Returns the `Pieces` of lines, split or truncated by `on_too_long`."""
@@ -156,13 +179,19 @@ class LineTranslator:
         split = "lines" if must_be_whole else settings.split
         is_cut = settings.protect and not must_be_whole
         masked = partial(mask, settings.protect, self._unknown) if is_cut else None
-        how = split, settings.source_language, bool(self._languages), masked
+        num_symbols = 0 if settings.protect_by == "cut" else self._symbols
+        how = split, settings.source_language, bool(self._languages), masked, num_symbols
         parts = split_lines(tagged, *how)
         token_ids = encode_lines(self.source_tokenizer, parts.texts)
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
             require_at_most(most, f"`max_source_tokens`{where}", token_ids, split, _TRUNCATE)
         return parts.of_lines(self._cutter.cut(token_ids, most - 1, on_too_long))
+
+    def _copied_tokens(self):
+        """Returns the ids of symbols, if source and target have the same."""
+        ids = [[*map(each.index, symbols(self._symbols))] for each in self._vocabularies]
+        return ids[0] if ids[0] == ids[1] else ()
 
     def _with_end(self, rows):
         return [np.append(row, self._config.end_token_id).astype("int32") for row in rows]
@@ -181,8 +210,6 @@ class LineTranslator:
 
     def _prefixes(self, target_prefix, count, pieces, settings):
         """Returns the prefix ids of each piece: only the first with tokens of a line has some."""
-        is_for_all = isinstance(target_prefix, str)
-        target_prefix = [target_prefix] * count if is_for_all else list(target_prefix)
         if len(target_prefix) != count:
             raise ValueError(
                 "`target_prefix` must be one string, or one for each line. "

@@ -32,12 +32,14 @@ class Pieces(NamedTuple):
         dropped: int array or tensor `(B,)`, the number of tokens that were cut off each line.
         gaps: list of P strings: what joins the translation of each piece to the next one, or
             protected text behind it; `None` in a graph, where it is a space.
+        spans: list of B lists of strings: the protected text that symbols take the place of.
     """
 
     token_ids: Any
     lines: Any
     dropped: Any
     gaps: Any = None
+    spans: Any = ()
 
     def by_line(self) -> list[slice]:
         """Returns where the pieces of each line are; not in a graph."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from keras_transformer.data.placeholders import SYMBOL, symbols
 from keras_transformer.texts import UNSPACED
 
 MARK = "\U000f0000"  # takes the place of a span; a private-use character
@@ -35,7 +36,7 @@ _BRACE = re.compile(r"(\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,)|([$#%
 # A word, or a character of a script without spaces, with their accents.
 _ACCENTS = r"[\u0300-\u036f\ufe00-\ufe0f]*"
 _WORD = re.compile(rf"(?:[^\W{UNSPACED}]{_ACCENTS})+|\S{_ACCENTS}")
-_MARKS = re.compile(f"{MARK}+")
+_OURS = re.compile(f"{MARK}+|{SYMBOL.pattern}")
 _BYTE = re.compile("<0x..>")
 # A span, and the marks that close what stands before them.
 _KEPT = re.compile(rf"({MARK}[\s.,;:!?)\]}}»”]*)")
@@ -59,7 +60,7 @@ def finders(protect: tuple[str, ...]) -> list[Find]:
     found: list[Find] = [_braces] if "braces" in protect else []
     others = [one for one in protect if one not in ("braces", "unknown")]
     compiled = [re.compile(PATTERNS[p], re.S) if p in PATTERNS else _expression(p) for p in others]
-    return found + [functools.partial(_spans, each.finditer) for each in (_MARKS, *compiled)]
+    return found + [functools.partial(_spans, each.finditer) for each in (_OURS, *compiled)]
 
 
 def _spans(finditer, text):
@@ -141,6 +142,30 @@ def mask(protect: tuple[str, ...], unknown: Find | None, text: str) -> tuple[str
     borders = [0, *itertools.chain(*joined), len(text)]
     parts = [text[start:end] for start, end in itertools.pairwise(borders)]
     return MARK.join(parts[::2]), parts[1::2]
+
+
+def with_symbols(text: str, spans: list[str], most: int) -> str | None:
+    """Returns a text with symbols for its marks; `None` if it must be cut around them.
+
+    That is without spans, with more than `most`, or without a letter to translate; and if a span
+    is a part of a message of ICU, because a model may change the order.
+    """
+    is_whole = all(span.count("{") == span.count("}") for span in spans)
+    if not (0 < len(spans) <= most and is_whole and _LETTER.search(text)):
+        return None
+    names = iter(symbols(most))
+    return re.sub(MARK, lambda _: next(names), text)
+
+
+def put_back(text: str, spans: list[str]) -> tuple[str, list[str]]:
+    """Returns a text with the spans for their symbols, and the spans that are not there once.
+
+    If another symbol is there, those are all spans.
+    """
+    found, known = SYMBOL.findall(text), dict(zip(symbols(len(spans)), spans, strict=True))
+    wrong = [span for symbol, span in known.items() if found.count(symbol) != 1]
+    is_other = not known.keys() >= {*found}
+    return SYMBOL.sub(lambda one: known.get(one[0], ""), text), spans if is_other else wrong
 
 
 def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:

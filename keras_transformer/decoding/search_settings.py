@@ -14,9 +14,10 @@ STOP_RULES = ("exhaustive", "first_beams")
 MOST_ALPHA = 10
 ON_TOO_LONG = ("split", "truncate", "error")
 SPLITS = ("lines", "sentences")
+PROTECT_BY = ("cut", "copy", "force")
 GRAPH_SETTINGS = (
-    "beam_size length_penalty count_end_token stopping processors suppressed_tokens force_end "
-    "sampler"
+    "beam_size length_penalty count_end_token stopping processors suppressed_tokens "
+    "copied_tokens force_end sampler"
 ).split()
 
 
@@ -47,6 +48,9 @@ class SearchSettings(Settings):
             `decoding.processors`. Defaults to none.
         suppressed_tokens: tuple or list of token ids that no translation has, unless its target
             prefix has them. The other tokens are not renormalised. Defaults to none.
+        copied_tokens: tuple or list of token ids: a translation has each of them that the source
+            has exactly once, and no other. Source and target must have the same ids. Defaults to
+            none; `protect_by="force"` sets those of protected text.
         force_end: bool. Whether the end token is forced, with log-prob 0, as the last token of the
             maximum length, as by `forced_eos_token_id` of `transformers`. If not, a translation
             that reaches its maximum length has no end token. Defaults to `False`.
@@ -67,7 +71,12 @@ class SearchSettings(Settings):
         protect: list of what a translation keeps as it is: `"printf"`, `"braces"`, `"tags"`,
             `"urls"`, `"emails"`, `"backticks"`, `"emoji"`, `"unknown"`, the characters that the
             vocabulary does not hold, and regular expressions of RE2 that are no single words. The
-            text around it is translated in parts. Defaults to nothing.
+            text around it is translated in parts. Defaults to all names if the vocabulary holds
+            symbols for it, see `add_placeholders`, and to nothing if not.
+        protect_by: `"cut"`: the line is translated in parts; `"copy"`: if the vocabulary holds
+            symbols, they take the place of protected text and the model copies them; where it
+            loses one, the line is cut; `"force"`: the search also allows only translations with
+            each symbol once. Defaults to `"cut"`.
         source_language: code of the language, such as `"de"`, whose abbreviations end no sentence.
             Defaults to English; for `load_run` to that of the run's training files.
         distinct_texts: bool. Whether a translation is left out if a better one has the same text,
@@ -75,10 +84,10 @@ class SearchSettings(Settings):
             the next best ones take the places. The best translation is the same. Defaults to
             `True`.
 
-    `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `protect`, `source_language`,
-    `max_source_tokens` and `on_too_long` may change from call to call at no cost, except that a
-    compiled search is compiled for its maximum length. Any other change, such as another processor
-    or sampler object, traces another graph.
+    `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `protect`, `protect_by`,
+    `source_language`, `max_source_tokens` and `on_too_long` may change from call to call at no
+    cost, except that a compiled search is compiled for its maximum length. Any other change, such
+    as another processor or sampler object, traces another graph.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
@@ -99,12 +108,14 @@ class SearchSettings(Settings):
     max_length: int | None = None
     processors: tuple | list = ()
     suppressed_tokens: tuple | list = ()
+    copied_tokens: tuple | list = ()
     force_end: bool = False
     sampler: object = None
     max_source_tokens: int | None = None
     on_too_long: str = "split"
     split: str = "lines"
-    protect: tuple | list = ()
+    protect: tuple | list | None = None
+    protect_by: str = "cut"
     source_language: str | None = None
     distinct_texts: bool = True
 
@@ -135,10 +146,12 @@ class SearchSettings(Settings):
             self._reject("on_too_long", '"split", "truncate" or "error"')
         if self.split not in SPLITS:
             self._reject("split", '"lines" or "sentences"')
+        self._require_choice("protect_by", PROTECT_BY)
         # A tuple can be hashed: the settings are the key of the traced graphs.
-        for name in ("processors", "suppressed_tokens", "protect"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        finders(tuple(self.protect))  # raises if one is no pattern
+        for name in ("processors", "suppressed_tokens", "copied_tokens", "protect"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, tuple(value))
+        finders(tuple(self.protect or ()))  # raises if one is no pattern
 
     def require_ids_below(self, vocabulary_size: int) -> None:
         """Raises a `ValueError` if a suppressed token is not in the model's vocabulary."""

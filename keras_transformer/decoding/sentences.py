@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.long_lines import Pieces
-from keras_transformer.decoding.protected_text import Mask, cut
+from keras_transformer.decoding.protected_text import Mask, cut, with_symbols
 
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 
@@ -22,11 +22,13 @@ class Sentences(NamedTuple):
         texts: list of N strings.
         lines: int array `(N,)`, ascending: the line of each sentence.
         gaps: list of N strings: the white space or the protected text behind each sentence.
+        spans: list of B lists of strings: the text that symbols take the place of.
     """
 
     texts: list[str]
     lines: Any
     gaps: list[str]
+    spans: list[list[str]]
 
     def of_lines(self, pieces: Pieces) -> Pieces:
         """Returns the pieces of sentences as pieces of the lines."""
@@ -34,7 +36,7 @@ class Sentences(NamedTuple):
         is_last = np.diff(sentences, append=len(self.texts)) > 0
         gaps = [self.gaps[s] if last else " " for s, last in zip(sentences, is_last, strict=True)]
         dropped = np.bincount(self.lines, pieces.dropped).astype(int)
-        return Pieces(pieces.token_ids, self.lines[sentences], dropped, gaps)
+        return Pieces(pieces.token_ids, self.lines[sentences], dropped, gaps, self.spans)
 
 
 def split_lines(
@@ -43,6 +45,7 @@ def split_lines(
     language: str | None,
     has_tags: bool,
     mask: Mask | None = None,
+    most_symbols: int = 0,
 ) -> Sentences:
     """Splits lines into their sentences, or takes each as one sentence.
 
@@ -52,13 +55,18 @@ def split_lines(
         language: as in `split_sentences`.
         has_tags: whether a line may begin with the tag of a language; all its sentences get it.
         mask: finds the protected text that sentences are cut around. Optional.
+        most_symbols: number of symbols that the vocabulary holds. Lines with so much protected text
+            have symbols in place of it, and are not cut. Defaults to `0`.
     """
     if split == "lines" and mask is None:
-        return Sentences(lines, np.arange(len(lines)), [""] * len(lines))
-    found = Sentences([], [], [])
+        return Sentences(lines, np.arange(len(lines)), [""] * len(lines), [[]] * len(lines))
+    found = Sentences([], [], [], [])
     for number, line in enumerate(lines):
         tag, text = split_tag(line) if has_tags else ("", line)
         text, spans = mask(text) if mask else (text, [])
+        copied = with_symbols(text, spans, most_symbols)
+        found.spans.append(spans if copied else [])
+        text = copied or text
         sentences = split_sentences(text, language) if split == "sentences" else [(text, "")]
         rest = iter(spans)
         for sentence, gap in sentences:

@@ -9,6 +9,7 @@ import keras
 
 from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
 from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.placeholders import count_symbols
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
@@ -63,6 +64,7 @@ def _train_tokenizers(recipe, data_folder, files):
             normalization=settings.normalization,
             character_coverage=settings.character_coverage,
             tags=recipe.data.tags(),
+            protected_symbols=settings.protected_symbols,
         )
 
 
@@ -99,6 +101,15 @@ def store_of(recipe, data_folder, run):
     return run.tokens if store is None else pathlib.Path(data_folder, store)
 
 
+def pairs_of(recipe, data_folder, tokenizers, split):
+    """Returns the pairs of a split; those for training have placeholders, if tokenizers have."""
+    pairs, rate = recipe.data.pairs(split, data_folder), recipe.training.protected_text
+    count = count_symbols(*(each.vocabulary for each in tokenizers))
+    if split == "train" and count > 1 and rate:
+        pairs.placeholders = count, rate, recipe.training.seed
+    return pairs
+
+
 def build_stream(recipe, data_folder, tokenizers, split, run, print_fn=lambda line: None):
     """Returns the `BatchStream` of a split of a recipe's data. Large splits have a token store.
 
@@ -107,7 +118,7 @@ def build_stream(recipe, data_folder, tokenizers, split, run, print_fn=lambda li
     """
     data, training = recipe.data, recipe.training
     is_train = split == "train"
-    pairs = data.pairs(split, data_folder)
+    pairs = pairs_of(recipe, data_folder, tokenizers, split)
     store = store_of(recipe, data_folder, run)
     if data.store is None and pairs.num_bytes <= MAX_IN_MEMORY and not store.exists():
         store = None

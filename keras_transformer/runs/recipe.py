@@ -218,6 +218,8 @@ class VocabularySettings(Settings):
         normalization: `"nfc"`, `"nfkc"` or `"identity"`, see `Tokenizer`. Defaults to `"nfc"`.
         character_coverage: float. Fraction of the text's characters that get a token; the rarest
             ones are written as bytes. Defaults to `1.0`.
+        protected_symbols: int. Number of symbols that take the place of protected text, 0 or at
+            least 2; a line with more of it is cut around it. Defaults to `0`.
         files: list of existing `.model` files, relative to the data folder: one if `joint`, else
             source and target. If given, no vocabulary is trained. Optional.
     """
@@ -227,6 +229,7 @@ class VocabularySettings(Settings):
     model_type: str = "bpe"
     normalization: str = "nfc"
     character_coverage: float = 1.0
+    protected_symbols: int = 0
     files: list | None = None
 
     def __post_init__(self):
@@ -235,6 +238,8 @@ class VocabularySettings(Settings):
         self._require_choice("model_type", ("unigram", "bpe"))
         self._require_choice("normalization", ("nfc", "nfkc", "identity"))
         self._require("character_coverage", 0 < self.character_coverage <= 1, "in (0, 1]")
+        is_valid = self.protected_symbols == 0 or 2 <= self.protected_symbols < self.size
+        self._require("protected_symbols", is_valid, "0, or at least 2 and less than `size`")
         if self.files is not None:
             is_valid = len(self.files) == (1 if self.joint else 2)
             is_valid = is_valid and all(isinstance(path, str) for path in self.files)

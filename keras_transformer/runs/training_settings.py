@@ -52,6 +52,9 @@ class TrainingSettings(Settings):
             Defaults to `null`: always the same split.
         word_dropout: float in [0, 1). Fraction of the tokens read that become the unknown token,
             see `make_dataset`. Defaults to `0.0`.
+        protected_text: float in [0, 1). Fraction of the training pairs that get symbols for
+            protected text, if the vocabulary holds some, see `add_placeholders`. Defaults to
+            `0.02`.
         clip_norm: float. Maximum global norm of the gradient. Defaults to `null`: no clipping, as
             in the paper.
         monitor: logged metric that selects the best epoch: `loss`, `val_loss`, `val_bleu` or
@@ -103,6 +106,7 @@ class TrainingSettings(Settings):
     r_drop: float = 0.0
     subword_regularization: float | None = None
     word_dropout: float = 0.0
+    protected_text: float = 0.02
     clip_norm: float | None = None
     monitor: str | None = None
     patience: int | None = None
@@ -141,7 +145,7 @@ class TrainingSettings(Settings):
         self._require("subword_regularization", alpha is None or alpha <= 1, "at most 1")
         for name in ("min_learning_rate", "weight_decay", "r_drop"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
-        for name in ("label_smoothing", "beta_1", "beta_2", "word_dropout"):
+        for name in ("label_smoothing", "beta_1", "beta_2", "word_dropout", "protected_text"):
             self._require(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
         self._check_schedule()
         self._require_choice("precision", PRECISIONS)

@@ -14,10 +14,14 @@ TEXTS, NUMBERS, COUNTS = (Spec(one.dtype, (-1, -1)) for one in (TEXT, NUMBER, CO
 MOST_TOKENS = 1_000_000  # a larger `max_length` is taken as this
 # {name: (inputs, outputs)}; options of `translate_n_best` have defaults.
 SIGNATURES: dict[str, tuple[dict[str, Spec], dict[str, Spec]]] = {
-    "serving_default": ({"text": TEXT}, {"translation": TEXT, "score": NUMBER, "truncated": FLAG}),
+    "serving_default": (
+        {"text": TEXT},
+        {"translation": TEXT, "score": NUMBER, "truncated": FLAG, "protected": TEXTS},
+    ),
     "translate_n_best": (
         {"text": TEXT},
-        {"translations": TEXTS, "scores": NUMBERS, "lengths": COUNTS, "truncated": FLAG},
+        {"translations": TEXTS, "scores": NUMBERS, "lengths": COUNTS, "truncated": FLAG}
+        | {"protected": TEXTS},
     ),
     "score": (
         {"source": TEXT, "target": TEXT},
@@ -30,6 +34,8 @@ SIGNATURES: dict[str, tuple[dict[str, Spec], dict[str, Spec]]] = {
 
 class TranslatorModel(Model):
     """A translator with the signatures that a SavedModel has, but for `align` and `search_tree`.
+
+    Also has the output `protected`, see `Hypothesis`.
 
     Args:
         translator: is called like `Translator`; has `card`, the model card, and `settings`, those
@@ -74,7 +80,7 @@ class TranslatorModel(Model):
 
     def _serving_default(self, text):
         for best, *_ in self._translator(text, n_best=1):
-            yield best.text, best.score, best.dropped_tokens > 0
+            yield best.text, best.score, best.dropped_tokens > 0, best.protected
 
     def _translate_n_best(self, text, **options):
         asked = {name: value for name, (value,) in options.items()}
@@ -87,7 +93,7 @@ class TranslatorModel(Model):
             max_length=min(max(asked["max_length"], 1), MOST_TOKENS),
         ):
             numbers = [(each.text, each.score, len(each.tokens)) for each in ranks]
-            yield *zip(*numbers, strict=True), ranks[0].dropped_tokens > 0
+            yield *zip(*numbers, strict=True), ranks[0].dropped_tokens > 0, ranks[0].protected
 
     def _score(self, source, target):
         for one in self._translator.score(source, target):

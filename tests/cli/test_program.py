@@ -80,13 +80,18 @@ def test_help_of_every_command_has_an_example(command):
     assert f"keras-transformer {command}" in ran.stdout.split("Example")[-1]
 
 
+OBJECTS = "processors", "sampler", "copied_tokens"
 ALL = {field.name: field.default for field in dataclasses.fields(SearchSettings)}
-ALL = {name: value for name, value in ALL.items() if name not in ("processors", "sampler")}
+ALL = {
+    name: value
+    for name, value in ALL.items()
+    if name not in ("processors", "sampler", "copied_tokens")
+}
 SHOWN = {
     "max_length": "no limit",
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of its recipe",
-    "protect": "nothing",
+    "protect": "all names if its vocabulary has symbols for it",
     "source_language": "that of its training files",
 }
 OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
@@ -96,7 +101,7 @@ LEFT_OUT = {
     "export": (),
     "evaluate": ("distinct_texts",),
     "compare": ("distinct_texts",),
-    "plot": ("distinct_texts", "on_too_long", "split", "protect", "source_language"),
+    "plot": ("distinct_texts", "on_too_long", "split", "protect", "protect_by", "source_language"),
     "score": ALL.keys() - OF_SCORES,
 }
 

@@ -3,9 +3,13 @@
 import functools
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies
+from keras import ops
 
+from keras_transformer import Translator
+from keras_transformer.data.placeholders import symbols
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.protected_text import MARK, NAMES, find_unknown, mask
 from keras_transformer.decoding.sentences import split_lines
@@ -122,3 +126,58 @@ def test_parts_are_translated_by_themselves(translator):
     assert [len(ranks) for ranks in found] == [1, 2, 1, 2]
     assert translator(lines[0], target_prefix="two", **asked).startswith("%s: two")
     assert translator([], **asked) == []
+
+
+@pytest.fixture(scope="module")
+def copier(tmp_path_factory):
+    """A model with symbols that has learned nothing: it loses them unless it is forced."""
+    path = tmp_path_factory.mktemp("symbols") / "numbers.model"
+    return make_translator(path, protected_symbols=3)
+
+
+COPIED = [
+    "%s of seventy-one {x}",
+    "eighty",
+    "",
+    "<b>one</b> two",
+    "\u27e63\u27e7 is one of \u27e61\u27e7",
+    "%s one %d two %s three %x",  # more than symbols
+    "{n, plural, one {one} other {two}}",
+    "%s: {x}",
+]
+COPIES = COPIED[:1] + COPIED[3:5]
+
+
+def prefer_symbols(log_probs, token_ids, index):
+    """Makes every token but the three symbols and the end improbable."""
+    is_other = np.isin(np.arange(log_probs.shape[-1]), [2, 4, 5, 6], invert=True)
+    return log_probs - ops.convert_to_tensor(20.0 * is_other.astype("float32"))
+
+
+@pytest.mark.parametrize("settings", [{"beam_size": 1}, {}, {"split": "sentences"}])
+def test_symbols_are_written_once_if_the_search_is_forced(copier, settings):
+    settings |= {"processors": (prefer_symbols,)}
+    lost = copier(COPIED, n_best=1, protect_by="copy", **settings)
+    assert [bool(best.protected) for best, *_ in lost] == [line in COPIES for line in COPIED]
+    found = copier(COPIED, n_best=1, protect_by="force", **settings)
+    for line, (best, *_) in zip(COPIED, found, strict=True):
+        _, spans = mask(NAMES[:-1], None, line)
+        written = sorted(token for token in best.tokens if token[0] == "\u27e6")
+        assert written == (symbols(len(spans)) if line in COPIES else [])
+        assert all(best.text.count(span) == line.count(span) for span in spans)
+        assert not best.protected and not best.cut_off
+    assert [best.text for best, *_ in found] == copier(COPIED, protect_by="force", **settings)
+
+
+def test_lines_whose_text_is_lost_are_cut(copier):
+    lines = COPIED[:2] + COPIED[5:]
+    found = copier(lines, n_best=2, protect_by="copy")
+    assert [best.text for best, *_ in found] == copier(lines, protect_by="copy") == copier(lines)
+    assert [best.protected for best, *_ in found][:3] == [["%s", "{x}"], [], []]
+    assert copier(lines[0], target_prefix="two", protect_by="copy").startswith("%s two")
+    assert copier(COPIED[4], protect=()) != copier(COPIED[4])
+
+
+def test_protected_text_is_the_default_of_a_vocabulary_with_symbols(copier, translator):
+    assert copier.settings.protect == NAMES and translator.settings.protect == ()
+    assert Translator(copier.model, copier.source_tokenizer, protect=[]).settings.protect == ()

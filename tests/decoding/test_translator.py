@@ -36,9 +36,9 @@ def translator(tmp_path_factory):
     return make_translator(tmp_path_factory.mktemp("tokenizer") / "numbers.model")
 
 
-def make_translator(path, **overrides):
+def make_translator(path, protected_symbols=0, **overrides):
     text = (text for pair in number_names("train", 500) for text in pair)
-    tokenizer = Tokenizer.train_on_lines(text, 340, path)
+    tokenizer = Tokenizer.train_on_lines(text, 340, path, protected_symbols=protected_symbols)
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_dim": 32, "num_heads": 2}
     config = TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes | overrides)
     model = randomize(Transformer(config), seed=3)

@@ -1,0 +1,77 @@
+"""Symbols that take the place of protected text, and training pairs with them.
+
+Pure Python.
+"""
+
+import hashlib
+import random
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+SYMBOL = re.compile("\u27e6\\d+\u27e7")
+_LONGEST = 200  # characters of several sources
+_NO_PLAIN_WORD = re.compile(r"\d|[A-Z]|\w[@/:]\S")  # a number, a name, an address
+# What may stand before and behind symbols, on both sides alike.
+_BEFORE, _BEHIND = (" ", " ", " ", ""), (" ", " ", " ", "", ": ", ". ")
+
+
+def symbols(count: int) -> list[str]:
+    """Returns the first symbols: `⟦1⟧`, `⟦2⟧`, ..."""
+    return [f"\u27e6{number}\u27e7" for number in range(1, count + 1)]
+
+
+def count_symbols(*vocabularies: Sequence[str]) -> int:
+    """Returns how many symbols all vocabularies hold, from the first one on."""
+    count = 0
+    while all(symbols(count + 1)[-1] in vocabulary for vocabulary in vocabularies):
+        count += 1
+    return count
+
+
+def add_placeholders(
+    pairs: Iterable[tuple[str, str]], count: int, rate: float = 0.02, seed: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yields pairs, a fraction of them with symbols that are the same in source and target.
+
+    A symbol takes the place of a word that both sides have and that is no plain word, such as a
+    number or an address; or else, symbols stand at both ends, or between the pair and those before
+    it. The same arguments give the same pairs.
+
+    Args:
+        pairs: iterable of (source, target) strings.
+        count: int, at least 2: the symbols that the vocabulary holds, see
+            `Tokenizer.train_on_lines`.
+        rate: float, the fraction of the pairs. Defaults to `0.02`.
+        seed: int. Defaults to `0`.
+    """
+    names = symbols(count)
+    last: deque[tuple[str, str]] = deque(maxlen=count + 1)
+    for number, pair in enumerate(pairs):
+        last.append(pair)
+        key = f"{seed} {number}"
+        drawn = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest())
+        is_chosen = drawn < rate * 2**32
+        yield _with_symbols(random.Random(key), names, [*last]) if is_chosen else pair
+
+
+def _with_symbols(rng, names, pairs):
+    words = [set(text.split()) for text in pairs[-1]]
+    if shared := sorted(filter(_NO_PLAIN_WORD.search, words[0] & words[1])):
+        word = re.compile(rf"(?<!\S){re.escape(rng.choice(shared))}(?!\S)")
+        return tuple(word.sub(names[0], text, count=1) for text in pairs[-1])
+    names = names[: rng.randint(1, len(names))]
+    pairs = pairs[-rng.randint(1, len(names) + 1) :]
+    while len(pairs) > 1 and sum(len(source) for source, _ in pairs) > _LONGEST:
+        pairs = pairs[1:]
+    # One between any two pairs, the others anywhere.
+    places = [*range(1, len(pairs)), *rng.choices(range(len(pairs) + 1), k=len(names))]
+    places = places[: len(names)]
+    sides = ["", ""]
+    for place, pieces in enumerate([*pairs, ("", "")]):
+        number = places.count(place)
+        here, names = " ".join(names[:number]), names[number:]
+        if here:
+            here = rng.choice(_BEFORE) + here + rng.choice(_BEHIND)
+        sides = [side + here + piece for side, piece in zip(sides, pieces, strict=True)]
+    return tuple(side.strip() for side in sides)
