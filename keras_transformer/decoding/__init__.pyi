@@ -2,6 +2,7 @@ from . import processors as processors
 from .beam import beam_search as beam_search
 from .beam import greedy_search as greedy_search
 from .ctranslate2 import CTranslate2Translator as CTranslate2Translator
+from .ensemble import Ensemble as Ensemble
 from .hypothesis import Attention as Attention
 from .hypothesis import Hypothesis as Hypothesis
 from .model_search import search_model as search_model

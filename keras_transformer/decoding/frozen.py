@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.loop import BACKEND
 from keras_transformer.types import Tensor
 
@@ -40,10 +41,12 @@ def copy_model(model: Any, dtype: str | None = None) -> Any:
     trained: a variable takes new memory when it is written, if its tensor is used elsewhere.
 
     Args:
-        model: `Transformer`.
+        model: `Transformer`, or `Ensemble`.
         dtype: name of the dtype of the copy's weights and computation, such as `"bfloat16"`.
             Defaults to the model's own policy.
     """
+    if isinstance(model, Ensemble):
+        return Ensemble([copy_model(each, dtype) for each in model.models])
     config = model.get_config()
     if dtype is not None:
         config["dtype"] = dtype

@@ -4,7 +4,7 @@ Plain Python and NumPy around the search; `export_saved_model` puts the same int
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from keras_transformer.data.tokenizer_like import (
 )
 from keras_transformer.decoding.batches import MOST_PAIRS, batch_rows
 from keras_transformer.decoding.compiled import CompiledSearches
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.frozen import FrozenTransformer, freeze
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of
 from keras_transformer.decoding.line_translator import LineTranslator
@@ -39,7 +40,7 @@ class Translator(LineTranslator):
     """Translates lists of strings, on any backend.
 
     Args:
-        model: `Transformer`.
+        model: `Transformer`; or several in a list, which translate as one `Ensemble`.
         tokenizer: `Tokenizer` or other `TokenizerLike` of the source, and of the target unless
             `target_tokenizer` is given.
         target_tokenizer: that of the target, if the vocabularies are separate.
@@ -109,7 +110,7 @@ class Translator(LineTranslator):
 
     def __init__(
         self,
-        model: SearchModel,
+        model: SearchModel | Sequence[SearchModel],
         tokenizer: TokenizerLike,
         target_tokenizer: TokenizerLike | None = None,
         *,
@@ -118,6 +119,8 @@ class Translator(LineTranslator):
         compiled: str | bool = "auto",
         **settings: Any,
     ) -> None:
+        if isinstance(model, Sequence):
+            model = Ensemble(model)
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         require_matching_vocabularies(model.config, *tokenizers)
         if frozen or dtype is not None:

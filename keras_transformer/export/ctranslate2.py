@@ -21,6 +21,7 @@ from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.data import piece_tokenizer
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Translator, engine_settings
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
@@ -93,6 +94,8 @@ def export_ctranslate2(
     path = Path(path)
     if path.exists() and not ctranslate2.contains_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a CTranslate2 model.")
+    if isinstance(translator.model, Ensemble):
+        raise ValueError("CTranslate2 has no ensembles: export a SavedModel, or one of the models.")
     spec = transformer_spec(translator.model, max_tokens)
     config = translator.model.config
     source, target = map(_pieces, translator.tokenizers)

@@ -1,7 +1,9 @@
 """Loads a trained run: as a `Translator`, or as the initial weights of another run."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.loading import load_model
@@ -11,7 +13,7 @@ from keras_transformer.types import Path
 
 
 def load_run(
-    path: Path,
+    path: Path | Sequence[Path],
     model: Path | None = None,
     *,
     frozen: bool = True,
@@ -21,7 +23,8 @@ def load_run(
     """Returns the `Translator` of a trained run.
 
     Args:
-        path: path of the run's folder, as `keras-transformer train` wrote it.
+        path: path of the run's folder, as `keras-transformer train` wrote it; or a list of them,
+            whose models translate as one `Ensemble`, with the settings of the first.
         model: path of another model file, such as an average of the run's checkpoints. Defaults to
             the run's own, `model.keras`.
         frozen: as in `Translator`. Defaults to `True`, because a loaded run is not trained further.
@@ -32,9 +35,12 @@ def load_run(
 
     Raises:
         FileNotFoundError: if there is no trained model.
+        ValueError: if several runs have other vocabularies, or `model` is given with them.
 
     Example: `load_run("runs/number_names", beam_size=1)(["twenty-one"])`.
     """
+    if isinstance(path, Sequence) and not isinstance(path, str):
+        return _load_ensemble(path, model, frozen, dtype, settings)
     run = RunFolder.existing(path)
     recipe = run.recipe()
     tokenizers = load_tokenizers(run.tokenizer_files(recipe.vocabulary.joint))
@@ -48,6 +54,25 @@ def load_run(
     if frozen or dtype is not None:
         loaded = freeze(loaded, dtype, is_shared=False)  # nobody else has the model
     return Translator(loaded, *tokenizers, **settings)
+
+
+def _load_ensemble(paths, model, frozen, dtype, settings):
+    """Returns the translator of the models of several runs."""
+    if model is not None:
+        raise ValueError(f"`model` must be left out with several runs. Received: model={model!r}")
+    options = {"frozen": False, **settings}
+    first, *others = translators = [load_run(path, **options) for path in paths]
+    for path, other in zip(paths[1:], others, strict=True):
+        for mine, theirs in zip(first.tokenizers, other.tokenizers, strict=True):
+            if list(mine.vocabulary) != list(theirs.vocabulary):
+                raise ValueError(
+                    "The runs of an ensemble must have the same vocabularies, token by token. "
+                    f"Received: {str(path)!r} has another than {str(paths[0])!r}"
+                )
+    models: Any = Ensemble([each.model for each in translators])
+    if frozen or dtype is not None:
+        models = freeze(models, dtype, is_shared=False)
+    return Translator(models, *first.tokenizers, **vars(first.settings))
 
 
 def take_weights(model, run_folder):

@@ -1,0 +1,96 @@
+"""An ensemble: several models that are searched as one."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops, tree
+
+from keras_transformer.decoding.lines import learned_positions
+from keras_transformer.types import Tensor
+
+_SHARED = "vocabulary_size source_vocabulary_size pad_token_id start_token_id end_token_id"
+
+
+class Ensemble:
+    """Computes the mean of the next-token probabilities of several models.
+
+    It is the mean of probabilities, not of log-probs: a token that one model rules out, of
+    log-prob -inf, keeps what the others give it. Searches and `Translator` take it as a model; its
+    logits are log-probs.
+
+    Args:
+        models: list of `Transformer`. They may differ in everything but the vocabularies.
+
+    Attributes:
+        models: tuple of the models.
+        config: that of the model with the fewest learned positions, or of the first one.
+        compute_dtype: that of the first model.
+
+    Raises:
+        ValueError: if there is no model, or their sizes of vocabulary or special tokens differ.
+    """
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        self.models = tuple(models)
+        if not self.models:
+            raise ValueError("An ensemble must have a model. Received: none")
+        configs = [model.config for model in self.models]
+        for name in _SHARED.split():
+            values = [getattr(config, name) for config in configs]
+            if len(set(values)) > 1:
+                raise ValueError(
+                    "The models of an ensemble must have the same vocabularies and special tokens. "
+                    f"Received: {name}={values}"
+                )
+        self.config = min(configs, key=lambda config: learned_positions(config) or math.inf)
+        self.compute_dtype = self.models[0].compute_dtype
+
+    @property
+    def weights(self) -> list[Any]:
+        """The weights of all models."""
+        return [weight for model in self.models for weight in model.weights]
+
+    def jax_state_sync(self) -> None:
+        """Brings the weights up to date while one of the models trains on JAX."""
+        for model in self.models:
+            getattr(model, "jax_state_sync", bool)()
+
+    def __call__(self, inputs: dict[str, Tensor], /) -> Tensor:
+        """Returns the logarithm of the mean probabilities, float32 `(B, T, V)`."""
+        return _log_mean([model(inputs) for model in self.models])
+
+    def attention_scores(self, inputs: dict[str, Tensor], /) -> Any:
+        """Returns the means of `Transformer.attention_scores`, of models with as many blocks."""
+        found = [model.attention_scores(inputs) for model in self.models]
+        shapes = [tree.map_structure(lambda each: each.shape[1], scores) for scores in found]
+        if any(each != shapes[0] for each in shapes):
+            raise ValueError(
+                "Attention of an ensemble needs models of as many blocks and heads. Received: "
+                f"heads of each block {shapes}"
+            )
+        return tree.map_structure(lambda *each: sum(each) / len(each), *found)
+
+    def init_cache(self, encoder_token_ids: Tensor, /, **options: Any) -> dict[str, Any]:
+        """Returns the cache of each model, by its number."""
+        return {
+            str(number): model.init_cache(encoder_token_ids, **options)
+            for number, model in enumerate(self.models)
+        }
+
+    def decode_step(
+        self, token_ids: Tensor, cache: dict[str, Any], index: Any, /, **options: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Returns the log-probs of the next tokens, and the extended caches."""
+        steps = [
+            model.decode_step(token_ids, cache[str(number)], index, **options)
+            for number, model in enumerate(self.models)
+        ]
+        caches = {str(number): each for number, (_, each) in enumerate(steps)}
+        return _log_mean([logits for logits, _ in steps]), caches
+
+
+def _log_mean(logits):
+    """Returns the logarithm of the mean of the probabilities."""
+    log_probs = ops.stack([ops.log_softmax(each, axis=-1) for each in logits])
+    return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))
