@@ -119,16 +119,15 @@ class Translator(LineTranslator):
         compiled: str | bool = "auto",
         **settings: Any,
     ) -> None:
-        if isinstance(model, Sequence):
-            model = Ensemble(model)
+        decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
-        require_matching_vocabularies(model.config, *tokenizers)
+        require_matching_vocabularies(decoder.config, *tokenizers)
         if frozen or dtype is not None:
-            model = freeze(model, dtype)
-        self._decoder = model
-        self.model: Any = model.model if isinstance(model, FrozenTransformer) else model
-        super().__init__(tokenizers, model.config, SearchSettings(**settings))
-        self._compiled = CompiledSearches(model, compiled)
+            decoder = freeze(decoder, dtype)
+        self._decoder = decoder
+        self.model: Any = decoder.model if isinstance(decoder, FrozenTransformer) else decoder
+        super().__init__(tokenizers, decoder.config, SearchSettings(**settings))
+        self._compiled = CompiledSearches(decoder, compiled)
         self._mode = compiled
 
     def __reduce__(self):
