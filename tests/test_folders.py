@@ -30,7 +30,7 @@ BUDGETS = {
     "data": 2_480,
     "training": 1_346,
     "models": 587,
-    "decoding": 1_995,
+    "decoding": 2_060,
     "export": 990,
     "runs": 2_565,
     "importing": 892,
