@@ -32,7 +32,7 @@ BUDGETS = {
     "models": 587,
     "decoding": 2_060,
     "export": 990,
-    "runs": 2_565,
+    "runs": 2_600,
     "importing": 892,
     "serving": 1_500,
     "cli": 1_490,
