@@ -4,7 +4,8 @@ The strings are number names that the model never saw, with placeholders, tags, 
 Each row is another `protect_by`; "lost" counts the strings in which the model dropped or doubled
 something.
 
-    keras-transformer train number_names --run RUN --set vocabulary.protected_symbols=4
+    keras-transformer train number_names --run RUN --set vocabulary.protected_symbols=4 \\
+        --set training.epochs=30
     python benchmarks/protected_text.py RUN
 """
 

@@ -26,7 +26,7 @@ PREFIXES = ["ein" if number % 3 else "" for number in range(len(TEXTS))]
 def pair(tmp_path_factory):
     """`Translator` with the settings of the card, and the same model in CTranslate2."""
     folder = tmp_path_factory.mktemp("ct2")
-    made = make_translator(folder / "numbers.model")
+    made = make_translator(folder / "numbers.model", protected_symbols=3)
     settings = {"beam_size": 3, "extra_length": 6}
     made = Translator(made.model, made.source_tokenizer, compiled=False, **settings)
     engine = CTranslate2Translator(export_ctranslate2(made, folder / "ct2"), workers=2)
@@ -43,6 +43,7 @@ CALLS = {
     "truncated": {"on_too_long": "truncate", "max_source_tokens": 9},
     "prefixes": {"target_prefix": PREFIXES},
     "protected text": {"protect": ("printf", "tags", "unknown")},
+    "symbols": {"protect_by": "copy"},
 }
 
 
