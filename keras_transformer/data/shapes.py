@@ -31,8 +31,9 @@ class Shapes:
     ) -> None:
         sides = choose_sides(lengths, number)
         # The smallest shape that holds each pair.
-        is_longer = [(lengths > side).any(axis=1) for side in sides]
-        self._of_pairs = np.array(np.sum(is_longer, axis=0, dtype=np.int16))
+        self._of_pairs = np.zeros(len(lengths), np.int16)
+        for side in sides:
+            self._of_pairs += (lengths > side).any(axis=1)
         rows = np.zeros(len(sides), int)
         batches = np.zeros(len(sides), int)
         taken = 0  # pairs in larger shapes
@@ -85,7 +86,8 @@ def choose_sides(lengths: np.ndarray, number: int) -> np.ndarray:
     """
     sides = [_candidates(side) for side in lengths.T]
     held = np.zeros([len(side) for side in sides], int)
-    np.add.at(held, tuple(map(np.searchsorted, sides, lengths.T)), 1)
+    for part in np.array_split(lengths, 1 + len(lengths) // 100_000):  # to save memory
+        np.add.at(held, tuple(map(np.searchsorted, sides, part.T)), 1)
     held = held.cumsum(axis=0).cumsum(axis=1)  # pairs that fit into each candidate shape
     slots = np.add.outer(*sides)
     # Row k of `least`: slots of the pairs in each candidate shape, with at most k smaller shapes.
