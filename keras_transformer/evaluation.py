@@ -1,10 +1,10 @@
-"""BLEU and chrF (by sacreBLEU, with signature), exact match, and the paired bootstrap.
+"""The table of metrics; scores of translations, and the paired bootstrap, both by sacreBLEU.
 
 Imports nothing of the package. Paper section 6.1 (table 2 reports BLEU).
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 References: TypeAlias = Iterable[str] | Iterable[Iterable[str]]
@@ -15,8 +15,8 @@ class Score:
     """A corpus score.
 
     Attributes:
-        name: `"BLEU"` or `"chrF2"`.
-        value: from 0 to 100.
+        name: such as `"BLEU"` or `"PER"`.
+        value: from 0 to 100; `"PER"` and `"CER"` may be more.
         signature: sacreBLEU's signature: the settings that the score was computed with. Compare
             scores only if their signatures are equal.
         length_ratio: tokens of the translations / tokens of the references nearest in length, for
@@ -38,24 +38,85 @@ class Comparison:
     """Two systems on the same lines.
 
     Attributes:
-        score: float, BLEU of the system.
-        baseline: float, BLEU of the baseline.
+        score: float, score of the system.
+        baseline: float, score of the baseline.
         p_value: float: how often chance alone makes a difference of this size. Usually a difference
             is believed below 0.05.
         signature: sacreBLEU's signature, with the number of samples.
+        name: name of the score.
+        more_is_better: whether the higher score is the better one.
     """
 
     score: float
     baseline: float
     p_value: float
     signature: str
+    name: str = "BLEU"
+    more_is_better: bool = True
 
     def __str__(self) -> str:
         difference = self.score - self.baseline
+        note = "" if self.more_is_better else " (less is better)"
         return (
-            f"BLEU {self.score:.2f}, baseline {self.baseline:.2f}: {difference:+.2f}, "
+            f"{self.name} {self.score:.2f}, baseline {self.baseline:.2f}: {difference:+.2f}{note}, "
             f"p = {self.p_value:.3f} ({self.signature})"
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A row of `METRICS`.
+
+    Attributes:
+        unit: what the value counts.
+        more_is_better: whether a higher value is better.
+        make: function of `tokenized` and `lowercase` that returns sacreBLEU's metric, for `score`;
+            `None` for a metric that is not a `Score`.
+    """
+
+    unit: str
+    more_is_better: bool
+    make: Callable[[bool, bool], Any] | None = None
+
+
+def score(
+    metric: str,
+    hypotheses: Iterable[str],
+    references: References,
+    tokenized: bool = False,
+    lowercase: bool = False,
+) -> Score:
+    """Corpus score by the name of its metric.
+
+    `"wer"` is the percentage of the lines that equal none of their references: the word error rate
+    of tasks whose lines are words, such as pronunciation. `"per"` and `"cer"` are edits (symbols
+    to insert, delete or replace) per 100 symbols of the references; a symbol is a token between
+    white space for `"per"` (a phone, or a word), and a character, also white space, for `"cer"`.
+    The reference with the fewest edits counts, the longest one of several. Edits and symbols are
+    summed over the lines before they are divided, so a score can exceed 100. References without a
+    symbol count as one symbol.
+
+    Args:
+        metric: `"bleu"`, `"chrf"`, `"wer"`, `"per"` or `"cer"`.
+        hypotheses: the translations.
+        references: one reference for each translation, in the same order; for several references,
+            a list of such lists. A line may lack some of several references: `None`, or an empty
+            string in any list but the first.
+        tokenized: as in `bleu`. It changes no other metric.
+        lowercase: ignore case.
+
+    Raises:
+        ValueError: if the metric is unknown, the lists are empty or of unequal length, a string is
+            not in a list, or a line has no reference.
+
+    >>> keras_transformer.evaluation.score("per", ["k ae t s"], ["k ae t d"]).value
+    25.0
+    """
+    hypotheses, streams = _checked_lists(hypotheses, references)
+    made = _metric(metric, tokenized, lowercase)
+    result = made.corpus_score(hypotheses, streams)
+    ratio = getattr(result, "ratio", None)  # BLEU's, of lengths
+    return Score(result.name, result.score, str(made.get_signature()), ratio)
 
 
 def bleu(
@@ -81,7 +142,7 @@ def bleu(
     Reference:
         [Post, 2018](https://aclanthology.org/W18-6319), "A Call for Clarity in Reporting BLEU".
     """
-    return _score(_bleu(tokenized, lowercase), hypotheses, references)
+    return score("bleu", hypotheses, references, tokenized, lowercase)
 
 
 def paired_bootstrap(
@@ -90,13 +151,14 @@ def paired_bootstrap(
     references: References,
     tokenized: bool = False,
     lowercase: bool = False,
+    metric: str = "bleu",
 ) -> Comparison:
-    """Compares the BLEU of two systems on 1,000 random samples of the lines.
+    """Compares a score of two systems on 1,000 random samples of the lines.
 
     Args:
         hypotheses: the translations.
         baseline: those of the other system, of the same lines.
-        references, tokenized, lowercase: as in `bleu`.
+        references, tokenized, lowercase, metric: as in `score`.
 
     Raises:
         ValueError: if the lists are empty or of unequal length, or a string is not in a list.
@@ -109,13 +171,15 @@ def paired_bootstrap(
     scores: Any
     translations, streams = _checked_lists(hypotheses, references)
     others, _ = _checked_lists(baseline, streams)
-    metric = _bleu(tokenized, lowercase)
+    metrics = {metric: _metric(metric, tokenized, lowercase)}
     systems = [("baseline", others), ("system", translations)]
-    signatures, scores = PairedTest(systems, {"BLEU": metric}, streams, test_type="bs")()
-    before, now = (each.score for each in scores["BLEU"])
+    signatures, scores = PairedTest(systems, metrics, streams, test_type="bs")()
+    ((name, signature),) = signatures.items()
+    before, now = (each.score for each in scores[name])
     # For equal scores, sacreBLEU returns a p-value near 0.
-    p_value = 1.0 if now == before else scores["BLEU"][1].p_value
-    return Comparison(now, before, p_value, str(signatures["BLEU"]))
+    p_value = 1.0 if now == before else scores[name][1].p_value
+    is_more = METRICS[metric].more_is_better
+    return Comparison(now, before, p_value, str(signature), name, is_more)
 
 
 def chrf(hypotheses: Iterable[str], references: References) -> Score:
@@ -132,13 +196,11 @@ def chrf(hypotheses: Iterable[str], references: References) -> Score:
     Reference:
         [Popović, 2015](https://aclanthology.org/W15-3049).
     """
-    from sacrebleu.metrics import CHRF
-
-    return _score(CHRF(), hypotheses, references)
+    return score("chrf", hypotheses, references)
 
 
 def exact_match(hypotheses: Iterable[str], references: References) -> float:
-    """Fraction of translations that equal their reference, character for character.
+    """Fraction of translations that equal a reference, character for character.
 
     Args:
         hypotheses: the translations.
@@ -160,8 +222,78 @@ def _bleu(tokenized, lowercase):
     return BLEU(tokenize="none" if tokenized else "13a", lowercase=lowercase, force=True)
 
 
+def _chrf(tokenized, lowercase):
+    from sacrebleu.metrics import CHRF
+
+    return CHRF(lowercase=lowercase)
+
+
+def _error_rate(name, symbol, split):
+    """Returns the function that makes sacreBLEU's metric from the symbols of a line."""
+
+    def make(tokenized, lowercase):
+        import numpy as np
+        from rapidfuzz.distance import Levenshtein
+        from sacrebleu.metrics.base import Metric as Base
+        from sacrebleu.metrics.base import Score as BaseScore
+
+        class ErrorRate(Base):
+            def _preprocess_segment(self, sent):
+                return split(sent.lower() if lowercase else sent)
+
+            def _extract_reference_info(self, refs):
+                return {"references": refs}
+
+            def _compute_segment_statistics(self, hypothesis, ref_kwargs):
+                counts = (
+                    (Levenshtein.distance(hypothesis, reference), len(reference))
+                    for reference in ref_kwargs["references"]
+                )
+                return min(counts, key=lambda count: (count[0], -count[1]))
+
+            def _aggregate_and_compute(self, stats):
+                return self._compute_score_from_stats(np.sum(stats, axis=0))
+
+            def _compute_score_from_stats(self, stats):
+                edits, symbols = map(float, stats)
+                return BaseScore(name, 100 * edits / max(symbols, 1))
+
+            def get_signature(self):
+                signature = super().get_signature()
+                signature.update("case", "lc" if lowercase else "mixed")
+                signature.update("symbol", symbol)
+                return signature
+
+        return ErrorRate()
+
+    return make
+
+
+# The one place that says which values are better: what selects the best epoch, early stopping,
+# `compare` and `monitor` ask it. A logged name ends with the name of its metric: `val_bleu`.
+METRICS = {
+    "bleu": Metric("% (precision of n-grams)", True, _bleu),
+    "chrf": Metric("% (F-score of n-grams)", True, _chrf),
+    "wer": Metric("% of the lines", False, _error_rate("WER", "line", lambda line: [line])),
+    "per": Metric("edits per 100 tokens", False, _error_rate("PER", "token", str.split)),
+    "cer": Metric("edits per 100 characters", False, _error_rate("CER", "character", str)),
+    "exact_match": Metric("fraction of the lines", True),
+    "accuracy": Metric("fraction of the tokens", True),
+    "loss": Metric("nats per token", False),
+    "perplexity": Metric("e to the loss", False),
+}
+SCORES = tuple(name for name, metric in METRICS.items() if metric.make)
+
+
+def _metric(metric, tokenized, lowercase):
+    make = METRICS[metric].make if metric in METRICS else None
+    if make is None:
+        raise ValueError(f"`metric` must be one of {', '.join(SCORES)}. Received: {metric=}")
+    return make(tokenized, lowercase)
+
+
 def _checked_lists(hypotheses, references):
-    """Returns the translations, and a list of lists of references."""
+    """Returns the translations, and a list of lists of references; a missing one is `None`."""
     for name, lines in (("hypotheses", hypotheses), ("references", references)):
         if isinstance(lines, str):
             raise ValueError(f"`{name}` must be a list of lines. Received: {name}={lines!r}")
@@ -181,11 +313,8 @@ def _checked_lists(hypotheses, references):
         for number, line in enumerate(lines, start=1):
             if not isinstance(line, str if name == "hypotheses" else allowed):
                 raise ValueError(f"`{name}` must be strings. Received: line {number} is {line!r}")
+    streams[1:] = [[line or None for line in each] for each in streams[1:]]
+    for number, line in enumerate(zip(*streams, strict=True), start=1):
+        if all(reference is None for reference in line):
+            raise ValueError(f"Each line must have a reference. Received: none for line {number}")
     return hypotheses, streams
-
-
-def _score(metric, hypotheses, references):
-    hypotheses, streams = _checked_lists(hypotheses, references)
-    result = metric.corpus_score(hypotheses, streams)
-    ratio = getattr(result, "ratio", None)  # BLEU's, of lengths
-    return Score(result.name, result.score, str(metric.get_signature()), ratio)

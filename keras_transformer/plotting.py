@@ -34,6 +34,7 @@ _HISTORY_PANELS = (
     ("accuracy", ("_accuracy", "_exact_match"), 1.6),
     ("perplexity", ("_perplexity",), 1.6),
     ("BLEU, chrF", ("_bleu", "_chrf"), 1.6),
+    ("WER, PER, CER", ("_wer", "_per", "_cer"), 1.6),
     ("learning rate", ("_learning_rate", "_lr"), 1.6),
 )
 
@@ -119,9 +120,9 @@ def plot_history(
     """Draws the learning curves: loss, quality and learning rate over the epochs, one panel each.
 
     The suffix of a column's name selects its panel: `loss`; `accuracy` or `exact_match`;
-    `perplexity`; `bleu` or `chrf`; `learning_rate` or `lr`. So `val_token_accuracy` is drawn in the
-    accuracy panel. Other columns are not drawn. Empty, NaN and infinite cells are skipped. The
-    epoch of the lowest `val_loss` is marked.
+    `perplexity`; `bleu` or `chrf`; `wer`, `per` or `cer`; `learning_rate` or `lr`. So
+    `val_token_accuracy` is drawn in the accuracy panel. Other columns are not drawn. Empty, NaN and
+    infinite cells are skipped. The epoch of the lowest `val_loss` is marked.
 
     Args:
         history: dict of equally long lists, or what `model.fit` returned, or the path of a

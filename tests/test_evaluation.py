@@ -1,14 +1,16 @@
-"""Scores against a restatement of BLEU and two published scores."""
+"""Scores against restatements of BLEU and of error rates, and two published scores."""
 
 import collections
 import math
 import os
 import pathlib
+import random
+import re
 
 import pytest
 
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.evaluation import bleu, chrf, exact_match, paired_bootstrap
+from keras_transformer.evaluation import METRICS, bleu, chrf, exact_match, paired_bootstrap, score
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
@@ -123,6 +125,119 @@ def test_paired_bootstrap_tells_a_difference_from_chance():
 
 def test_exact_match_is_the_fraction_of_equal_lines():
     assert exact_match(HYPOTHESES, [*HYPOTHESES[:3], "other"]) == 0.75
+
+
+SPLITS = {"wer": lambda line: [line], "per": str.split, "cer": list}
+
+
+def edits_restated(one, other):
+    """Levenshtein distance by its recurrence, a row at a time."""
+    row = list(range(len(other) + 1))
+    for number, symbol in enumerate(one, start=1):
+        above, row = row, [number]
+        for place, expected in enumerate(other):
+            replaced = above[place] + (symbol != expected)
+            row.append(min(replaced, above[place + 1] + 1, row[-1] + 1))
+    return row[-1]
+
+
+def error_rate_restated(split, hypotheses, streams):
+    edits = symbols = 0
+    for hypothesis, first, *others in zip(hypotheses, *streams, strict=True):
+        references = [first, *(other for other in others if other)]
+        counts = [
+            (edits_restated(split(hypothesis), split(reference)), -len(split(reference)))
+            for reference in references
+            if reference is not None
+        ]
+        edits, symbols = edits + min(counts)[0], symbols - min(counts)[1]
+    return 100 * edits / max(symbols, 1)
+
+
+def noisy_lines(seed, empty=("",)):
+    """Short lines of few symbols, so that distances tie; some are empty."""
+    drawn = random.Random(seed)
+    lines = (
+        " ".join(drawn.choices("aa b ŋː é 𝒳 e\u0301".split(), k=5)[: i % 6]) for i in range(60)
+    )
+    return [line or drawn.choice(empty) for line in drawn.sample(list(lines), 60)]
+
+
+RATED = {
+    "one reference": (noisy_lines(1), [noisy_lines(2)]),
+    "three, in part missing": (
+        noisy_lines(3),
+        [noisy_lines(4), noisy_lines(5, ("", None)), noisy_lines(6)],
+    ),
+    "over 100%": (["a b c d e f", "g h"], [["a x", "g h"]]),
+    "an empty line is right": (["", "a"], [["", "a"], ["a", ""]]),
+    "an empty further reference is none": (["", "a b"], [["a b", "a b"], ["", None]]),
+    "the longest of the nearest": (["a b c"], [["a b"], ["a b c d"]]),
+    "no symbol in the references": (["", "a b"], [["", ""]]),
+    "white space alone": ([" ", "a  b"], [["", "a b"]]),
+}
+
+
+@pytest.mark.parametrize("case", RATED)
+@pytest.mark.parametrize("metric", SPLITS)
+def test_error_rates_equal_a_restatement(metric, case):
+    hypotheses, streams = RATED[case]
+    found = score(metric, hypotheses, streams)
+    assert found.name == metric.upper() and "symbol:" in found.signature
+    assert found.value == pytest.approx(error_rate_restated(SPLITS[metric], hypotheses, streams))
+    if metric == "wer":
+        assert found.value == pytest.approx(100 - 100 * exact_match(hypotheses, streams))
+    first, *others = streams
+    assert score(metric, hypotheses, [first, *others[::-1]]).value == found.value
+
+
+def test_error_rates_by_hand():
+    """Each case shows one rule, so that the restatement cannot share a mistake."""
+    found = {case: score("per", *RATED[case]).value for case in RATED}
+    assert found["over 100%"] == pytest.approx(100 * 5 / 4)
+    assert found["an empty line is right"] == 0
+    assert found["an empty further reference is none"] == pytest.approx(100 * 2 / 4)
+    assert found["the longest of the nearest"] == pytest.approx(100 / 4)
+    assert found["no symbol in the references"] == 200
+    assert score("cer", ["ABC"], ["abd"], lowercase=True).value == pytest.approx(100 / 3)
+    assert score("wer", ["a ", "a"], ["a", "a"]).value == 50
+
+
+def test_empty_further_reference_changes_no_score():
+    for metric in ("bleu", "chrf", *SPLITS):
+        one, two = (
+            score(metric, HYPOTHESES, each) for each in ([REFERENCES], [REFERENCES, [""] * 4])
+        )
+        assert one == two
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", *SPLITS])
+def test_bootstrap_compares_each_score(metric):
+    references, worse = REFERENCES * 25, HYPOTHESES * 25
+    found = paired_bootstrap(references, worse, references, metric=metric)
+    row = METRICS[metric]
+    assert found.score == pytest.approx(100 if row.more_is_better else 0)
+    assert found.baseline == pytest.approx(score(metric, worse, references).value)
+    assert found.p_value < 0.01 and "bs:1000" in found.signature
+    assert ("(less is better)" in str(found)) != row.more_is_better
+    # Each is wrong on one half of the lines.
+    halves = ["a b c d"] * 50 + ["e"] * 50
+    by_chance = paired_bootstrap(halves, halves[::-1], ["a b c d"] * 100, metric=metric)
+    assert by_chance.p_value == 1.0
+
+
+def test_page_has_the_table_of_metrics():
+    page = (ROOT / "docs" / "pages" / "api" / "evaluation.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+) \| (\w+) \|$", page, re.MULTILINE)
+    expected = [(n, m.unit, "more" if m.more_is_better else "less") for n, m in METRICS.items()]
+    assert rows == expected
+
+
+def test_unknown_metric_or_a_line_without_a_reference_raises():
+    with pytest.raises(ValueError, match="one of bleu, chrf, wer, per, cer. .*'exact_match'"):
+        score("exact_match", ["a"], ["a"])
+    with pytest.raises(ValueError, match="must have a reference. Received: none for line 2"):
+        score("per", ["a", "b"], [["a", None], ["b", ""]])
 
 
 @pytest.mark.parametrize("metric", [bleu, chrf, exact_match])

@@ -169,12 +169,13 @@ def test_history_curves_are_the_columns():
 
 
 def test_history_panels_follow_the_names_of_the_columns():
-    names = "seconds lr val_bleu chrf val_perplexity val_token_accuracy exact_match"
+    names = "seconds lr val_bleu chrf val_per wer val_perplexity val_token_accuracy exact_match"
     figure = plot_history({name: [1.0, 2.0] for name in names.split()})
     assert {ax.get_ylabel(): set(curves(ax)) for ax in figure.axes} == {
         "accuracy": {"val_token_accuracy", "exact_match"},
         "perplexity": {"val_perplexity"},
         "BLEU, chrF": {"val_bleu", "chrf"},
+        "WER, PER, CER": {"val_per", "wer"},
         "learning rate": {"lr"},
     }
 

@@ -18,7 +18,7 @@ RunsArgument = Annotated[
     ),
 ]
 TranslateOption = Annotated[
-    bool, typer.Option("--translate", help="Translate the test set: paired bootstrap of BLEU.")
+    bool, typer.Option("--translate", help="Translate the test set: paired bootstrap.")
 ]
 TranslationsOption = Annotated[
     list[Path] | None,

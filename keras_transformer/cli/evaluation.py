@@ -23,7 +23,7 @@ def evaluate(
     source: options.Source = None,
     reference: options.References = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="File of other translations: paired bootstrap of BLEU.")
+        Path | None, typer.Option(help="File of other translations: paired bootstrap.")
     ] = None,
     tokenized: options.Tokenized = False,
     output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
@@ -33,7 +33,9 @@ def evaluate(
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
     model: options.Model = None,
 ) -> None:
-    """Translate a test set and score it: BLEU and chrF with their signatures, exact match.
+    """Translate a test set and score it: BLEU, chrF, WER, PER and CER with signatures, exact match.
+
+    WER: lines that equal no reference; PER and CER: edits per 100 tokens and characters.
 
     Nothing here computes COMET: its models would have to be downloaded. Use --output.
 
@@ -173,11 +175,13 @@ def read_translations(path, lines, option):
 
 
 def print_comparison(translations, others, references, tokenized):
-    """Prints the paired bootstrap of BLEU, with `others` as the baseline."""
-    if has_bleu(references, tokenized):
-        print(evaluation.paired_bootstrap(translations, others, references, tokenized))
-    else:
+    """Prints the paired bootstrap of each score, with `others` as the baseline."""
+    names = score_names(references, tokenized)
+    if "bleu" not in names:
         print("No reference has 4 tokens, so BLEU is not computed and cannot be compared.")
+    for name in names:
+        given = translations, others, references, tokenized
+        print(evaluation.paired_bootstrap(*given, metric=name))
 
 
 def print_samples(number, *columns):
@@ -199,22 +203,27 @@ def record(folder, settings, scores, match):
 
 
 def evaluation_scores(translations, references, tokenized):
-    """Returns a list of scores (chrF, and BLEU if a reference has 4 tokens), and the exact match.
+    """Returns the list of scores (without BLEU if no reference has 4 tokens), and the exact match.
 
     Args:
         translations: list of strings.
         references: a list of lists of strings.
         tokenized: whether BLEU splits at white space only.
     """
-    scores = [evaluation.chrf(translations, references)]
-    if has_bleu(references, tokenized):
-        scores.insert(0, evaluation.bleu(translations, references, tokenized=tokenized))
+    scores = [
+        evaluation.score(name, translations, references, tokenized)
+        for name in score_names(references, tokenized)
+    ]
     return scores, evaluation.exact_match(translations, references)
 
 
-def has_bleu(references, tokenized):
-    """Whether any reference has a 4-gram; if none has, BLEU of the right translations is 0."""
-    return any(evaluation.bleu(each, each, tokenized=tokenized).value for each in references)
+def score_names(references, tokenized):
+    """Returns the names of all scores, but not BLEU if it is 0 for the references themselves.
+
+    BLEU is 0 if no reference has a 4-gram.
+    """
+    has_bleu = any(evaluation.bleu(each, each, tokenized=tokenized).value for each in references)
+    return [name for name in evaluation.SCORES if has_bleu or name != "bleu"]
 
 
 def test_set(run, data, source, references):

@@ -8,14 +8,13 @@ from typing import Any
 
 from keras_transformer import types
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.evaluation import METRICS
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe, align, differing
 from keras_transformer.training.best_epoch import best_epoch
 
 # Figures of `report.json`; only a finished run has them.
 REPORTED = ("backend", "updates", "parameters", "tokens_per_second", "seconds")
-# Columns of `history.csv` that tell how good a model is.
-QUALITIES = ("loss", "accuracy", "perplexity", "bleu", "chrf")
 
 
 class RunRecord:
@@ -103,4 +102,4 @@ def effective_settings(recipe: Recipe) -> dict[str, dict[str, Any]]:
 def _row_figures(row):
     """Returns the epoch, from 1, and the qualities of a row of the history."""
     epoch = {"epoch": int(row["epoch"]) + 1} if "epoch" in row else {}
-    return epoch | {name: value for name, value in row.items() if name.endswith(QUALITIES)}
+    return epoch | {name: value for name, value in row.items() if name.endswith(tuple(METRICS))}

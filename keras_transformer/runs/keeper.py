@@ -316,7 +316,7 @@ class RunKeeper(keras.callbacks.Callback):
                 )
         if self._is_stop_requested():
             self._stop(path)
-        # The chief decides, because only the chief has `val_bleu` and `val_chrf`.
+        # The chief decides, because only the chief has the scores of translations.
         if sum_over_workers(self._strategy, float(self.finished and self._is_chief)):
             self.model.stop_training = True
 

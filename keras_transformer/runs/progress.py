@@ -8,27 +8,28 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from keras_transformer.console import console, is_interactive
+from keras_transformer.evaluation import SCORES
 
 UPDATES_BETWEEN_LINES = 100
 BAR_WIDTHS = 4, 40
 TIME_WIDTH = len("0:00:00")
 INTERRUPT_WIDTH = len("^C")  # the terminal writes it after the line, which must not wrap
 
+SCORED = tuple(f"val_{name}" for name in SCORES)
 # Name in the logs -> its format, from left to right.
 FORMATS = {
     "loss": "loss {:.3f}".format,
     "val": "val {:.3f}".format,  # `val_loss` of the previous epoch
     "val_loss": "val_loss {:.3f}".format,
     "val_accuracy": "val_accuracy {:.1%}".format,
-    "val_bleu": "val_bleu {:.2f}".format,
-    "val_chrf": "val_chrf {:.2f}".format,
+    **{name: f"{name} {{:.2f}}".format for name in SCORED},
     "learning_rate": lambda rate: f"lr {rate:.1e}".replace("e-0", "e-"),
     "tokens_per_second": "{:,.0f} tok/s".format,
     "gradient_norm": "norm {:.2f}".format,
 }
 # The most important first. The loss is always shown.
 UPDATE_FIGURES = ("loss", "tokens_per_second", "learning_rate", "val", "gradient_norm")
-EPOCH_FIGURES = ("loss", "val_loss", "val_accuracy", "val_bleu", "val_chrf", "tokens_per_second")
+EPOCH_FIGURES = ("loss", "val_loss", "val_accuracy", *SCORED, "tokens_per_second")
 
 
 class TrainingProgress(keras.callbacks.Callback):

@@ -6,11 +6,12 @@ Pure Python, like `recipe.py`.
 import math
 from dataclasses import dataclass, fields
 
+from keras_transformer.evaluation import SCORES
 from keras_transformer.settings import Settings
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("auto", "single", "mirrored", "multi_worker")
-MONITORS = ("loss", "val_loss", "val_bleu", "val_chrf")
+LOSSES = ("loss", "val_loss")
 TRACKERS = ("mlflow", "wandb")
 SCHEDULES = ("inverse_sqrt", "cosine")
 MAY_BE_ZERO = ("seed", "keep_best")
@@ -57,8 +58,9 @@ class TrainingSettings(Settings):
             `0.02`.
         clip_norm: float. Maximum global norm of the gradient. Defaults to `null`: no clipping, as
             in the paper.
-        monitor: logged metric that selects the best epoch: `loss`, `val_loss`, `val_bleu` or
-            `val_chrf`. Defaults to `val_loss`, or `loss` if the recipe has no validation split.
+        monitor: logged metric that selects the best epoch: `loss`, `val_loss`, `val_bleu`,
+            `val_chrf`, `val_wer`, `val_per` or `val_cer`. Defaults to `val_loss`, or `loss` if the
+            recipe has no validation split.
         patience: int. Stop after this many epochs without an improvement of `monitor`. Defaults to
             `null`: train all epochs.
         precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`. Defaults to `"float32"`.
@@ -83,8 +85,9 @@ class TrainingSettings(Settings):
             Defaults to `null`: no EMA.
         init_from: path of a run whose weights and vocabulary this run starts with. A `Recipe` makes
             it absolute. Defaults to `null`.
-        translation_sample: int. Number of validation sentences to translate, for `val_bleu` and
-            `val_chrf` in the logs. Defaults to `null`: no translation.
+        translation_sample: int. Number of validation sentences to translate, for `val_bleu`,
+            `val_chrf`, `val_wer`, `val_per` and `val_cer` in the logs. Defaults to `null`: no
+            translation.
         translation_epochs: int. Epochs between translations of the sample. Defaults to `1`.
         trackers: list of services that the logs of each epoch are also sent to: `mlflow`, `wandb`.
             Their packages must be installed. Defaults to `null`: none.
@@ -151,8 +154,8 @@ class TrainingSettings(Settings):
         self._require_choice("precision", PRECISIONS)
         self._require_choice("distribution", DISTRIBUTIONS)
         if self.monitor is not None:
-            self._require_choice("monitor", MONITORS)
-        if self.monitor in ("val_bleu", "val_chrf") and self.translation_sample is None:
+            self._require_choice("monitor", (*LOSSES, *(f"val_{name}" for name in SCORES)))
+        if self.monitor not in (None, *LOSSES) and self.translation_sample is None:
             self._reject("monitor", "loss or val_loss unless `translation_sample` is set")
         if self.translation_epochs > self.epochs:
             self._reject("translation_epochs", f"at most `epochs`, {self.epochs}")

@@ -15,8 +15,10 @@ from keras_transformer.types import Path
 
 
 class TranslationEvaluator(keras.callbacks.Callback):
-    """Translates a sample after an epoch, logs `val_bleu` and `val_chrf`, and prints some lines.
+    """Translates a sample after an epoch, logs its scores, and prints some lines.
 
+    The scores are those of `evaluation.score`: `val_bleu`, `val_chrf`, `val_wer`, `val_per` and
+    `val_cer`.
     Place it before the callbacks that record the logs or use them to choose the best epoch.
 
     Args:
@@ -80,8 +82,9 @@ class TranslationEvaluator(keras.callbacks.Callback):
         if logs is None or (epoch + 1) % self._epochs:
             return
         translations = self._translator(self._sources)
-        logs["val_bleu"] = evaluation.bleu(translations, self._references, self._tokenized).value
-        logs["val_chrf"] = evaluation.chrf(translations, self._references).value
+        for name in evaluation.SCORES:
+            found = evaluation.score(name, translations, self._references, self._tokenized)
+            logs[f"val_{name}"] = found.value
         if (self.params or {}).get("verbose") in (1, "auto"):
             self._print("")  # Keras's progress bar has not ended its line yet
         for source, translation in zip(self._sources[: self._samples], translations, strict=False):

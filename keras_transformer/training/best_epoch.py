@@ -7,14 +7,15 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
-HIGHER_IS_BETTER = ("bleu", "chrf", "accuracy", "exact_match")
+from keras_transformer.evaluation import METRICS
 
 Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
 def monitor_mode(name: str) -> Literal["min", "max"]:
-    """Returns `"max"` if a higher value of a metric is better, such as BLEU, else `"min"`."""
-    return "max" if any(word in name for word in HIGHER_IS_BETTER) else "min"
+    """Returns `"max"` if the name ends with a metric of which more is better, else `"min"`."""
+    better = tuple(metric for metric, row in METRICS.items() if row.more_is_better)
+    return "max" if name.endswith(better) else "min"
 
 
 def ranked(rows: Iterable[Row], monitor: str, mode: str | None = None) -> list[Row]:

@@ -190,7 +190,9 @@ def test_translations_are_compared_with_those_of_the_first_run(write_run, files)
     assert ran.exit_code == 0, ran.stderr
     bad, good = (BLEU().corpus_score(files[name], [REFERENCES]).score for name in ("bad", "good"))
     assert f"\none\nBLEU {bad:.2f} (" in ran.stdout and f"\ntwo\nBLEU {good:.2f} (" in ran.stdout
+    assert ran.stdout.count("\nWER 100.00 (nrefs:1|case:mixed|symbol:line|") == 3
     two, three = ran.stdout.split(" against one, paired bootstrap:\n")[1:]
+    assert "\nPER 11.11, baseline 22.22: -11.11 (less is better), p = 0.001" in two
     assert two.startswith(f"BLEU {good:.2f}, baseline {bad:.2f}: +{good - bad:.2f}, p = 0.001")
     assert three.startswith(f"BLEU {bad:.2f}, baseline {bad:.2f}: +0.00, p = 1.000")
 

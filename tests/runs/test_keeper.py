@@ -36,7 +36,7 @@ def epochs_until_stop(values, patience, better):
 @given(
     st.lists(st.none() | st.just(math.nan) | st.integers(0, 5).map(float), max_size=12),
     st.integers(1, 4),
-    st.sampled_from(["val_loss", "val_bleu", "val_chrf", "loss"]),
+    st.sampled_from(["val_loss", "val_bleu", "val_per", "loss"]),
 )
 def test_early_stopping_equals_plain_python(values, patience, monitor):
     lower_is_better = monitor.endswith("loss")

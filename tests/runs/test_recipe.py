@@ -165,7 +165,7 @@ def test_two_vocabularies_share_no_matrix_unless_asked_to(preset):
         ("schedule", "linear"),
         ("decay_epochs", 5),  # `schedule` is inverse_sqrt
         *[("monitor", value) for value in ("val_blue", "accuracy", 3)],
-        *[("monitor", value) for value in ("val_bleu", "val_chrf")],  # no `translation_sample`
+        *[("monitor", value) for value in ("val_bleu", "val_per")],  # no `translation_sample`
         *[("devices", value) for value in ("GPU:0", [], [0])],
         ("distribution", "parameter_server"),
         ("precision", "float16"),

@@ -25,6 +25,8 @@ def test_evaluator_scores_and_prints_a_sample_every_second_epoch(verbose, before
     history = model.fit(x, x, epochs=2, verbose=verbose, callbacks=[evaluator]).history
     assert lines == [*before, "a b c d -> a b c d", "e f g h -> e f g h"]
     assert len(history["val_bleu"]) == len(history["val_chrf"]) == 1
+    assert history["val_wer"] == [pytest.approx(200 / 3)]
+    assert history["val_per"] == [pytest.approx(800 / 9)]  # 4 replaced and 4 inserted of 9
     assert 0 < history["val_bleu"][0] < 100
 
 

@@ -14,7 +14,9 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize(
     "name, mode",
     [("loss", "min"), ("val_loss", "min"), ("val_perplexity", "min"), ("gradient_norm", "min")]
-    + [("val_bleu", "max"), ("val_chrf", "max"), ("val_accuracy", "max"), ("exact_match", "max")],
+    + [("val_wer", "min"), ("val_per", "min"), ("val_cer", "min"), ("anything", "min")]
+    + [("val_bleu", "max"), ("val_chrf", "max"), ("val_accuracy", "max"), ("exact_match", "max")]
+    + [("val_sparse_categorical_accuracy", "max")],
 )
 def test_monitor_mode(name, mode):
     assert monitor_mode(name) == mode
@@ -43,7 +45,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("monitor", ["val_loss", "val_bleu"])
+@pytest.mark.parametrize("monitor", ["val_loss", "val_bleu", "val_per"])
 def test_best_epoch_and_all_that_name_it(case, monitor, tmp_path):
     values, *expected = CASES[case]
     best = expected[monitor == "val_bleu"]
