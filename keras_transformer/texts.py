@@ -27,6 +27,8 @@ COMPRESSIONS = {
 }
 ZSTD = "'backports.zstd>=1.0,<2'"
 COMPRESSED = [ending for ending, *_ in COMPRESSIONS.values()]
+EXAMPLES = 3  # of what is wrong
+SHOWN = 40  # characters of an example
 CHUNK_BYTES = 1 << 18  # some thousand lines
 # Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
 UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f"
@@ -261,3 +263,13 @@ def _columns(row):
 
 def _is_valid(text):
     return text.isascii() or not _SURROGATE.search(text)
+
+
+def shown(text: str) -> str:
+    """Returns a text as an example in a report, cut if it is long."""
+    return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
+
+
+def shown_pairs(pairs: Iterable[Iterable[str]]) -> str:
+    """Returns some (source, target) texts as examples in a report."""
+    return ", ".join(" | ".join(map(shown, pair)) for pair in pairs)

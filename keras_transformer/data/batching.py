@@ -1,19 +1,78 @@
-"""Which sentence pairs form which batch: a pure function of lengths, seed and epoch.
+"""Which sentence pairs form which batch, and how often: by lengths, weights, seed and epoch.
 
 Paper, section 5.1 (batching by length).
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
 from keras_transformer.data.shapes import Shapes
+from keras_transformer.data.tokenizer_like import TokenizerLike
 
 # A bucket holds pairs whose longer side is at least 95% of the longest among them.
 BUCKET_WIDTH = 0.05
 # Within a bucket, pairs are sorted into batches by (source - target) length plus this much noise,
 # in tokens. With larger constants, batches vary more between epochs but have more padding.
 DIFFERENCE_NOISE = 1.0
+
+
+class Passes:
+    """How often an epoch passes over the pairs of a corpus, and the tags of their sources.
+
+    Args:
+        pairs: the pairs. Only `Corpora` have weights and tags; they must have been read.
+        tokenizer: that of the sources.
+
+    Attributes:
+        tag_ids: the tokens of the tags in use.
+        key: what it changes in the batches, as text; empty if nothing.
+
+    Raises:
+        ValueError: if a tag is no token of the vocabulary.
+    """
+
+    def __init__(self, pairs: Any, tokenizer: TokenizerLike) -> None:
+        parts = getattr(pairs, "parts", [])
+        self._ends = np.cumsum(pairs.counts["pairs"] if parts else [0])
+        self._weights = [part.weight for part in parts]
+        ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary)}
+        if missing := [part.tag for part in parts if part.tag and part.tag not in ids]:
+            raise ValueError(
+                "`tag` must be one token of the vocabulary: train a vocabulary for these corpora. "
+                f"Received: tag={missing[0]!r}"
+            )
+        self._tags = np.array([ids[part.tag] if part.tag else -1 for part in parts])
+        self.tag_ids = [tag for tag in self._tags.tolist() if tag >= 0]
+        is_plain = {*self._weights} <= {1} and not self.tag_ids
+        self.key = (
+            "" if is_plain else f"{self._ends.tolist()} {self._weights} {self._tags.tolist()}"
+        )
+
+    def repeat(self, rows: np.ndarray) -> np.ndarray:
+        """Returns ascending numbers of pairs, each as often as an epoch passes over it."""
+        if {*self._weights} <= {1}:
+            return rows
+        parts = np.split(rows, np.searchsorted(rows, self._ends[:-1]))
+        return np.concatenate(list(map(np.repeat, parts, self._weights)))
+
+    def lengths(self, lengths: np.ndarray) -> np.ndarray:
+        """Returns the lengths `(pairs, 2)` with the tags; an empty source has none."""
+        if not self.tag_ids:
+            return lengths
+        lengths = np.array(lengths)
+        for source, tag in zip(np.split(lengths[:, 0], self._ends[:-1]), self._tags, strict=True):
+            source += (tag >= 0) & (source > 1)
+        return lengths
+
+    def with_tags(self, rows: np.ndarray, sources: list[np.ndarray]) -> list[np.ndarray]:
+        """Returns the token ids of the sources of some pairs with their tags in front."""
+        if not self.tag_ids:
+            return sources
+        tags = self._tags[np.searchsorted(self._ends, rows, side="right")]
+        tagged = zip(tags, sources, strict=True)
+        return [np.append(tag, ids) if tag >= 0 else ids for tag, ids in tagged]
 
 
 def plan_batches(

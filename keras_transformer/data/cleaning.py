@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from keras_transformer.data.piece_tokenizer import UNICODE
 from keras_transformer.settings import Settings
 from keras_transformer.texts import UNSPACED
@@ -121,6 +119,8 @@ class _Hashes:
 
     def add(self, pairs):
         """Returns for each pair whether it is the repetition of an earlier one."""
+        import numpy as np  # not at the top: recipes are read without it
+
         texts = ("\0".join(pair).encode(errors="surrogatepass") for pair in pairs)
         digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
         hashes = np.frombuffer(digests, np.uint64)

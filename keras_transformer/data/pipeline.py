@@ -12,12 +12,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.data.batching import check_batch_size, plan_batches
-from keras_transformer.data.corpora import Corpora, Passes
+from keras_transformer.data.batching import Passes, check_batch_size, plan_batches
+from keras_transformer.data.corpora import Corpora
 from keras_transformer.data.feeder import BatchFeeder
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
-    EXAMPLES,
     SAMPLE_SIZE,
     DatasetReport,
     described,
@@ -31,6 +30,7 @@ from keras_transformer.data.tokenizer_like import (
     check_tokenizers,
     require_matching_vocabularies,
 )
+from keras_transformer.texts import EXAMPLES
 from keras_transformer.types import Path
 
 if keras.config.backend() == "tensorflow":

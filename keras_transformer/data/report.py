@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode
+from keras_transformer.texts import EXAMPLES, SHOWN, shown, shown_pairs
 
 MAX_LOST = 0.01  # fraction of dropped pairs, or of changed lines, that needs no warning
 SAMPLE_SIZE = 1000
 LONGEST_SAMPLED = 1000  # characters; the lines of a sample are padded to the longest
-EXAMPLES = 3
-SHOWN = 40  # characters of an example
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,10 +187,6 @@ def dropped_warnings(dropped, examples, total, settings):
     ]
 
 
-def shown_pairs(pairs):
-    return ", ".join(" | ".join(map(_shown, pair)) for pair in pairs)
-
-
 def described(dropped):
     return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
 
@@ -199,8 +194,4 @@ def described(dropped):
 def _difference(before, after):
     """Returns what stands where two texts begin to differ."""
     start = max(0, len(os.path.commonprefix([before, after])) - SHOWN // 2)
-    return f"{_shown(before[start:])} -> {_shown(after[start:])}"
-
-
-def _shown(text):
-    return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
+    return f"{shown(before[start:])} -> {shown(after[start:])}"
