@@ -224,10 +224,16 @@ class CTranslate2Translator(LineTranslator):
     def _score(self, source, target):
         sources, targets = self._tokens(source, 0), self._tokens(target, 1)
         penalties = self._penalties(self.settings)
-        found = [
-            [(one.tokens, math.fsum(one.log_probs) / penalties[len(one.tokens)], one.log_probs)]
-            for one in self._engine.score_batch(sources, targets, **WHOLE)
-        ]
+        found = []
+        for tokens, one in zip(
+            sources, self._engine.score_batch(sources, targets, **WHOLE), strict=True
+        ):
+            # Without any token to see, CTranslate2 says 0.
+            is_seen = tokens or getattr(self._config, "source_end_token", True)
+            log_probs = [each if is_seen else math.nan for each in one.log_probs]
+            found.append(
+                [(one.tokens, math.fsum(log_probs) / penalties[len(one.tokens)], log_probs)]
+            )
         return [one for (one,) in self._hypotheses(sources, found)]
 
 

@@ -56,7 +56,7 @@ def export_ctranslate2(
     The tokens of the model are the pieces of the tokenizers. If they are SentencePiece models, the
     folder also has the tokenizers: `folder_tokenizer.py`, plain Python that needs `sentencepiece`
     only, its settings `tokenizers.json`, and the models `source.spm` and `target.spm`. CTranslate2
-    appends the end token to each source by itself.
+    appends the end token to each source by itself, if the model sees it.
 
     `CTranslate2Translator` and `keras-transformer serve` translate with such a folder by the
     settings of the translator, as far as CTranslate2 has them: it divides by `n^alpha`, stops by
@@ -105,7 +105,7 @@ def export_ctranslate2(
     settings = held_settings(translator, max_tokens, suppressed_tokens)
     forbidden = {*settings.suppressed_tokens, config.forbidden_token_id} - {None}
     _suppress(spec.decoder.projection, sorted(forbidden), config.vocabulary_size)
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = config.source_end_token
     if source[config.end_token_id] != spec.config.eos_token:
         must = "The end token must be one piece in source and target, because CTranslate2 has one."
         received = f"{source[config.end_token_id]!r} and {spec.config.eos_token!r}"

@@ -24,7 +24,7 @@ def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
     Example:
 
     >>> arguments_of(keras_transformer.layers.PaddingMask, keras_transformer.layers.PaddingMask(3))
-    {'pad_token_id': 3}
+    {'pad_token_id': 3, 'end_token_id': None}
     """
     *names, _ = inspect.signature(layer_class).parameters
     return {name: getattr(owner, name) for name in names}

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.arguments import as_bool, as_mask, require_axes
+from keras_transformer.layers.arguments import arguments_of, as_bool, as_mask, require_axes
 from keras_transformer.types import Tensor
 
 # Far below any similarity, yet finite: a row that may attend to nothing must not become NaN.
@@ -231,13 +231,14 @@ class PaddingMask(keras.layers.Layer):
 
     Args:
         pad_token_id: the id that fills up short rows. Defaults to `0`.
+        end_token_id: the id of end tokens, if they are masked too. Optional.
         **kwargs: `keras.layers.Layer` arguments such as `name`.
 
     Call arguments:
         token_ids: int tensor `(B, S)`.
 
     Returns:
-        bool tensor `(B, S)`, `True` at real tokens.
+        bool tensor `(B, S)`, `True` at the tokens that are not masked.
 
     Raises:
         ValueError: if `token_ids` does not have 2 axes.
@@ -248,12 +249,18 @@ class PaddingMask(keras.layers.Layer):
     [[True, True, False]]
     """
 
-    def __init__(self, pad_token_id: int = 0, **kwargs: Any) -> None:
+    def __init__(
+        self, pad_token_id: int = 0, end_token_id: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.pad_token_id = operator.index(pad_token_id)
+        self.end_token_id = None if end_token_id is None else operator.index(end_token_id)
 
     def call(self, token_ids: Tensor) -> Tensor:
-        return padding_mask(token_ids, self.pad_token_id)
+        mask = padding_mask(token_ids, self.pad_token_id)
+        if self.end_token_id is None:
+            return mask
+        return combine_masks(mask, ops.not_equal(token_ids, self.end_token_id))
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pad_token_id": self.pad_token_id}
+        return {**super().get_config(), **arguments_of(PaddingMask, self)}

@@ -51,6 +51,8 @@ class TransformerConfig(Settings):
         predict_padding: whether the padding token has a share of the softmax. `False`, as in
             Marian's models, needs `output_bias`: the logit of padding is then about -1e9, and
             training does not change it. Defaults to `True`.
+        source_end_token: whether the model sees the end token of the source. `False`, as in models
+            of OpenNMT: it is masked as padding is. Defaults to `True`.
         pad_token_id: defaults to `0`.
         start_token_id: defaults to `1`. It may be the id of padding, as in Marian's models; a
             search then never generates that token.
@@ -96,6 +98,7 @@ class TransformerConfig(Settings):
     tie_embeddings: str = "all"
     output_bias: bool = False
     predict_padding: bool = True
+    source_end_token: bool = True
     pad_token_id: int = 0
     start_token_id: int = 1
     end_token_id: int = 2

@@ -70,8 +70,9 @@ class Transformer(TrainingStep, keras.Model):
         NotImplementedError: from `keras.models.clone_model`. Use
             `type(model).from_config(model.get_config())`.
 
-    Masking: the masks are computed once, from the token ids. Source padding is masked, and the
-        self-attention of the decoder is causal.
+    Masking: the masks are computed once, from the token ids. Source padding is masked, with
+        `source_end_token=False` the source's end token too, and the self-attention of the decoder
+        is causal.
     Precision: logits are float32 under every policy.
     Departures from the paper: attention projections have biases unless `use_bias=False`.
 
@@ -102,7 +103,8 @@ class Transformer(TrainingStep, keras.Model):
         dtype = _policy_of(dtype)
 
         # === Layers ===
-        padding_mask = PaddingMask(config.pad_token_id, name="padding_mask")
+        unseen = None if config.source_end_token else config.end_token_id
+        padding_mask = PaddingMask(config.pad_token_id, unseen, name="padding_mask")
         source_embedding, target_embedding = _embeddings(config, dtype)
         encoder = self.encoder_class(config, source_embedding, dtype=dtype, name="encoder")
         decoder = self.decoder_class(config, target_embedding, dtype=dtype, name="decoder")

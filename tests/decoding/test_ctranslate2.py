@@ -158,3 +158,11 @@ def test_cores_are_bounded_by_the_quota_of_the_container(tmp_path, monkeypatch):
         (tmp_path / "cpu/cpu.cfs_quota_us").write_text(quota)
         (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
         assert cores.usable_cores() == expected
+
+
+def test_empty_source_has_no_score_if_the_model_sees_no_end(tmp_path):
+    made = make_translator(tmp_path / "numbers.model", source_end_token=False)
+    engine = CTranslate2Translator(export_ctranslate2(made, tmp_path / "ct2"), workers=1)
+    empty, other = engine.score(["", "two"], ["one", "one"])
+    assert np.isnan([empty.score, *empty.log_probs]).all()
+    assert other.log_probs == pytest.approx(made.score("two", "one").log_probs, rel=1e-4)

@@ -39,8 +39,8 @@ MODELS = {
     "pre-norm, without biases, depths differ": PRE_NORM,
     "untied, gelu, epsilon": UNTIED,
     "tied in the decoder, swish, learned positions": LEARNED | {"max_sequence_length": 60},
-    "Marian's positions, counted from 1, and softmax": MARIAN
-    | {"output_bias": True, "predict_padding": False},
+    "Marian's positions, counted from 1, and softmax; no end of the source": MARIAN
+    | {"output_bias": True, "predict_padding": False, "source_end_token": False},
 }
 
 

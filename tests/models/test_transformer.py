@@ -143,6 +143,14 @@ def test_another_pad_token_is_masked_too():
 
 
 @pytest.mark.slow_on_jax
+def test_end_of_the_source_is_masked_as_padding_on_request():
+    model = transformer(source_end_token=False)
+    expected = to_numpy(model(token_inputs(source[:, :2], target)))
+    ended = np.pad(source[:, :2], [(0, 0), (0, 1)], constant_values=model.config.end_token_id)
+    assert_close(to_numpy(model(token_inputs(ended, target))), expected, 1e-6)
+
+
+@pytest.mark.slow_on_jax
 def test_sentences_of_a_batch_do_not_touch():
     model = transformer()
     together = to_numpy(model(inputs))
