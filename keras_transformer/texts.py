@@ -25,6 +25,8 @@ COMPRESSIONS = {
     # A frame, or one to skip, with which `pzstd` begins.
     "zstd": (".zst", rb"\(\xb5/\xfd|[P-_]\*M\x18", ["compression.zstd", "backports.zstd"]),
 }
+# What they raise because of what they read; an error of the disk has a number.
+_DAMAGE = {"EOFError", "error", "BadGzipFile", "OSError", "LZMAError", "ZstdError"}
 ZSTD = "'backports.zstd>=1.0,<2'"
 COMPRESSED = [ending for ending, *_ in COMPRESSIONS.values()]
 EXAMPLES = 3  # of what is wrong
@@ -66,15 +68,9 @@ def open_bytes(path: Path) -> Iterator[Any]:
         try:
             yield module.open(file)
         except Exception as error:
-            if not _is_damage(error):
+            if type(error).__name__ not in _DAMAGE or getattr(error, "errno", None):
                 raise
             raise CorpusError(f"{path}: the {name} data is damaged ({error}).") from None
-
-
-def _is_damage(error):
-    """Whether a module of `COMPRESSIONS` raised an error because of what it read."""
-    names = "EOFError", "error", "BadGzipFile", "OSError", "LZMAError", "ZstdError"
-    return type(error).__name__ in names and getattr(error, "errno", None) is None
 
 
 def import_extra(modules: Sequence[str], what: str, requirement: str) -> Any:
@@ -101,8 +97,7 @@ def decode_lines(stream: Iterable[bytes], name: str, first: int = 1) -> Iterator
         first: number of the first line. Defaults to `1`.
     """
     for number, line in enumerate(stream, first):
-        if line.endswith(b"\n"):
-            line = line[: -2 if line.endswith(b"\r\n") else -1]
+        line = line[:-1].removesuffix(b"\r") if line.endswith(b"\n") else line
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -154,10 +149,9 @@ def read_chunks(stream: Any, first: int = 1, is_pipe: bool = False) -> Iterator[
 def count_lines(stream: Any) -> int | None:
     """Returns how many lines of a file on disk are left to read, or `None` for another stream."""
     try:
-        is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            return None
     except OSError:  # it has no descriptor
-        is_file = False
-    if not is_file:
         return None
     start, count, last = stream.tell(), 0, b"\n"
     while block := stream.read(CHUNK_BYTES):
@@ -210,9 +204,7 @@ def pair_chunks(
         # The exact types first: checks of abstract classes cost a fifth of tokenizing.
         checked = [
             pair
-            if type(pair) in (tuple, list)
-            and len(pair) == 2
-            and type(pair[0]) is type(pair[1]) is str
+            if type(pair) in (tuple, list) and [*map(type, pair)] == [str, str]
             else _checked_pair(number, pair)
             for number, pair in enumerate(chunk, first)
         ]

@@ -62,8 +62,8 @@ class Passes:
         if not self.tag_ids:
             return lengths
         lengths = np.array(lengths)
-        for source, tag in zip(np.split(lengths[:, 0], self._ends[:-1]), self._tags, strict=True):
-            source += (tag >= 0) & (source > 1)
+        is_tagged = np.repeat(self._tags >= 0, np.diff(self._ends, prepend=0))
+        lengths[:, 0] += is_tagged & (lengths[:, 0] > 1)
         return lengths
 
     def with_tags(self, rows: np.ndarray, sources: list[np.ndarray]) -> list[np.ndarray]:

@@ -65,10 +65,8 @@ class Cleaner:
         rows = iter(pairs)
         while chunk := list(itertools.islice(rows, CHECKED_AT_ONCE)):
             rules = self._rules = self._rules or _rules(self._settings, chunk)
-            is_old = (
-                self._hashes.add(chunk) if self._settings.duplicates else itertools.repeat(False)
-            )
-            for pair, is_duplicate in zip(chunk, is_old, strict=False):
+            is_old = self._hashes.add(chunk) if self._settings.duplicates else [False] * len(chunk)
+            for pair, is_duplicate in zip(chunk, is_old, strict=True):
                 broken = (reason for reason, holds in rules.items() if holds(*pair))
                 reason = "duplicate" if is_duplicate else next(broken, None)
                 if reason is None:
@@ -99,11 +97,7 @@ def _rules(settings, chunk):
 
 def _scripts(text):
     """Returns the number of letters of each script: the first words of their names in Unicode."""
-    scripts = collections.Counter()
-    for character, number in collections.Counter(text).items():
-        if character.isalpha():
-            scripts[_script(character)] += number
-    return scripts
+    return collections.Counter(map(_script, filter(str.isalpha, text)))
 
 
 @functools.cache

@@ -81,7 +81,9 @@ class Corpora:
 
         numbers, cleaner = [0] * len(self.parts), self._cleaning and Cleaner(self._cleaning)
         for number, part in enumerate(self.parts):
-            pairs = _read(part, skip)
+            if not part.weight:
+                continue
+            pairs = part.pairs.read(skip) if hasattr(part.pairs, "read") else part.pairs
             for pair in cleaner.clean(pairs, skip) if cleaner else pairs:
                 numbers[number] += 1
                 for name, (sources, known) in held_out.items():
@@ -126,12 +128,6 @@ class Corpora:
 
     def __repr__(self):
         return ", ".join(part.name for part in self.parts)
-
-
-def _read(part, skip):
-    if not part.weight:
-        return ()
-    return part.pairs.read(skip) if hasattr(part.pairs, "read") else part.pairs
 
 
 def _fingerprint(pairs):

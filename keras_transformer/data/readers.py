@@ -169,9 +169,8 @@ def _word(word, mark):
     is_inside = before[-1:].isalnum() and not after[:1].islower()  # as in R&D
     if not after[:1].isalpha() or mark in after or is_inside or _NO_LABEL.search(word):
         return word
-    if before.endswith("(") and after[1:2] == ")":  # where no letter of the text can be it
-        return before[:-1] + after[2:]
-    return before + after
+    # In brackets where no letter of the text can be it.
+    return word.replace(f"({mark}{after[0]})", "").replace(mark, "")
 
 
 def _tmx(stream, name, options, skip):

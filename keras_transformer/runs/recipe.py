@@ -139,7 +139,7 @@ class DataSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        parts = [part for name in ("validation", "test") for part in self._corpora(name)]
+        parts = self._corpora("validation") + self._corpora("test")
         if any(part.tag or part.weight != 1 for part in parts):
             raise ValueError("Only corpora of `train` may have `weight` and `tag`.")
         tags = [part.tag for part in self._corpora("train")]
@@ -149,10 +149,9 @@ class DataSettings(Settings):
         self._require("max_length", self.max_length >= 2, "at least 2")
         self._require("max_length_ratio", self.max_length_ratio >= 1, "at least 1")
 
-    def languages(self) -> tuple[str | None, str | None]:
+    def languages(self) -> Sequence[str | None]:
         """Returns the language codes of the first training corpus; `None` if unknown."""
-        source, target = self._corpora("train")[0].codes()
-        return source, target
+        return self._corpora("train")[0].codes()
 
     def pairs(self, name: str, folder: types.Path) -> Corpora:
         """Returns the sentence pairs of a split.
