@@ -36,7 +36,7 @@ BUDGETS = {
     "importing": 892,
     "serving": 1_500,
     "cli": 1_490,
-    None: 885,  # the top level
+    None: 890,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (

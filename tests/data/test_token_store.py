@@ -273,7 +273,9 @@ def test_killed_build_is_built_again_to_the_same_bytes(folder, tmp_path):
         process.communicate()
     build(folder, tmp_path / "killed").communicate()
     assert contents(tmp_path / "killed") == expected
-    assert len(list((tmp_path / "killed").iterdir())) == 1
+    # A process that is killed after its work may leave the lock's empty file.
+    left = [each for each in (tmp_path / "killed").iterdir() if each.suffix != ".lock"]
+    assert len(left) == 1
 
 
 def test_rows_are_those_of_the_tokenizer(pairs, tokenizer, tmp_path):
