@@ -68,11 +68,10 @@ class Cleaner:
             is_old = self._hashes.add(chunk) if self._settings.duplicates else [False] * len(chunk)
             for pair, is_duplicate in zip(chunk, is_old, strict=True):
                 broken = (reason for reason, holds in rules.items() if holds(*pair))
-                reason = "duplicate" if is_duplicate else next(broken, None)
-                if reason is None:
-                    yield pair
-                else:
+                if reason := "duplicate" if is_duplicate else next(broken, None):
                     skip(reason, *pair)
+                else:
+                    yield pair
 
 
 def _rules(settings, chunk):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from keras_transformer.data.readers import READERS, ReadOptions, Skip, read_pairs
+from keras_transformer.data.readers import BOTH_SIDES, ReadOptions, Skip, read_pairs
 from keras_transformer.texts import CorpusError, lines_of, suffix_of
 from keras_transformer.types import Path
 
@@ -82,7 +82,7 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return FileStream(lambda path, skip: lines_of(path), _find_lines(files, "files"))
+    return FileStream(lambda path, skip: lines_of(path), _find_files(files, "files", True))
 
 
 def read_parallel(
@@ -125,7 +125,7 @@ def read_parallel(
     if target is None:
         read = functools.partial(read_pairs, options=options)
         return FileStream(read, _find_files(source, "source"), options=options)
-    sources, targets = _find_lines(source, "source"), _find_lines(target, "target")
+    sources, targets = _find_files(source, "source", True), _find_files(target, "target", True)
     if len(sources) != len(targets):
         raise CorpusError(
             "`source` and `target` must have the same number of files. "
@@ -134,19 +134,7 @@ def read_parallel(
     return FileStream(_aligned_lines_of, sources, targets, options=options)
 
 
-def _find_lines(patterns, argument):
-    """As `_find_files`; raises if a file is not lines of text."""
-    paths = _find_files(patterns, argument)
-    for path in paths:
-        if suffix_of(path) in READERS.keys() - {".tsv"}:
-            raise CorpusError(
-                f"{path}: such a file holds both sides, not lines of text. Give it alone to "
-                "`read_parallel`, or as `train: [FILE]` in a recipe."
-            )
-    return paths
-
-
-def _find_files(patterns, argument):
+def _find_files(patterns, argument, are_lines=False):
     """Returns the files that paths and globs name, in the order given, each glob sorted."""
     is_single = isinstance(patterns, str | os.PathLike)
     paths = []
@@ -164,6 +152,11 @@ def _find_files(patterns, argument):
         paths.extend(found)
     if not paths:
         raise CorpusError(f"`{argument}` must name a file. Received: {argument}={patterns!r}")
+    if are_lines and (wrong := [path for path in paths if suffix_of(path) in BOTH_SIDES]):
+        raise CorpusError(
+            f"{wrong[0]}: such a file holds both sides, not lines of text. Give it alone to "
+            "`read_parallel`, or as `train: [FILE]` in a recipe."
+        )
     return paths
 
 

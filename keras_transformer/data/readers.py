@@ -233,3 +233,4 @@ READERS: dict[str, Callable[[Any, str, ReadOptions, Skip], Iterator[tuple[str, s
     ".mo": _gettext,
     ".tmx": _tmx,
 }
+BOTH_SIDES = READERS.keys() - {".tsv"}  # endings of files that are no lines of text

@@ -99,19 +99,17 @@ class DatasetReport:
         return tokens / (self.source_slots + self.target_slots)
 
     def __str__(self):
-        return "\n".join(
-            [
-                f"{self.pairs_kept:,} of {self.pairs_read:,} pairs kept "
-                f"(dropped: {described(self.dropped)})",
-                f"{self.batches_per_epoch:,} batches per epoch, {self.source_tokens:,} source and "
-                f"{self.target_tokens:,} target tokens",
-                f"{self.efficiency:.1%} of the token slots are real tokens "
-                f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%})"
-                + (f", in {len(self.shapes)} shapes of batches" if self.shapes else ""),
-                *self.notes,
-                *(f"Warning: {warning}" for warning in self.warnings),
-            ]
-        )
+        shapes = f", in {len(self.shapes)} shapes of batches" if self.shapes else ""
+        lines = [
+            f"{self.pairs_kept:,} of {self.pairs_read:,} pairs kept "
+            f"(dropped: {described(self.dropped)})",
+            f"{self.batches_per_epoch:,} batches per epoch, {self.source_tokens:,} source and "
+            f"{self.target_tokens:,} target tokens",
+            f"{self.efficiency:.1%} of the token slots are real tokens "
+            f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%}){shapes}",
+            *self.notes,
+        ]
+        return "\n".join([*lines, *(f"Warning: {warning}" for warning in self.warnings)])
 
 
 class Sample:

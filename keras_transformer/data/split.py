@@ -10,7 +10,7 @@ from pathlib import Path
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_path
 from keras_transformer.data.corpus import read_lines, read_parallel
-from keras_transformer.data.readers import READERS
+from keras_transformer.data.readers import BOTH_SIDES
 from keras_transformer.texts import suffix_of
 
 PARTS = ("test", "val", "train")  # the rest is for training
@@ -89,7 +89,7 @@ def split_files(
         CorpusError, FileNotFoundError, ValueError: as `read_parallel` and `split_pairs`.
     """
     inputs = [source] if target is None else [source, target]
-    is_text = target is not None or suffix_of(source) not in READERS.keys() - {".tsv"}
+    is_text = target is not None or suffix_of(source) not in BOTH_SIDES
     endings = [suffix_of(name) or ".txt" if is_text else ".tsv" for name in inputs]
     if len(set(endings)) < len(endings):  # a.txt and b.txt
         endings = [".source", ".target"]
