@@ -27,7 +27,7 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 2_470,
+    "data": 2_450,
     "training": 1_346,
     "models": 587,
     "decoding": 2_060,
