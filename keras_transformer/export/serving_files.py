@@ -94,7 +94,7 @@ def _write_warm_up(file, model, requests):
         from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
     except ImportError:
         warnings.warn(
-            "No warm-up requests for TensorFlow Serving: they need `tensorflow-serving-api`.",
+            "No warm-up requests for TensorFlow Serving: install `tensorflow-serving-api`.",
             stacklevel=4,  # the call of `export_saved_model`
         )
         return
