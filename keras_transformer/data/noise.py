@@ -39,6 +39,7 @@ class Noise:
                 "`word_dropout` needs tokenizers with an `unk_token_id`. "
                 f"Received: {', '.join(map(repr, tokenizers))}"
             )
+        self._special = [_special_ids(each) for each in tokenizers] if word_dropout else []
 
     def split(
         self, side: int, rows: list[np.ndarray], rng: np.random.Generator, longest: float
@@ -66,8 +67,12 @@ class Noise:
         if not self._word_dropout:
             return
         tokenizer: Any = self._tokenizers[side]
-        special = [tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id]
-        special += [*self.kept]
-        special += [i for i, token in enumerate(tokenizer.vocabulary) if SYMBOL.fullmatch(token)]
+        stays = np.isin(token_ids, [*self._special[side], *self.kept])
         is_dropped = rng.random(token_ids.shape) < self._word_dropout
-        token_ids[is_dropped & ~np.isin(token_ids, special)] = tokenizer.unk_token_id
+        token_ids[is_dropped & ~stays] = tokenizer.unk_token_id
+
+
+def _special_ids(tokenizer):
+    """Returns the ids of special tokens and of symbols: a look at the whole vocabulary."""
+    ids = [tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id]
+    return ids + [i for i, token in enumerate(tokenizer.vocabulary) if SYMBOL.fullmatch(token)]
