@@ -204,7 +204,9 @@ def pair_chunks(
         # The exact types first: checks of abstract classes cost a fifth of tokenizing.
         checked = [
             pair
-            if type(pair) in (tuple, list) and [*map(type, pair)] == [str, str]
+            if type(pair) in (tuple, list)
+            and len(pair) == 2
+            and type(pair[0]) is type(pair[1]) is str
             else _checked_pair(number, pair)
             for number, pair in enumerate(chunk, first)
         ]
@@ -255,6 +257,16 @@ def _columns(row):
 
 def _is_valid(text):
     return text.isascii() or not _SURROGATE.search(text)
+
+
+def language_tag(code: str) -> str:
+    """Returns a code of a language as tags are compared: `de-de` for `de_DE`."""
+    return code.lower().replace("_", "-")
+
+
+def is_language(tag: str, wanted: str) -> bool:
+    """Whether a `language_tag` is the wanted one, or of a region of it: `en-us` is `en`."""
+    return f"{tag}-".startswith(f"{wanted}-")
 
 
 def shown(text: str) -> str:

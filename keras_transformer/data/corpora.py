@@ -107,8 +107,7 @@ class Corpora:
         parts = [[_fingerprint(p.pairs) if p.weight else "", p.tag] for p in self.parts]
         cleaning = self._cleaning and self._cleaning.to_dict()
         facts = [parts, cleaning, *(self.placeholders or ())]
-        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-        return None if any(found is None for found, _ in parts) else digest
+        return None if any(found is None for found, _ in parts) else hash_of(facts)
 
     def notes(self) -> list[str]:
         """Returns the lines of a report on the last whole iteration."""
@@ -133,4 +132,9 @@ class Corpora:
 def _fingerprint(pairs):
     if hasattr(pairs, "fingerprint"):
         return pairs.fingerprint()
-    return hashlib.sha256(json.dumps(list(pairs)).encode()).hexdigest()
+    return hash_of(list(pairs))
+
+
+def hash_of(values: Any) -> str:
+    """Returns the hash of values of JSON."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -19,6 +19,8 @@ from keras_transformer.texts import (
     CorpusError,
     decode_lines,
     import_extra,
+    is_language,
+    language_tag,
     open_bytes,
     suffix_of,
 )
@@ -174,43 +176,35 @@ def _word(word, mark):
 
 
 def _tmx(stream, name, options, skip):
-    asked, languages = [_tag(each) for each in options.languages or ()], {}
+    asked, languages = [language_tag(each) for each in options.languages or ()], {}
     source, body = "", None
     for event, element in ElementTree.iterparse(stream, ("start", "end")):
         if element.tag == "header":
-            source = _tag(element.get("srclang", ""))
+            source = language_tag(element.get("srclang", ""))
         elif element.tag == "body":
             body = element
         elif element.tag == "tu" and event == "end":
             unit = {}
             for each in element.iter("tuv"):
-                language = _tag(each.get(_XML_LANGUAGE) or each.get("lang", ""))
+                language = language_tag(each.get(_XML_LANGUAGE) or each.get("lang", ""))
                 unit.setdefault(language, "".join(_text(each.find("seg"))))
             languages.update(dict.fromkeys(unit))
             if not options.languages:
-                first = [each for each in languages if _is_language(each, source)][:1]
+                first = [each for each in languages if is_language(each, source)][:1]
                 asked = list(dict.fromkeys([*first, *languages]))
-            pair = [next((unit[each] for each in unit if _is_language(each, wanted)), "")
+            pair = [next((unit[each] for each in unit if is_language(each, wanted)), "")
                     for wanted in (*asked, "none")[:2]]  # fmt: skip
             if all(pair):
                 yield tuple(pair)
             else:
                 skip("untranslated", *pair)
             body.clear()  # the units that were read
-    is_known = all(any(_is_language(each, wanted) for each in languages) for wanted in asked)
+    is_known = all(any(is_language(each, wanted) for each in languages) for wanted in asked)
     if languages and not is_known or len(asked) > 2:
         raise CorpusError(
             f"{name}: choose two of its languages with `languages`: {', '.join(languages)}. "
             f"Received: languages={options.languages}"
         )
-
-
-def _tag(language):
-    return language.replace("_", "-").lower()
-
-
-def _is_language(tag, wanted):
-    return tag == wanted or tag.startswith(f"{wanted}-")
 
 
 def _text(element):

@@ -19,6 +19,7 @@ import numpy as np
 
 from keras_transformer.atomic_file import atomic_folder, named_errors, write_text
 from keras_transformer.cores import usable_cores
+from keras_transformer.data.corpora import hash_of
 from keras_transformer.data.encoding import encode_chunk, encode_chunks
 from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import TokenizerLike
@@ -109,7 +110,7 @@ def store_key(pairs: Any, tokenizers: Sequence[Any]) -> str | None:
                 stacklevel=2,
             )
             return None
-    return _hash(hashes)[:32]
+    return hash_of(hashes)[:32]
 
 
 def expected_size(
@@ -137,7 +138,7 @@ def list_stores(folder: Path) -> Iterator[tuple[str, str]]:
 def _read_header(path):
     """Returns what a store says of itself; raises a `ValueError` if it is damaged."""
     header = json.loads((path / HEADER).read_text("utf-8"))
-    if header.pop("hash") != _hash(header):
+    if header.pop("hash") != hash_of(header):
         raise ValueError(f"{HEADER} is not what was written")
     return header
 
@@ -198,7 +199,7 @@ def _write(folder, pairs, tokenizers, advance):
     header = {"of": repr(pairs), "pairs": sample.number, "dtypes": dtypes, "crc32": sums}
     header |= {"sample": sample.items, "counts": getattr(pairs, "counts", None)}
     header["fingerprint"] = _map(folder, header).fingerprint
-    header["hash"] = _hash(header)
+    header["hash"] = hash_of(header)
     write_text(folder / HEADER, json.dumps(header, ensure_ascii=False))
 
 
@@ -230,7 +231,3 @@ def _map(path, header):
         arrays.append(array)
     starts, lengths = (each.reshape(-1, 2) for each in arrays[2:])
     return TokenRows(arrays[:2], starts, lengths, header["sample"])
-
-
-def _hash(values):
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

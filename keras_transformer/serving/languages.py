@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_transformer.decoding.languages import tag_lines
 from keras_transformer.serving.errors import RequestError
+from keras_transformer.texts import is_language, language_tag
 
 # The names of languages for people; other languages are shown by their code.
 NAMES = {
@@ -94,15 +95,11 @@ def _meant(field, given, codes, *others):
     """Returns the longest code that is the beginning of what is given, or `None` without it."""
     if given is None:
         return None
-    tag = f"{_tag(given)}-" if isinstance(given, str) else ""
-    found = [code for code in codes if code and tag.startswith(f"{_tag(code)}-")]
+    tag = language_tag(given) if isinstance(given, str) else ""
+    found = [code for code in codes if code and is_language(tag, language_tag(code))]
     if not found:
         raise _refused(field, given, codes, *others)
     return max(found, key=len)
-
-
-def _tag(code):
-    return code.lower().replace("_", "-")
 
 
 def _refused(field, given, codes, *others):
