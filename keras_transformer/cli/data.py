@@ -11,7 +11,6 @@ import typer
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.progress import sentence_progress
-from keras_transformer.cli.training import RunOption
 from keras_transformer.console import console
 
 commands = typer.Typer()
@@ -100,7 +99,7 @@ def split(
 def prepare(
     recipe: options.RecipeArgument,
     data: options.Data = Path("."),
-    run: RunOption = None,
+    run: options.Run = None,
     changes: options.Changes = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read the pairs and say the size of the store.")
@@ -120,7 +119,7 @@ def prepare(
     from keras_transformer.runs.recipe import Recipe
 
     parsed = Recipe.load(recipe, changes or ())
-    folder = RunFolder(run or Path("runs") / Path(recipe).stem)
+    folder = RunFolder(options.run_folder(run, recipe))
     folder.check()
     import_backend()
     from keras_transformer.data.report import Sample

@@ -103,7 +103,8 @@ def translate(
                 write(stream.as_lines(rows(table)), chunk)
                 for report in translators.long_line_reports(found, translator, chunk.first):
                     console.print(report)
-                draw_attentions(found, lines, pictures[chunk.first - 1 :])
+                if pictures:
+                    draw_attentions(found, lines, pictures[chunk.first - 1 :][: len(lines)])
 
 
 @commands.command()
@@ -198,7 +199,7 @@ def draw_attentions(found, lines, paths):
     """Draws the encoder-decoder attention of each line's best hypothesis, all layers and heads."""
     from keras_transformer import plotting
 
-    for (best, *_), line, path in zip(found, lines, paths, strict=False):
+    for (best, *_), line, path in zip(found, lines, paths, strict=True):
         if best.tokens:
             scores, tokens = best.attention.encoder_decoder, (best.tokens, best.source_tokens)
             figure = plotting.plot_attention(scores, *tokens, line, "translation", "source")

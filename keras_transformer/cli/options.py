@@ -39,6 +39,12 @@ RunArgument = Annotated[
         help="Folder of a trained run.", show_default=False, autocompletion=completion.run_folders
     ),
 ]
+Run = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the run. [default: runs/RECIPE]", autocompletion=completion.run_folders
+    ),
+]
 Model = Annotated[
     Path | None, typer.Option(help="Another model file of the run. [default: its model.keras]")
 ]
@@ -166,6 +172,11 @@ def check_input(path):
     if not path.exists() or path.is_dir():
         received = f"the folder {str(path)!r}" if path.is_dir() else str(path)
         raise FileNotFoundError(f"`--input` must name an existing file. Received: {received}")
+
+
+def run_folder(run: Path | None, recipe: str) -> Path:
+    """Returns the folder of a run: the one that `--run` names, or that of the recipe's name."""
+    return run or Path("runs") / Path(recipe).stem
 
 
 def check_output(path):

@@ -7,18 +7,11 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli import completion, options
+from keras_transformer.cli import options
 from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.options import check_output
 from keras_transformer.cli.progress import check_progress
 from keras_transformer.console import console
-
-RunOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of the run. [default: runs/RECIPE]", autocompletion=completion.run_folders
-    ),
-]
 
 commands = typer.Typer()
 
@@ -27,7 +20,7 @@ commands = typer.Typer()
 def doctor(
     recipe: options.RecipeArgument,
     data: options.Data = Path("."),
-    run: RunOption = None,
+    run: options.Run = None,
     changes: options.Changes = None,
     timeout: Annotated[
         float, typer.Option(help="Time limit of the device check, in seconds.", min=1)
@@ -45,7 +38,7 @@ def doctor(
     import_backend()
     from keras_transformer.runs.doctor import CHECKS, run_checks
 
-    run = run or Path("runs") / Path(recipe).stem
+    run = options.run_folder(run, recipe)
     with check_progress(CHECKS) as on_start:
         print_line = functools.partial(print, flush=True)
         findings = run_checks(parsed, data, run, timeout, print_line, on_start)
@@ -57,7 +50,7 @@ def doctor(
 def train(
     recipe: options.RecipeArgument,
     data: options.Data = Path("."),
-    run: RunOption = None,
+    run: options.Run = None,
     changes: options.Changes = None,
     resume: Annotated[
         bool, typer.Option(help="Continue the run in the folder, or replace it.")
@@ -70,7 +63,7 @@ def train(
         keras-transformer train multi30k_en_de --data ~/multi30k
         keras-transformer train number_names --run runs/short --set training.epochs=2
     """
-    run = run or Path("runs") / Path(recipe).stem
+    run = options.run_folder(run, recipe)
     from keras_transformer.runs.recipe import Recipe
 
     parsed = Recipe.load(recipe, changes or ())

@@ -54,7 +54,8 @@ class Ensemble:
     def jax_state_sync(self) -> None:
         """Brings the weights up to date while one of the models trains on JAX."""
         for model in self.models:
-            getattr(model, "jax_state_sync", bool)()
+            if hasattr(model, "jax_state_sync"):
+                model.jax_state_sync()
 
     def __call__(self, inputs: dict[str, Tensor], /) -> Tensor:
         """Returns the logarithm of the mean probabilities, float32 `(B, T, V)`."""
