@@ -2,7 +2,6 @@
 
 import collections
 import math
-import os
 import pathlib
 import random
 import re
@@ -11,9 +10,9 @@ import pytest
 
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.evaluation import METRICS, bleu, chrf, exact_match, paired_bootstrap, score
+from tests.shared_data import DATA, missing
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DATA = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
 
 HYPOTHESES = [
     "the cat sat on a mat near the door",
@@ -60,7 +59,7 @@ def test_brevity_penalty_applies_to_short_hypotheses():
 @pytest.mark.parametrize(("system", "published"), [("system_a", 38.594), ("system_b", 39.480)])
 def test_tokenized_bleu_of_known_systems(system, published):
     if not (DATA / "bleu_calibration").is_dir():
-        pytest.skip(f"no calibration files in {DATA}; set KERAS_TRANSFORMER_DATA")
+        pytest.skip(missing("calibration files"))
     hypotheses = read_lines(DATA / "bleu_calibration" / f"{system}.de.gz")
     references = read_lines(DATA / "multi30k" / "test_2016_flickr.lc.norm.tok.de.gz")
     assert bleu(hypotheses, references, tokenized=True).value == pytest.approx(published, abs=5e-4)

@@ -3,7 +3,6 @@
 import collections
 import itertools
 import os
-import pathlib
 
 import keras
 import numpy as np
@@ -20,10 +19,9 @@ from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.config import TransformerConfig
 from tests.examples import examples
+from tests.shared_data import DATA, missing
 
 pytestmark = pytest.mark.tensorflow_only
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-DATA = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
 PAD, START, END = 0, 1, 2
 PAIRS = number_names(size=600)
 # Pairs for each reason to drop them, with `max_length=80` and `max_length_ratio=9`.
@@ -286,7 +284,7 @@ def test_report_counts_tokens_and_slots(tokenizer):
 def test_nine_tenths_of_the_slots_of_multi30k_are_real_tokens(tmp_path):
     files = [DATA / "multi30k" / f"train.lc.norm.tok.{side}.gz" for side in ("en", "de")]
     if not all(map(os.path.exists, files)):
-        pytest.skip(f"no Multi30k in {DATA}; set KERAS_TRANSFORMER_DATA")
+        pytest.skip(missing("Multi30k"))
     tokenizer = Tokenizer.train(files, 8000, tmp_path / "joint.model")
     _, report = make_dataset(read_parallel(*files), tokenizer, batch_tokens=8192)
     assert report.pairs_kept == report.pairs_read == 29_000

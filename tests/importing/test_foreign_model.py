@@ -6,26 +6,21 @@ without CTranslate2. The files are not in the repository.
 
 import io
 import math
-import os
 import re
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.builders import ROOT
+from tests.shared_data import DATA, missing
 
 ctranslate2 = pytest.importorskip("ctranslate2")
-DATA = Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
 FOLDER = DATA / "ctranslate2_transliteration"
 pytestmark = [
     pytest.mark.tensorflow_only,
     pytest.mark.long,
-    pytest.mark.skipif(
-        not FOLDER.is_dir(), reason=f"no CTranslate2 model in {DATA}; set KERAS_TRANSFORMER_DATA"
-    ),
+    pytest.mark.skipif(not FOLDER.is_dir(), reason=missing("CTranslate2 model")),
 ]
 
 # Source, target, and the log-probs of its letters and of the end that CTranslate2's tests expect.

@@ -1,7 +1,6 @@
 """Imports of OPUS-MT models: runs from both forms, what commands make of them, and bad input."""
 
 import json
-import os
 import random
 import shutil
 import sys
@@ -22,15 +21,14 @@ from keras_transformer.importing.importer import read_marian
 from keras_transformer.importing.marian import weights_of
 from keras_transformer.importing.marian_hub import arithmetic_of
 from keras_transformer.runs.folder import RunFolder
-from tests.builders import ROOT
 from tests.importing import opus_models
 from tests.importing.test_marian import CONFIGURATIONS, sentences
 from tests.processes import run as run_process
+from tests.shared_data import DATA, missing
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
 
 README = "---\nlanguage:\n- en\n- de\nlicense: cc-by-4.0\n---\nBy the University of Helsinki.\n"
-DATA = Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
 TOKENIZER_FILES = [
     f"{side}.{name}" for side in ("source", "target") for name in ("model", "vocabulary.json")
 ]
@@ -166,7 +164,7 @@ def test_files_of_the_hub_tell_whose_arithmetic_the_weights_need(row):
 def test_published_files_need_the_arithmetic_of_marian(name):
     folder = DATA / "opus_mt_tokenizers" / name
     if not folder.is_dir():
-        pytest.skip(f"no OPUS-MT files in {DATA}; set KERAS_TRANSFORMER_DATA")
+        pytest.skip(missing("OPUS-MT files"))
     files = (json.loads((folder / f"{n}.json").read_text()) for n in ("config", "tokenizer_config"))
     assert arithmetic_of(name, *files, "")[0] == "marian"
 

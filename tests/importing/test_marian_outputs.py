@@ -4,22 +4,18 @@ The files are not in the repository; see `benchmarks/marian.py`, which prints th
 """
 
 import importlib
-import os
-from pathlib import Path
 
 import pytest
 
 import keras_transformer as kt
 from tests.builders import ROOT
+from tests.shared_data import DATA, missing
 
-DATA = Path(os.environ.get("KERAS_TRANSFORMER_DATA", ROOT.parent / "shared" / "data"))
 FOLDER = DATA / "marian_trained"
 pytestmark = [
     pytest.mark.tensorflow_only,
     pytest.mark.long,
-    pytest.mark.skipif(
-        not FOLDER.is_dir(), reason=f"no outputs of Marian in {DATA}; set KERAS_TRANSFORMER_DATA"
-    ),
+    pytest.mark.skipif(not FOLDER.is_dir(), reason=missing("outputs of Marian")),
 ]
 
 
