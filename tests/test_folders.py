@@ -27,8 +27,8 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 2_450,
-    "training": 1_346,
+    "data": 2_458,
+    "training": 1_350,
     "models": 587,
     "decoding": 2_060,
     "export": 990,

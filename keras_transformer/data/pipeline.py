@@ -266,20 +266,25 @@ class BatchStream:
         source, target = self.lengths[rows].max(axis=0).tolist()
         return len(rows), source, target
 
-    def dataset(self, counts_epochs: bool = True) -> "tf.data.Dataset | BatchFeeder":
+    def dataset(
+        self, counts_epochs: bool = True, own: Callable[[int], slice] | None = None
+    ) -> "tf.data.Dataset | BatchFeeder":
         """Returns the dataset of the batches; see `make_dataset`.
 
         Args:
             counts_epochs: whether a complete iteration advances the epoch. `False`: only `seek`
                 changes the epoch. Use it if a strategy prefetches batches, because prefetched
                 batches would be counted.
+            own: on TensorFlow, for one of several workers: called with the number of rows of a
+                batch, returns those that the worker uses, see `arrays`. Defaults to all.
         """
         if keras.config.backend() != "tensorflow":
             return BatchFeeder(self, self._counted_arrays if counts_epochs else self._arrays)
         token_ids = tf.TensorSpec((None, None), tf.int32)
         inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids}
         batch = inputs, token_ids, tf.TensorSpec((None, None), tf.float32)
-        dataset = tf.data.Dataset.from_generator(self._arrays, output_signature=batch)
+        arrays = functools.partial(self._arrays, own)
+        dataset = tf.data.Dataset.from_generator(arrays, output_signature=batch)
         dataset = dataset.prefetch(PREFETCHED)
         if counts_epochs:
             # Count after `prefetch`: Keras creates iterators that it never uses, and their
@@ -294,30 +299,38 @@ class BatchStream:
         cardinality = tf.data.experimental.assert_cardinality(self.report.batches_per_epoch)
         dataset = dataset.apply(cardinality)
         dataset.stream = self  # read by `stream_of`
+        dataset.of_worker = functools.partial(self.dataset, counts_epochs)  # by `split_rows`
         return dataset
 
     def arrays(
-        self, rows: np.ndarray, epoch: int = 0
+        self, rows: np.ndarray, epoch: int = 0, own: Callable[[int], slice] | None = None
     ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """Returns inputs, labels and weights of a batch.
 
         Args:
             rows: int array, the pair indices of the batch; see `batches`.
             epoch: from 0. Each epoch has other random noise.
+            own: called with the number of rows of the batch, returns those that are needed. The
+                others are padding, and are not read; with `subword_regularization` all are made,
+                because one random generator splits them. Defaults to all.
         """
         tokenizer, target_tokenizer = self._tokenizers
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
-        num_rows, *sizes = (len(rows), None, None) if self._shapes is None else self.shape(rows)
+        num_rows, *planned = self.shape(rows)
+        is_split = "subword_regularization" in self.settings
+        sizes = [None, None] if is_split and self._shapes is None else planned
+        made = slice(0, None) if own is None or is_split else own(num_rows)
         # Room for the tag, which no noise changes.
         longest = [size or self._longest for size in sizes]
         longest[0] -= bool(self._passes.tag_ids)
         source, target = (
-            self._noise.split(side, self._rows.rows(side, rows), rng, most)
+            self._noise.split(side, self._rows.rows(side, rows[made]), rng, most)
             for side, most in enumerate(longest)
         )
-        source = self._passes.with_tags(rows, source)
-        encoder_ids, _ = _padded(source, tokenizer.pad_token_id, num_rows, sizes[0])
-        labels, is_label = _padded(target, target_tokenizer.pad_token_id, num_rows, sizes[1])
+        source = self._passes.with_tags(rows[made], source)
+        places = num_rows, made.start
+        encoder_ids, _ = _padded(source, tokenizer.pad_token_id, sizes[0], *places)
+        labels, is_label = _padded(target, target_tokenizer.pad_token_id, sizes[1], *places)
         # a b END -> START a b: the labels shifted right by one.
         start = np.full((num_rows, 1), target_tokenizer.start_token_id, np.int32)
         decoder_ids = np.concatenate([start, labels[:, :-1]], axis=1)
@@ -342,12 +355,12 @@ class BatchStream:
         sizes = options.batch_tokens, options.batch_sentences
         return Shapes(self._planned[self._kept], options.shapes, *sizes)
 
-    def _arrays(self):
+    def _arrays(self, own=None):
         self.is_read = True
         epoch = self._epoch  # another iterator may advance `self._epoch`
         batches = self.batches(epoch)[self._batch :]
         skipped = [batches[0]] * self._batch if self._repeat_skipped else []
-        yield from (self.arrays(rows, epoch) for rows in [*skipped, *batches])
+        yield from (self.arrays(rows, epoch, own) for rows in [*skipped, *batches])
 
     def _counted_arrays(self):
         for batch, _ in zip(self._arrays(), self._counts(), strict=True):
@@ -402,13 +415,13 @@ def stream_of(dataset: "tf.data.Dataset | BatchFeeder | BatchStream") -> BatchSt
     return stream
 
 
-def _padded(rows, pad_token_id, num_rows=None, length=None):
-    """Returns padded token ids, int32 `(B, L)`, of rows of token ids, and their mask."""
-    lengths = np.zeros(num_rows or len(rows), int)
-    lengths[: len(rows)] = [len(row) for row in rows]
+def _padded(rows, pad_token_id, length, num_rows, first):
+    """Returns padded token ids, int32 `(B, L)`, and their mask; `rows` stand from `first` on."""
+    lengths = np.zeros(num_rows, int)
+    lengths[first : first + len(rows)] = [len(row) for row in rows]
     is_token = np.arange(length or lengths.max()) < lengths[:, None]
     token_ids = np.full(is_token.shape, pad_token_id, np.int32)
-    token_ids[is_token] = np.concatenate(rows)
+    token_ids[is_token] = np.concatenate(rows or [[]])
     return token_ids, is_token
 
 

@@ -126,6 +126,10 @@ def split_rows(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> An
         local = replicas // context.num_input_pipelines
         first = local * context.input_pipeline_id
 
+        def own_rows(number):
+            size = -(-number // replicas)
+            return slice(first * size, (first + local) * size)
+
         def own_shards(*batch):
             is_real = tf.fill(tf.shape(keras.tree.flatten(batch)[0])[:1], True)
             shards = keras.tree.map_structure(
@@ -133,7 +137,9 @@ def split_rows(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> An
             )
             return tf.data.Dataset.from_tensor_slices(shards)
 
-        return dataset.flat_map(own_shards).map(_select_rows)
+        # A dataset of `make_dataset` reads no rows of other workers.
+        batches = dataset.of_worker(own_rows) if hasattr(dataset, "of_worker") else dataset
+        return batches.flat_map(own_shards).map(_select_rows)
 
     # No prefetching to the devices: Keras creates iterators that it never reads. Prefetching would
     # read batches for them, and `BatchStream` would count these as consumed.

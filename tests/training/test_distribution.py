@@ -121,6 +121,58 @@ def test_split_dataset_has_as_many_batches_and_each_row_once():
             assert [len(shard) for shard in shards] == [-(-len(rows) // 2), len(rows) // 2]
 
 
+class Worker:
+    """What `split_rows` uses of the strategy of one of two workers, each with two replicas."""
+
+    num_replicas_in_sync = 4
+
+    def __init__(self, index):
+        self._context = types.SimpleNamespace(num_input_pipelines=2, input_pipeline_id=index)
+
+    def distribute_datasets_from_function(self, function, options):
+        return function(self._context)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"shapes": 3}, {"word_dropout": 0.3}, {"subword_regularization": 0.3}], ids=str
+)
+def test_shards_of_two_workers_are_the_batch_and_each_reads_its_rows_only(options, tmp_path):
+    import keras
+
+    from keras_transformer import Tokenizer, number_names
+    from keras_transformer.data.pipeline import BatchStream
+    from keras_transformer.training.step_tensorflow import split_rows
+    from tests.data.test_feeder import arrays_of, assert_same_batches, planned
+
+    pairs = number_names(size=90)
+    lines = (line for pair in pairs for line in pair)
+    tokenizer = Tokenizer.train_on_lines(lines, 320, tmp_path / "joint.model")
+    whole, *streams = (
+        BatchStream(pairs, tokenizer, batch_tokens=300, seed=3, **options) for _ in range(3)
+    )
+    for epoch, batch in ((0, 0), (1, 2), (2, 0)):  # the second is resumed
+        plan, shards = whole.batches(epoch), []
+        for index, stream in enumerate(streams):
+            half = [2 * -(-whole.shape(rows)[0] // 4) for rows in plan]  # two of four replicas
+            own = [rows[index * n :][:n] for rows, n in zip(plan, half, strict=True)]
+            stream._rows.readable = {*np.concatenate(plan if "subword" in str(options) else own)}
+            stream._rows.rows = types.MethodType(read_own, stream._rows)
+            stream.seek(epoch, batch)
+            dataset = split_rows(stream.dataset(), Worker(index))
+            shards.append(arrays_of(dataset, 2 * (len(plan) - batch)))
+        parts = shards[0][::2], shards[0][1::2], shards[1][::2], shards[1][1::2]
+        found = [
+            keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *four)
+            for four in zip(*parts, strict=True)
+        ]
+        assert_same_batches(found, planned(whole, epoch)[batch:])
+
+
+def read_own(rows, side, pairs):
+    assert rows.readable.issuperset(pairs), "a row of another worker"
+    return type(rows).rows(rows, side, pairs)
+
+
 def new_tagger(strategy, vocabulary_size, rate=0.1):
     """A small model with the exact step."""
     import keras
