@@ -33,7 +33,7 @@ EXAMPLES = 3  # of what is wrong
 SHOWN = 40  # characters of an example
 CHUNK_BYTES = 1 << 18  # some thousand lines
 # Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
-UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f"
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

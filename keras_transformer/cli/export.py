@@ -27,7 +27,7 @@ Quantization = Annotated[
 Frozen = Annotated[
     bool, typer.Option("--frozen", help="saved_model only: weights are constants: faster, larger.")
 ]
-LANGUAGE = "Code of the target language, such as de. [default: the training file's last suffix]"
+LANGUAGE = "Code of the {} language, such as {}. [default: the training file's last suffix]"
 Examples = Annotated[
     Path | None,
     typer.Option(help="File of lines that `verify` will translate. [default: some words]"),
@@ -44,7 +44,12 @@ def export(
     frozen: Frozen = False,
     *,
     settings: dict[str, Any],
-    target_language: Annotated[str | None, typer.Option(help=LANGUAGE)] = None,
+    source_language: Annotated[
+        str | None, typer.Option(help=LANGUAGE.format("source", "en"))
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option(help=LANGUAGE.format("target", "de"))
+    ] = None,
     examples: Examples = None,
     model: options.Model = None,
 ) -> None:
@@ -61,7 +66,7 @@ def export(
     check_options(is_saved_model, quantization, frozen, settings)
     lines = None if examples is None else list(read_lines(examples))
     translator = load_translator(run, model, **settings)
-    card = model_card(run, settings.get("source_language"), target_language)
+    card = model_card(run, source_language, target_language)
     tags = getattr(translator.source_tokenizer, "languages", [])
     if missing := missing_languages(card, has_tags=bool(tags)):
         unknown = f"the {' and the '.join(missing)} language, so model_card.json has none"

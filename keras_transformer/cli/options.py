@@ -86,7 +86,6 @@ SEARCH_HELP = {
     "for several.",
     "protect_by": "Cut the line around it; or, if the vocabulary has symbols for it, let the model "
     "copy them, and cut where one is lost; or let the search force them.",
-    "source_language": "Code of the source's language, such as en.",
     "distinct_texts": "Leave out a translation whose text equals that of a better one.",
 }
 # How `--help` shows a default that is no text or number.
@@ -95,7 +94,6 @@ _DEFAULTS = {
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of its recipe",
     "protect": "all names if its vocabulary has symbols for it",
-    "source_language": "that of its training files",
 }
 _TYPES = {
     "length_penalty": Literal["gnmt", "mean", "none"],
@@ -108,7 +106,7 @@ _TYPES = {
 }
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
-OF_PIECES = ("on_too_long", "split", "protect", "protect_by", "source_language")
+OF_PIECES = ("on_too_long", "split", "protect", "protect_by")
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
 OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 

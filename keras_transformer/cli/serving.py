@@ -15,10 +15,7 @@ from keras_transformer.serving.limits import Limits
 commands = typer.Typer()
 
 # The requirements of the extra `serve`.
-REQUIREMENTS = (
-    "'starlette>=1.0,<2' 'uvicorn>=0.40,<1' 'h11>=0.16,<1' 'prometheus-client>=0.22,<1' "
-    "'sentencex>=1.0,<2'"
-)
+REQUIREMENTS = "'starlette>=1.0,<2' 'uvicorn>=0.40,<1' 'h11>=0.16,<1' 'prometheus-client>=0.22,<1'"
 
 FolderArgument = Annotated[
     Path, typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False)

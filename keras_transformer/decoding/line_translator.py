@@ -180,7 +180,7 @@ class LineTranslator:
         is_cut = settings.protect and not must_be_whole
         masked = partial(mask, settings.protect, self._unknown) if is_cut else None
         num_symbols = 0 if settings.protect_by == "cut" else self._symbols
-        how = split, settings.source_language, bool(self._languages), masked, num_symbols
+        how = split, bool(self._languages), masked, num_symbols
         parts = split_lines(tagged, *how)
         token_ids = encode_lines(self.source_tokenizer, parts.texts)
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):

@@ -18,6 +18,8 @@ _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
 # Tokens that end a sentence: the first kind only if a word begins after them.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*$")
 _IDEOGRAPHIC_SENTENCE_END = re.compile(r"[。！？][」』”’）]*$")
+# A text that no space follows, in Python and in RE2.
+WITHOUT_SPACE = f"(?s).*[{UNSPACED}][”’]*"
 _ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # a byte of an unknown character
 _INSIDE_CHARACTER = re.compile(r"^<0x[89AB][0-9A-F]>\Z")  # any but the first byte of a character
 
@@ -30,8 +32,8 @@ class Pieces(NamedTuple):
             int32 `RaggedTensor` `(P, None)`.
         lines: int array or tensor `(P,)`, ascending: the line of each piece.
         dropped: int array or tensor `(B,)`, the number of tokens that were cut off each line.
-        gaps: list of P strings: what joins the translation of each piece to the next one, or
-            protected text behind it; `None` in a graph, where it is a space.
+        gaps: list of P strings, or string tensor `(P,)`: what joins the translation of each piece
+            to the next one, or protected text behind it.
         spans: list of B lists of strings: the protected text that symbols take the place of.
     """
 
@@ -145,9 +147,8 @@ def join_translations(texts: list[str], gaps: list[str]) -> str:
     joined, gap = "", None
     for text, next_gap in zip(texts, gaps, strict=True):
         if text:
-            if gap is not None:
-                joined += gap or ("" if re.match(f"[{UNSPACED}]", joined[-1:]) else " ")
-            joined, gap = joined + text, next_gap
+            joined += text if gap is None else gap + text
+            gap = next_gap or ("" if re.fullmatch(WITHOUT_SPACE, text) else " ")
         if next_gap.strip():
             joined, gap = joined + next_gap, None
     return joined

@@ -66,8 +66,8 @@ class SearchSettings(Settings):
             words within the bound are translated; `"error"`: a longer line is an error. Defaults to
             `"split"`.
         split: `"lines"`: a line is translated as a whole; `"sentences"`: each of its sentences by
-            itself, and their translations are joined by what stood between them. The package
-            `sentencex` finds the sentences. Defaults to `"lines"`.
+            itself, and their translations are joined by what stood between them. Defaults to
+            `"lines"`.
         protect: list of what a translation keeps as it is: `"printf"`, `"braces"`, `"tags"`,
             `"urls"`, `"emails"`, `"backticks"`, `"emoji"`, `"unknown"`, the characters that the
             vocabulary does not hold, and regular expressions of RE2 that are no single words. The
@@ -77,17 +77,15 @@ class SearchSettings(Settings):
             symbols, they take the place of protected text and the model copies them; where it
             loses one, the line is cut; `"force"`: the search also allows only translations with
             each symbol once. Defaults to `"cut"`.
-        source_language: code of the language, such as `"de"`, whose abbreviations end no sentence.
-            Defaults to English; for `load_run` to that of the run's training files.
         distinct_texts: bool. Whether a translation is left out if a better one has the same text,
             in other tokens; then the search goes on until `beam_size` hypotheses are final, and
             the next best ones take the places. The best translation is the same. Defaults to
             `True`.
 
     `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `protect`, `protect_by`,
-    `source_language`, `max_source_tokens` and `on_too_long` may change from call to call at no
-    cost, except that a compiled search is compiled for its maximum length. Any other change, such
-    as another processor or sampler object, traces another graph.
+    `max_source_tokens` and `on_too_long` may change from call to call at no cost, except that a
+    compiled search is compiled for its maximum length. Any other change, such as another processor
+    or sampler object, traces another graph.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
@@ -116,7 +114,6 @@ class SearchSettings(Settings):
     split: str = "lines"
     protect: tuple | list | None = None
     protect_by: str = "cut"
-    source_language: str | None = None
     distinct_texts: bool = True
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Splits lines into sentences, with `sentencex`, and cuts them around protected text.
+"""Splits lines into sentences, and cuts them around protected text.
 
-Letters: B lines, N sentences.
+`RULES` say where a sentence ends, for every language. Letters: B lines, N sentences.
 """
 
 import re
@@ -10,9 +10,49 @@ import numpy as np
 
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.long_lines import Pieces
-from keras_transformer.decoding.protected_text import Mask, cut, with_symbols
+from keras_transformer.decoding.protected_text import MARK, Mask, cut, with_symbols
 
-_NO_LETTERS = re.compile(r"[\W\d_]+")
+BORDER = "\ufdd0"  # before and behind the white space between two sentences; is no character
+_SPACE = "\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# Latin, Greek, Cyrillic and Armenian: other scripts have no lower case, or no upper case.
+_LOWER = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2000)])))
+_MARKS, _UNSPACED_MARKS = ".!?…։؟۔।॥።", "。｡！？။។"
+_CLOSING = "\"'”’“»«)\\]」』）"
+# Those that often stand before a capital letter, and have a vowel: without one, as "Mr", a word is
+# an abbreviation anyway.
+_ABBREVIATIONS = (
+    "adm|asst|capt|co|col|gen|gov|hon|lieut|maj|messrs|prof|rep|rev|sen|supt|abt|allg|ca|dipl|ehem|"
+    "evtl|exkl|geb|ing|inkl|mio|sog|tel|av|env|mlle|mme|mmes|avda|dra|ee|exma|exmo|sra|srta|ud|uds|"
+    "arch|avv|dott|sig|drs|ir|mevr|al|inż|np|płk|św|ul|např|акад|гг|гл|гр|им|обл|проф|св|см|ст|тов|ул"
+)
+_ABBREVIATION = (
+    f"[^{_SPACE}.{MARK}]|[0-9]{{2}}|[A-Zb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]{{1,3}}"
+    f"|(?i:{_ABBREVIATIONS})|(?:[^{_SPACE}.]{{1,3}}\\.){{1,4}}[^{_SPACE}.]{{1,3}}"
+)
+_SHORT = f"[^{_SPACE}{BORDER}]{{1,4}}"
+_NOT_ENDED = (
+    f'((?:^|[{_SPACE}{BORDER}(\\["„“«/])(?:{_ABBREVIATION})\\.){BORDER}([{_SPACE}]+){BORDER}',
+    "\\1\\2",
+)
+# Expressions and rewrites, one after the other, for Python and for RE2 in a SavedModel: the first
+# find borders, the others remove some. All take time in proportion to the text. A match cannot
+# begin in the one before: hence one rule twice.
+RULES = (
+    (BORDER, "\ufffd"),
+    (
+        f"([{_MARKS}][{_CLOSING}]*)([{_SPACE}]+)([^{_SPACE}{_LOWER}{_MARKS}0-9,;:)»”’–—-])",
+        f"\\1{BORDER}\\2{BORDER}\\3",
+    ),
+    (
+        f"([{_UNSPACED_MARKS}][”’」』）)]*)([{_SPACE}]*)([^{_SPACE}{_UNSPACED_MARKS}”’」』）)])",
+        f"\\1{BORDER}\\2{BORDER}\\3",
+    ),
+    _NOT_ENDED,
+    _NOT_ENDED,
+    (f"(^|{BORDER})({_SHORT}|[0-9]+\\.){BORDER}([{_SPACE}]*){BORDER}", "\\1\\2\\3"),
+    (f"{BORDER}([{_SPACE}]*){BORDER}({_SHORT}[{_SPACE}]*)$", "\\1\\2"),
+)
+_COMPILED = [(re.compile(pattern), rewrite) for pattern, rewrite in RULES]
 
 
 class Sentences(NamedTuple):
@@ -42,7 +82,6 @@ class Sentences(NamedTuple):
 def split_lines(
     lines: list[str],
     split: str,
-    language: str | None,
     has_tags: bool,
     mask: Mask | None = None,
     most_symbols: int = 0,
@@ -52,7 +91,6 @@ def split_lines(
     Args:
         lines: list of strings.
         split: `"lines"` or `"sentences"`.
-        language: as in `split_sentences`.
         has_tags: whether a line may begin with the tag of a language; all its sentences get it.
         mask: finds the protected text that sentences are cut around. Optional.
         most_symbols: number of symbols that the vocabulary holds. Lines with so much protected text
@@ -67,7 +105,7 @@ def split_lines(
         copied = with_symbols(text, spans, most_symbols)
         found.spans.append(spans if copied else [])
         text = copied or text
-        sentences = split_sentences(text, language) if split == "sentences" else [(text, "")]
+        sentences = split_sentences(text) if split == "sentences" else [(text, "")]
         rest = iter(spans)
         for sentence, gap in sentences:
             *parts, (part, kept) = cut(sentence, rest)
@@ -78,34 +116,17 @@ def split_lines(
     return found._replace(lines=np.array(found.lines, int))
 
 
-def split_sentences(text: str, language: str | None) -> list[tuple[str, str]]:
+def split_sentences(text: str) -> list[tuple[str, str]]:
     """Returns the sentences of a text, at least one, each with the white space behind it.
 
-    Joined, they are the text. A number, a mark or one short word alone is no sentence.
+    Joined, they are the text. An abbreviation, a number, a mark or one short word alone is no
+    sentence. In doubt, as after an abbreviation that may end a sentence, the text is not split.
 
     Args:
-        text: str.
-        language: code such as `"en"` or `"de-AT"`, whose abbreviations end no sentence. `None`:
-            English.
+        text: str. U+FDD0, which is no character, becomes U+FFFD.
     """
-    parts, begun = [], ""
-    for part in _segment(text, re.split("[-_]", (language or "en").lower())[0]):
-        begun += part
-        words = _NO_LETTERS.sub(" ", begun).split()
-        if len(words) > 1 or any(len(word) > 3 for word in words):
-            parts.append(begun)
-            begun = ""
-    parts[-1:] = ["".join([*parts[-1:], begun])]
-    sentences = [part.rstrip() for part in parts]
-    return [(one, part[len(one) :]) for one, part in zip(sentences, parts, strict=True)]
-
-
-def _segment(text, language):
-    try:
-        import sentencex
-    except ImportError as error:
-        raise ImportError(
-            '`split="sentences"` needs `sentencex`, which is not installed: '
-            "pip install 'sentencex>=1.0,<2'"
-        ) from error
-    return sentencex.segment(language, text)
+    for number, (pattern, rewrite) in enumerate(_COMPILED):
+        if number < 3 or BORDER in text:
+            text = pattern.sub(rewrite, text)
+    parts = [*text.split(BORDER), ""]
+    return list(zip(parts[::2], parts[1::2], strict=True))

@@ -40,8 +40,8 @@ def tag_lines(
     shape = tf.shape(text)
     is_asked = tf.broadcast_to(is_asked, shape)
     asked = tf.strings.join([">>", tf.broadcast_to(languages, shape), "<<"])
-    given, rest = _split(text)
-    second, _ = _split(rest)
+    given, rest = split_tags(text)
+    second, _ = split_tags(rest)
     second = tf.where(_is_one_of(second, tags), second, "")
     text = refuse_first(
         (given != "") & (~_is_one_of(given, tags) | (is_asked & (given != asked)) | (second != "")),
@@ -62,7 +62,7 @@ def _is_one_of(text, choices):
     return tf.reduce_any(text[:, None] == tf.constant(choices, tf.string), axis=1)
 
 
-def _split(text):
+def split_tags(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the tags of lines, empty where there is none, and what follows."""
     is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
     tags = tf.strings.regex_replace(text, _TAG + ".*", r"\1")

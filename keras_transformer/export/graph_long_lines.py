@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.decoding.long_lines import Pieces, token_kinds
+from keras_transformer.decoding.long_lines import WITHOUT_SPACE, Pieces, token_kinds
 
 
 class GraphLineCutter:
@@ -136,18 +136,20 @@ def prefixes_of_first_pieces(prefixes: tf.RaggedTensor, lines: tf.Tensor) -> tf.
     return tf.gather(rows, tf.where(is_first, lines, prefixes.nrows()))
 
 
-def join_translations(texts: tf.Tensor, lines: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Joins the translations of each line's pieces by spaces, without the empty ones.
+def join_translations(texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
+    """Joins the translations of each line's pieces, as the function for Python.
 
     Args:
         texts: string tensor `(P,)`.
-        lines: int64 tensor `(P,)`, ascending: the line of each piece.
-        count: int tensor, B.
+        pieces: `Pieces`.
 
     Returns:
         string tensor `(B,)`.
     """
-    has_text = texts != ""
-    return tf.strings.unsorted_segment_join(
-        tf.boolean_mask(texts, has_text), tf.boolean_mask(lines, has_text), count, separator=" "
-    )
+    columns = texts, pieces.gaps, pieces.lines
+    texts, gaps, lines = (tf.boolean_mask(each, texts != "") for each in columns)
+    has_space = ~tf.strings.regex_full_match(texts, WITHOUT_SPACE)
+    gaps = tf.where((gaps == "") & has_space, " ", gaps)
+    is_last = tf.concat([lines[1:] > lines[:-1], lines[:1] >= 0], axis=0)
+    gaps = tf.where(is_last, "", gaps)
+    return tf.strings.unsorted_segment_join(texts + gaps, lines, tf.size(pieces.dropped))

@@ -26,8 +26,12 @@ from keras_transformer.export.graph_long_lines import (
     prefixes_of_first_pieces,
 )
 from keras_transformer.export.graph_search import make_graph_search, max_lengths, runtime_inputs
+from keras_transformer.export.graph_sentences import GraphSentences
 from keras_transformer.export.search_tree import tree_of_model
 
+# Tokens, some 20 pages: a longer line would hold up the others of its request for minutes. Further
+# ones are dropped.
+LONGEST_LINE = 2**14
 LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
 
 
@@ -113,22 +117,24 @@ class GraphTranslator:
         text: tf.Tensor,
         most: int | tf.Tensor,
         on_too_long: str,
-        longest_line: int | None = None,
+        split: str = "lines",
     ) -> Pieces:
-        """Tokenizes lines and cuts those that are too long.
+        """Tokenizes lines, or their sentences, and cuts those that are too long.
 
         Args:
             text: string tensor `(B,)`.
             most: int, or int64 tensor: maximum tokens of a piece, without its end token.
             on_too_long: as in `LineCutter.cut`.
-            longest_line: int. Maximum tokens of a line; further ones are dropped. Optional.
+            split: `"lines"` or `"sentences"`.
         """
-        token_ids = token_ids_of(self.source_tokenizer, text)
-        kept = token_ids[:, :longest_line]
+        sentences = GraphSentences.of(text, split, bool(self.languages))
+        token_ids = token_ids_of(self.source_tokenizer, sentences.texts)
+        kept = sentences.first_tokens(token_ids, LONGEST_LINE)
         dropped = token_ids.row_lengths() - kept.row_lengths()
         pieces = self._cutter.cut_behind_tags(kept, most, on_too_long)
-        dropped += pieces.dropped
-        return pieces._replace(token_ids=self.with_end(pieces.token_ids), dropped=dropped)
+        pieces = pieces._replace(dropped=dropped + pieces.dropped)
+        pieces = sentences.of_lines(pieces)
+        return pieces._replace(token_ids=self.with_end(pieces.token_ids))
 
     def with_end(self, token_ids: tf.RaggedTensor) -> tf.RaggedTensor:
         """Returns the rows with their end tokens."""
@@ -165,7 +171,6 @@ class GraphTranslator:
         *,
         languages: tf.Tensor | None = None,
         strict: bool = True,
-        longest_line: int | None = None,
     ) -> Translations:
         """Translates lines. A line that was split has one translation.
 
@@ -178,13 +183,12 @@ class GraphTranslator:
             languages: string tensor `(B,)` or `(1,)`: the target language of each line, `""` for
                 none, as in `tag_lines`. Optional.
             strict: whether an error is raised if the numbers of a line are not finite.
-            longest_line: as in `pieces`.
         """
         text = self.tagged(text, languages, None if languages is None else languages != "")
         most = settings.max_hypotheses
         options = (options or Options.default(settings)).for_lines(tf.size(text), most)
         longest_piece = settings.max_source_tokens - 1
-        pieces = self.pieces(text, longest_piece, settings.on_too_long, longest_line)
+        pieces = self.pieces(text, longest_piece, settings.on_too_long, settings.split)
         n_best, alpha, max_length = (tf.gather(each, pieces.lines) for each in options[:3])
         _, length_ratio, extra_length, _ = runtime_inputs(settings)
         prefixes = token_ids_of(self.target_tokenizer, options.target_prefix)
@@ -245,7 +249,7 @@ class GraphTranslator:
         """Joins the parts of each line's pieces."""
         count = tf.size(pieces.dropped)
         texts, *numbers = parts
-        texts = [join_translations(each, pieces.lines, count) for each in tf.unstack(texts, axis=1)]
+        texts = [join_translations(each, pieces) for each in tf.unstack(texts, axis=1)]
         totals, lengths, ends = (
             tf.math.unsorted_segment_sum(each, pieces.lines, count) for each in numbers
         )

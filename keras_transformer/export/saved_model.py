@@ -68,7 +68,8 @@ def export_saved_model(
     shape. So do a prefix that leaves no room for another token within the maximum length, a
     `target_language` that the model does not have, and a line that begins with another tag.
 
-    It searches by the settings of the translator. A line of more than `max_source_tokens` tokens is
+    It searches by the settings of the translator, and splits lines into sentences if they say so;
+    `score`, `align` and `search_tree` do not. A line of more than `max_source_tokens` tokens is
     treated as `on_too_long` says: by default it is translated in pieces, joined by a space. What
     follows after 16,384 tokens is left out, and `truncated` says so.
 
@@ -118,9 +119,9 @@ def export_saved_model(
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")
     _require_graphs(translator)
     settings = translator.settings
-    if not settings.keeps_lines_whole:
-        must = 'A SavedModel translates whole lines: `split` must be "lines", and `protect` ().'
-        received = f"split={settings.split!r}, protect={settings.protect!r}"
+    if settings.protect:
+        must = "A SavedModel protects no text: `protect` must be ()."
+        received = f"protect={settings.protect!r}"
         raise ValueError(f"{must} Received: {received}. Cut the text before, as `serve` does")
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")

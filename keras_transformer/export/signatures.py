@@ -10,9 +10,6 @@ from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.graph_lines import token_ids_of
 from keras_transformer.export.graph_translator import GraphTranslator, Options
 
-# Tokens, some 20 pages: a longer line would hold up the others of its request for minutes.
-LONGEST_LINE = 2**14
-
 
 def _column(name, dtype=tf.string):
     return tf.TensorSpec([None], dtype, name=name)
@@ -63,9 +60,8 @@ def _translations(graph, settings, most):
         input_signature=[_column("text"), _column("target_language"), *specs], autograph=False
     )
     def search(text, languages, *options):
-        bounds = {"strict": False, "longest_line": LONGEST_LINE}
         languages = languages if graph.languages else None
-        return graph.translate(text, settings, Options(*options), languages=languages, **bounds)
+        return graph.translate(text, settings, Options(*options), languages=languages, strict=False)
 
     @tf.function(input_signature=[_column("text")], autograph=False)
     def serve(text):

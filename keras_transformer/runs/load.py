@@ -50,7 +50,6 @@ def load_run(
     if settings.get("max_source_tokens") is None:
         lengths = recipe.data.max_length, loaded.config.max_sequence_length
         settings["max_source_tokens"] = min(filter(None, lengths))
-    settings["source_language"] = settings.get("source_language") or recipe.data.languages()[0]
     if frozen or dtype is not None:
         loaded = freeze(loaded, dtype, is_shared=False)  # nobody else has the model
     return Translator(loaded, *tokenizers, **settings)

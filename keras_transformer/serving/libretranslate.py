@@ -63,8 +63,7 @@ async def translate(request: Request) -> JSONResponse:
     texts = _texts(fields, engine.limits)
     language = target_language(card, fields.get("source"), fields.get("target"))
     apart = await _apart(texts, fields.get("format") or "text")
-    state = request.app.state
-    how = state.split, card.get("source_language"), state.mask
+    how = request.app.state.split, request.app.state.mask
     parts = ((*each, *how) for each in apart)
     apart = await run_in_threadpool(list, itertools.starmap(of_parts, parts))
     lines = [line for lines, _ in apart for line in lines]

@@ -62,11 +62,9 @@ def of_html(text: str) -> tuple[list[str], Fill]:
     return lines, fill
 
 
-def of_parts(
-    lines: list[str], fill: Fill, split: str, language: str | None, mask: Mask | None
-) -> tuple[list[str], Fill]:
+def of_parts(lines: list[str], fill: Fill, split: str, mask: Mask | None) -> tuple[list[str], Fill]:
     """Returns the parts of the lines, see `split_lines`, and what puts their translations in."""
-    parts = split_lines(lines, split, language, has_tags=False, mask=mask)
+    parts = split_lines(lines, split, has_tags=False, mask=mask)
 
     def fill_lines(found):
         rows = [[] for _ in lines]

@@ -16,7 +16,6 @@ import uvicorn
 
 from keras_transformer.console import console
 from keras_transformer.decoding.protected_text import mask
-from keras_transformer.decoding.sentences import split_sentences
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.connection import Connection
 from keras_transformer.serving.engine import Engine
@@ -62,8 +61,6 @@ def serve(
         OSError: if the server cannot listen there.
         Exception: what the model raised while it was loaded.
     """
-    if split == "sentences":
-        split_sentences("", None)  # raises if `sentencex` is missing
     if "unknown" in protect:
         raise ValueError("A server does not know a vocabulary: `protect` must not hold 'unknown'.")
     masked = functools.partial(mask, protect, None) if protect else None

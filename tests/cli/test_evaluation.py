@@ -162,7 +162,7 @@ def test_evaluate_searches_as_translate_does(folder):
     bound |= {"stopping": "first_beams", "count_end_token": False}
     bound |= {"length_ratio": 2.0, "extra_length": 20}
     bound |= {"suppressed_tokens": [], "force_end": False}
-    bound |= {"split": "lines", "source_language": "en", "protect": [], "protect_by": "cut"}
+    bound |= {"split": "lines", "protect": [], "protect_by": "cut"}
     assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0, **bound}
     report.write_text(before)
     sources, _ = small(folder)

@@ -92,7 +92,6 @@ SHOWN = {
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of its recipe",
     "protect": "all names if its vocabulary has symbols for it",
-    "source_language": "that of its training files",
 }
 OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
 # Commands that search -> the settings of a search that they do not take.
@@ -101,7 +100,7 @@ LEFT_OUT = {
     "export": (),
     "evaluate": ("distinct_texts",),
     "compare": ("distinct_texts",),
-    "plot": ("distinct_texts", "on_too_long", "split", "protect", "protect_by", "source_language"),
+    "plot": ("distinct_texts", "on_too_long", "split", "protect", "protect_by"),
     "score": ALL.keys() - OF_SCORES,
 }
 

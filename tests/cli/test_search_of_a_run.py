@@ -14,7 +14,7 @@ SEARCH = {
     **{"beam_size": 3, "length_penalty": None, "alpha": 1.5, "count_end_token": False},
     **{"length_ratio": 0.5, "extra_length": 2, "max_length": 6, "force_end": True},
 }
-OF_DATA = {"max_source_tokens": 256, "source_language": "en"}  # of the recipe
+OF_DATA = {"max_source_tokens": 256}  # of the recipe
 LINES = ["twenty-one", "six hundred and two", "two", ""]
 
 

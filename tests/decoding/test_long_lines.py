@@ -116,15 +116,11 @@ def test_no_lines_have_no_pieces(translator):
 
 def test_joined_translations_have_one_space_between_them():
     texts, lines = ["a", "", "b", "", "c"], np.array([0, 0, 0, 1, 3])
-    places = Pieces(texts, lines, np.zeros(4, int)).by_line()
-    assert [join_translations(texts[each], [" "] * len(texts[each])) for each in places] == [
-        "a b",
-        "",
-        "",
-        "c",
-    ]
+    pieces = Pieces(texts, lines, np.zeros(4, int), [" "] * len(texts))
+    found = [join_translations(texts[each], pieces.gaps[each]) for each in pieces.by_line()]
+    assert found == ["a b", "", "", "c"]
     if IS_TENSORFLOW:
-        joined = graph_long_lines.join_translations(tf.constant(texts), lines, 4)
+        joined = graph_long_lines.join_translations(tf.constant(texts), pieces)
         assert joined.numpy().tolist() == [b"a b", b"", b"", b"c"]
 
 

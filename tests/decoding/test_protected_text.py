@@ -92,7 +92,7 @@ PLACES = strategies.lists(
 @hypothesis.given(PLACES, strategies.sampled_from(["lines", "sentences"]))
 def test_what_is_not_translated_stays(finder, text, split):
     """A translation by the identity is the text; by another letter for each, all but the rest."""
-    parts = split_lines([text], split, None, has_tags=False, mask=finder)
+    parts = split_lines([text], split, has_tags=False, mask=finder)
     assert join_translations(parts.texts, parts.gaps).rstrip() == text.rstrip()
     _, spans = finder(text)
     joined = join_translations(["" for _ in parts.texts], parts.gaps)

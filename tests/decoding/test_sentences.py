@@ -5,8 +5,8 @@ import pytest
 from hypothesis import strategies
 
 from keras_transformer import Translator
-from keras_transformer.decoding.long_lines import join_translations
-from keras_transformer.decoding.sentences import split_sentences
+from keras_transformer.decoding.long_lines import Pieces, join_translations
+from keras_transformer.decoding.sentences import BORDER, split_lines, split_sentences
 from tests.decoding.test_translator import make_translator
 
 
@@ -15,39 +15,83 @@ def translator(tmp_path_factory):
     return make_translator(tmp_path_factory.mktemp("sentences") / "numbers.model")
 
 
+# The borders of sentences, each white space or nothing, are between "|".
 SENTENCES = {
-    "two spaces": ("en", "One is here.  Two is\tthere!", ["One is here.", "Two is\tthere!"]),
-    "an abbreviation": ("en", "Dr. Smith sat. He slept.", ["Dr. Smith sat.", "He slept."]),
-    "another language's": ("de-AT", "Er kam am 3. Mai. Dann schlief er.",
-                           ["Er kam am 3. Mai.", "Dann schlief er."]),
-    "a number": ("en", "1. First, read this. 2. Then that.",
-                 ["1. First, read this.", "2. Then that."]),
-    "a mark": ("en", "They waited. ... Nobody came. !", ["They waited.", "... Nobody came. !"]),
-    "without spaces": ("zh", "今天天气很好。我们去公园吧！", ["今天天气很好。", "我们去公园吧！"]),
-    "no sentence": ("en", "no end", ["no end"]),
-    "only a mark": ("en", " ... ", [" ..."]),
-    "nothing": ("en", "", [""]),
+    "spaces": "One is here.|  |Two is\tthere!|\u3000|Where?\n",
+    "abbreviations": "Dr. Smith sat.| |He met J. F. K. Kennedy of the U.S. Navy, e.g. Tom.",
+    "a title": "Prof. Müller kam mit z. B. Herrn St. Martin.| |Ms. Ionescu ging.",
+    "a month": "Er kam am 3. Mai in die 96. Straße.| |Dann schlief er.",
+    "acronyms": "He watched TV.| |Then it was Tom's.| |She left.",
+    "a number": "1. First, read this. 2. Then that.",
+    "a year": "In 2019 it rose by 3.5 percent. 20 came.| |It fell in 2020.| |Why?!| |Nobody knows.",
+    "marks": "They waited. ...| |Nobody came. !",
+    "short words": "Go. Yes!| |No. Come here.| |Now go home. Yes.",
+    "quotations": "„Halt.“| |Er ging. »Nein!«| |“Why not?”| |(It was Monday.)| |¿Qué?!| |Nada más.",
+    "Chinese": "今天天气很好。||我们去公园吧！||“你饿吗？”||我们都很饿。",
+    "Hindi": "मैं जा रहा हूँ।| |वह आया है।",
+    "Russian": "Он родился в г. Туле.| |А. С. Пушкин родился в Москве.",
+    "Arabic": "كيف حالك؟| |أنا بخير.",
+    "no border": "no end",
+    "a name of a file": "See example.com or a.txt, Node.js.Then go.",
+    "lower case": '"Stop!" he said. then he left',
+    "only a mark": " ... ",
+    "nothing": "",
 }  # fmt: skip
+TEXTS = strategies.lists(
+    strategies.sampled_from(
+        ["Go.", "Yes! ", "Then ", " ", "\u3000", "Mr. ", "prof. ", "12", "3. ", "。", "word", "é? "]
+        + ["”", "(", "A.", "a.b", "ſ", "K. ", "今天", BORDER, "\x1c", "\x85"]
+    )
+    | strategies.text(max_size=5)
+).map("".join)
 
 
-@pytest.mark.parametrize("language, text, expected", SENTENCES.values(), ids=SENTENCES)
-def test_sentences(language, text, expected):
-    assert [sentence for sentence, _ in split_sentences(text, language)] == expected
+@pytest.mark.parametrize("text", SENTENCES.values(), ids=SENTENCES)
+def test_sentences(text):
+    parts = [*text.split("|"), ""]
+    expected = list(zip(parts[::2], parts[1::2], strict=True))
+    assert split_sentences(text.replace("|", "")) == expected
 
 
-@hypothesis.given(
-    strategies.lists(
-        strategies.sampled_from(["Go.", "Yes! ", " ", "\u3000", "Mr. ", "12", "。", "word", "é?"])
-        | strategies.text(max_size=5)
-    ),
-    strategies.sampled_from(["en", "de", "zh", "xx", None]),
-)
-def test_sentences_and_gaps_are_the_text(parts, language):
-    text = "".join(parts)
-    found = split_sentences(text, language)
-    assert "".join(sentence + gap for sentence, gap in found) == text
+@hypothesis.given(TEXTS)
+def test_sentences_and_gaps_are_the_text(text):
+    found = split_sentences(text)
+    assert "".join(map("".join, found)) == text.replace(BORDER, "\ufffd")
     assert all(sentence.strip() for sentence, _ in found) or not text.strip()
     assert not any(gap.strip() for _, gap in found)
+
+
+@pytest.mark.tensorflow_only
+def test_a_graph_finds_the_same_sentences_and_joins_them_the_same():
+    import tensorflow as tf
+
+    from keras_transformer.export import graph_long_lines, graph_sentences
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def split(lines):
+        found = graph_sentences.GraphSentences.of(lines, "sentences", True)
+        pieces = Pieces(None, found.lines, lines, found.gaps)
+        odd = tf.where(tf.range(tf.size(found.texts)) % 3 == 1, "", found.texts)
+        return *found, graph_long_lines.join_translations(odd, pieces)
+
+    @hypothesis.given(strategies.lists(TEXTS, max_size=5))
+    @hypothesis.example([text.replace("|", "") for text in SENTENCES.values()])
+    @hypothesis.example(["A line.  One.", ">>de<< One is.  Two is.", "", "。。", "好。”好。”好。"])
+    def check(lines):
+        expected = split_lines(lines, "sentences", has_tags=True)
+        texts, numbers, gaps, joined = (
+            each.numpy() for each in split(tf.constant(lines, tf.string))
+        )
+        assert [text.decode() for text in texts] == expected.texts
+        assert numbers.tolist() == expected.lines.tolist()
+        assert [gap.decode() for gap in gaps] == expected.gaps
+        odd = ["" if i % 3 == 1 else text for i, text in enumerate(expected.texts)]
+        places = Pieces(odd, expected.lines, lines).by_line()
+        assert [text.decode() for text in joined] == [
+            join_translations(odd[place], expected.gaps[place]) for place in places
+        ]
+
+    check()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +125,7 @@ def test_a_line_is_translated_as_its_sentences_are(translator):
 
 
 def test_a_long_sentence_is_cut_within(translator):
-    short, long = "Seven hundred and one.", "eighty " * 30 + "is long."
+    short, long = "Seven hundred and one.", "Eighty " * 30 + "is long."
     bounds = {"max_source_tokens": 24, "split": "sentences"}
     with pytest.warns(UserWarning, match="line 1 in"):
         expected = [translator(each, max_source_tokens=24) for each in (short, long)]

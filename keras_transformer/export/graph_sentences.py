@@ -1,0 +1,52 @@
+"""Splits lines into sentences in a graph, by the rules of `decoding/sentences.py`.
+
+Letters: B lines, N sentences, P pieces.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.decoding.long_lines import Pieces
+from keras_transformer.decoding.sentences import BORDER, RULES
+from keras_transformer.export.graph_languages import split_tags
+
+
+class GraphSentences(NamedTuple):
+    """As `Sentences`, in a graph: `texts`, `lines` and `gaps` are tensors `(N,)`."""
+
+    texts: tf.Tensor
+    lines: tf.Tensor
+    gaps: tf.Tensor
+
+    @classmethod
+    def of(cls, text: tf.Tensor, split: str, has_tags: bool) -> "GraphSentences":
+        """As `split_lines`, for the string tensor `(B,)`."""
+        if split == "lines":
+            return cls(text, tf.range(tf.size(text, tf.int64)), tf.fill(tf.shape(text), " "))
+        tags, text = split_tags(text) if has_tags else (tf.fill(tf.shape(text), ""), text)
+        for rule in RULES:
+            text = tf.strings.regex_replace(text, *rule)
+        parts = tf.strings.split(text, BORDER)
+        texts, gaps = (
+            parts[:, ::2],
+            tf.concat([parts[:, 1::2], tf.fill([tf.size(tags), 1], "")], axis=1),
+        )
+        lines = texts.value_rowids()
+        return cls(tf.gather(tags, lines) + texts.flat_values, lines, gaps.flat_values)
+
+    def first_tokens(self, token_ids: tf.RaggedTensor, most: int) -> tf.RaggedTensor:
+        """Returns the token ids `(N, None)` without those behind the first `most` of a line."""
+        before = tf.cumsum(token_ids.row_lengths(), exclusive=True)
+        before -= tf.gather(tf.math.segment_min(before, self.lines), self.lines)
+        lengths = tf.clip_by_value(most - before, 0, token_ids.row_lengths())
+        starts = token_ids.row_starts()
+        return tf.gather(token_ids.flat_values, tf.ragged.range(starts, starts + lengths))
+
+    def of_lines(self, pieces: Pieces) -> Pieces:
+        """Returns the pieces of sentences as pieces of the lines."""
+        sentences = pieces.lines
+        is_last = tf.concat([sentences[1:] > sentences[:-1], sentences[:1] >= 0], axis=0)
+        gaps = tf.where(is_last, tf.gather(self.gaps, sentences), " ")
+        dropped = tf.math.segment_sum(pieces.dropped, self.lines)
+        return Pieces(pieces.token_ids, tf.gather(self.lines, sentences), dropped, gaps)
