@@ -195,7 +195,7 @@ def record(folder, settings, scores, match):
     if "updates" not in folder.report():
         console.print(
             "The run is not finished: these scores are of its best epoch so far. When it is "
-            f"resumed, they move to `earlier` in {folder.report_file}."
+            f"resumed, they are deleted from {folder.report_file}."
         )
     search = {name: getattr(settings, name) for name in options.ONE_BEST}
     by_name = {score.name: vars(score) for score in scores}

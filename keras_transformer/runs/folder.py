@@ -190,6 +190,11 @@ class RunFolder:
             _write_json(self.report_file, report)
         return report
 
+    def replace_report(self, **entries: Any) -> None:
+        """Writes a new `report.json`; an old one describes an older model."""
+        with file_lock(self._files_lock, waits=True):
+            _write_json(self.report_file, entries)
+
     def history(self) -> list[dict[str, float]]:
         """Returns a row for each epoch in `history.csv`, without missing values."""
         if not self.history_file.is_file():
@@ -214,17 +219,6 @@ class RunFolder:
         writer.writeheader()
         writer.writerows(rows)
         write_text(self.history_file, text.getvalue())
-
-    def start_report(self, **entries: Any) -> dict[str, Any]:
-        """Writes and returns a new report. The old one is moved to its list `earlier`."""
-        with file_lock(self._files_lock, waits=True):
-            old = self.report()
-            earlier = old.pop("earlier", [])
-            earlier += [old] if old else []
-            report = entries | ({"earlier": earlier} if earlier else {})
-            if report:
-                _write_json(self.report_file, report)
-        return report
 
 
 def _files_like(folder, pattern):

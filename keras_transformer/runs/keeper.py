@@ -136,14 +136,13 @@ class RunKeeper(keras.callbacks.Callback):
 
     # === Resume ===
 
-    def restore(self, model: keras.Model, print_fn: PrintFn | None = None) -> bool:
+    def restore(self, model: keras.Model) -> bool:
         """Restores model, optimizer and this callback from the newest checkpoint, if there is one.
 
         `fit` does this by itself; call it to use the model without training.
 
         Args:
             model: compiled model.
-            print_fn: called with a line of text. Defaults to that of the constructor.
 
         Returns:
             whether there was a checkpoint.
@@ -152,14 +151,13 @@ class RunKeeper(keras.callbacks.Callback):
             ValueError: if the model or the training or validation data changed, or if a finished
                 run has no checkpoint.
         """
-        print_fn = print_fn or self._print
         strategy = strategy_of(model)
         self._build(model)
         stated = None if self._has_recipe else model
         self._identity = identity_of(self._stream, self._validation, stated)
         # Only the chief searches, because the search may rename files. Then all workers read it.
         check = functools.partial(self._check_model, model)
-        found = self._folder.newest(print_fn, check) if is_chief(strategy) else None
+        found = self._folder.newest(self._print, check) if is_chief(strategy) else None
         step = found[2]["step"] if found else -1
         step = int(sum_over_workers(strategy, step if is_chief(strategy) else 0))
         if step < 0:
@@ -178,10 +176,10 @@ class RunKeeper(keras.callbacks.Callback):
             self._run.write_history(self.history)
         self._restored = model
         if self.finished or self.epoch >= (self.params or {}).get("epochs", self.epoch + 1):
-            print_fn(f"This run is finished: {self.epoch} epochs, {step:,} updates.")
+            self._print(f"This run is finished: {self.epoch} epochs, {step:,} updates.")
         else:
             position = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
-            print_fn(f"Resuming after {step:,} updates, at {position}.")
+            self._print(f"Resuming after {step:,} updates, at {position}.")
         return True
 
     def _build(self, model):

@@ -14,9 +14,8 @@ from keras_transformer.data.pipeline import BatchStream, stream_of
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs import build
-from keras_transformer.runs.averaging import average_into, ema_as_weights, last_to_average
+from keras_transformer.runs.averaging import average_into, last_to_average
 from keras_transformer.runs.callbacks import StopOnNonFiniteLoss, TrainingLogger
-from keras_transformer.runs.checkpoint_file import read_checkpoint, read_metadata
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.devices import run_devices
 from keras_transformer.runs.event_log import EventLogger
@@ -30,7 +29,7 @@ from keras_transformer.runs.translation_evaluator import TranslationEvaluator
 from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights, BestModel
-from keras_transformer.training.model_state import restore_model_state, save_model
+from keras_transformer.training.model_state import save_model
 from keras_transformer.types import Path, PrintFn
 
 
@@ -91,8 +90,7 @@ class Trainer:
         """Trains the run to its end. Resumes it if it was interrupted.
 
         Returns:
-            the report. It is also written to `report.json`, where earlier reports are kept under
-            `earlier`.
+            the report. It is also written to `report.json`.
 
         Raises:
             RunInUseError: another process trains the run.
@@ -167,16 +165,15 @@ class Trainer:
         is_trained = keeper.finished or keeper.epoch >= training.epochs
         report = self.run.report() if is_trained else {}
         is_reported = "updates" in report
-        was_missing = self._restore_model_file(model, keeper)
         # Barrier: change the folder only after all workers are ready.
         workers.sum_over_workers(self.strategy, 0.0)
-        self._on_chief(lambda: self._write_start(is_reported))
+        self._on_chief(lambda: self._write_start(is_reported, keeper.best()))
         if not is_trained:
             self._fit(model, stream, validation, callbacks)
-        if training.average is not None and (was_missing or not is_reported):
+        if training.average is not None and not is_reported:
             self._average(model, validation)
         if is_reported:
-            return {name: value for name, value in report.items() if name != "earlier"}
+            return report
         return self._report(time.perf_counter() - started, model, stream, keeper, logger)
 
     @property
@@ -231,8 +228,13 @@ class Trainer:
                 "again."
             )
 
-    def _write_start(self, is_reported):
+    def _write_start(self, is_reported, best):
         """Writes manifest, tokenizers and recipe into the folder, just before the first update."""
+        if best is not None and not self.run.model_file.is_file():
+            raise ValueError(
+                f"{str(self.run.model_file)!r}, the model of epoch {best['epoch'] + 1}, is "
+                "missing. Restore a copy, or start again with `--no-resume`."
+            )
         if not self._resumes:
             self.run.reset()
         staged = list(self.run.staging.glob("*"))
@@ -242,7 +244,7 @@ class Trainer:
         for file in staged:
             os.replace(file, run.path / file.name)
         if not is_reported:
-            run.start_report()  # the existing report describes an older model
+            run.report_file.unlink(missing_ok=True)  # it describes an older model
         write_text(run.recipe_file, self.recipe.to_yaml())
 
     def _print_size(self, model):
@@ -294,30 +296,6 @@ class Trainer:
                 shuffle=False,  # the stream shuffles
             )
 
-    def _restore_model_file(self, model, keeper):
-        """Restores the best epoch's model file if it is missing; returns whether it was missing.
-
-        A collective: every worker must call it.
-        """
-        best, path = keeper.best(), self.run.model_file
-        is_missing = self.is_chief and not path.is_file()
-        if best is None or not workers.sum_over_workers(self.strategy, float(is_missing)):
-            return False
-        kept = self.checkpoints.best(1)
-        # A checkpoint stores the epoch to resume at: one after the epoch that it was saved in.
-        if kept and read_metadata(kept[0])["epoch"] == best["epoch"] + 1:
-            arrays = ema_as_weights(read_checkpoint(kept[0])[0])
-            restore_model_state(model, arrays, parts=("model", "optimizer"))
-            self._save(model)
-            keeper.restore(model, print_fn=lambda line: None)
-            self.print_fn(f"{path} was missing and has been restored from {kept[0].name}.")
-        elif self.recipe.training.average is None:
-            raise ValueError(
-                f"{str(path)!r} is missing, and no checkpoint of epoch {best['epoch'] + 1} "
-                "is kept. Restore a copy, or start again with `--no-resume`."
-            )
-        return True
-
     def _average(self, model, validation):
         """Replaces the model by the average of the last epochs."""
         number = self.recipe.training.average
@@ -328,9 +306,6 @@ class Trainer:
         if validation is not None:
             logs = model.evaluate(validation, verbose=0, return_dict=True)
             self.print_fn(f"Validation loss {logs['loss']:.4f}")
-        self._save(model)
-
-    def _save(self, model):
         if self.is_chief:
             save_model(model, self.run.model_file)
 
@@ -350,5 +325,5 @@ class Trainer:
             **{name: best[name] for name in ("loss", self.recipe.monitor) if name in best},
         }
         if self.is_chief:
-            self.run.start_report(**entries)
+            self.run.replace_report(**entries)
         return entries

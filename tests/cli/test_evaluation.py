@@ -35,7 +35,7 @@ def test_evaluate_of_an_unfinished_run_prints_a_note(folder, tmp_path):
     run = shutil.copytree(folder / "run", tmp_path / "run", ignore=lambda *_: ["checkpoints"])
     (run / "report.json").write_text("{}")
     ran = cli("evaluate", run, "--beam-size", 1)
-    assert ran.exit_code == 0 and "not finished" in ran.stderr and "`earlier`" in ran.stderr
+    assert ran.exit_code == 0 and "not finished" in ran.stderr
     assert "exact_match" in json.loads((run / "report.json").read_text())
 
 

@@ -259,23 +259,6 @@ def test_run_on_a_disk_without_locks_is_trained_without_one(tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-# The report.
-
-
-def test_new_report_keeps_the_old_one(tmp_path):
-    run = RunFolder(tmp_path)
-    assert run.start_report() == {} and not run.report_file.exists()
-    run.add_to_report(exact_match=0.5)
-    run.start_report()
-    assert run.report() == {"earlier": [{"exact_match": 0.5}]}
-    run.start_report()
-    run.start_report(updates=20)
-    run.add_to_report(exact_match=0.75)
-    run.start_report(updates=30)
-    earlier = [{"exact_match": 0.5}, {"updates": 20, "exact_match": 0.75}]
-    assert run.report() == {"updates": 30, "earlier": earlier}
-
-
 # History.
 
 

@@ -1,6 +1,5 @@
 """The checks before a training: if one fails, the run in the folder is unchanged."""
 
-import json
 import shutil
 import signal
 
@@ -11,7 +10,6 @@ import yaml
 from keras_transformer import load_model
 from keras_transformer.lock import RunInUseError
 from keras_transformer.runs.build import load_tokenizers
-from keras_transformer.runs.checkpoint_file import read_checkpoint, write_checkpoint
 from keras_transformer.runs.fit_scope import TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
@@ -191,49 +189,32 @@ def test_resume_says_which_data_changed(folder, copy, tmp_path, split):
 # The model and the report.
 
 
-def test_model_that_was_deleted_is_written_again(folder, run, copy):
+def test_model_that_was_deleted_is_one_clear_error(folder, copy):
     RunFolder(copy).model_file.unlink()
-    again = trainer(recipe(), folder, copy)
-    assert not again.finished
-    report = json.loads((run / "report.json").read_text())
-    assert again.train() == report == RunFolder(copy).report()
-    assert any("was missing" in line for line in again.said)
-    models = [tiny_run.saved_weights(path / "model.keras") for path in (run, copy)]
-    tiny_run.assert_equal(*models)
-    assert trainer(recipe(), folder, copy).finished
-
-
-def test_model_whose_epoch_is_not_kept_cannot_be_written_again(folder, copy):
-    """As with `keep_best: 0`, if the first of two epochs is the best."""
-    RunFolder(copy).model_file.unlink()
-    (path,) = RunFolder(copy).checkpoints.iterdir()
-    arrays, metadata = read_checkpoint(path)
-    better = metadata["history"][0] | {"val_loss": 0.0}
-    metadata["history"] = [better, metadata["history"][0] | {"epoch": 1}]
-    write_checkpoint(path, arrays, metadata | {"epoch": 2})
-    with pytest.raises(ValueError, match="model.keras. is missing, and no checkpoint of epoch 1"):
+    before = tree(copy)
+    with pytest.raises(ValueError, match="model.keras', the model of epoch 1, is missing.*copy"):
         trainer(recipe(), folder, copy).train()
+    assert tree(copy) == before
 
 
-def test_report_of_the_interrupted_run_is_kept_as_an_earlier_one(folder, copy):
-    """The scores of `evaluate` belong to the model before the resume."""
+def test_report_has_no_scores_of_an_older_model(folder, copy):
+    """`evaluate` may score a run that is finished, or interrupted."""
 
     def interrupt(*args):
+        RunFolder(copy).add_to_report(exact_match=0.75)
         raise TrainingInterrupted(signal.SIGTERM, "checkpoints")
 
-    report = RunFolder(copy).add_to_report(exact_match=0.5)
+    report = RunFolder(copy).report()
+    RunFolder(copy).add_to_report(exact_match=0.5)
     longer = recipe(training=TRAINING | {"epochs": 2})
     interrupted = trainer(longer, folder, copy)
     interrupted._fit = interrupt
     with pytest.raises(TrainingInterrupted):
         interrupted.train()
-    assert RunFolder(copy).report() == {"earlier": [report]}
-    assert not trainer(longer, folder, copy).finished
-    RunFolder(copy).add_to_report(exact_match=0.75)  # as `evaluate` does for the best so far
-    assert not trainer(longer, folder, copy).finished
+    assert RunFolder(copy).report() == {"exact_match": 0.75}
     resumed = trainer(longer, folder, copy)
+    assert not resumed.finished
     resumed._fit = lambda *args: None
     final = resumed.train()
-    assert final["updates"] == report["updates"] and "exact_match" not in final
-    earlier = [report, {"exact_match": 0.75}]
-    assert RunFolder(copy).report() == final | {"earlier": earlier}
+    assert RunFolder(copy).report() == final and final["updates"] == report["updates"]
+    assert "exact_match" not in final
