@@ -24,7 +24,6 @@ from keras_transformer.runs.keeper import RunKeeper
 from keras_transformer.runs.load import take_weights
 from keras_transformer.runs.progress import TrainingProgress
 from keras_transformer.runs.recipe import Recipe
-from keras_transformer.runs.trackers import require_trackers, tracker_callbacks
 from keras_transformer.runs.translation_evaluator import TranslationEvaluator
 from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import monitor_mode
@@ -61,7 +60,6 @@ class Trainer:
         print_fn: PrintFn = print,
         resume: bool = True,
     ) -> None:
-        require_trackers(recipe.training.trackers)
         self.recipe = recipe
         self.data_folder = pathlib.Path(data_folder)
         self.run = RunFolder(run_folder)
@@ -280,18 +278,15 @@ class Trainer:
         return [evaluator, *callbacks]
 
     def _fit(self, model, stream, validation, callbacks):
-        *others, keeper = callbacks
         with contextlib.ExitStack() as stack:
-            stack.callback(keeper.release)
+            stack.callback(callbacks[-1].release)  # the keeper
             if self.is_chief:
-                stack.callback(others[-1].close)  # the progress bar
-                name = self.run.path.resolve().name
-                others += stack.enter_context(tracker_callbacks(self.recipe, name))
+                stack.callback(callbacks[-2].close)  # the progress bar
             model.fit(
                 stream.dataset(counts_epochs=False),  # the keeper sets the epoch
                 epochs=self.recipe.training.epochs,
                 validation_data=validation,
-                callbacks=[*others, keeper],
+                callbacks=callbacks,
                 verbose=0,
                 shuffle=False,  # the stream shuffles
             )

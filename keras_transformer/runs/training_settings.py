@@ -12,13 +12,12 @@ from keras_transformer.settings import Settings
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("auto", "single", "mirrored", "multi_worker")
 LOSSES = ("loss", "val_loss")
-TRACKERS = ("mlflow", "wandb")
 SCHEDULES = ("inverse_sqrt", "cosine")
 MAY_BE_ZERO = ("seed", "keep_best")
 # Keys of `training` that may change on resume. Changing any other key requires a new run.
 RESUMABLE = (
     "epochs patience distribution devices accumulation_steps micro_batch_tokens checkpoint_updates "
-    "keep_last keep_best trackers"
+    "keep_last keep_best"
 ).split()
 
 
@@ -89,8 +88,6 @@ class TrainingSettings(Settings):
             `val_chrf`, `val_wer`, `val_per` and `val_cer` in the logs. Defaults to `null`: no
             translation.
         translation_epochs: int. Epochs between translations of the sample. Defaults to `1`.
-        trackers: list of services that the logs of each epoch are also sent to: `mlflow`, `wandb`.
-            Their packages must be installed. Defaults to `null`: none.
     """
 
     batch_tokens: int = 4096
@@ -127,7 +124,6 @@ class TrainingSettings(Settings):
     init_from: str | None = None
     translation_sample: int | None = None
     translation_epochs: int = 1
-    trackers: list | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -162,10 +158,6 @@ class TrainingSettings(Settings):
         if self.devices is not None:
             is_valid = self.devices and all(isinstance(name, str) for name in self.devices)
             self._require("devices", is_valid, 'a list of names such as "GPU:0"')
-        if self.trackers is not None:
-            names = list(map(str, self.trackers))
-            is_valid = set(names) <= set(TRACKERS) and len(names) == len(set(names))
-            self._require("trackers", is_valid, f"a list of {' and '.join(TRACKERS)}, each once")
         if self.ema_momentum is not None:
             self._require("ema_momentum", 0 < self.ema_momentum < 1, "in (0, 1)")
         if self.micro_batch_tokens is not None and self.accumulation_steps > 1:

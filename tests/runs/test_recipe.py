@@ -49,7 +49,6 @@ OTHER = {
     "init_from": ("runs/other", False),
     "translation_sample": (10, False),
     "translation_epochs": (2, False),
-    "trackers": (["wandb"], True),
 }
 
 COSINE = {"schedule": "cosine", "decay_epochs": 20, "learning_rate": 0.001}
@@ -226,8 +225,6 @@ REFUSED = [
         "needs `model_type: bpe`.*model_type=unigram",
     ),
     ({"model": LEARNED}, "max_length.*max_sequence_length.*=256.*=100.*Lower"),
-    *[({"training": {"trackers": wrong}}, "`trackers` must be a list of mlflow and wandb")
-      for wrong in (["tensorboard"], [3], ["wandb", "wandb"], [["wandb"]])],
     ({"search": {"beam_size": 0}}, "section `search`: `beam_size` must be at least 1. Received: b"),
     ({"search": {"beam": 4}}, "section `search`: Unknown key of SearchSettings: 'beam'. Did you m"),
     ({"search": {"suppressed_tokens": [-1]}}, "section `search`: `suppressed_tokens` must be a li"),
