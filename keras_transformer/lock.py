@@ -1,7 +1,6 @@
 """Locks of files: one process at a time trains a run, or builds a token store."""
 
 import contextlib
-import errno
 import os
 import socket
 
@@ -9,9 +8,6 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
-
-# Error codes of `flock` on file systems without locks, such as Lustre without the option `flock`.
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 class RunInUseError(OSError):
@@ -23,29 +19,26 @@ def file_lock(path, waits=False, work="training this run"):
     """Locks a file while the block runs, then deletes it. The file names this process.
 
     The kernel frees the lock (`flock`) when the process ends, even after SIGKILL. On NFS the lock
-    works across hosts.
+    works across hosts. On Windows, nothing is locked.
 
     Args:
         path: `pathlib.Path` of the lock file, in an existing folder.
         waits: whether to wait for another process that holds the lock. Defaults to `False`.
         work: what a process does that holds the lock, for the error.
 
-    Yields:
-        whether the file is locked: `False` if the file system has no locks.
-
     Raises:
         RunInUseError: another process holds the lock, without `waits`. Nothing was changed.
+        OSError: the file system has no locks, such as Lustre without the option `flock`.
     """
     while True:
         with open(path, "a+", encoding="utf-8", errors="replace") as file:
-            is_locked = _flock(file, path, waits, work)
-            if is_locked and not _is_at(path, file):
+            _flock(file, path, waits, work)
+            if not _is_at(path, file):
                 continue  # the previous holder has deleted it
             try:
-                if is_locked:
-                    file.truncate(0)
-                    print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
-                yield is_locked
+                file.truncate(0)
+                print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+                yield
             finally:
                 # Delete while locked: afterwards the file may belong to another process.
                 if _is_at(path, file):
@@ -54,9 +47,8 @@ def file_lock(path, waits=False, work="training this run"):
 
 
 def _flock(file, path, waits, work):
-    """Locks an open file; returns `False` if the system cannot."""
     if fcntl is None:
-        return False
+        return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -66,10 +58,12 @@ def _flock(file, path, waits, work):
             f"{work}. Wait until it ends, or stop it. Nothing was changed."
         ) from None
     except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        return False
-    return True
+        path.unlink(missing_ok=True)
+        raise OSError(
+            f"Files in {str(path.parent)!r} cannot be locked ({error.strerror}), so two processes "
+            "could write them at once. Choose a folder on another file system, or mount this one "
+            "with locks."
+        ) from None
 
 
 def _is_at(path, file):

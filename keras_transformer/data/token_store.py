@@ -168,10 +168,10 @@ def _build(path, pairs, tokenizers, advance):
     """Builds a store, or waits for another process that builds it, and returns its rows."""
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(path.with_name(f".{path.name}.lock"), waits=True) as is_locked:
+        with file_lock(path.with_name(f".{path.name}.lock"), waits=True):
             if rows := _open(path, pairs):
                 return rows
-            for left in path.parent.glob(f".{path.name}-*") if is_locked else ():
+            for left in path.parent.glob(f".{path.name}-*"):
                 shutil.rmtree(left, ignore_errors=True)  # of a killed process
             with atomic_folder(path) as new:
                 _write(new, pairs, tokenizers, advance)

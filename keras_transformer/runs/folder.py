@@ -113,31 +113,21 @@ class RunFolder:
         return self.model_file.is_file() or any(_files_like(self.checkpoints, CHECKPOINT_FILE))
 
     @contextlib.contextmanager
-    def locked(self, print_fn: types.PrintFn = lambda line: None) -> Iterator[bool]:
+    def locked(self) -> Iterator[None]:
         """Locks the run against training by other processes, and makes the folder if needed.
 
         On exit, folders that it made are deleted if they are empty.
 
-        Args:
-            print_fn: called with a warning if the file system has no locks. Optional.
-
-        Yields:
-            whether the run is locked: `False` if the file system has no locks.
-
         Raises:
             RunInUseError: another process trains the run.
+            OSError: the file system has no locks.
         """
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with file_lock(self.lock_file) as is_locked, contextlib.ExitStack() as stack:
+            with file_lock(self.lock_file), contextlib.ExitStack() as stack:
                 stack.callback(shutil.rmtree, self.staging, ignore_errors=True)
-                if not is_locked:
-                    print_fn(
-                        f"Files in {self.path} cannot be locked: make sure that no other process "
-                        "trains this run."
-                    )
-                yield is_locked
+                yield
         finally:
             with contextlib.suppress(OSError):
                 for path in missing:
@@ -230,4 +220,4 @@ def _files_like(folder, pattern):
 
 def _write_json(path, value):
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_text(path, text, unique=True)  # without file locks, processes may write at once
+    write_text(path, text, unique=True)  # `reset` holds another lock

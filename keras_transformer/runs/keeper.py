@@ -231,7 +231,7 @@ class RunKeeper(keras.callbacks.Callback):
         try:
             self._check_fit()
             if self._is_chief and not self._has_recipe:  # the trainer has locked its run
-                self._scope.stack.enter_context(self._run.locked(self._print))
+                self._scope.stack.enter_context(self._run.locked())
             is_restored = self._restored is self.model or self.restore(self.model)
             if not is_restored and not self._has_recipe:
                 # Saves the initial weights, so that a restart begins with the same.

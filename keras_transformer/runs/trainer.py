@@ -97,7 +97,7 @@ class Trainer:
             WorkerLostError: another worker has ended.
         """
         with workers.raise_worker_lost(self.strategy), contextlib.ExitStack() as stack:
-            self._on_chief(lambda: stack.enter_context(self.run.locked(self.print_fn)))
+            self._on_chief(lambda: stack.enter_context(self.run.locked()))
             self._on_chief(self._check_folder)  # again, under the lock
             if isinstance(self.strategy, workers.LocalDevices):
                 stack.enter_context(self.strategy.scope())
