@@ -156,74 +156,19 @@ def plot_history(
     axes = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for ax, (label, curves, _) in zip(axes, panels, strict=True):
         _draw_curves(ax, axis, curves, label)
-        _scale_panel(ax, label)
+        if label == "perplexity":  # it falls from thousands to a few
+            ax.set_yscale("log", subs=[])
+            ax.yaxis.get_major_locator().set_params(subs=(1, 3))
+            ax.yaxis.set_major_formatter("{x:g}")
+        if label == "learning rate":
+            ax.set_ylim(bottom=0)
+            ax.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
     if np.isfinite(columns.get("val_loss", np.nan)).any():
         _mark_lowest(axes, axis, columns["val_loss"], unit)
     for ax in axes:
         ax.legend(frameon=False, fontsize=8)
     figure.align_ylabels(axes)
     axes[-1].set_xlabel(unit)
-    return figure
-
-
-def plot_histories(
-    histories: "Mapping[str, Mapping[str, Sequence[Any]] | History | Path]",
-    title: str | None = None,
-) -> "Figure":
-    """Draws the learning curves of several trainings over each other, one panel per column.
-
-    Draws the same columns as `plot_history`. A training has the same colour in all panels.
-
-    Args:
-        histories: dict from the name of a training to its history, as in `plot_history`.
-        title: string above the panels.
-
-    Returns:
-        `matplotlib.figure.Figure` with one axes per column that a history has; its label is the
-        name of the column, and the label of each curve is the name of the training.
-
-    Raises:
-        ValueError: no histories, an error of `plot_history`, or some have epochs and others steps.
-        ImportError: matplotlib is not installed.
-
-    >>> from keras_transformer.plotting import plot_histories
-    >>> short, long = {"val_loss": [3.5, 2.5]}, {"val_loss": [3.0, 2.4, 2.3], "val_bleu": [1, 9, 9]}
-    >>> [ax.get_ylabel() for ax in plot_histories({"short": short, "long": long}).axes]
-    ['val_loss', 'val_bleu']
-
-    Reference: Vaswani et al., 2017, "Attention Is All You Need", section 5.3.
-    """
-    read = {name: _read_history(history) for name, history in histories.items()}
-    units = {unit for unit, _, _ in read.values()}
-    if len(units) != 1:
-        raise ValueError(
-            "`histories` must not be empty, and all must count epochs, or all steps. "
-            f"Received: {list(histories)} with {sorted(units)}"
-        )
-    names = dict.fromkeys(name for _, _, columns in read.values() for name in columns)
-    panels = [
-        (name, label)
-        for label, suffixes, _ in _HISTORY_PANELS
-        for name in names
-        if _ends_with(name, suffixes)
-    ]
-    rows = -(-len(panels) // 2)
-    figure = _make_figure(9.0, 2.1 * rows + 0.3 * len(read) + 0.3, title)
-    axes = figure.subplots(rows, 2 if len(panels) > 1 else 1, sharex=True, squeeze=False).ravel()
-    for ax, (column, label) in zip(axes, panels, strict=False):
-        _style_panel(ax, column)
-        ax.tick_params(labelbottom=True)
-        for number, (name, (_, axis, columns)) in enumerate(read.items()):
-            style = {"color": _COLOURS[number % 6], "linestyle": ("-", "--", ":")[number // 6 % 3]}
-            _draw_curve(ax, axis, columns.get(column, np.full(len(axis), np.nan)), name, style)
-        _scale_panel(ax, label)
-        ax.set_xlabel(*units)
-    for ax in axes[len(panels) :]:
-        ax.remove()
-    figure.align_ylabels()
-    place = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
-    for text in figure.legend(axes[0].get_lines(), list(read), **place).get_texts():
-        text.set(**_LITERAL)
     return figure
 
 
@@ -315,17 +260,6 @@ def _lay_out(shape, query_labels, key_labels):
     return (width, height), font_size, 90 if is_upright else 0
 
 
-def _scale_panel(ax, label):
-    """Sets the scale of a panel of `_HISTORY_PANELS`."""
-    if label == "perplexity":  # it falls from thousands to a few
-        ax.set_yscale("log", subs=[])
-        ax.yaxis.get_major_locator().set_params(subs=(1, 3))
-        ax.yaxis.set_major_formatter("{x:g}")
-    if label == "learning rate":
-        ax.set_ylim(bottom=0)
-        ax.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
-
-
 def _mark_lowest(axes, axis, val_loss, unit):
     """Marks the lowest `val_loss`: a star in the first panel, a vertical line in all."""
     best = np.nanargmin(np.where(np.isfinite(val_loss), val_loss, np.nan))
@@ -412,27 +346,17 @@ def _draw_colour_bar(axes, image, label):
 
 def _draw_curves(ax, x, curves, label):
     """Draws the finite values of each curve of a dict (name: values) over the integers `x`."""
-    _style_panel(ax, label)
-    ax.set_prop_cycle(color=_COLOURS)
-    for name, y in curves.items():
-        _draw_curve(ax, x, y, name, {})
-
-
-def _draw_curve(ax, x, y, name, style):
-    """Draws the finite values of a curve."""
-    known = np.isfinite(y)
-    dots = {"marker": "o", "markersize": 3} if known.sum() <= 40 else {}
-    ax.plot(x[known], y[known], linewidth=1.4, label=name, **dots, **style)
-
-
-def _style_panel(ax, label):
-    """Sets the axes of a panel with curves over integers."""
     ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     ax.set_ylabel(label)
     ax.grid(color=_GREY, alpha=0.2, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(_GREY)
+    ax.set_prop_cycle(color=_COLOURS)
+    for name, y in curves.items():
+        known = np.isfinite(y)
+        dots = {"marker": "o", "markersize": 3} if known.sum() <= 40 else {}
+        ax.plot(x[known], y[known], linewidth=1.4, label=name, **dots)
 
 
 def _token_labels(tokens):

@@ -1,102 +1,33 @@
 """Command that compares runs: `compare`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from keras_transformer.cli import completion, evaluation, options, translators
-
 commands = typer.Typer()
-
-RunsArgument = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Folders of two or more runs, finished or not; the first one is the baseline.",
-        show_default=False,
-        autocompletion=completion.run_folders,
-    ),
-]
-TranslateOption = Annotated[
-    bool, typer.Option("--translate", help="Translate the test set: paired bootstrap.")
-]
-TranslationsOption = Annotated[
-    list[Path] | None,
-    typer.Option(help="Instead of --translate: file of `evaluate --output`, once for each run."),
-]
 
 
 @commands.command()
-@options.search_options(*options.ONE_BEST)
 def compare(
-    runs: RunsArgument,
-    output: Annotated[
-        Path | None, typer.Option(help="Picture of the learning curves, over each other.")
-    ] = None,
-    translate: TranslateOption = False,
-    translations: TranslationsOption = None,
-    data: options.Data = Path("."),
-    source: options.Source = None,
-    reference: options.References = None,
-    tokenized: options.Tokenized = False,
-    *,
-    settings: dict[str, Any],
-    target_language: options.TargetLanguage = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of two or more runs, finished or not.", show_default=False),
+    ],
 ) -> None:
-    """Compare runs: settings that differ, figures, scores, learning curves, and translations.
-
-    Only --translate loads the models.
+    """Compare runs: settings that differ, figures, and the scores that `evaluate` wrote.
 
     Example:
 
-        keras-transformer compare runs/a runs/b --output curves.png
-        keras-transformer compare runs/a runs/b --translate --data ~/multi30k --tokenized
-        keras-transformer compare runs/a runs/b --translations a.de --translations b.de
+        keras-transformer compare runs/a runs/b
     """
     from keras_transformer.runs.comparison import RunRecord
-
-    check_arguments(runs, output, translate, translations)
-    records = [RunRecord(run) for run in runs]
-    is_translated = translate or translations
-    if is_translated:
-        check_test_sets(records, source)
-        sources, references = evaluation.test_set(runs[0], data, source, reference)
-        files = [
-            evaluation.read_translations(f, len(sources), "--translations")
-            for f in translations or ()
-        ]
-    for line in report_lines(records):
-        print(line)
-    if output is not None:
-        draw_curves(records, output)
-    if is_translated:
-        print(end="", flush=True)  # before a translation, which takes long
-        columns = files or [translated(run, sources, target_language, settings) for run in runs]
-        print_scores(runs, columns, references, tokenized)
-
-
-def check_arguments(runs, output, translate, translations):
-    """Raises an error about the arguments, before anything is read."""
-    from keras_transformer import plotting
 
     if len({run.resolve() for run in runs}) < max(2, len(runs)):
         received = " ".join(map(str, runs))
         raise ValueError(f"`compare` needs two or more different runs. Received: {received}")
-    if translations and (translate or len(translations) != len(runs)):
-        received = " and --translate" if translate else f", for {len(runs)} runs"
-        must = "`--translations` must be given once for each run, and without `--translate`."
-        raise ValueError(f"{must} Received: {len(translations)} files{received}")
-    if output is not None:
-        plotting.require_matplotlib()
-        options.check_output(output)
-
-
-def check_test_sets(records, source):
-    """Raises a `ValueError` if the test splits of the recipes differ and no files are given."""
-    splits = [record.settings and record.settings["data"]["test"] for record in records]
-    if source is None and any(split != splits[0] for split in splits):
-        must = "The runs must have the same `test` split in `data` of their recipes."
-        raise ValueError(f"{must} Give `--source` and `--reference` to translate other lines.")
+    for line in report_lines([RunRecord(run) for run in runs]):
+        print(line)
 
 
 def report_lines(records):
@@ -163,33 +94,3 @@ def signature_lines(records):
             yield f"{name}: do not compare the values, their signatures differ."
             for record, signature in zip(scored, signatures, strict=True):
                 yield f"  {record.name}: {signature}"
-
-
-def draw_curves(records, path):
-    """Draws the learning curves of all runs over each other."""
-    from keras_transformer import plotting
-    from keras_transformer.runs.folder import RunFolder
-
-    histories = {r.name: RunFolder(r.name).history_file for r in records if r.history}
-    if not histories:
-        raise ValueError("No epoch of these runs is finished: there are no curves to draw.")
-    plotting.plot_histories(histories).savefig(path, dpi=120)
-    print(path)
-
-
-def translated(run, sources, target_language, settings):
-    """Returns the translations of a run's model."""
-    translator = translators.load_translator(run, **settings)
-    return translators.with_progress(
-        translator, sources, label=str(run), target_language=target_language
-    )
-
-
-def print_scores(runs, columns, references, tokenized):
-    """Prints the scores of each run's translations, and compares the others with the first."""
-    for run, translations in zip(runs, columns, strict=True):
-        scores, match = evaluation.evaluation_scores(translations, references, tokenized)
-        print(f"\n{run}", *scores, f"exact match {match:.4f}", sep="\n")
-    for run, translations in zip(runs[1:], columns[1:], strict=True):
-        print(f"\n{run} against {runs[0]}, paired bootstrap:")
-        evaluation.print_comparison(translations, columns[0], references, tokenized)

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import yaml
-from sacrebleu.metrics import BLEU
 from typer.testing import CliRunner
 
 from keras_transformer.cli import app
@@ -154,115 +153,35 @@ def test_search_settings_of_scores_are_settings_too(write_run):
     }
 
 
-def test_picture_has_the_curves_of_all_runs(write_run, in_folder, monkeypatch):
-    from keras_transformer import plotting
-
-    drawn, draw = {}, plotting.plot_histories
-    monkeypatch.setattr(plotting, "plot_histories", lambda h: drawn.update(h) or draw(h))
-    runs = write_run("one"), write_run("two"), write_run("new", history="")
-    ran = compare(*runs, "--output", "curves.png")
-    assert ran.exit_code == 0 and ran.stdout.splitlines()[-1] == "curves.png", ran.stderr
-    assert (in_folder / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert {name: path.read_text() for name, path in drawn.items()} == dict.fromkeys(
-        ("one", "two"), HISTORY
-    )
-
-
-REFERENCES = [f"der Mann Nummer {n} schläft heute lange im Park" for n in range(40)]
-
-
-@pytest.fixture
-def files(in_folder):
-    """References, good translations and bad ones, and the sources: the test split."""
-    good = [line.replace("lange", "kurz") for line in REFERENCES]
-    bad = [line.replace("schläft heute", "ist nie") for line in REFERENCES]
-    for name, lines in (("good", good), ("bad", bad)):
-        (in_folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    pairs = "".join(f"source\t{line}\n" for line in REFERENCES)
-    (in_folder / "test.tsv").write_text(pairs, "utf-8")
-    return {"good": good, "bad": bad}
-
-
-def test_translations_are_compared_with_those_of_the_first_run(write_run, files):
-    runs = write_run("one"), write_run("two"), write_run("three")
-    given = [word for name in ("bad", "good", "bad") for word in ("--translations", name)]
-    ran = compare(*runs, *given)
-    assert ran.exit_code == 0, ran.stderr
-    bad, good = (BLEU().corpus_score(files[name], [REFERENCES]).score for name in ("bad", "good"))
-    assert f"\none\nBLEU {bad:.2f} (" in ran.stdout and f"\ntwo\nBLEU {good:.2f} (" in ran.stdout
-    assert ran.stdout.count("\nWER 100.00 (nrefs:1|case:mixed|symbol:line|") == 3
-    two, three = ran.stdout.split(" against one, paired bootstrap:\n")[1:]
-    assert "\nPER 11.11, baseline 22.22: -11.11 (less is better), p = 0.001" in two
-    assert two.startswith(f"BLEU {good:.2f}, baseline {bad:.2f}: +{good - bad:.2f}, p = 0.001")
-    assert three.startswith(f"BLEU {bad:.2f}, baseline {bad:.2f}: +0.00, p = 1.000")
-
-
-@pytest.mark.parametrize("line, has_bleu", [("eins", False), ("Ja, das stimmt.", True)])
-def test_lines_with_too_few_tokens_for_bleu_are_not_compared_by_it(
-    write_run, in_folder, line, has_bleu
-):
-    """Punctuation marks are tokens: the second line has five."""
-    (in_folder / "test.tsv").write_text(f"source\t{line}\n")
-    (in_folder / "out").write_text(f"{line}\n")
-    ran = compare(write_run("one"), write_run("two"), *["--translations", "out"] * 2)
-    assert ran.exit_code == 0 and "exact match 1.0000" in ran.stdout
-    assert ("BLEU is not computed" in ran.stdout) != has_bleu
-    assert ("BLEU 100.00, baseline 100.00: +0.00, p = 1.000" in ran.stdout) == has_bleu
-
-
 MISTAKES = {
     "one run": (["one"], "two or more different runs"),
     "a run twice": (["one", "./one"], "two or more different runs"),
     "no run": (["one", "nowhere"], "There is no run in 'nowhere'"),
-    "one file for two runs": (["one", "two", "--translations", "good"], "once for each run"),
-    "files and --translate": (
-        ["one", "two", *["--translations", "good"] * 2, "--translate"],
-        "without `--translate`",
-    ),
-    "file of another length": (
-        ["one", "two", *["--translations", "short"] * 2],
-        "a translation for each of the 40 lines. Received: short, with 1 lines",
-    ),
-    "other test split": (["one", "other", "--translate"], "the same `test` split"),
-    "no folder for the picture": (["one", "two", "--output", "no/curves.png"], "no folder 'no'"),
-    "no curves": (["new", "newer", "--output", "curves.png"], "no curves to draw"),
     "damaged history": (["one", "damaged"], "damaged/history.csv is damaged"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_ends_in_one_clear_line_and_exit_code_2(write_run, files, in_folder, mistake):
-    for name in ("one", "two"):
-        write_run(name)
-    write_run("other", data=RECIPE["data"] | {"test": ["else.tsv"]})
-    for name in ("new", "newer"):
-        write_run(name, history="")
+def test_mistake_ends_in_one_clear_line_and_exit_code_2(write_run, mistake):
+    write_run("one")
     write_run("damaged", history="epoch,loss\n0,x\n")
-    (in_folder / "short").write_text("eins\n")
     words, named = MISTAKES[mistake]
     ran = compare(*words)
     assert ran.exit_code == 2 and named in ran.stderr
     assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1
 
 
-def test_missing_matplotlib_is_an_error_before_anything_is_read(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    ran = compare("nowhere", "elsewhere", "--output", "curves.png")
-    assert ran.exit_code == 2 and "Pictures need matplotlib: pip install" in ran.stderr
-
-
 PROGRAM = """
 import sys
 from keras_transformer.cli import app
-words = ["compare", "one", "two", "--translations", "good", "--translations", "bad"]
-app(words, standalone_mode=False)
+app(["compare", "one", "two"], standalone_mode=False)
 print("imported:", *{"keras", "tensorflow", "matplotlib"} & set(sys.modules))
 """
 
 
-def test_comparison_imports_no_tensorflow(write_run, files):
+def test_comparison_imports_no_tensorflow(write_run):
     write_run("one")
     write_run("two")
     words = [sys.executable, "-c", PROGRAM]
     ran = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert ran.stdout.endswith("imported:\n") and "paired bootstrap" in ran.stdout
+    assert ran.stdout.endswith("imported:\n")

@@ -59,22 +59,6 @@ def test_evaluate_takes_other_files(folder, tmp_path):
     assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
 
 
-@pytest.mark.long
-def test_compare_translates_as_evaluate_does(folder, tmp_path):
-    """The same model twice: equal scores, and a difference that is chance."""
-    twin = shutil.copytree(folder / "run", tmp_path / "twin")
-    sources, _ = small(folder)
-    (tmp_path / "a.en").write_text("".join(f"{line}\n" for line in sources), "utf-8")
-    (tmp_path / "a.de").write_text("eins zwei drei vier\n" * 20)
-    words = ("--source", tmp_path / "a.en", "--reference", tmp_path / "a.de", "--beam-size", 2)
-    ran = cli("compare", "run", twin, "--translate", *words)
-    assert ran.exit_code == 0, ran.stderr
-    bleu, chrf = cli("evaluate", "run", "--samples", 0, *words).stdout.splitlines()[:2]
-    assert ran.stdout.count(f"\n{bleu}\n{chrf}\n") == 2
-    assert f"{twin} against run, paired bootstrap:\nBLEU" in ran.stdout
-    assert ": +0.00, p = 1.000 (nrefs:1|bs:1000" in ran.stdout
-
-
 @pytest.mark.parametrize("blocked", ["output", "report"])
 def test_scores_are_printed_even_if_they_cannot_be_written(folder, tmp_path, blocked):
     run = shutil.copytree(folder / "run", tmp_path / "run")

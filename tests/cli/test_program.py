@@ -99,7 +99,6 @@ LEFT_OUT = {
     "translate": (),
     "export": (),
     "evaluate": ("distinct_texts",),
-    "compare": ("distinct_texts",),
     "plot": ("distinct_texts", "on_too_long", "split", "protect", "protect_by"),
     "score": ALL.keys() - OF_SCORES,
 }

@@ -42,7 +42,6 @@ COMMANDS = {
     "translate": (),
     "score": ("small.tsv", "small.tsv"),
     "evaluate": (),
-    "compare": ("run", "--translate"),
     "plot": ("--text", "one"),
     "export": ("served",),
 }
