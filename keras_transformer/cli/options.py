@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from keras_transformer.cli import completion
 from keras_transformer.decoding.search_settings import (
     ON_TOO_LONG,
     PROTECT_BY,
@@ -19,11 +18,7 @@ from keras_transformer.decoding.search_settings import (
 
 RecipeArgument = Annotated[
     str,
-    typer.Argument(
-        help="A recipe file, or the name of a packaged one.",
-        show_default=False,
-        autocompletion=completion.recipe_names,
-    ),
+    typer.Argument(help="A recipe file, or the name of a packaged one.", show_default=False),
 ]
 Changes = Annotated[
     list[str] | None,
@@ -33,18 +28,8 @@ Changes = Annotated[
         help="Change a key of the recipe, such as training.epochs=5; several times for several.",
     ),
 ]
-RunArgument = Annotated[
-    Path,
-    typer.Argument(
-        help="Folder of a trained run.", show_default=False, autocompletion=completion.run_folders
-    ),
-]
-Run = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of the run. [default: runs/RECIPE]", autocompletion=completion.run_folders
-    ),
-]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a trained run.", show_default=False)]
+Run = Annotated[Path | None, typer.Option(help="Folder of the run. [default: runs/RECIPE]")]
 Model = Annotated[
     Path | None, typer.Option(help="Another model file of the run. [default: its model.keras]")
 ]
