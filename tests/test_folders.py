@@ -16,7 +16,7 @@ FOLDERS = {
     "models": "layers training settings",
     "decoding": "data settings texts cores",
     "export": "layers data decoding atomic_file",
-    "runs": "layers data training models decoding settings atomic_file console evaluation plotting "
+    "runs": "layers data training models decoding settings atomic_file console evaluation "
     "texts lock",
     "importing": "data training models decoding runs atomic_file",
     "serving": "decoding console texts",

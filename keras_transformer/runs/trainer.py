@@ -273,7 +273,6 @@ class Trainer:
             sample,
             training.translation_epochs,
             print_fn=self.print_fn,
-            log_dir=self.run.logs,
         )
         return [evaluator, *callbacks]
 

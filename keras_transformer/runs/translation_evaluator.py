@@ -1,17 +1,12 @@
 """A callback that translates a sample after an epoch."""
 
-import inspect
-import itertools
-import os
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 
-from keras_transformer import evaluation, plotting
+from keras_transformer import evaluation
 from keras_transformer.texts import pair_chunks
-from keras_transformer.types import Path
 
 
 class TranslationEvaluator(keras.callbacks.Callback):
@@ -30,10 +25,6 @@ class TranslationEvaluator(keras.callbacks.Callback):
             Defaults to `False`.
         samples: number of translations to print. Defaults to `3`.
         print_fn: prints a line of text. Defaults to `print`.
-        log_dir: folder of the logs of TensorBoard: its subfolder `translations` gets the printed
-            samples as a table of source, translation and reference, and, if the translator is a
-            `Translator`, an image of the encoder-decoder attention of the first sample. Images
-            need matplotlib. Defaults to `None`: no logs.
 
     Raises:
         ValueError: if `pairs` are no pairs of strings, or there is none.
@@ -57,10 +48,8 @@ class TranslationEvaluator(keras.callbacks.Callback):
         tokenized: bool = False,
         samples: int = 3,
         print_fn: Callable[[str], Any] = print,
-        log_dir: Path | None = None,
     ) -> None:
         super().__init__()
-        self._log_dir = log_dir
         self._translator = translator
         self._sources, self._references = next(pair_chunks(pairs), ([], []))
         if not self._sources:
@@ -69,14 +58,6 @@ class TranslationEvaluator(keras.callbacks.Callback):
         self._tokenized = tokenized
         self._samples = samples
         self._print = print_fn
-        parameters = () if log_dir is None else inspect.signature(translator).parameters
-        self._is_drawn = "return_attention" in parameters
-        if self._is_drawn:
-            try:
-                plotting.require_matplotlib()
-            except ImportError as error:
-                self._is_drawn = False
-                print_fn(f"TensorBoard gets no attention images. {error}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is None or (epoch + 1) % self._epochs:
@@ -89,32 +70,3 @@ class TranslationEvaluator(keras.callbacks.Callback):
             self._print("")  # Keras's progress bar has not ended its line yet
         for source, translation in zip(self._sources[: self._samples], translations, strict=False):
             self._print(f"{source} -> {translation}")
-        if self._log_dir is not None:
-            self._write_logs(translations, epoch)
-
-    def _write_logs(self, translations, epoch):
-        from keras_transformer.runs.event_log import EventLog  # only logs need TensorBoard
-
-        rows = zip(self._sources, translations, self._references, strict=True)
-        cells = [[_markdown(text) for text in row] for row in itertools.islice(rows, self._samples)]
-        table = [["source", "translation", "reference"], ["---"] * 3, *cells]
-        text = "\n".join(f"| {' | '.join(row)} |" for row in table)
-        log = EventLog(os.path.join(self._log_dir, "translations"))
-        log.text("translations", text, epoch)
-        if self._is_drawn and (image := self._attention_image()) is not None:
-            log.image("attention", image, epoch)
-
-    def _attention_image(self):
-        """Returns the attention of the first sample as the bytes of a PNG, or `None`."""
-        line = self._sources[0]
-        (best,) = self._translator(line, return_attention=True, on_too_long="truncate")
-        if not best.tokens:
-            return None
-        scores, tokens = best.attention.encoder_decoder, (best.tokens, best.source_tokens)
-        figure = plotting.plot_attention(scores, *tokens, line, "translation", "source")
-        return figure._repr_png_()
-
-
-def _markdown(text):
-    """Returns text for a cell of a Markdown table: its special characters are escaped."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+.!|~-])", r"\\\1", text)
