@@ -5,8 +5,6 @@ logits of one chunk exist at a time: their softmax gives the losses and gradient
 Letters: N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
-import functools
-
 import keras
 from keras import ops
 
@@ -18,8 +16,6 @@ if keras.config.backend() == "tensorflow":
 
 # Tokens of a chunk. Measured with 8,000 classes: 128 to 1,024 differ by less than 10% in time.
 CHUNK = 256
-# Far above the smallest normal float32, 1.2e-38.
-SMALLEST_PROBABILITY = 1e-30
 
 
 def linear_cross_entropy(
@@ -29,7 +25,6 @@ def linear_cross_entropy(
     weights: Tensor,
     label_smoothing: float,
     with_gradient: bool = True,
-    with_predictions: bool = True,
     r_drop: float = 0.0,
     excluded_class: int | None = None,
 ) -> tuple[Tensor, TokenScores]:
@@ -44,8 +39,6 @@ def linear_cross_entropy(
         weights: float32 tensor `(N,)`.
         label_smoothing: the share `eps` of the target that is spread evenly over all classes.
         with_gradient: `False` computes no gradients, for evaluation. Defaults to `True`.
-        with_predictions: `False` leaves out the search for the most probable class, 4% of a small
-            model's step. Defaults to `True`.
         r_drop: unless 0, the tokens `2n` and `2n + 1` are one token in two passes, p and q, and
             each value is `loss + r_drop / 2 * KL`: KL(p || q) for the first, KL(q || p) for the
             second. Defaults to `0.0`.
@@ -53,8 +46,7 @@ def linear_cross_entropy(
             Optional.
 
     Returns:
-        float32 scalar, and the scores, which have no gradient. Their `predictions` are the labels
-        unless `with_predictions` is set.
+        float32 scalar, and the scores, which have no gradient.
 
     Precision: the products have the dtype of `hidden`; softmax, losses and sums are float32.
     """
@@ -64,7 +56,7 @@ def linear_cross_entropy(
     constant = ops.stop_gradient(hidden)
     matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
     chunks = _chunks(constant, labels, weights, passes=2 if r_drop else 1)
-    values, grad_kernel = _scores_of_chunks(chunks, matrix, with_gradient, with_predictions, r_drop)
+    values, grad_kernel = _scores_of_chunks(chunks, matrix, with_gradient, r_drop)
     count = ops.shape(labels)[0]
     log_sums, label_logits, predictions, divergences, *grad_hidden = [
         ops.reshape(each, (-1, *each.shape[2:]))[:count] for each in values
@@ -112,7 +104,7 @@ def _chunks(*tensors, passes):
     return tuple(chunks)
 
 
-def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions, r_drop):
+def _scores_of_chunks(chunks, kernel, with_gradient, r_drop):
     """Returns a list of values of each token, and the gradient with respect to the kernel.
 
     The values `(chunks, C)` are: log-sum-exp of the logits, logit of the label, prediction,
@@ -126,7 +118,7 @@ def _scores_of_chunks(chunks, kernel, with_gradient, with_predictions, r_drop):
         hidden, labels, weights = chunk
         logits = ops.cast(ops.matmul(hidden, transposed), "float32")
         probabilities = ops.softmax(logits)
-        classes = _safe_classes(logits, probabilities, labels, with_predictions)
+        classes = _argmax(logits)  # their probabilities did not underflow
         log_sums = _pick(logits, classes) - ops.log(_pick(probabilities, classes))
         divergences = ops.zeros_like(log_sums)
         if r_drop:
@@ -187,18 +179,11 @@ def _tensorflow_scan(function, carry, inputs, dtypes):
     return carry, [array.stack() for array in arrays]
 
 
-def _safe_classes(logits, probabilities, labels, with_predictions):
-    """For each row, a class whose probability did not underflow: the most probable, or the label.
-
-    On TensorFlow, `keras.ops.argmax` takes twice as long, because it handles -0.0.
-    """
-    argmax = ops.argmax
+def _argmax(logits):
+    """`ops.argmax` of each row, which takes twice as long on TensorFlow: it handles -0.0."""
     if keras.config.backend() == "tensorflow":
-        argmax = functools.partial(tf.argmax, output_type="int32")
-    if with_predictions:
-        return argmax(logits, axis=-1)
-    is_safe = ops.min(_pick(probabilities, labels)) > SMALLEST_PROBABILITY
-    return ops.cond(is_safe, lambda: labels, lambda: argmax(logits, axis=-1))
+        return tf.argmax(logits, axis=-1, output_type="int32")
+    return ops.argmax(logits, axis=-1)
 
 
 def _pick(matrix, columns):

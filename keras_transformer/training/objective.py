@@ -294,7 +294,6 @@ def _fused_loss_sum(model, rows, training, passes):
         ops.repeat(weights / passes, passes),
         compiled.loss.label_smoothing,
         with_gradient=training,
-        with_predictions=TokenAccuracy in map(type, dict(metrics)),
         r_drop=model.r_drop if passes == 2 else 0.0,
         excluded_class=excluded,
     )
