@@ -30,7 +30,6 @@ from .runs import load_run as load_run
 from .training import Adam as Adam
 from .training import Perplexity as Perplexity
 from .training import SmoothedCrossEntropy as SmoothedCrossEntropy
-from .training import SmoothedCrossentropy as SmoothedCrossentropy
 from .training import TokenAccuracy as TokenAccuracy
 from .training import WarmupSchedule as WarmupSchedule
 from .training import get_strategy as get_strategy

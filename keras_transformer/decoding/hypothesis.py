@@ -112,38 +112,6 @@ class Hypothesis:
         numbers = {n: getattr(self, n) for n in ("score", "log_prob", "perplexity")}
         return row | {n: v if math.isfinite(v) else None for n, v in numbers.items()}
 
-    def to_bertviz(self) -> dict[str, Any]:
-        """Returns the attention scores as the keyword arguments of bertviz.
-
-        `bertviz.model_view` and `bertviz.head_view` take these names and shapes. They need PyTorch
-        tensors: convert the arrays with `torch.from_numpy`. The decoder's positions are labelled
-        by its inputs, as bertviz expects: row t holds the scores of the step that reads
-        `decoder_tokens[t]` and predicts `tokens[t]`.
-
-        Returns:
-            dict: `encoder_attention`, `decoder_attention` and `cross_attention`, lists of one
-            float32 array per block, `(1, N, S, S)`, `(1, N, T, T)` and `(1, N, T, S)`; and
-            `encoder_tokens` and `decoder_tokens`, lists of S and T strings.
-
-        Raises:
-            ValueError: if there is no attention.
-        """
-        attention = self._require_attention("The layout of bertviz")
-        return {
-            "encoder_attention": list(attention.encoder[:, None]),
-            "decoder_attention": list(attention.decoder[:, None]),
-            "cross_attention": list(attention.encoder_decoder[:, None]),
-            "encoder_tokens": list(self.source_tokens),
-            "decoder_tokens": list(attention.decoder_tokens),
-        }
-
-    def _require_attention(self, what):
-        if self.attention is None:
-            raise ValueError(
-                f"{what} needs the attention: call the translator with return_attention=True."
-            )
-        return self.attention
-
     def alignment(self, layer: int | None = None, head: int | None = None) -> list[int]:
         """Returns the source token with the highest attention score, for each target token.
 
@@ -158,7 +126,11 @@ class Hypothesis:
         Raises:
             ValueError: if there is no attention.
         """
-        scores = self._require_attention("An alignment").encoder_decoder
+        if self.attention is None:
+            raise ValueError(
+                "An alignment needs the attention: call the translator with return_attention=True."
+            )
+        scores = self.attention.encoder_decoder
         scores = scores if layer is None else scores[layer][None]
         scores = scores if head is None else scores[:, head][:, None]
         return scores.mean(axis=(0, 1)).argmax(axis=-1).tolist()

@@ -2,8 +2,6 @@ from .callbacks import AveragedWeights as AveragedWeights
 from .callbacks import BestModel as BestModel
 from .distribution import get_strategy as get_strategy
 from .losses import SmoothedCrossEntropy as SmoothedCrossEntropy
-from .losses import SmoothedCrossentropy as SmoothedCrossentropy
-from .methods import ExactTraining as ExactTraining
 from .methods import TrainingStep as TrainingStep
 from .metrics import Perplexity as Perplexity
 from .metrics import TokenAccuracy as TokenAccuracy

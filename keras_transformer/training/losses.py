@@ -109,10 +109,6 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return {**super().get_config(), **own}
 
 
-SmoothedCrossentropy = SmoothedCrossEntropy
-"""`SmoothedCrossEntropy` in the spelling of Keras."""
-
-
 def takes_probabilities(loss: Any) -> bool:
     """Whether a loss given to `compile` expects probabilities instead of logits."""
     if hasattr(loss, "from_logits"):

@@ -299,7 +299,3 @@ def _warn_if_padding_counts(model, arguments):
             UserWarning,
             stacklevel=3,
         )
-
-
-ExactTraining = TrainingStep
-"""`TrainingStep` under its earlier name."""

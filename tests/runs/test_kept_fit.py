@@ -90,7 +90,7 @@ def compiled(make=functional, seed=1, optimizer=None, loss=None, **options):
     schedule = kt.WarmupSchedule.from_peak(8, 0.05, 3)
     model.compile(
         optimizer or keras.optimizers.Adam(schedule),
-        loss or kt.SmoothedCrossentropy(),
+        loss or kt.SmoothedCrossEntropy(),
         weighted_metrics=[kt.TokenAccuracy()],
         **options,
     )
@@ -353,7 +353,7 @@ def kept_training(dataset, folder, make=transformer, of_model=(), adam=(), smoot
     model = compiled(
         lambda: make(**dict(of_model)),
         optimizer=keras.optimizers.Adam(**{"learning_rate": 0.05, **dict(adam)}),
-        loss=kt.SmoothedCrossentropy(smoothing),
+        loss=kt.SmoothedCrossEntropy(smoothing),
     )
     for name, value in others.items():
         setattr(model, name, value)

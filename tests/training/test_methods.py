@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import SmoothedCrossEntropy, Transformer
-from keras_transformer.training import ExactTraining, TrainingStep
+from keras_transformer.training import TrainingStep
 from tests.builders import (
     QUICK_XLA,
     new_transformer,
@@ -49,14 +49,6 @@ def test_method_has_the_arguments_of_keras(owner, method):
 
     assert arguments(getattr(owner, method)) == arguments(getattr(keras.Model, method))
     assert len(getattr(owner, method).__doc__) > 40
-
-
-def test_step_has_two_names_and_is_the_only_class_between_model_and_keras():
-    assert ExactTraining is TrainingStep
-    assert [each for each in Transformer.__mro__ if "keras_transformer" in each.__module__] == [
-        Transformer,
-        TrainingStep,
-    ]
 
 
 @pytest.mark.parametrize("arguments", [{"epoch": 2}, {"x": 1, "X": 1}])
