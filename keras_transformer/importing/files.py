@@ -3,7 +3,6 @@
 import contextlib
 import json
 import reprlib
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,6 @@ from keras_transformer import types
 
 # How Git LFS begins the few lines that stand for a file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-GZIP = b"\x1f\x8b"
-LARGEST_TEXT = 2**28
 # Types of safetensors that become float32. BF16 is the upper half of a float32.
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -73,15 +70,9 @@ def damaged(path, how="is damaged"):
 
 
 def read_text(path):
-    """Returns UTF-8 text, plain or gzip."""
+    """Returns UTF-8 text."""
     with damaged(path):
-        content = path.read_bytes()
-        if content.startswith(GZIP):
-            unpacker = zlib.decompressobj(wbits=31)
-            content = unpacker.decompress(content, LARGEST_TEXT)
-            if not unpacker.eof:
-                raise ValueError(f"it is cut, or unpacks to more than {LARGEST_TEXT} bytes")
-        return content.decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
 
 
 def read_json(path):
@@ -163,7 +154,7 @@ def read_vocabulary(path: types.Path) -> dict[str, int]:
     """
     path = Path(path)
     text = read_text(path)
-    is_mapping = path.name.removesuffix(".gz").endswith((".yml", ".yaml", ".json"))
+    is_mapping = path.suffix in (".yml", ".yaml", ".json")
     if is_mapping and text.startswith("{"):
         return read_json(path)
     vocabulary: dict[str, int] = {}

@@ -6,7 +6,6 @@ No pickle is read, and PyTorch is not needed.
 import re
 import reprlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from keras_transformer.importing.marian import ACTIVATIONS, END, OUTPUT_KERNEL, 
 HELSINKI_NAME = "Helsinki-NLP/"
 # A name on the Hub, and perhaps the revision to take.
 HUB_NAME = r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
 HUB_FILES = (
-    *("config.json", "generation_config.json", WEIGHTS, INDEX, "model-*.safetensors"),
+    *("config.json", "generation_config.json", WEIGHTS),
     *("source.spm", "target.spm"),
     *("vocab.json", "added_tokens.json", "tokenizer_config.json", "README.md", "LICENSE"),
     "target_vocab.json",
@@ -142,17 +141,7 @@ def _search(config, generation, vocabulary, path):
 
 
 def _weights(folder, given_name):
-    """Returns the arrays of the file or of the shards of an index, and the path to show."""
-    if files.has_file(folder, INDEX) and not files.has_file(folder, WEIGHTS):
-        shards = files.read_mapping(files.file_of(folder, INDEX)).get("weight_map")
-        if not isinstance(shards, dict) or any(Path(str(n)).name != n for n in shards.values()):
-            raise ValueError(
-                f"{folder / INDEX}: `weight_map` must map each array to a file of the folder. "
-                f"Received: {reprlib.repr(shards)}"
-            )
-        paths = [files.file_of(folder, name) for name in sorted(set(shards.values()))]
-        stored = {n: a for path in paths for n, a in files.map_safetensors(path).items()}
-        return stored, folder / INDEX
+    """Returns the arrays of the file, and its path."""
     pickles = [files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin")]
     if not files.has_file(folder, WEIGHTS) and (pickles or given_name):
         name = (given_name or str(folder)).partition("@")[0]

@@ -3,7 +3,6 @@
 Each check uses the run's own settings and code, and does not write to the run folder.
 """
 
-import functools
 import gc
 import shutil
 import tempfile
@@ -18,8 +17,6 @@ import numpy as np
 from keras_transformer import types
 from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import encode, require_matching_vocabularies
-from keras_transformer.decoding.lines import longest_target
-from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.memory import is_out_of_memory, peak_memory, peak_memory_of_gpus
@@ -158,7 +155,7 @@ class _Checks:
         report = self.stream.report
         detail = "; ".join(str(replace(report, warnings=())).splitlines())
         schedule = schedule_warnings(self.recipe.training, report.batches_per_epoch)
-        return True, detail, *report.warnings, *schedule, *self._long_references()
+        return True, detail, *report.warnings, *schedule
 
     def vocabulary(self):
         _require(data=self.sample)
@@ -222,24 +219,6 @@ class _Checks:
             f"checkpoints of {parameters:,} parameters"
         )
         return free >= needed, result if free >= needed else result + advice
-
-    def _long_references(self):
-        """Yields a warning if references are longer than a search allows."""
-        split = "test" if self.recipe.data.test is not None else "validation"
-        if getattr(self.recipe.data, split) is None:
-            return
-        stream = self.single_device_trainer.stream(self.tokenizers, split)
-        settings = SearchSettings(**self.recipe.search)
-        config = config_of(self.recipe, self.tokenizers)
-        limit = functools.cache(lambda length: longest_target(length, settings, config))
-        long = sum(target > limit(source) for source, target in stream.lengths.tolist())
-        if long:
-            yield (
-                f"{long:,} of the {len(stream.lengths):,} references of `{split}` are longer than "
-                f"a search allows, {settings.length_ratio:g} times the source tokens + "
-                f"{settings.extra_length}: give `search` of the recipe a larger `length_ratio` or "
-                "`extra_length`" + (" or `max_length`" if settings.max_length else "")
-            )
 
     def _tokenizers(self):
         data_folder, scratch = self.folders

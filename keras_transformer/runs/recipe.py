@@ -348,10 +348,6 @@ class Recipe(Settings):
         """Logged metric that selects the best epoch."""
         return self.training.monitor or ("val_loss" if self.data.validation else "loss")
 
-    def continues(self, other: "Recipe") -> bool:
-        """Returns whether a run of recipe `other` can resume with this recipe."""
-        return not self.conflicts(other)
-
     def conflicts(self, other: "Recipe") -> list[str]:
         """Returns the differences that keep a run of `other` from resuming with this recipe.
 

@@ -3,7 +3,6 @@
 A row of a table is a change of a folder, and either a part of the error or a check of what is read.
 """
 
-import gzip
 import json
 import shutil
 import stat
@@ -24,7 +23,6 @@ from tests.importing import opus_models
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
 
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocab.json", "model.safetensors"
-INDEX = "model.safetensors.index.json"
 FFN, SHARED, HEAD = "model.decoder.layers.0.fc1.weight", "model.shared.weight", "lm_head.weight"
 POSITIONS = "model.encoder.embed_positions.weight"
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 297928209\n"
@@ -69,10 +67,6 @@ def replace(name, old, new):
         (folder / name).write_text(content.replace(old, new), "utf-8")
 
     return change
-
-
-def compress(name, new):
-    return lambda folder: (folder / new).write_bytes(gzip.compress((folder / name).read_bytes()))
 
 
 def link(name):
@@ -157,19 +151,6 @@ def positions(make):
         stored[POSITIONS] = make(torch.tensor(table, dtype=torch.float32))
 
     return tensors(change)
-
-
-def shards(folder, count=2):
-    from safetensors.numpy import load_file, save_file
-
-    stored = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    names = {
-        name: f"model-{i % count + 1:05}-of-00002.safetensors" for i, name in enumerate(stored)
-    }
-    for file in set(names.values()):
-        save_file({n: a for n, a in stored.items() if names[n] == file}, folder / file)
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}), "utf-8")
 
 
 def add_tag(folder):
@@ -309,15 +290,6 @@ HUB = {
     "truncated": (cut(WEIGHTS), "model.safetensors is damaged"),
     "empty": (text(WEIGHTS, ""), "model.safetensors is damaged"),
     "a page of the web": (text(WEIGHTS, "<html>404</html>" * 9), "model.safetensors is damaged"),
-    "shards": (shards, same),
-    "shard missing": (
-        all_of(shards, remove("model-00002-of-00002.safetensors")),
-        "must hold the file 'model-00002-of-00002.safetensors', which is missing",
-    ),
-    "shard of another folder": (
-        all_of(shards, change_json(INDEX, weight_map={FFN: "../other.safetensors"})),
-        "`weight_map` must map each array to a file of the folder",
-    ),
     # Files.
     "in the Hub's cache": (hub_cache, named_as_on_the_hub),
     "the Hub's cache": (lambda folder: hub_cache(folder).parents[1], named_as_on_the_hub),
@@ -339,20 +311,11 @@ HUB = {
         all_of(remove(WEIGHTS), text("pytorch_model.bin", LFS)),
         "pytorch_model.bin is a Git LFS pointer.*`git lfs pull`",
     ),
-    "pointer, shard": (
-        all_of(shards, text("model-00001-of-00002.safetensors", LFS)),
-        "00002.safetensors is a Git LFS pointer",
-    ),
     "pieces": (other_pieces, "source.spm must be of the same model as the vocabulary"),
     "text for target.spm": (text("target.spm", "a\nb\n"), "must be a whole SentencePiece model"),
     # Both sides share a vocabulary: nothing in the files says which model is which.
     "swapped sides": (swap_sides, swapped),
     # Vocabularies.
-    "gzip": (compress(VOCABULARY, VOCABULARY), same),
-    "damaged gzip": (
-        all_of(compress(VOCABULARY, VOCABULARY), cut(VOCABULARY)),
-        "vocab.json is damaged",
-    ),
     "a mark at the beginning": (replace(VOCABULARY, "{", "\ufeff{"), same),
     "raw control character": (replace(VOCABULARY, '"one', '"\x01one'), has_piece("\x01one")),
     "text": (
@@ -445,18 +408,6 @@ NPZ = {
         "`models` must be a list of file names",
     ),
     # Vocabularies.
-    "gzip": (
-        all_of(compress("opus.vocab.yml", "v.yml.gz"), name_vocabulary("v.yml.gz")),
-        same,
-    ),
-    "gzip, not named": (
-        all_of(
-            compress("opus.vocab.yml", "opus.vocab.yml.gz"),
-            remove("opus.vocab.yml"),
-            remove("decoder.yml"),
-        ),
-        same,
-    ),
     "lines of pieces": (all_of(as_text, name_vocabulary("vocab.txt")), same),
     "JSON": (all_of(as_json, name_vocabulary("vocab.json")), same),
     "lines of pieces as YAML": (text("opus.vocab.yml", "</s>\n<unk>\n"), f"{ONE_LINE} 1, '</s>'"),

@@ -164,11 +164,11 @@ def test_every_truncation_is_detected(small):
                 read(small)
 
 
-def rewrite(path, change=dict, compression=zipfile.ZIP_STORED):
+def rewrite(path, change):
     """Writes a checkpoint again; `change` maps its members, name to content, to others."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w", compression) as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         for name, content in change(members).items():
             archive.writestr(name, content)
 
@@ -206,54 +206,6 @@ def test_zip_file_that_is_no_checkpoint_is_detected(small, change):
     rewrite(small, change)
     with pytest.raises(CorruptCheckpointError, match="checkpoint-00000001.npz"):
         read_checkpoint(small)
-
-
-def assert_refused_within(size, path, reason):
-    """Reading is refused with less than `size` bytes of memory."""
-
-    def refuse(read):
-        with pytest.raises(CorruptCheckpointError, match=reason):
-            read(path)
-
-    # Metadata is read without arrays.
-    for read in (read_checkpoint,) if "array" in reason else (read_checkpoint, read_metadata):
-        assert peak_memory(refuse, read) < size
-
-
-def test_compressed_file_is_rejected_before_it_is_inflated(tmp_path):
-    path = tmp_path / "checkpoint-00000001.npz"
-    write_checkpoint(path, {"a": np.zeros(2**22)}, {"epoch": 3})
-    rewrite(path, compression=zipfile.ZIP_DEFLATED)
-    assert path.stat().st_size < 2**16
-    assert_refused_within(2**20, path, "compressed")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("metadata.json", " " * 2**25, zipfile.ZIP_BZIP2)
-    assert_refused_within(2**20, path, "compressed")
-
-
-def test_overlapping_members_are_rejected(tmp_path):
-    """A directory of 500 members that all point to the same bytes of the file."""
-    path = tmp_path / "checkpoint-00000001.npz"
-    write_checkpoint(path, {f"{n:03d}": np.zeros(2**12 if n == 0 else 0) for n in range(500)}, {})
-    with zipfile.ZipFile(path, "a") as archive:
-        first, *others = archive.infolist()[1:]
-        for member in others:
-            member.header_offset = first.header_offset
-            member.file_size = member.compress_size = first.file_size
-            member.CRC = first.CRC
-        archive._didModify = True  # writes the directory again
-    assert_refused_within(2**22, path, "smaller than its listed members|array|verlap")
-
-
-def test_false_shape_with_a_valid_checksum_is_rejected(tmp_path):
-    path = tmp_path / "checkpoint-00000001.npz"
-    write_checkpoint(path, {"a": np.zeros(10)}, {})
-    content = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        content, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)}
-    )
-    rewrite(path, lambda members: members | {"a.npy": content.getvalue()})
-    assert_refused_within(2**20, path, "array of shape")
 
 
 def test_checkpoint_of_another_model_is_rejected_before_its_arrays_are_read(tmp_path):

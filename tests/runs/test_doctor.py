@@ -144,51 +144,36 @@ def test_data_without_text_fails_data(here, tmp_path, lines):
 
 
 NUMBERS = number_names("train", 300)
-# {name: (training pairs, test pairs, changed sections of the recipe, words of the warning)}
+# {name: (training pairs, changed sections of the recipe, words of the warning)}
 WARNINGS = {
-    "empty": ([*NUMBERS, *[("one", "")] * 150], [], {}, ["33.3%", "'one' | ''", "mend"]),
+    "empty": ([*NUMBERS, *[("one", "")] * 150], {}, ["33.3%", "'one' | ''", "mend"]),
     "ratio": (
         [*NUMBERS, *[("one", " ".join(["eins"] * 30))] * 4],
-        [],
         {},
         ["1.3%", "length ratio", "'one' | 'eins", "raise `max_length_ratio` (now 9.0)"],
     ),
     "changed text": (
         [(source, f"½ {target}") for source, target in NUMBERS],
-        [],
         {"vocabulary": {"normalization": "nfkc"}},
         ["100.0% of the target lines", "'½ ", "-> '1⁄2 ", "`normalization: nfc`"],
     ),
     "warm-up": (
         NUMBERS,
-        [],
         {"training": {"warmup_steps": 1000, "epochs": 4}},
         ["1,000 of the", "updates (4 epochs of", "lower `warmup_steps` to at most"],
     ),
     "decay": (
         NUMBERS,
-        [],
         {"training": {"epochs": 9, "schedule": "cosine", "decay_epochs": 92, "learning_rate": 0.1}},
         ["decays over 92 epochs", "has 9", "set `decay_epochs` to 9"],
-    ),
-    "references": (
-        NUMBERS,
-        [("one", " ".join(["zweihundert"] * 60)), ("two", "zwei")],
-        {"data": {"test": ["test.tsv"]}, "search": {"length_ratio": 2.0, "extra_length": 30}},
-        [
-            "1 of the 2 references of `test` are longer",
-            "2 times the source tokens + 30",
-            "`search`",
-        ],
     ),
 }
 
 
 @pytest.mark.parametrize("name", WARNINGS)
 def test_data_that_train_but_lose_or_lack_something_are_a_warning(here, untrained, tmp_path, name):
-    pairs, test, changes, words = WARNINGS[name]
+    pairs, changes, words = WARNINGS[name]
     write_pairs(tmp_path / "train.tsv", pairs)
-    write_pairs(tmp_path / "test.tsv", test or pairs)
     findings = doctor.run_checks(recipe(**changes), tmp_path, print_fn=lambda line: None)
     assert [finding.name for finding in findings if finding.warnings] == ["data"]
     (warning,) = findings[1].warnings

@@ -70,7 +70,7 @@ SEARCH = {"beam_size": 6, "length_penalty": None, "suppressed_tokens": [1, 5], "
 
 def test_run_resumes_with_another_search():
     other = recipe(search=SEARCH)
-    assert other.continues(recipe()) and recipe().continues(other)
+    assert not other.conflicts(recipe()) and not recipe().conflicts(other)
     assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
 
 
@@ -82,7 +82,8 @@ def test_changed_key_is_as_if_it_stood_in_the_file_and_may_forbid_a_resume(file,
     changes = [f"training.{key}={json.dumps(value)}" for key, value in settings.items()]
     assert Recipe.load(file, changes) == Recipe.from_yaml(other.to_yaml()) == other
     assert other != Recipe.load(file)
-    assert other.continues(Recipe.load(file)) == Recipe.load(file).continues(other) == may_change
+    for one, before in ((other, Recipe.load(file)), (Recipe.load(file), other)):
+        assert (not one.conflicts(before)) == may_change
 
 
 def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypatch):
@@ -91,7 +92,7 @@ def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypa
     monkeypatch.chdir("/")
     read = Recipe.from_yaml(written)
     assert read.training.init_from == str(tmp_path / "runs" / "other")
-    assert read.continues(recipe(training={"init_from": f"{tmp_path}/runs/../runs/other/"}))
+    assert not read.conflicts(recipe(training={"init_from": f"{tmp_path}/runs/../runs/other/"}))
 
 
 def test_recipe_may_begin_with_a_byte_order_mark(tmp_path):
@@ -105,10 +106,10 @@ def test_every_training_key_is_tested():
 
 def test_recipe_with_other_data_vocabulary_or_model_is_another_run():
     for name in packaged_recipes():
-        assert not Recipe.load(name).continues(recipe())
-    assert not recipe(model={"preset": "tiny"}).continues(recipe())
-    assert not recipe(vocabulary={"size": 500}).continues(recipe())
-    assert recipe().continues(recipe())
+        assert Recipe.load(name).conflicts(recipe())
+    assert recipe(model={"preset": "tiny"}).conflicts(recipe())
+    assert recipe(vocabulary={"size": 500}).conflicts(recipe())
+    assert not recipe().conflicts(recipe())
 
 
 # Sections 5.1 to 5.4 and 6.1, Table 3: (d_model, d_ff, h, dropout, checkpoints averaged).
