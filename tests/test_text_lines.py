@@ -1,6 +1,5 @@
-"""Lines of files: one reader in the whole package, and files that are always UTF-8."""
+"""Lines of files: the same for every command and function that reads them."""
 
-import ast
 import gzip
 import io
 import sys
@@ -14,7 +13,6 @@ from keras_transformer.cli.decoding import open_input
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.serving import verification
 from tests.data.corpus_files import packed
-from tests.test_folders import FILES, relative
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -105,88 +103,3 @@ def test_verify_says_that_there_are_no_examples(tmp_path):
     (tmp_path / "examples.jsonl").write_text("\n\n", "utf-8")
     with pytest.raises(ValueError, match="must hold an example in each line"):
         list(verification.verify(None, tmp_path))
-
-
-# === No other reader ===
-
-# {file: {call: why it reads no lines of text}}.
-NO_LINES = {
-    "texts.py": {"open": "the reader: binary"},
-    "atomic_file.py": {"open": "binary, to flush files"},
-    "cli/stream.py": {"open": "binary, to write", "read_text": "JSON"},
-    "cli/backend.py": {"open": "binary: /dev/null", "read_text": "JSON"},
-    "cli/options.py": {"splitlines": "the examples of a command"},
-    "cores.py": {"read_text": "two numbers"},
-    "data/corpus.py": {"open": "binary, to hash files"},
-    "data/marian_tokenizer.py": {"read_text": "JSON"},
-    "data/sentencepiece_training.py": {"open": "writes ASCII"},
-    "data/piece_tokenizer.py": {"read_text": "JSON"},
-    "data/token_store.py": {"open": "binary: writes arrays", "read_text": "JSON"},
-    "decoding/ctranslate2.py": {"read_text": "JSON"},
-    "models/loading.py": {"open": "binary: a zip file"},
-    "plotting.py": {"open": "CSV"},
-    "runs/checkpoint_file.py": {"open": "binary: a zip file"},
-    "runs/device_check.py": {"splitlines": "the output of a process"},
-    "runs/event_log.py": {"open": "binary: writes events"},
-    "runs/doctor.py": {"splitlines": "the text of a report"},
-    "runs/folder.py": {"read_text": "JSON, YAML and CSV"},
-    "importing/files.py": {
-        "open": "binary",
-        "read_text": "JSON",
-        "split": "Marian's vocab.yml",
-    },
-    "importing/importer.py": {"open": "binary: a zip file", "splitlines": "the text of an error"},
-    "importing/marian.py": {"read_text": "README and LICENSE, for their licence"},
-    "lock.py": {"open": "the name of a process"},
-    "runs/recipe.py": {"read_text": "YAML"},
-    "runs/trainer.py": {"splitlines": "the text of a report"},
-    "serving/errors.py": {"splitlines": "the text of an error"},
-    "serving/markup.py": {"split": "the text of a request"},
-    "serving/model.py": {"read_text": "JSON"},
-    "serving/status.py": {"read_text": "YAML"},
-    "settings.py": {"splitlines": "the text of an error"},
-    "training/workers.py": {"splitlines": "the text of an error"},
-}
-
-
-def calls(tree):
-    """Yields the name of each called function or method, with the call."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield getattr(node.func, "attr", getattr(node.func, "id", None)), node
-
-
-def is_reader(name, call):
-    """Whether a call may read lines of a file."""
-    if name == "split":
-        return any(isinstance(each, ast.Constant) and each.value == "\n" for each in call.args)
-    is_of_module = isinstance(call.func, ast.Attribute)  # `os.open`, `archive.open`
-    return name in ("splitlines", "readlines", "read_text") or (name == "open" and not is_of_module)
-
-
-def test_lines_are_read_in_one_place():
-    found = {}
-    for path in FILES:
-        names = {name for name, call in calls(ast.parse(path.read_text("utf-8")))
-                 if is_reader(name, call)}  # fmt: skip
-        if names:
-            found[relative(path)] = names
-    assert found == {file: set(reasons) for file, reasons in NO_LINES.items()}, (
-        "read lines with `texts.py`, or say here why these are none"
-    )
-
-
-def test_text_files_are_opened_with_their_encoding():
-    """Without one, the locale decides."""
-    wrong = []
-    for path in FILES:
-        for name, call in calls(ast.parse(path.read_text("utf-8"))):
-            given = len(call.args) + len(call.keywords)
-            is_text = name in ("read_text", "write_text") and isinstance(call.func, ast.Attribute)
-            if is_text and given <= (name == "write_text"):
-                wrong.append(f"{relative(path)}:{call.lineno}")
-            if name == "open" and isinstance(call.func, ast.Name):
-                mode = call.args[1].value if len(call.args) > 1 else "r"
-                if "b" not in mode and not any(each.arg == "encoding" for each in call.keywords):
-                    wrong.append(f"{relative(path)}:{call.lineno}")
-    assert not wrong

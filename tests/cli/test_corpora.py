@@ -1,6 +1,4 @@
-"""Runs by the command line from every format, and from several corpora with weights and tags."""
-
-import itertools
+"""A run by the command line from several corpora with weights and tags."""
 
 import pytest
 import yaml
@@ -8,7 +6,6 @@ import yaml
 from keras_transformer import load_run
 from keras_transformer.data.number_corpus import number_names
 from tests.cli.small_run import RECIPE, cli
-from tests.data.corpus_files import COMPRESSIONS, FORMATS, packed
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 PAIRS = list(dict.fromkeys(number_names("train", 300)))
@@ -22,27 +19,6 @@ def train(folder, **data):
     ran = cli("train", folder / "recipe.yaml", "--data", folder, "--run", folder / "run")
     assert ran.exit_code == 0, ran.stderr
     return ran.stderr
-
-
-# One of each reader, in a compression each.
-NAMES = (
-    *("TSV", "CSV", "JSON lines of the Hub", "parquet of the Hub", "TMX"),
-    *("gettext", "compiled gettext"),
-)
-PACKS = itertools.cycle(["", *COMPRESSIONS])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "compression"), list(zip(NAMES, PACKS, strict=False)))
-def test_run_from_a_format(tmp_path, name, compression):
-    ending, written, options = FORMATS[name]
-    data = written(PAIRS)
-    file = f"pairs{ending}{compression}"
-    (tmp_path / file).write_bytes(packed(data, compression) if compression else data)
-    said = train(tmp_path, train={"file": file, **options})
-    assert f"{len(PAIRS):,} of {len(PAIRS):,} pairs kept" in said
-    if "gettext" in name:
-        assert "left out, header: 1" in said
 
 
 @pytest.mark.long

@@ -2,15 +2,13 @@
 
 import gzip
 import re
-import shutil
 import sys
 
 import numpy as np
 import pytest
-import yaml
 
 from keras_transformer.cli import decoding
-from tests.cli.small_run import CLI, RECIPE, cli, small
+from tests.cli.small_run import CLI, cli, small
 from tests.processes import run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -115,19 +113,6 @@ def test_score_gives_translations_the_scores_they_were_found_with(folder):
 
 
 @pytest.mark.long
-def test_score_in_bfloat16_rounds(folder):
-    """The option reaches the model, whose results change by rounding."""
-    (folder / "one.en").write_text("twenty-one\n")
-    (folder / "one.de").write_text("einundzwanzig\n")
-    exact, rounded = (
-        [float(x) for x in cli("score", "run", "one.en", "one.de", "--dtype", dtype).stdout.split()]
-        for dtype in ("float32", "bfloat16")
-    )
-    assert exact != rounded
-    np.testing.assert_allclose(rounded, exact, rtol=0.05)
-
-
-@pytest.mark.long
 def test_translate_draws_a_picture_of_every_line_with_text(folder, tmp_path):
     words = ("translate", "run", "--attention", tmp_path / "out.png")
     ran = cli(*words, stdin=b"sixty-six\n\none\n")
@@ -180,30 +165,6 @@ def test_long_lines_are_reported_on_standard_error(folder):
     assert ran.exit_code == 0, ran.stderr
     ran = cli("translate", "run", "--protect", "bracse", stdin=b"one")
     assert ran.exit_code == 2 and "`protect` must hold names, printf, " in ran.stderr
-
-
-def test_max_source_tokens_defaults_to_max_length_of_the_recipe(folder, tmp_path):
-    """The model was not trained on longer lines."""
-    run = shutil.copytree(folder / "run", tmp_path / "run")
-    recipe = RECIPE | {"data": RECIPE["data"] | {"max_length": 40}}
-    (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
-    from keras_transformer import load_run
-
-    assert load_run(run).settings.max_source_tokens == 40
-    assert load_run(run, max_source_tokens=50).settings.max_source_tokens == 50
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("always")
-def test_advice_on_long_lines_can_be_followed(folder, tmp_path):
-    (tmp_path / "long.en").write_text("one " * 2100 + "\n")
-    (tmp_path / "long.de").write_text("eins\n")
-    words = ("score", "run", tmp_path / "long.en", tmp_path / "long.de")
-    refused = cli(*words)
-    assert refused.exit_code == 2 and "--max-source-tokens" in refused.stderr
-    assert cli(*words, "--max-source-tokens", 9000).exit_code == 0
-    ran = cli("plot", "run", "--text", "one " * 300)
-    assert ran.exit_code == 0 and "left out" in ran.stderr
 
 
 def test_invalid_utf8_on_standard_input_names_the_line(folder):

@@ -132,31 +132,6 @@ def test_evaluate_obeys_the_options_for_long_lines(folder, tmp_path):
 
 
 @pytest.mark.long
-def test_evaluate_searches_as_translate_does(folder):
-    """With the same options, which the report records."""
-    search = ("--beam-size", 1, "--length-penalty", "none", "--alpha", 0)
-    search += ("--stopping", "first_beams", "--no-count-end-token", "--max-length", 30)
-    search += ("--length-ratio", 2, "--extra-length", 20)
-    report = folder / "run" / "report.json"
-    before = report.read_text()
-    ran = cli("evaluate", "run", "--output", "greedy.txt", *search)
-    assert ran.exit_code == 0, ran.stderr
-    said = json.loads(report.read_text())["search"]
-    bound = {"max_source_tokens": 256, "on_too_long": "split", "max_length": 30}
-    bound |= {"stopping": "first_beams", "count_end_token": False}
-    bound |= {"length_ratio": 2.0, "extra_length": 20}
-    bound |= {"suppressed_tokens": [], "force_end": False}
-    bound |= {"split": "lines", "protect": [], "protect_by": "cut"}
-    assert said == {"beam_size": 1, "length_penalty": None, "alpha": 0.0, **bound}
-    report.write_text(before)
-    sources, _ = small(folder)
-    stdin = "".join(f"{line}\n" for line in sources)
-    translated = cli("translate", "run", *search, stdin=stdin.encode())
-    assert (folder / "greedy.txt").read_text("utf-8") == translated.stdout
-    assert translated.stdout != cli("translate", "run", stdin=stdin.encode()).stdout
-
-
-@pytest.mark.long
 def test_plot_draws_what_it_names(folder):
     ran = cli("plot", "run", "--text", "sixty-six")
     assert ran.exit_code == 0, ran.stderr

@@ -14,7 +14,6 @@ import typer
 import yaml
 
 from keras_transformer.cli import app
-from keras_transformer.console import console
 from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import ROOT
 from tests.cli.small_run import cli
@@ -58,12 +57,6 @@ def test_recipe_prints_packaged_recipes_that_are_valid():
         assert Recipe.from_yaml(cli("recipe", name).stdout) == Recipe.load(name)
 
 
-def test_text_is_shown_as_it_is(capsys):
-    """Also text that looks like markup of the console."""
-    console.print("[b]one[/b] -> [/i] :smile:")
-    assert capsys.readouterr().err == "[b]one[/b] -> [/i] :smile:\n"
-
-
 def test_version_is_the_version_of_the_package():
     ran = cli("--version")
     assert ran.exit_code == 0
@@ -80,12 +73,10 @@ def test_help_of_every_command_has_an_example(command):
     assert f"keras-transformer {command}" in ran.stdout.split("Example")[-1]
 
 
-OBJECTS = "processors", "sampler", "copied_tokens"
-ALL = {field.name: field.default for field in dataclasses.fields(SearchSettings)}
 ALL = {
-    name: value
-    for name, value in ALL.items()
-    if name not in ("processors", "sampler", "copied_tokens")
+    field.name: field.default
+    for field in dataclasses.fields(SearchSettings)
+    if field.name not in ("processors", "sampler", "copied_tokens")
 }
 SHOWN = {
     "max_length": "no limit",

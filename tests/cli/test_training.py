@@ -25,20 +25,6 @@ from tests.screen import Screen, run_on_terminal
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 
-@pytest.mark.long
-def test_train_into_a_file_writes_plain_lines(folder):
-    text = (folder / "said.log").read_text("utf-8")
-    assert_plain(text)
-    *_, last = text.splitlines()
-    assert last == "Next: keras-transformer evaluate run --data ."
-    updates = json.loads((folder / "run" / "report.json").read_text())["updates"] // 2
-    assert re.search(rf"^epoch 1/2 batch 1/{updates} loss \d+\.\d+ lr \S+ [\d,]+ tok/s", text, re.M)
-    epochs = r"^epoch [12]/2 loss \S+ val_loss \S+ val_accuracy \d+\.\d% [\d,]+ tok/s$"
-    assert len(re.findall(epochs, text, re.M)) == 2
-    assert re.search("^ +dropped  empty 0, too long 0, length ratio 0$", text, re.M)
-    assert "{" not in text
-
-
 def assert_plain(text):
     """Nothing but lines of text."""
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), text
@@ -119,18 +105,6 @@ def test_report_of_any_values_is_shown():
         "BLEU  name BLEU, value 31.25, signature nrefs:1|case:mixed",
         "greedy  length_penalty None, inner list [1, 2]",
     ]
-
-
-@pytest.mark.long
-def test_train_of_an_evaluated_run_writes_a_lost_tokenizer_again(folder, tmp_path):
-    run = shutil.copytree(folder / "run", tmp_path / "run")
-    assert cli("evaluate", run, "--beam-size", 1).exit_code == 0
-    report = (run / "report.json").read_text()
-    (run / "tokenizer.model").unlink()
-    ran = cli("train", "recipe.yaml", "--run", run)
-    assert ran.exit_code == 0, ran.stderr
-    assert "length_penalty gnmt" in ran.stderr and (run / "report.json").read_text() == report
-    assert cli("translate", run, stdin=b"one\n").exit_code == 0
 
 
 @pytest.mark.long

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from keras_transformer import Tokenizer, make_dataset
 from keras_transformer.data.pipeline import BatchStream
-from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
+from keras_transformer.runs.fit_scope import FitScope
 from keras_transformer.runs.keeper import RunKeeper
-from tests.builders import assert_same_arrays
 from tests.examples import examples
-from tests.runs import tiny_run
 from tests.runs.test_kept_fit import BATCH, PAIRS, At, Killed, compiled, kill
 
 
@@ -56,49 +54,6 @@ def test_early_stopping_equals_plain_python(values, patience, monitor):
     assert (keeper.best() or {}).get("epoch") == (None if best is None else values.index(best))
 
 
-EVERY = 3
-# The learning rate is far too high, so that it stops early.
-RECIPE = tiny_run.recipe(
-    **{"epochs": 12, "learning_rate": 0.5, "patience": 1, "clip_norm": 1, "ema_momentum": 0.5},
-    **{"average": 3, "checkpoint_updates": EVERY, "keep_last": 3},
-)
-
-
-@pytest.mark.long
-def test_interrupted_run_ends_bit_identical_to_an_uninterrupted_run(tmp_path):
-    """Early stopping, averaged weights, dropout and kept checkpoints are bit-identical."""
-    run, again = tmp_path / "whole", tmp_path / "run"
-    tiny_run.WatchedTrainer(RECIPE, run).train()
-    values = [row["val_loss"] for row in tiny_run.history(run)]
-    assert len(values) == epochs_until_stop([*values, math.inf], 1, float.__lt__) < 12
-    saved = tiny_run.checkpoints(run)
-    updates = max(saved)
-    per_epoch = updates // len(values)
-    # At the last batch of an epoch, so that the epoch is finished first; and near the end, where
-    # an extra checkpoint would displace one of those that are averaged.
-    late = next(n for n in (updates - 1, updates - 2) if n % EVERY)
-    for update, number in ((updates - per_epoch, signal.SIGINT), (late, signal.SIGTERM)):
-        handlers = [signal.getsignal(number) for number in signal.Signals]
-        stop = tiny_run.AtUpdate(update, lambda number=number: signal.raise_signal(number))
-        with pytest.raises(TrainingInterrupted) as caught:
-            tiny_run.WatchedTrainer(RECIPE, again, before=[stop]).train()
-        assert caught.value.signal == number
-        stopped = tiny_run.checkpoints(again)
-        assert max(stopped) == update
-        assert (stopped[update][1]["kinds"] == ["stop"]) == (update == late)
-        assert [signal.getsignal(number) for number in signal.Signals] == handlers
-        assert len(tiny_run.history(again)) == update // per_epoch, "each epoch once"
-    tiny_run.WatchedTrainer(RECIPE, again).train()
-    assert tiny_run.losses(again) == tiny_run.losses(run)
-    resumed = tiny_run.checkpoints(again)
-    assert list(resumed) == list(saved)
-    for update, (arrays, metadata) in saved.items():
-        assert_same_arrays(resumed[update][0], arrays)
-        assert resumed[update][1]["score"] == metadata["score"]
-    models = [tiny_run.saved_weights(folder / "model.keras") for folder in (run, again)]
-    tiny_run.assert_equal(*models)
-
-
 def test_second_signal_stops_the_run_immediately():
     """While the first waits for the end of a long update."""
     before = signal.default_int_handler  # a process in the background may ignore SIGINT
@@ -113,14 +68,6 @@ def test_second_signal_stops_the_run_immediately():
 
 
 # === Refusals ===
-
-
-@pytest.mark.parametrize("name", ["every", "patience"])
-@pytest.mark.parametrize("number", [0, -3])
-def test_number_below_1_is_refused(name, number):
-    stream = object.__new__(BatchStream)  # not read
-    with pytest.raises(ValueError, match=f"`{name}` must be at least 1.*{name}={number}"):
-        RunKeeper("unused", stream, **{name: number})
 
 
 def fit(model, dataset, keeper, *others, **options):

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sys
 
 import keras
 import numpy as np
@@ -21,8 +20,6 @@ from keras_transformer.runs.callbacks import NonFiniteLossError
 from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.training import model_state
 from keras_transformer.training.callbacks import BestModel
-from tests.builders import ROOT
-from tests.processes import run
 
 PAIRS = kt.number_names("train", 90)
 EPOCHS, BATCHES = 3, 4
@@ -481,44 +478,3 @@ def test_what_does_not_fit_is_refused(dataset, tokenizer, tmp_path):
 def test_folder_in_use_is_refused(dataset, tmp_path):
     with RunFolder(tmp_path).locked(), pytest.raises(RunInUseError):
         kept_fit(compiled(), dataset, tmp_path)
-
-
-SCRIPT = """
-import os, pathlib, sys
-from tests.runs.test_kept_fit import BATCH, PAIRS, At, compiled, kept_fit, kt
-
-tokenizer = kt.Tokenizer(sys.argv[1])
-
-def train(folder, seed, killed_at=-1):
-    dataset, _ = kt.make_dataset(PAIRS, tokenizer, **BATCH)
-    kill = At(killed_at, lambda: os.kill(os.getpid(), 9))
-    _, lines = kept_fit(compiled(seed=seed), dataset, pathlib.Path(folder), kill)
-    print(lines)
-
-"""
-
-
-@pytest.mark.tensorflow_only
-@pytest.mark.long
-def test_killed_process_goes_on_where_it_was(tokenizer, tmp_path):
-    """Killed by SIGKILL within the first epoch; the next process begins with another seed."""
-    tokenizer.save(tmp_path / "numbers.model")
-
-    def call(*calls):
-        code = SCRIPT + "\n".join(calls)
-        command = [sys.executable, "-c", code, str(tmp_path / "numbers.model")]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        return run(command, env=environment, capture_output=True, text=True)
-
-    whole, killed = (str(tmp_path / name) for name in ("whole", "killed"))
-    ran = call(f"train({killed!r}, seed=1, killed_at=3)")
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
-    resumed = call(f"train({killed!r}, seed=2)", f"train({whole!r}, seed=1)")
-    assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout == "['Resuming after 2 updates, at epoch 1, batch 3.']\n[]\n"
-    states = [CheckpointFolder(f"{folder}/checkpoints").newest() for folder in (whole, killed)]
-    for _, _, metadata in states:
-        for row in metadata["history"]:
-            del row["tokens_per_second"]
-    assert states[0][2] == states[1][2]
-    assert_same_state(states[1][1], states[0][1])

@@ -8,7 +8,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.runs.checkpoint_file import read_checkpoint, write_checkpoint
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.training.model_state import model_state, restore_model_state
-from tests.builders import assert_same_arrays, normal, run_fresh
+from tests.builders import assert_same_arrays, normal
 
 
 def small_model(seed=0, width=8):
@@ -116,30 +116,6 @@ def test_restored_model_trains_on_bit_identically(tmp_path):
     restore_model_state(other, arrays)
     assert_same_arrays(model_state(other), model_state(model))
     assert_same_arrays(model_state(train(other, 3, 6)), model_state(train(model, 3, 6)))
-
-
-FRESH = """
-from keras_transformer.runs import CheckpointFolder, write_checkpoint
-from keras_transformer.training import model_state, restore_model_state
-from tests.training.test_model_state import small_model, train
-model = small_model(seed=5)
-_, arrays, _ = CheckpointFolder({folder!r}).newest()
-restore_model_state(model, arrays, parts=("model", "optimizer"))
-write_checkpoint({result!r}, model_state(train(model, 3, 6)), {{}})
-"""
-
-
-@pytest.mark.long
-def test_fresh_process_resumes_bit_identically(tmp_path):
-    model = train(small_model(), 0, 3)
-    CheckpointFolder(tmp_path).save(3, model_state(model), {})
-    run_fresh(FRESH.format(folder=str(tmp_path), result=str(tmp_path / "result.npz")))
-    result, _ = read_checkpoint(tmp_path / "result.npz")
-    assert_same_arrays(result, model_state(train(model, 3, 6)))
-    # So were the moments of Adam and the masks of dropout worth restoring.
-    without = small_model(seed=5)
-    restore_model_state(without, model_state(model), parts=("model",))
-    assert any((result[n] != array).any() for n, array in model_state(train(without, 3, 6)).items())
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ The reference is `keras.Model` with Keras's own step on one device, with the sam
 """
 
 import contextlib
-import sys
 
 import keras
 import numpy as np
@@ -13,9 +12,8 @@ from keras.losses import SparseCategoricalCrossentropy
 from keras.optimizers import SGD
 
 from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy, layers
-from keras_transformer.runs.workers import start_workers
 from keras_transformer.training import TrainingStep
-from tests.builders import ROOT, padded_ids, to_numpy
+from tests.builders import padded_ids, to_numpy
 
 pytestmark = pytest.mark.slow
 BACKEND = keras.config.backend()
@@ -194,33 +192,6 @@ def test_optimizers_make_the_updates_of_keras_however_a_batch_is_split(name):
     assert_same_as_keras(optimizer=lambda: new_optimizer(name), **several)
 
 
-WORKER = """
-import sys
-import numpy as np
-from keras_transformer.training import get_strategy, is_chief
-strategy = get_strategy("multi_worker")
-from tests.training.test_token_loss import *
-for name in OPTIMIZERS:
-    with strategy.scope():
-        how = {"steps_per_execution": 2, "run_eagerly": False}
-        arrays = trained(Tagger, (1, 1, 7), lambda: new_optimizer(name), **how)[-1]
-    if is_chief(strategy):
-        np.savez(f"{sys.argv[1]}/{name}.npz", *arrays)
-"""
-
-
-@tensorflow_only
-@pytest.mark.long
-def test_optimizers_make_the_updates_of_keras_in_two_worker_processes(tmp_path):
-    workers = start_workers([sys.executable, "-c", WORKER, str(tmp_path)], 2, cwd=ROOT)
-    assert [worker.wait(timeout=400) for worker in workers] == [0, 0]
-    for name in OPTIMIZERS:
-        truth = trained(keras.Model, (1, 1, 7), lambda name=name: new_optimizer(name))[-1]
-        with np.load(tmp_path / f"{name}.npz") as found:
-            for value, expected in zip(found.values(), truth, strict=True):
-                np.testing.assert_allclose(value, expected, atol=1e-5, err_msg=name)
-
-
 @jax_only
 @pytest.mark.long
 def test_devices_share_the_dropout_masks_of_one_device():
@@ -338,21 +309,6 @@ def test_arrays_that_devices_cannot_share_are_refused():
         for method in (model.fit, model.train_on_batch):
             with pytest.raises(ValueError, match="divisible by the number of devices, 4"):
                 method(TOKENS[:5], LABELS[:5])
-
-
-@pytest.mark.parametrize(
-    "name, values",
-    [
-        ("accumulation_steps", [0, -1, 1.5, "2"]),
-        ("r_drop", [-1.0, float("nan"), float("inf")]),
-        ("fused_loss", [None, 1]),
-    ],
-)
-def test_settings_of_the_step_are_checked(name, values):
-    model = network(Tagger)
-    for value in values:
-        with pytest.raises(ValueError, match=f"`{name}` must be"):
-            setattr(model, name, value)
 
 
 @pytest.mark.parametrize(
