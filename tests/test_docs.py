@@ -17,9 +17,6 @@ import textwrap
 
 import pytest
 import yaml
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.support.wait import WebDriverWait
 
 import keras_transformer
 from tests import processes
@@ -153,43 +150,11 @@ def test_links_of_the_site_lead_somewhere(site):
                 assert f'id="{anchor}"' in site[path], f"{name}: {target}"
 
 
-def test_every_link_of_the_home_can_be_clicked(site):
-    # A link to a file that is no page of the site becomes plain text.
-    text = FENCE.sub("", (ROOT / "README.md").read_text("utf-8"))
-    body = site["index.html"].partition("<article")[2].partition("</article>")[0]
-    shown = set(re.findall(r'(?:href|src)="([^"]*)"', body))
-    targets = [a or b for a, b in LINK.findall(text)]
-    pages = [target[11:] for target in targets if target.startswith("docs/pages/")]
-    assert len(pages) > 20
-    for page in pages:
-        assert re.sub(r"\.md\b", ".html", page) in shown, page
-
-
 def test_site_loads_nothing_from_elsewhere(site):
     tags = r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=[\"']?(?:https?:)?//"
     loaded = re.compile(tags + r"|url\([\"']?(?:https?:)?//")
     for name, text in site.items():
         assert not loaded.search(text), name
-
-
-@pytest.mark.skipif(not shutil.which("chromedriver"), reason="Chromium is not installed")
-def test_search_works_in_pages_that_are_opened_from_the_disk(built):
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome")
-    for flag in ("--headless", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,900"):
-        options.add_argument(flag)
-    browser = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
-    try:
-        browser.get((built / "api" / "data.html").as_uri())
-        browser.find_element("css selector", "input.md-search__input").click()
-        browser.find_element("css selector", "input.md-search__input").send_keys("Kubernetes")
-        found = ".md-search-result__link"
-        WebDriverWait(browser, 60).until(lambda page: page.find_elements("css selector", found))
-        links = browser.find_elements("css selector", found)
-        addresses = [link.get_attribute("href").partition("?")[0] for link in links]
-    finally:
-        browser.quit()
-    assert (built / "devices.html").as_uri() in addresses
 
 
 # === The sources of the pages ===

@@ -1,7 +1,5 @@
-"""Scores against restatements of BLEU and of error rates, and two published scores."""
+"""Scores against restatements of error rates, and two published scores."""
 
-import collections
-import math
 import pathlib
 import random
 import re
@@ -28,34 +26,6 @@ REFERENCES = [
 ]
 
 
-def bleu_restated(hypotheses, references):
-    """BLEU of whitespace tokens (Papineni et al., 2002), for counts that need no smoothing."""
-    log_precisions = []
-    for n in range(1, 5):
-        matches = total = 0
-        for hypothesis, reference in zip(hypotheses, references, strict=True):
-            counts = [
-                collections.Counter(zip(*(words[i:] for i in range(n)), strict=False))
-                for words in (hypothesis.split(), reference.split())
-            ]
-            matches += (counts[0] & counts[1]).total()
-            total += counts[0].total()
-        log_precisions.append(math.log(matches / total))
-    lengths = [sum(len(line.split()) for line in side) for side in (hypotheses, references)]
-    brevity = min(0.0, 1 - lengths[1] / lengths[0])
-    return 100 * math.exp(brevity + sum(log_precisions) / 4)
-
-
-def test_tokenized_bleu_equals_the_formula():
-    score = bleu(HYPOTHESES, REFERENCES, tokenized=True)
-    assert score.value == pytest.approx(bleu_restated(HYPOTHESES, REFERENCES))
-
-
-def test_brevity_penalty_applies_to_short_hypotheses():
-    long, short = "a b c d e f g h", "a b c d e f"
-    assert bleu([short], [long], tokenized=True).value == pytest.approx(100 * math.exp(1 - 8 / 6))
-
-
 @pytest.mark.parametrize(("system", "published"), [("system_a", 38.594), ("system_b", 39.480)])
 def test_tokenized_bleu_of_known_systems(system, published):
     if not (DATA / "bleu_calibration").is_dir():
@@ -65,29 +35,12 @@ def test_tokenized_bleu_of_known_systems(system, published):
     assert bleu(hypotheses, references, tokenized=True).value == pytest.approx(published, abs=5e-4)
 
 
-def test_plain_bleu_splits_punctuation_and_tokenized_bleu_does_not():
-    hypotheses, references = ["A man sleeps on a bench."], ["A man sleeps on a bench ."]
-    assert bleu(hypotheses, references).value == pytest.approx(100)
-    assert bleu(hypotheses, references, tokenized=True).value < 100
-
-
-def test_lowercase_ignores_case():
-    lines = [line.upper() for line in REFERENCES]
-    assert bleu(lines, REFERENCES, lowercase=True).value == pytest.approx(100)
-    assert bleu(lines, REFERENCES).value < 50
-
-
 def test_scores_have_signatures():
     assert "tok:13a" in bleu(HYPOTHESES, REFERENCES).signature
     assert "tok:none" in bleu(HYPOTHESES, REFERENCES, tokenized=True).signature
     assert "case:lc" in bleu(HYPOTHESES, REFERENCES, lowercase=True).signature
     assert "nc:6" in chrf(HYPOTHESES, REFERENCES).signature
     assert str(chrf(REFERENCES, REFERENCES)).startswith("chrF2 100.00 (nrefs:1|")
-
-
-def test_recall_has_weight_4_in_chrf():
-    # One order of n-grams only: precision 1, recall 1 / 2, so (1 + 4) P R / (4 P + R).
-    assert chrf(["a"], ["ab"]).value == pytest.approx(100 * 5 * 0.5 / 4.5)
 
 
 def test_length_ratio_is_of_the_words():

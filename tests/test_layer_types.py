@@ -2,16 +2,11 @@
 
 import functools
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from layer_types import report
 from layer_types.models import LAYER_TYPES, SCORES, make_model
 
-import keras_transformer as kt
-from keras_transformer.decoding.model_search import search_model
-from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import ROOT, assert_close, padded_ids, randomize, to_numpy, token_inputs
 from tests.models.test_decode_step import check_beam_steps, decode
 
@@ -84,35 +79,6 @@ def encoder_decoder(model, inputs):
     cache = model.init_cache(inputs["encoder_token_ids"])
     ids = inputs["decoder_token_ids"]
     return model.decode_step(ids, cache, 0, return_attention_scores=True)[2]
-
-
-@pytest.mark.slow
-def test_searches_in_the_graph_and_compiled_find_the_same():
-    model = model_of("recurrent")
-    settings = SearchSettings(beam_size=3, extra_length=4, length_ratio=0.0)
-    found = search_model(model, source, settings, shape=(*source.shape, 4))
-    expected = search_model(model, source, settings)
-    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
-    lengths = expected.lengths[:, 0]
-    best = (result.token_ids[:, 0] for result in (found, expected))
-    for row, other, length in zip(*best, lengths, strict=True):
-        assert row[:length].tolist() == other[:length].tolist()
-
-
-@pytest.mark.slow
-def test_fit_learns_and_a_file_holds_the_model(tmp_path):
-    model = model_of("recurrent")
-    optimizer = keras.optimizers.Adam(0.01)
-    model.compile(optimizer, kt.SmoothedCrossEntropy(ignore_class=0))
-    labels = np.roll(target, -1, axis=1)
-    data = tf.data.Dataset.from_tensors((token_inputs(source, target), labels)).repeat(20)
-    losses = model.fit(data, epochs=2, verbose=0, shuffle=False).history["loss"]
-    assert losses[1] < losses[0]
-    model.save(tmp_path / "model.keras")
-    loaded = kt.load_model(tmp_path / "model.keras")
-    assert type(loaded) is type(model)
-    inputs = token_inputs(source, target)
-    np.testing.assert_array_equal(to_numpy(loaded(inputs)), to_numpy(model(inputs)))
 
 
 def test_page_has_the_tables_of_what_was_measured():

@@ -197,24 +197,6 @@ def test_model_with_nan_weights_raises_as_in_the_graph(tmp_path):
             with_mode(translator, mode)("two", beam_size=1)
 
 
-@pytest.mark.parametrize("mode", ["auto", True])
-def test_common_shape_is_compiled_though_others_came_first(translator, made, mode):
-    searches = compiled.CompiledSearches(translator.model, mode)
-
-    def request(beam_size, times):
-        settings = SearchSettings(beam_size=beam_size)
-        for _ in range(times):
-            searches.for_call(settings, 1, False)((1, 8))
-        return len(made)
-
-    assert [request(beam_size, 2) for beam_size in range(1, 17)] == [*range(1, 17)]
-    assert request(17, 31) == 16, "odd shapes no longer take memory"
-    assert request(17, 1) == 17
-    assert request(18, 63) == 17 and request(18, 1) == 18
-    searches.warm_up(SearchSettings(beam_size=19), 1, (1, 8))
-    assert len(made) == 19
-
-
 def test_number_of_compiled_shapes_is_bounded(translator, made):
     """Shapes, settings and lengths of all kinds: what is kept does not grow without end."""
     searches = compiled.CompiledSearches(translator.model, "auto")

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import Transformer, TransformerConfig
 from tests.builders import (
     assert_close,
     padded_ids,
@@ -134,47 +133,3 @@ def check_beam_steps(model, steps, slots, tolerance, max_length=None):
 )
 def test_beam_hypotheses_equal_the_full_pass_over_each_prefix(variant, max_length):
     check_beam_steps(model_of(variant), 4, 3, 1e-5, max_length)
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow_only  # large; the variants above run on every backend
-@pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.1)])
-@pytest.mark.parametrize("size", ["tiny", "base"])
-@pytest.mark.long
-def test_paper_sizes_step_like_the_full_pass(size, dtype, tolerance, normalize_first):
-    config = getattr(TransformerConfig, size)(V, normalize_first=normalize_first)
-    check_beam_steps(Transformer(config, dtype=dtype), 3, 2, tolerance)
-
-
-@pytest.mark.tensorflow_only
-@TWO
-def test_steps_run_in_a_graph_of_unknown_shapes(variant):
-    import tensorflow as tf
-
-    model = model_of(variant)
-    ids = tf.TensorSpec([None, None], tf.int32)
-
-    @tf.function(input_signature=[ids, ids], autograph=False)
-    def all_logits(source, target):
-        cache = model.init_cache(source)
-        step, cache = model.decode_step(target[:, :1], cache, 0)
-        flat = tf.nest.flatten(cache)
-        shapes = [tf.TensorShape([None] * leaf.shape.rank) for leaf in flat]
-        logits = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[None, V])
-
-        def body(index, logits, flat):
-            cache_now = tf.nest.pack_sequence_as(cache, flat)
-            step, grown = model.decode_step(target[:, index : index + 1], cache_now, index)
-            return index + 1, logits.write(index, step[:, 0]), tf.nest.flatten(grown)
-
-        _, logits, _ = tf.while_loop(
-            lambda index, *_: index < tf.shape(target)[1],
-            body,
-            (1, logits.write(0, step[:, 0]), flat),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape(None), shapes),
-        )
-        return tf.transpose(logits.stack(), [1, 0, 2])
-
-    expected = to_numpy(model(token_inputs(source, target)))
-    assert_close(to_numpy(all_logits(source, target)), expected, 1e-6)

@@ -214,24 +214,6 @@ def test_clients_take_turns(waiting, max_batch):
         assert all(counts[client] >= max(counts.values()) - 1 for client in behind)
 
 
-def test_flood_does_not_hold_up_another_client():
-    model = Model()
-    model.may_run.clear()
-
-    async def scenario(batcher):
-        flood = [Row("g", 900, number) for number in range(20)]
-        others = [asyncio.create_task(batcher.submit(flood, "flood")) for _ in range(3)]
-        await asyncio.sleep(0.05)  # its first batch runs
-        polite = [asyncio.create_task(batcher.submit([Row("g", 300, name)], name)) for name in "ab"]
-        await asyncio.sleep(0.05)
-        model.may_run.set()
-        await asyncio.gather(*others, *polite)
-
-    run(scenario, model)
-    assert [len(values) for _, values in model.batches[:3]] == [4, 2, 4]
-    assert model.batches[1][1] == ["a", "b"]
-
-
 def test_full_queue_refuses_whole_requests_and_recovers():
     """A client may have as many rows as the queue has free places besides."""
     model = Model()
