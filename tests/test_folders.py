@@ -32,11 +32,11 @@ BUDGETS = {
     "models": 587,
     "decoding": 2_070,
     "export": 1_005,
-    "runs": 2_600,
-    "importing": 892,
+    "runs": 2_412,
+    "importing": 871,
     "serving": 1_475,
-    "cli": 1_490,
-    None: 890,  # the top level
+    "cli": 1_322,
+    None: 868,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (
