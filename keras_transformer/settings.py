@@ -13,8 +13,6 @@ from typing import Any, Self
 
 import yaml
 
-from keras_transformer.types import Path
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -67,22 +65,6 @@ class Settings:
         """Returns all fields as YAML text."""
         return yaml.dump(self.to_dict(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
-    @classmethod
-    def from_yaml(cls, text: str, source: Path | None = None) -> Self:
-        """Creates settings from YAML text, such as the text that `to_yaml` returns.
-
-        Floats may be written as `1e-3`, which YAML 1.1 reads as text. Duplicate keys are an error.
-
-        Args:
-            text: YAML text.
-            source: path of the file with the text, for error messages. Optional.
-        """
-        try:
-            return cls.from_dict(read_yaml(text))
-        except ValueError as error:
-            message = str(error)
-        raise ValueError(message if source is None else f"{source}: {message}")
-
     def _require(self, name, is_valid, expected):
         if not is_valid:
             self._reject(name, expected)
@@ -95,7 +77,9 @@ class Settings:
 
 
 def read_yaml(text: str) -> Any:
-    """Returns the plain values of YAML text; see `Settings.from_yaml`.
+    """Returns the plain values of YAML text.
+
+    Floats may be written as `1e-3`, which YAML 1.1 reads as text. Duplicate keys are an error.
 
     Raises:
         ValueError: if the text is not valid YAML.

@@ -19,7 +19,7 @@ from keras_transformer.runs.recipe import (
     recipe_text,
 )
 from keras_transformer.runs.training_settings import TrainingSettings
-from keras_transformer.settings import Settings
+from keras_transformer.settings import Settings, read_yaml
 from tests.examples import examples
 
 REQUIRED = {TransformerConfig: {"vocabulary_size": 100}, DataSettings: {"train": ["a", "b"]}}
@@ -41,13 +41,13 @@ class Anything(Settings):
 
 
 def read(text):
-    (value,) = Anything.from_yaml(f"value: [{text}]").value
+    (value,) = Anything.from_dict(read_yaml(f"value: [{text}]")).value
     return value
 
 
-def refused(kind, text, *source):
+def refused(kind, text):
     with pytest.raises(ValueError) as caught:
-        kind.from_yaml(text, *source)
+        kind.from_dict(read_yaml(text))
     assert "\n" not in str(caught.value) and "<unicode string>" not in str(caught.value)
     return str(caught.value)
 
@@ -93,7 +93,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]))
 def test_text_is_restored_even_if_it_looks_like_a_float(text):
     """Such as a folder named 1e-3 in `init_from`."""
     training = TrainingSettings(init_from=text)
-    assert TrainingSettings.from_yaml(training.to_yaml()) == training
+    assert TrainingSettings.from_dict(read_yaml(training.to_yaml())) == training
     assert yaml.safe_load(training.to_yaml())["init_from"] == text, "other readers of YAML"
 
 
@@ -132,8 +132,8 @@ def test_duplicate_key_is_refused_with_its_lines(text, named):
 def test_keys_of_merged_mappings_may_be_overridden():
     """A merge with `<<` is not a duplicate key."""
     text = "value: &a {x: 1, y: 2}\nother: &b {<<: *a, y: 3}"
-    assert Anything.from_yaml(text) == Anything({"x": 1, "y": 2}, {"x": 1, "y": 3})
-    assert Anything.from_yaml(f"{text}\n").to_yaml().count("x: 1") == 2
+    assert Anything.from_dict(read_yaml(text)) == Anything({"x": 1, "y": 2}, {"x": 1, "y": 3})
+    assert Anything.from_dict(read_yaml(f"{text}\n")).to_yaml().count("x: 1") == 2
 
 
 def test_unknown_key_is_answered_by_a_similar_one():

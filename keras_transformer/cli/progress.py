@@ -26,13 +26,23 @@ def sentence_progress(total, label="", before=0, is_shown=True):
     Yields:
         the function to call with the number of sentences that are newly done.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     rate = TextColumn("sentences {task.fields[rate]}")
     columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
     names = [TextColumn("{task.description}", markup=False)] if label else []
     started = printed = time.monotonic()
-    with _progress(*names, *columns, is_shown=is_shown) as bar:
+    # Removed at its end. A file or a pipe keeps its own output.
+    options = {"transient": True, "redirect_stdout": sys.stdout.isatty(), "console": console}
+    bar = Progress(*names, *columns, disable=not (is_shown and is_interactive()), **options)
+    # rich before 14.1 ends also a bar that is disabled, with an empty line.
+    with contextlib.nullcontext() if bar.disable else bar:
         task = bar.add_task(label, total=total, completed=before, rate="")
 
         def advance(number):
@@ -49,41 +59,3 @@ def sentence_progress(total, label="", before=0, is_shown=True):
                 console.print(f"{begin}{done:,}{of} sentences, {rate:,.1f}/s{end}")
 
         yield advance
-
-
-@contextlib.contextmanager
-def check_progress(names):
-    """Shows which check runs.
-
-    Args:
-        names: of all checks, in their order.
-
-    Yields:
-        the function to call with the name of each check when it starts.
-    """
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    description = TextColumn("{task.description}", markup=False)
-    with _progress(SpinnerColumn(), description, TimeElapsedColumn()) as bar:
-        task = bar.add_task("")
-
-        def start(name):
-            text = f"Checking {name} ({names.index(name) + 1} of {len(names)})"
-            bar.reset(task, description=text)
-            if bar.disable:
-                console.print(text)
-
-        yield start
-
-
-@contextlib.contextmanager
-def _progress(*columns, is_shown=True):
-    """A bar that is removed at its end, and not shown except on a terminal."""
-    from rich.progress import Progress
-
-    # A file or a pipe keeps its own output.
-    options = {"transient": True, "redirect_stdout": sys.stdout.isatty(), "console": console}
-    bar = Progress(*columns, disable=not (is_shown and is_interactive()), **options)
-    # rich before 14.1 ends also a bar that is disabled, with an empty line.
-    with contextlib.nullcontext() if bar.disable else bar:
-        yield bar

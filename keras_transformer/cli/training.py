@@ -10,7 +10,6 @@ import typer
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.options import check_output
-from keras_transformer.cli.progress import check_progress
 from keras_transformer.console import console
 
 commands = typer.Typer()
@@ -39,9 +38,12 @@ def doctor(
     from keras_transformer.runs.doctor import CHECKS, run_checks
 
     run = options.run_folder(run, recipe)
-    with check_progress(CHECKS) as on_start:
-        print_line = functools.partial(print, flush=True)
-        findings = run_checks(parsed, data, run, timeout, print_line, on_start)
+
+    def on_start(name):
+        console.print(f"Checking {name} ({CHECKS.index(name) + 1} of {len(CHECKS)})")
+
+    print_line = functools.partial(print, flush=True)
+    findings = run_checks(parsed, data, run, timeout, print_line, on_start)
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 

@@ -121,14 +121,11 @@ def average_into(model, paths):
     restore_model_state(model, average_checkpoints(paths, ema=True), parts=("model",))
 
 
-def average_checkpoints(
-    paths: Iterable[Path], prefix: str = "model/", ema: bool = False
-) -> dict[str, np.ndarray]:
+def average_checkpoints(paths: Iterable[Path], ema: bool = False) -> dict[str, np.ndarray]:
     """Averages the floats of checkpoints in float64, with one checkpoint in memory at a time.
 
     Args:
         paths: paths of checkpoints of one model, in any order.
-        prefix: only arrays whose name starts with it are averaged.
         ema: whether to average the EMA of the weights, if the optimizer has it; see
             `ema_as_weights`. Defaults to `False`.
 
@@ -148,7 +145,9 @@ def average_checkpoints(
     for path in paths:
         arrays.clear()  # frees the previous checkpoint before the next is loaded
         read = ema_as_weights if ema else dict
-        arrays |= {n: a for n, a in read(read_checkpoint(path)[0]).items() if n.startswith(prefix)}
+        arrays |= {
+            n: a for n, a in read(read_checkpoint(path)[0]).items() if n.startswith("model/")
+        }
         kinds = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
         first = first or kinds
         for name in sorted(kinds.keys() | first.keys()):
@@ -167,8 +166,8 @@ def average_checkpoints(
         )
     if not arrays:
         raise ValueError(
-            "`paths` must name checkpoints with arrays whose names begin with `prefix`. "
-            f"Received: paths={[str(path) for path in paths]}, prefix={prefix!r}"
+            "`paths` must name checkpoints with arrays of a model, `model/...`. "
+            f"Received: paths={[str(path) for path in paths]}"
         )
     for name, total in sums.items():
         arrays[name] = np.asarray(total / len(paths)).astype(arrays[name].dtype, copy=False)

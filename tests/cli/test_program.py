@@ -15,6 +15,7 @@ import yaml
 
 from keras_transformer.cli import app
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.settings import read_yaml
 from tests.builders import ROOT
 from tests.cli.small_run import cli
 
@@ -54,7 +55,7 @@ def test_recipe_prints_packaged_recipes_that_are_valid():
     from keras_transformer.runs.recipe import Recipe
 
     for name in names:
-        assert Recipe.from_yaml(cli("recipe", name).stdout) == Recipe.load(name)
+        assert Recipe.from_dict(read_yaml(cli("recipe", name).stdout)) == Recipe.load(name)
 
 
 def test_version_is_the_version_of_the_package():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer import TransformerConfig
+from keras_transformer.settings import read_yaml
 from tests.examples import examples
 
 RATE = st.floats(0, 1, exclude_max=True)
@@ -58,7 +59,7 @@ def configs(draw):
 @examples(short=25, long=200)
 @given(configs())
 def test_config_survives_yaml_and_dict(config):
-    assert TransformerConfig.from_yaml(config.to_yaml()) == config
+    assert TransformerConfig.from_dict(read_yaml(config.to_yaml())) == config
     assert TransformerConfig.from_dict(config.to_dict()) == config
     assert yaml.safe_load(config.to_yaml()) == config.to_dict()
 
@@ -208,5 +209,5 @@ def test_numpy_numbers_become_those_of_python():
 )
 def test_yaml_that_is_no_config_raises_an_error_of_one_line(text, message):
     with pytest.raises(ValueError, match=message) as caught:
-        TransformerConfig.from_yaml(text)
+        TransformerConfig.from_dict(read_yaml(text))
     assert re.fullmatch(r"[^\n]+", str(caught.value))

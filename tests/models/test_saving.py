@@ -70,8 +70,9 @@ from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Transformer, 
 model = keras.saving.load_model("{folder}/model.keras")
 """,
     """
+import yaml
 from keras_transformer import Transformer, TransformerConfig
-config = TransformerConfig.from_yaml(open("{folder}/config.yaml").read())
+config = TransformerConfig.from_dict(yaml.safe_load(open("{folder}/config.yaml")))
 model = Transformer(config)
 model.load_weights("{folder}/model.weights.h5")
 """,

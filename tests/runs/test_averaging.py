@@ -112,7 +112,7 @@ REFUSED = {
         {"q/lora_kernel_a": A},
         "int8 or LoRA.*: model/q/lora",
     ),
-    "nothing": ({}, {}, "Received: paths=.*prefix='model/'"),
+    "nothing": ({}, {}, "Received: paths=.*npz"),
 }
 
 

@@ -8,6 +8,7 @@ import yaml
 
 from keras_transformer.runs.recipe import Recipe, packaged_recipes
 from keras_transformer.runs.training_settings import DISTRIBUTIONS
+from keras_transformer.settings import read_yaml
 
 DATA = {
     "train": {"number_names": "train", "size": 100},
@@ -71,7 +72,7 @@ SEARCH = {"beam_size": 6, "length_penalty": None, "suppressed_tokens": [1, 5], "
 def test_run_resumes_with_another_search():
     other = recipe(search=SEARCH)
     assert not other.conflicts(recipe()) and not recipe().conflicts(other)
-    assert Recipe.from_yaml(other.to_yaml()) == other != recipe()
+    assert Recipe.from_dict(read_yaml(other.to_yaml())) == other != recipe()
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -80,7 +81,7 @@ def test_changed_key_is_as_if_it_stood_in_the_file_and_may_forbid_a_resume(file,
     settings = (COSINE if name in ("schedule", "decay_epochs") else {}) | {name: value}
     other = recipe(model={"preset": "tiny"}, training=settings)
     changes = [f"training.{key}={json.dumps(value)}" for key, value in settings.items()]
-    assert Recipe.load(file, changes) == Recipe.from_yaml(other.to_yaml()) == other
+    assert Recipe.load(file, changes) == Recipe.from_dict(read_yaml(other.to_yaml())) == other
     assert other != Recipe.load(file)
     for one, before in ((other, Recipe.load(file)), (Recipe.load(file), other)):
         assert (not one.conflicts(before)) == may_change
@@ -90,7 +91,7 @@ def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     written = recipe(training={"init_from": "runs/other"}).to_yaml()
     monkeypatch.chdir("/")
-    read = Recipe.from_yaml(written)
+    read = Recipe.from_dict(read_yaml(written))
     assert read.training.init_from == str(tmp_path / "runs" / "other")
     assert not read.conflicts(recipe(training={"init_from": f"{tmp_path}/runs/../runs/other/"}))
 
