@@ -108,22 +108,6 @@ def test_search_follows_the_weights():
     assert adapted.scores.tolist() != after.scores.tolist()
 
 
-@pytest.mark.backends("jax")  # only there the search compiles
-def test_settings_made_anew_and_other_penalties_compile_once():
-    traced = []
-
-    def rule(log_probs, token_ids, index):
-        traced.append(index)
-        return log_probs
-
-    scores, times = [], []
-    for alpha in (0.6, 0.6, 1.0):
-        found = found_by(model(), sources(), processors=[rule], alpha=alpha)
-        scores.append(found.scores.tolist())
-        times.append(len(traced))
-    assert times[0] == times[1] == times[2] and scores[0] == scores[1] != scores[2]
-
-
 def test_sentences_without_numbers_raise_or_are_nan():
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "tie_embeddings": "none"}
     made, ids = new_transformer(V, **sizes), sources()

@@ -306,26 +306,6 @@ def test_samplers_and_suppressed_tokens_are_applied(translator):
 
 
 @pytest.mark.backends("tensorflow")
-def test_runtime_values_do_not_retrace_the_graph(translator):
-    traced = []
-
-    def rule(log_probs, token_ids, index):
-        traced.append(index)
-        return log_probs
-
-    def search(**options):
-        return translator("seven", n_best=1, processors=(rule,), **options)[0]
-
-    scores = [search(alpha=0.5).score]
-    times = len(traced)
-    scores.append(search(alpha=1.5).score)
-    assert scores[0] < scores[1]
-    assert len(search(length_ratio=0.0, extra_length=2).tokens) == 2
-    assert len(search(max_length=3).tokens) == 3
-    assert len(traced) == times
-
-
-@pytest.mark.backends("tensorflow")
 def test_maximum_lengths_are_those_python_computes():
     """For token counts far beyond any line; settings are inputs of a graph."""
     config, counts = TransformerConfig.tiny(50), [1, 7, 100, 3_000_000]

@@ -320,22 +320,6 @@ def pieces_of(translator, lines):
     return [[tokenizer.vocabulary[i] for i in row] for row in tokenizer.encode(lines)]
 
 
-@pytest.mark.long
-def test_ctranslate2_finds_the_greedy_translations(run, tmp_path):
-    import ctranslate2
-
-    exported = cli("export", run, tmp_path / "ct2", "--format", "ctranslate2")
-    assert exported.exit_code == 0, exported.output
-    translator = kt.load_run(run, beam_size=1, max_length=12, force_end=False)
-    lines = sentences(100)
-    engine = ctranslate2.Translator(str(tmp_path / "ct2"), intra_threads=1)
-    options = {"beam_size": 1, "max_decoding_length": 12, "min_decoding_length": 0}
-    found = engine.translate_batch(pieces_of(translator, lines), max_input_length=0, **options)
-    ours = translator(lines, n_best=1)
-    tokens = [[t for t in best.tokens if t != "</s>"] for (best,) in ours]
-    assert tokens == [one.hypotheses[0] for one in found]
-
-
 def test_ctranslate2_converter_for_marian_gives_the_same_model(npz, tmp_path):
     """CTranslate2 reads Marian's arrays by itself: an oracle for the names and their meaning."""
     import ctranslate2

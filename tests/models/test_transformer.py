@@ -219,14 +219,3 @@ def test_first_loss_is_that_of_a_guess(tie_embeddings, normalize_first):
     logits = Transformer(config)(token_inputs(source, target[:, :-1]))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(target[:, 1:], logits)
     assert abs(to_numpy(loss) - math.log(1000)) < 1
-
-
-def test_keras_draws_the_model():
-    """`model_to_dot` needs pydot alone; `plot_model` then calls the program `dot` of graphviz."""
-    pytest.importorskip("pydot")
-    model = Transformer(vocabulary_size=11, num_layers=1, hidden_dim=8, num_heads=2)
-    dot = keras.utils.model_to_dot(model, show_shapes=True, show_layer_names=True)
-    text = dot.to_string()
-    for layer in model.layers:
-        assert layer.name in text
-    assert len(dot.get_nodes()) >= len(model.layers) and dot.get_edges()

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import jsonschema
 import pytest
 
-from keras_transformer.serving import batching
 from keras_transformer.serving.app import ROUTES
 from keras_transformer.serving.status import description
 from tests.serving.clients import client_of, wait_until_ready
@@ -70,22 +69,6 @@ def test_model_that_cannot_be_loaded_is_told():
         assert "There is no SavedModel" in str(client.engine.failure)
         assert client.get("/health/ready").status_code == 503
         assert "The model failed" in translate(client, "a").json()["error"]
-
-
-def test_nobody_waits_for_ever_if_batching_fails(monkeypatch):
-    """A bug there ends the server, and all callers get an answer."""
-    model = PlainModel()
-    model.may_run.clear()
-    with client_of(lambda: model, workers=2) as client, ThreadPoolExecutor(3) as pool:
-        found = [pool.submit(translate, client, "running")]
-        model.runs.wait(30)
-        monkeypatch.setattr(batching, "_may_share", lambda *_: 1 / 0)
-        found += [pool.submit(translate, client, line) for line in "ab"]
-        answers = [one.result(30) for one in found]
-        model.may_run.set()
-        assert client.engine.failure
-    assert {one.status_code for one in answers} == {503}
-    assert all("The model failed" in one.json()["error"] for one in answers)
 
 
 def test_answer_that_takes_too_long_is_503_and_its_lines_are_not_run():

@@ -1,25 +1,19 @@
 """A server as a process: start, requests that do not arrive, SIGTERM, kill -9."""
 
-import asyncio
 import contextlib
-import gc
 import http.client
 import json
 import os
 import re
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
-import weakref
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
-import uvicorn
 
-from keras_transformer.serving.connection import Connection
 from keras_transformer.serving.server import listen
 from tests.builders import ROOT
 from tests.cli.small_run import cli
@@ -197,19 +191,6 @@ def test_errors_of_the_start_are_one_line(folder, tmp_path):
     assert ran.exit_code == 2 and "`max_queue` must be at least twice `max_lines`" in ran.stderr
 
 
-def test_answers_are_not_held_back_by_the_network(start_plain):
-    """The parts of an answer are sent at once, not 40 ms later, when the client confirms one."""
-    connection = http.client.HTTPConnection("127.0.0.1", start_plain().port, timeout=60)
-    seconds = []
-    with contextlib.closing(connection):
-        for _ in range(20):
-            began = time.perf_counter()
-            connection.request("GET", "/health")
-            connection.getresponse().read()
-            seconds.append(time.perf_counter() - began)
-    assert sorted(seconds)[10] < 0.03
-
-
 def test_sigterm_while_the_model_is_loaded_ends_at_once(start_plain):
     server = start_plain(60)
     assert server.translate("a")[0] == 503
@@ -350,36 +331,3 @@ def test_all_addresses_of_ipv6_are_also_those_of_ipv4():
     with listen("::", 0) as listener:
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, listener.getsockname()[1]), timeout=5).close()
-
-
-def test_connection_that_the_client_resets_is_forgotten_at_once():
-    """Not only after the time for which an idle one stays open."""
-    connections = []
-
-    class Watched(Connection):
-        def connection_made(self, transport):
-            connections.append(weakref.ref(self))
-            super().connection_made(transport)
-
-    async def app(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"answer"})
-
-    async def reset_one():
-        server = uvicorn.Server(uvicorn.Config(app, http=Watched, lifespan="off", log_config=None))
-        with listen("127.0.0.1", 0) as listener:
-            serving = asyncio.create_task(server.serve([listener]))
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
-            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            await reader.readuntil(b"answer")
-            reset = struct.pack("ii", 1, 0)  # no waiting: the other side reads an error
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
-            writer.transport.abort()
-            await asyncio.sleep(0.3)
-            gc.collect()
-            alive = [each() for each in connections]
-            server.should_exit = True
-            await serving
-            return alive
-
-    assert asyncio.run(reset_one()) == [None]
