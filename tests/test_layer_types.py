@@ -45,17 +45,6 @@ def test_no_output_depends_on_later_tokens_and_each_depends_on_earlier_ones(name
 
 
 @every_model
-def test_padding_changes_nothing(name):
-    model = model_of(name)
-    expected = to_numpy(model(token_inputs(source, target)))
-    more = np.pad(source, ((0, 0), (0, 4)))
-    assert_close(to_numpy(model(token_inputs(more, target))), expected, 1e-5)
-    for row, ids in enumerate(source):
-        alone = to_numpy(model(token_inputs(ids[ids > 0][None], target[row : row + 1])))
-        assert_close(alone[0], expected[row], 1e-5)
-
-
-@every_model
 @pytest.mark.parametrize("max_length", [None, T], ids=["growing", "fixed"])
 def test_steps_equal_the_full_pass(name, max_length):
     model = model_of(name)

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from keras_transformer import load_model
-from keras_transformer.cli.training import report_lines
 from tests import processes
 from tests.builders import assert_same_arrays
 from tests.cli.small_run import CLI, RECIPE, broken, cli
@@ -85,26 +84,6 @@ def test_train_of_a_finished_run_changes_nothing(folder):
     ran = cli("train", "recipe.yaml", "--run", "run")
     assert ran.exit_code == 0 and "trained already" in ran.stderr
     assert (folder / "run" / "model.keras").stat().st_mtime_ns == before
-
-
-def test_report_of_any_values_is_shown():
-    report = {
-        "updates": 12345,
-        "exact_match": 0.5,
-        "dropped": {"empty": 1000, "too_long": 0},
-        "search": {"beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "is_on": True},
-        "BLEU": {"name": "BLEU", "value": 31.25, "signature": "nrefs:1|case:mixed"},
-        "greedy": {"length_penalty": None, "inner": {"list": [1, 2]}},
-    }
-    lines = [line.strip() for line in report_lines(report)]
-    assert lines == [
-        "updates  12,345",
-        "exact match  0.5",
-        "dropped  empty 1,000, too_long 0",
-        "search  beam_size 4, length_penalty gnmt, alpha 0.6, is_on True",
-        "BLEU  name BLEU, value 31.25, signature nrefs:1|case:mixed",
-        "greedy  length_penalty None, inner list [1, 2]",
-    ]
 
 
 @pytest.mark.long

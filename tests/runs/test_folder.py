@@ -211,7 +211,7 @@ for n in range(int(number)):
 
 @pytest.mark.skipif(os.name == "nt", reason="no locks")
 def test_two_processes_that_add_entries_at_once_lose_none(tmp_path):
-    number = 100
+    number = 30
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     processes = [

@@ -131,17 +131,6 @@ def test_run_that_lost_its_checkpoints_is_not_trained_over(copy, lost, error):
     assert before == ((copy / "model.keras").read_bytes(), (copy / "report.json").read_bytes())
 
 
-def test_start_that_failed_leaves_nothing_behind(tmp_path):
-    recipe = tiny_run.recipe(validation=["nowhere.tsv"])
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        quiet(recipe, tmp_path / "a" / "b").train()
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "run").mkdir()
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        quiet(recipe, tmp_path / "run").train()
-    assert [path.name for path in tmp_path.rglob("*")] == ["run"], "an empty folder was there"
-
-
 # Averages.
 
 
