@@ -66,7 +66,7 @@ MANTISSAS = st.from_regex(r"[-+]?([0-9]{1,4}\.?[0-9]{0,4}|\.[0-9]{1,4})", fullma
 EXPONENTS = st.from_regex(r"[eE][-+]?[0-9]{1,2}", fullmatch=True)
 
 
-@examples(short=50, long=500)
+@examples(short=20, long=500)
 @given(MANTISSAS, EXPONENTS)
 def test_float_with_an_exponent_is_read_as_python_reads_it(mantissa, exponent):
     value = read(mantissa + exponent)
