@@ -10,6 +10,7 @@ import typer
 
 from keras_transformer import __version__
 from keras_transformer.cli import (
+    comparison,
     data,
     decoding,
     errors,
@@ -40,7 +41,7 @@ def program(
     """Sequence-to-sequence Transformers in Keras: train, translate, evaluate, export."""
 
 
-GROUPS = (data, training, importing, decoding, evaluation, export, serving)
+GROUPS = (data, training, importing, decoding, evaluation, comparison, export, serving)
 for group in GROUPS:
     app.add_typer(group.commands)  # without a name: not `keras-transformer GROUP COMMAND`
 for typers in (*(group.commands for group in GROUPS), importing.importing):

@@ -6,7 +6,7 @@ Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -354,16 +354,15 @@ class Recipe(Settings):
         Returns:
             a list of strings such as `"training.seed is 1 there, 2 here"`; "there" is `other`.
         """
-        found = []
-        there, here = other.to_dict(), self.to_dict()
-        for section in ("data", "vocabulary", "model", "training"):
-            for key in here[section] | there[section]:
-                theirs, mine = (each[section].get(key, ABSENT) for each in (there, here))
-                may_change = (section, key) == ("data", "store")
-                may_change |= section == "training" and key in RESUMABLE
-                if theirs != mine and not may_change:
-                    found.append(f"{section}.{key} is {shown(theirs)} there, {shown(mine)} here")
-        return found
+        sections = differing(align(self.to_dict(), other.to_dict()))
+        return [
+            f"{section}.{key} is {shown(theirs)} there, {shown(mine)} here"
+            for section, keys in sections.items()
+            for key, (mine, theirs) in keys.items()
+            if section != "search"
+            and (section != "training" or key not in RESUMABLE)
+            and (section, key) != ("data", "store")
+        ]
 
     def model_config(
         self, vocabulary_size: int, source_vocabulary_size: int | None = None
@@ -390,6 +389,29 @@ class Recipe(Settings):
             sizes["tie_embeddings"] = "decoder"
             sizes["source_vocabulary_size"] = source_vocabulary_size or vocabulary_size
         return TransformerConfig.from_dict(sizes | overrides)
+
+
+def align(*mappings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """Aligns nested mappings `{section: {key: value}}`.
+
+    Returns:
+        `{section: {key: values}}`, one value per mapping: `ABSENT` if it lacks the key.
+    """
+    aligned: dict[str, dict[str, list[Any]]] = {}
+    for section in dict.fromkeys(name for each in mappings for name in each):
+        parts = [each.get(section, {}) for each in mappings]
+        names = dict.fromkeys(name for part in parts for name in part)
+        aligned[section] = {name: [part.get(name, ABSENT) for part in parts] for name in names}
+    return aligned
+
+
+def differing(aligned: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, list[Any]]]:
+    """Returns the keys in the result of `align` whose values differ."""
+    unequal = {
+        section: {n: v for n, v in keys.items() if any(value != v[0] for value in v)}
+        for section, keys in aligned.items()
+    }
+    return {section: keys for section, keys in unequal.items() if keys}
 
 
 def shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The commands `evaluate` and `plot`."""
+"""The commands `evaluate` and `plot`, and `compare` with translations."""
 
 import json
 import os
