@@ -5,7 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-bash scripts/make_venv.sh dev
+extras=dev
+[[ " $* " != *" --long "* ]] || extras+=,ray
+bash scripts/make_venv.sh "$extras"
 python=.venv/bin/python
 # The CPU build; as a requirement of the package it would bring gigabytes of CUDA.
 $python -m pip install --quiet --disable-pip-version-check torch==2.13.0
