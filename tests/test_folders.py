@@ -27,12 +27,12 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_105,
-    "data": 2_458,
+    "data": 2_673,
     "training": 1_350,
     "models": 587,
     "decoding": 2_070,
     "export": 1_005,
-    "runs": 2_412,
+    "runs": 2_446,
     "importing": 871,
     "serving": 1_475,
     "cli": 1_360,

@@ -13,5 +13,7 @@ from .placeholders import add_placeholders as add_placeholders
 from .sentencepiece_tokenizer import SentencePieceTokenizer as SentencePieceTokenizer
 from .split import split_files as split_files
 from .split import split_pairs as split_pairs
+from .symbol_tokenizer import CharacterTokenizer as CharacterTokenizer
+from .symbol_tokenizer import WordTokenizer as WordTokenizer
 from .tokenizer import Tokenizer as Tokenizer
 from .tokenizer_like import TokenizerLike as TokenizerLike

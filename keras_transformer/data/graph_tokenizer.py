@@ -168,6 +168,50 @@ class GraphMarianTokenizer(GraphTokenizer):
         return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
 
 
+class GraphSymbolTokenizer(tf.Module):
+    """A `CharacterTokenizer` or `WordTokenizer` for graphs. Only normalising needs tensorflow-text.
+
+    Args:
+        tokenizer: one of them.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(name="tokenizer")
+        self._without_text = tuple(getattr(tokenizer, name) for name in SPECIAL_TOKENS)
+        self._normalization, self._pattern = tokenizer.normalization, tokenizer.pattern
+        self._joiner = tokenizer.joiner
+        self._pieces = tf.constant(tokenizer.vocabulary)
+        first = tokenizer.vocabulary_size - len(tokenizer.rules["symbols"])
+        texts = [*tokenizer.vocabulary[:first], *tokenizer.rules["symbols"]]
+        self._texts = tf.constant(texts)
+        ids = tf.range(first, tokenizer.vocabulary_size)
+        self._table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(self._texts[first:], ids),
+            default_value=tokenizer.unk_token_id,
+        )
+
+    def tokenize(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
+        """Returns the token ids of text `(B,)`, an int32 `RaggedTensor` `(B, None)`."""
+        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
+        text = _in_form(text, self._normalization)
+        # No UTF-8 has this byte. What stands between two symbols is in the even places.
+        text = tf.strings.regex_replace(text, self._pattern, b"\xff\\0\xff")
+        symbols = tf.strings.split(text, b"\xff")[:, 1::2]
+        return symbols.with_flat_values(self._table.lookup(symbols.flat_values))
+
+    def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
+        """Returns the text of token ids `(B, T)`, without pad, start and end tokens."""
+        symbols = tf.gather(self._texts, without_ids(token_ids, self._without_text))
+        text = tf.strings.reduce_join(symbols, axis=1, separator=self._joiner)
+        return text if self._normalization == "identity" else _in_form(text, "nfc")
+
+    def tokens(
+        self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]
+    ) -> tf.RaggedTensor | tf.Tensor:
+        """Returns tokens as strings: the entries of `vocabulary`."""
+        return tf.gather(self._pieces, ints_of(token_ids))
+
+
 class _NamedModelResource(tf.saved_model.experimental.TrackableResource):
     """The SentencePiece model as a resource that lives as long as the process.
 
@@ -196,9 +240,15 @@ def _prepare(text, normalization):
         return text
     text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
     if normalization != "identity":
-        text = _import_tensorflow_text().normalize_utf8(text, normalization.upper())
+        text = _in_form(text, normalization)
         return tf.strings.strip(tf.strings.regex_replace(text, WHITE_SPACE, " "))
     return tf.where(text == "", "", tf.strings.join([" ", text]))
+
+
+def _in_form(text, normalization):
+    if normalization == "identity":
+        return text
+    return _import_tensorflow_text().normalize_utf8(text, normalization.upper())
 
 
 def _ties_of(vocabulary):

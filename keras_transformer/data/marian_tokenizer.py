@@ -135,5 +135,5 @@ class MarianTokenizer(SentencePieceTokenizer):
 
     def _encode(self, texts):
         # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
-        rows, unk = self._tokenizer.encode(texts), self.unk_token_id
+        rows, unk = self._pieces.encode(texts), self.unk_token_id
         return [[self._ids.get(piece, unk) for piece in row] for row in rows]

@@ -1,9 +1,9 @@
-"""Text <-> pieces of a SentencePiece model, in plain Python: no TensorFlow, no Keras.
+"""Text <-> pieces of a SentencePiece model, or symbols, in plain Python: no TensorFlow, no Keras.
 
 `export_ctranslate2` copies this file into its folder as `folder_tokenizer.py`, so it imports
-nothing of this package. It needs `sentencepiece`; and `unicodedata2` where Python's own Unicode is
-not version 16.0, otherwise characters that are newer or older than Python's are not normalised as
-in training.
+nothing of this package. A SentencePiece model needs `sentencepiece`; and normalising needs
+`unicodedata2` where Python's own Unicode is not version 16.0, otherwise characters that are newer
+or older than Python's are not normalised as in training.
 """
 
 import collections
@@ -19,7 +19,11 @@ from typing import Any
 SETTINGS_FILE = "tokenizers.json"
 # How pieces spell a space.
 SPACE_SYMBOL = "\u2581"
+NORMALIZATIONS = ("nfc", "nfkc", "identity")
+SYMBOL_NORMALIZATIONS = ("nfc", "nfd", "identity")
 UNICODE_VERSION = "16.0.0"  # that of tensorflow-text
+# The white space of Python's `str.split()`, inside brackets.
+SPACES = "\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # The tag of a language at the beginning of a text, such as `>>fra<<`.
 _TAG = re.compile(r">>.*?<<", re.DOTALL)
 
@@ -100,7 +104,7 @@ class PieceTokenizer:
 
         self._normalization = normalization
         self._has_tags, self._has_other_pieces = has_tags, has_other_pieces
-        self._dropped = frozenset(dropped_pieces)
+        self.dropped = frozenset(dropped_pieces)
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.tag = tag
         self._first = [] if tag is None else [self._processor.piece_to_id(tag)]
@@ -135,7 +139,7 @@ class PieceTokenizer:
         """Returns the text of a list of pieces, which may be empty; or texts of a list of lists."""
         if not rows or isinstance(rows[0], str):
             return self.decode([rows])[0]
-        rows = [[piece for piece in row if piece not in self._dropped] for row in rows]
+        rows = [[piece for piece in row if piece not in self.dropped] for row in rows]
         # SentencePiece 0.2.0 looks at the first row only to see what rows are.
         texts = iter(self._processor.decode([row for row in rows if row]))
         return [self._restore(next(texts)) if row else "" for row in rows]
@@ -157,7 +161,75 @@ class PieceTokenizer:
         return text
 
 
-class FolderTokenizer(PieceTokenizer):
+class SymbolPieces:
+    """Symbols of texts: characters, or words between white space. Others are `<unk>`.
+
+    Args:
+        kind: `"characters"`: a symbol is the longest of `symbols` that the text goes on with, else
+            a code point; or `"words"`: a symbol is what stands between white space.
+        normalization: `"nfc"` or `"nfd"`, by which texts are read; `"identity"`: as they are.
+        symbols: those that are known, in the order of their ids, which begin behind special tokens.
+
+    Attributes:
+        pattern: expression of one symbol, for Python and RE2.
+        joiner: what stands between symbols.
+        vocabulary: the names of all pieces, in the order of their ids. A symbol that is spelled
+            like a special token has a space behind it.
+    """
+
+    special = "<pad>", "<s>", "</s>", "<unk>"
+    tag, dropped = None, frozenset(special[:3])
+
+    def __init__(self, kind: str, normalization: str, symbols: Iterable[str]) -> None:
+        self._normalization, symbols = normalization, list(symbols)
+        self.joiner = " " if kind == "words" else ""
+        self.pattern = f"[^{SPACES}]+" if kind == "words" else any_of(symbols, ".")
+        self._find = re.compile(self.pattern).findall
+        names = [symbol + " " * (symbol in self.special) for symbol in symbols]
+        self.vocabulary = [*self.special, *names]
+        self._ids = {symbol: i for i, symbol in enumerate(symbols, len(self.special))}
+        self._texts = dict(zip(names, symbols, strict=True)) | {"<unk>": "<unk>"}
+
+    def split(self, text: str) -> list[str]:
+        """Returns the symbols of a text, known or not."""
+        return self._find(_in_form(text, self._normalization))
+
+    def restore(self, symbols: Iterable[str]) -> str:
+        """Returns the text of symbols."""
+        text = self.joiner.join(symbols)
+        return text if self._normalization == "identity" else _in_form(text, "nfc")
+
+    def encode_ids(self, texts: list[str]) -> list[list[int]]:
+        """Returns the ids of the symbols of texts."""
+        ids, unk = self._ids, self.special.index("<unk>")
+        return [[ids.get(symbol, unk) for symbol in self.split(text)] for text in texts]
+
+    def encode(self, texts: Any) -> Any:
+        """Returns the pieces of a text or of a list of texts, as `PieceTokenizer` does."""
+        if isinstance(texts, str):
+            return self.encode([texts])[0]
+        return [[self.vocabulary[i] for i in row] for row in self.encode_ids(texts)]
+
+    def decode(self, rows: Any) -> Any:
+        """Returns the text of a list of pieces, which may be empty; or texts of a list of lists."""
+        if not rows or isinstance(rows[0], str):
+            return self.decode([rows])[0]
+        texts, dropped = self._texts, self.dropped
+        return [self.restore(texts[p] for p in row if p not in dropped) for row in rows]
+
+
+def any_of(symbols: Iterable[str], one: str) -> str:
+    """Returns the expression of the longest of some symbols, or else of `one`."""
+    longest = sorted((s for s in symbols if len(s) > 1), key=len, reverse=True)
+    return "(?s)" + "|".join([*map(re.escape, longest), one])
+
+
+def _in_form(text, normalization):
+    is_same = normalization == "identity" or text.isascii()
+    return text if is_same else UNICODE.normalize(normalization.upper(), text)
+
+
+class FolderTokenizer:
     """The tokenizer of one side of an exported model: the pieces that its model was trained with.
 
     Args:
@@ -165,11 +237,23 @@ class FolderTokenizer(PieceTokenizer):
         side: `"source"` or `"target"`.
 
     Raises:
-        ImportError: if `sentencepiece` is not installed.
+        ImportError: if `sentencepiece` is not installed, and needed.
         OSError: if the folder does not have the tokenizer.
     """
 
     def __init__(self, folder: "str | pathlib.Path", side: str) -> None:
         folder = pathlib.Path(folder)
         rules = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))[side]
-        super().__init__((folder / f"{side}.spm").read_bytes(), **rules)
+        model = folder / f"{side}.spm"
+        if "symbols" in rules:
+            self.pieces: Any = SymbolPieces(**rules)
+        else:
+            self.pieces = PieceTokenizer(model.read_bytes(), **rules)
+
+    def encode(self, texts: Any) -> Any:
+        """Returns the pieces of a text or of a list of texts, without end tokens."""
+        return self.pieces.encode(texts)
+
+    def decode(self, rows: Any) -> Any:
+        """Returns the text of a list of pieces; or texts of a list of lists."""
+        return self.pieces.decode(rows)

@@ -1,26 +1,21 @@
 """`SentencePieceTokenizer`: any SentencePiece model, with the ids of its model's embeddings."""
 
 import functools
-import hashlib
 import operator
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
+from keras_transformer.data.base_tokenizer import SPECIAL, BaseTokenizer
 from keras_transformer.data.piece_tokenizer import PieceTokenizer
 from keras_transformer.data.sentencepiece_proto import BYTE, NORMAL, UNIGRAM, UNKNOWN, ModelProto
-from keras_transformer.data.tokenizer_like import SPECIAL_TOKENS
-from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
 
-SPECIAL = (*SPECIAL_TOKENS, "unk_token_id")
 
-
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(BaseTokenizer):
     """Any SentencePiece model, such as that of T5, mBART or Marian.
 
     Texts become the pieces that SentencePiece itself gives, by the normalisation that the model
@@ -68,14 +63,8 @@ class SentencePieceTokenizer:
         [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
     """
 
-    pad_token_id: int
-    start_token_id: int
-    end_token_id: int
-    unk_token_id: int
     # The rule of a `Tokenizer`; `None`: that of the model.
     normalization: str | None = None
-    # The first token of every text that is not empty; of a `Tokenizer` only.
-    tag: str | None = None
     _is_marian = False
 
     def __init__(
@@ -115,56 +104,7 @@ class SentencePieceTokenizer:
             "sorts_ties": proto.trainer_spec.model_type == UNIGRAM,
             "tag": self.tag,
         }
-        self._tokenizer = PieceTokenizer(self.model_bytes, **self.rules)
-        # The pieces of each id that have text.
-        self._pieces = {i: (piece,) for i, piece in enumerate(self.vocabulary)}
-        self._pieces |= dict.fromkeys((special[name] for name in SPECIAL_TOKENS), ())
-
-    def encode(self, texts: Any, add_start: bool = False, add_end: bool = False) -> Any:
-        """Returns the token ids of texts.
-
-        Args:
-            texts: list of strings, or one string.
-            add_start: prepend `start_token_id` to each row.
-            add_end: append `end_token_id` to each row.
-
-        Returns:
-            list of lists of int; for one string, a list of int. An empty text has no tokens.
-
-        Raises:
-            TypeError: if a text is not a string.
-            ValueError: if UTF-8 cannot encode a text.
-        """
-        if isinstance(texts, str):
-            return self.encode([texts], add_start, add_end)[0]
-        rows = self._encode(checked_lines(list(texts), "texts"))
-        if not (add_start or add_end):
-            return rows
-        start, end = [self.start_token_id] * add_start, [self.end_token_id] * add_end
-        return [[*start, *row, *end] for row in rows]
-
-    def decode(self, rows: Any) -> Any:
-        """Returns the texts of token ids, without pad, start and end tokens.
-
-        Args:
-            rows: lists or arrays of ints, or a padded int array `(B, T)`; or the ids of one text.
-                `[]` is no rows.
-
-        Returns:
-            list of strings; for one text, a string. Incomplete UTF-8 sequences (a translation can
-            end inside a character) become U+FFFD.
-        """
-        rows = [np.asarray(row).tolist() for row in rows]
-        if rows and not isinstance(rows[0], list):
-            return self.decode([rows])[0]
-        try:
-            pieces = [[piece for i in row for piece in self._pieces[i]] for row in rows]
-        except KeyError as error:
-            raise ValueError(
-                f"`rows` must hold ids from 0 to {self.vocabulary_size - 1}, `vocabulary_size - 1`."
-                f" Received: {error.args[0]}"
-            ) from None
-        return self._tokenizer.decode(pieces) if pieces else []
+        self._pieces = PieceTokenizer(self.model_bytes, **self.rules)
 
     @functools.cached_property
     def graph(self) -> Any:
@@ -176,33 +116,14 @@ class SentencePieceTokenizer:
 
         return GraphTokenizer(self)
 
-    def fingerprint(self) -> str | None:
-        """Hash of all that decides the ids of a text; `None` for a class that is not ours.
-
-        A subclass may encode differently. Override the method there, and change its result with
-        what the class does.
-        """
-        if type(self).__module__.partition(".")[0] != __name__.partition(".")[0]:
-            return None
-        special = [getattr(self, name) for name in SPECIAL]
-        facts = repr((type(self).__name__, self.vocabulary, special, self.rules))
-        return hashlib.sha256(self.model_bytes + facts.encode()).hexdigest()
-
     def is_tag(self, token_id: int) -> bool:
         """Returns whether a token id is a tag at the beginning of texts."""
         return self.vocabulary[token_id] == self.tag
-
-    def _encode(self, texts):
-        rows, ids = self._tokenizer.encode_ids(texts), self.ids
-        return [[ids[i] for i in row] for row in rows]
 
     def __reduce__(self):
         """For `pickle` and `copy`: SentencePiece's processor is made anew."""
         given = {name: getattr(self, name) for name in (*SPECIAL, "vocabulary_size")}
         return functools.partial(type(self), vocabulary=self._given, **given), (self.model_bytes,)
-
-    def __repr__(self):
-        return f"{type(self).__name__}(vocabulary_size={self.vocabulary_size})"
 
 
 def read_model(model):

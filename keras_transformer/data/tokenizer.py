@@ -6,21 +6,18 @@ section 5.1 (a shared subword vocabulary).
 
 import itertools
 import os
-import reprlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from keras_transformer.atomic_file import atomic_path
+from keras_transformer.data.base_tokenizer import training_lines
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.data.piece_tokenizer import normalize, prepare
+from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, normalize, prepare
 from keras_transformer.data.placeholders import symbols
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer, read_model
 from keras_transformer.data.sentencepiece_training import train_sentencepiece
-from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
-
-NORMALIZATIONS = ("nfc", "nfkc", "identity")
 
 
 class Tokenizer(SentencePieceTokenizer):
@@ -200,25 +197,11 @@ class Tokenizer(SentencePieceTokenizer):
 
 def _training_lines(lines, normalization):
     """Returns an iterator of the non-empty lines, prepared; raises if there is none."""
-    if isinstance(lines, str | os.PathLike | Mapping) or not isinstance(lines, Iterable):
-        raise TypeError(
-            "`lines` must be an iterable of strings. To train on files: `Tokenizer.train(files, "
-            f"...)`. Received: lines={reprlib.repr(lines)}"
-        )
-    prepared = _prepare_lines(iter(lines), normalization)
+    prepared = filter(None, (prepare(line, normalization) for line in training_lines(lines)))
     first = next(prepared, None)
     if first is None:
         raise ValueError(f"There must be a line of text to train on. Received: {lines!r}")
     return itertools.chain([first], prepared)
-
-
-def _prepare_lines(lines, normalization):
-    first = 1
-    while chunk := list(itertools.islice(lines, 10_000)):
-        for line in checked_lines(chunk, "lines", first):
-            if text := prepare(line, normalization):
-                yield text
-        first += len(chunk)
 
 
 def _require_own_model(proto, source):

@@ -249,7 +249,8 @@ class _Tokenizer(FolderTokenizer):
         self._ids = {token: token_id for token_id, token in enumerate(self.vocabulary)}
         self._unk_token_id = config.unk_token_id
         special = config.pad_token_id, config.start_token_id, config.end_token_id
-        self._dropped |= {self.vocabulary[token_id] for token_id in special}
+        self.pieces.dropped |= {self.vocabulary[token_id] for token_id in special}
+        self.tag = self.pieces.tag
         tags = [f">>{code}<<" for code in self.languages] + [self.tag] * (self.tag is not None)
         self.is_tag = {self._ids[tag] for tag in tags}.__contains__
 

@@ -19,7 +19,7 @@ import numpy as np
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.data import piece_tokenizer
-from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from keras_transformer.data.base_tokenizer import BaseTokenizer
 from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Translator, engine_settings
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
@@ -53,10 +53,11 @@ def export_ctranslate2(
 ) -> Path:
     """Writes a translator as a folder that `ctranslate2.Translator` loads.
 
-    The tokens of the model are the pieces of the tokenizers. If they are SentencePiece models, the
-    folder also has the tokenizers: `folder_tokenizer.py`, plain Python that needs `sentencepiece`
-    only, its settings `tokenizers.json`, and the models `source.spm` and `target.spm`. CTranslate2
-    appends the end token to each source by itself, if the model sees it.
+    The tokens of the model are the pieces of the tokenizers. If they are SentencePiece models or
+    symbols, the folder also has the tokenizers: `folder_tokenizer.py`, plain Python that needs
+    `sentencepiece` at most, its settings `tokenizers.json` with the symbols, and the models
+    `source.spm` and `target.spm`. CTranslate2 appends the end token to each source by itself, if
+    the model sees it.
 
     `CTranslate2Translator` and `keras-transformer serve` translate with such a folder by the
     settings of the translator, as far as CTranslate2 has them: it divides by `n^alpha`, stops by
@@ -118,7 +119,7 @@ def export_ctranslate2(
         write_model_card(
             written, model_card(translator, VERSIONED, settings, **entries) | (card or {})
         )
-        if all(isinstance(each, SentencePieceTokenizer) for each in translator.tokenizers):
+        if all(isinstance(each, BaseTokenizer) for each in translator.tokenizers):
             _write_tokenizers(written, translator.tokenizers)
             lines = example_lines(translator, examples)
             found = CTranslate2Translator(written, workers=1)(lines, n_best=1)
@@ -151,8 +152,9 @@ def _write_tokenizers(folder, tokenizers):
     """Writes what `FolderTokenizer` reads, and its code."""
     rules = {}
     for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-        (folder / f"{side}.spm").write_bytes(tokenizer.model_bytes)
         rules[side] = tokenizer.rules
+        if tokenizer.model_bytes:
+            (folder / f"{side}.spm").write_bytes(tokenizer.model_bytes)
     (folder / piece_tokenizer.SETTINGS_FILE).write_text(json.dumps(rules, indent=2), "utf-8")
     shutil.copy(piece_tokenizer.__file__, folder / "folder_tokenizer.py")
 

@@ -7,9 +7,15 @@ from typing import TypeAlias
 
 import keras
 
+from keras_transformer.data.base_tokenizer import BaseTokenizer
 from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
+from keras_transformer.data.symbol_tokenizer import (
+    CharacterTokenizer,
+    SymbolTokenizer,
+    WordTokenizer,
+)
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
@@ -19,8 +25,8 @@ from keras_transformer.training.optimizers import Adam, WarmupSchedule
 
 MAX_IN_MEMORY = 100_000_000  # bytes of text files; some 400 MB of memory
 MAX_WARMUP = 2 / 3  # fraction of the updates
-# Of source and target.
-Tokenizers: TypeAlias = tuple[Tokenizer | MarianTokenizer, Tokenizer | MarianTokenizer]
+SUBWORD_OPTIONS = "model_type", "character_coverage", "protected_symbols"
+Tokenizers: TypeAlias = tuple[BaseTokenizer, BaseTokenizer]  # of source and target
 
 
 def make_tokenizers(recipe, data_folder, files):
@@ -40,7 +46,7 @@ def make_tokenizers(recipe, data_folder, files):
         if run.origin_file.is_file():  # its licence goes where the weights go
             shutil.copyfile(run.origin_file, files[0].parent / run.origin_file.name)
     elif settings.files is not None:
-        tokenizers = [Tokenizer(data_folder / name) for name in settings.files]
+        tokenizers = [_load_tokenizer(data_folder / name) for name in settings.files]
     else:
         _train_tokenizers(recipe, data_folder, files)
         return
@@ -51,21 +57,21 @@ def make_tokenizers(recipe, data_folder, files):
 def _train_tokenizers(recipe, data_folder, files):
     settings = recipe.vocabulary
     pairs = recipe.data.pairs("train", data_folder)
-    if settings.joint:
-        texts = [itertools.chain.from_iterable(pairs)]
-    else:
-        texts = [(pair[side] for pair in pairs) for side in (0, 1)]
-    for text, file in zip(texts, files, strict=True):
-        Tokenizer.train_on_lines(
-            text,
-            settings.size,
-            file,
-            model_type=settings.model_type,
-            normalization=settings.normalization,
-            character_coverage=settings.character_coverage,
-            tags=recipe.data.tags(),
-            protected_symbols=settings.protected_symbols,
-        )
+    both = itertools.chain.from_iterable
+    for side, (file, kind) in enumerate(
+        zip(files, (settings.source, settings.target), strict=False)
+    ):
+        text = both(pairs) if settings.joint else (pair[side] for pair in pairs)
+        options = {"path": file, "vocabulary_size": settings.size}
+        options["normalization"] = settings.rule_of(kind)
+        if kind == "subwords":
+            options |= {name: getattr(settings, name) for name in SUBWORD_OPTIONS}
+            Tokenizer.train_on_lines(text, tags=recipe.data.tags(), **options)
+        elif kind == "words":
+            WordTokenizer.train_on_lines(text, **options)
+        else:
+            options |= {"symbols": settings.symbols or (), "graphemes": kind == "graphemes"}
+            CharacterTokenizer.train_on_lines(text, **options)
 
 
 def find_tokenizers(recipe, data_folder, run, scratch):
@@ -92,7 +98,10 @@ def tag_sources(recipe, tokenizers):
 
 def _load_tokenizer(file):
     """The tokenizer of a file; one with a vocabulary is that of an imported model."""
-    return MarianTokenizer.load(file) if vocabulary_file(file).is_file() else Tokenizer(file)
+    if vocabulary_file(file).is_file():
+        return MarianTokenizer.load(file)
+    is_json = file.is_file() and file.read_bytes().lstrip()[:1] == b"{"
+    return SymbolTokenizer.load(file) if is_json else Tokenizer(file)
 
 
 def store_of(recipe, data_folder, run):

@@ -20,6 +20,7 @@ from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
+from keras_transformer.runs.vocabulary_settings import VocabularySettings
 from keras_transformer.settings import Settings, read_yaml, yaml_line
 from keras_transformer.texts import COMPRESSED
 
@@ -203,46 +204,6 @@ class DataSettings(Settings):
             return list(map(CorpusSettings.from_dict, splits))
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class VocabularySettings(Settings):
-    """Settings of the subword vocabulary.
-
-    Args:
-        size: int. Number of tokens, including special tokens and bytes. Defaults to `8000`.
-        joint: bool. One vocabulary for both sides. If not, `tie_embeddings` of a preset is
-            `"decoder"`. Defaults to `True`.
-        model_type: `"unigram"` or `"bpe"`. Defaults to `"bpe"`, as in the paper.
-        normalization: `"nfc"`, `"nfkc"` or `"identity"`, see `Tokenizer`. Defaults to `"nfc"`.
-        character_coverage: float. Fraction of the text's characters that get a token; the rarest
-            ones are written as bytes. Defaults to `1.0`.
-        protected_symbols: int. Number of symbols that take the place of protected text, 0 or at
-            least 2; a line with more of it is cut around it. Defaults to `0`.
-        files: list of existing `.model` files, relative to the data folder: one if `joint`, else
-            source and target. If given, no vocabulary is trained. Optional.
-    """
-
-    size: int = 8000
-    joint: bool = True
-    model_type: str = "bpe"
-    normalization: str = "nfc"
-    character_coverage: float = 1.0
-    protected_symbols: int = 0
-    files: list | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._require("size", self.size >= 8, "at least 8")
-        self._require_choice("model_type", ("unigram", "bpe"))
-        self._require_choice("normalization", ("nfc", "nfkc", "identity"))
-        self._require("character_coverage", 0 < self.character_coverage <= 1, "in (0, 1]")
-        is_valid = self.protected_symbols == 0 or 2 <= self.protected_symbols < self.size
-        self._require("protected_symbols", is_valid, "0, or at least 2 and less than `size`")
-        if self.files is not None:
-            is_valid = len(self.files) == (1 if self.joint else 2)
-            is_valid = is_valid and all(isinstance(path, str) for path in self.files)
-            self._require("files", is_valid, "one file, or two if not joint")
 
 
 @dataclass(frozen=True, kw_only=True)

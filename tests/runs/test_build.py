@@ -2,13 +2,20 @@
 
 import dataclasses
 import math
+import warnings
 
 import numpy as np
 import pytest
 
 from keras_transformer import Tokenizer, number_names
-from keras_transformer.runs.build import build_model, build_stream
+from keras_transformer.runs.build import (
+    build_model,
+    build_stream,
+    load_tokenizers,
+    make_tokenizers,
+)
 from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.training.distribution import get_strategy
 from tests.runs.tiny_run import recipe
@@ -100,3 +107,23 @@ def test_only_training_batches_have_noise(tokenizers, setting):
         noisy, usual = (stream.arrays(stream.batches(0)[0])[0] for stream in streams)
         for side, token_ids in usual.items():
             assert np.array_equal(noisy[side], token_ids) != is_noisy, side
+
+
+@pytest.mark.parametrize(
+    ("kind", "symbols"), [("words", ["AE", "B", "K"]), ("graphemes", list(" ABEK"))]
+)
+def test_each_side_has_its_kind_of_tokens_and_its_own_text(kind, symbols, tmp_path):
+    (tmp_path / "g2p.tsv").write_text("bac  a\tK AE\ncab\tB\n", "utf-8")
+    files = RunFolder(tmp_path / "run").tokenizer_files(joint=False)
+    for vocabulary in ({"source": "characters", "target": kind}, {"joint": False, "size": 270}):
+        values = {"data": {"train": ["g2p.tsv"]}, "vocabulary": vocabulary}
+        made = Recipe.from_dict(values)
+        assert not made.vocabulary.joint
+        with warnings.catch_warnings(action="ignore"):  # there is little text
+            make_tokenizers(made, tmp_path, files)
+        source, target = load_tokenizers(files)
+        assert "c" in source.vocabulary and "c" not in target.vocabulary
+        if "target" in vocabulary:
+            assert sorted(source.vocabulary[4:]) == list(" abc")
+            assert sorted(target.vocabulary[4:]) == symbols
+            assert source.decode(source.encode(["bac  a "])) == ["bac  a "]

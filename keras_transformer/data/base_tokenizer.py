@@ -1,0 +1,136 @@
+"""`BaseTokenizer`: what the tokenizers of this package share. Pieces <-> token ids."""
+
+import functools
+import hashlib
+import itertools
+import os
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data.tokenizer_like import SPECIAL_TOKENS
+from keras_transformer.texts import checked_lines
+
+SPECIAL = (*SPECIAL_TOKENS, "unk_token_id")
+
+
+class BaseTokenizer:
+    """Base class of `SentencePieceTokenizer` and of the tokenizers of symbols.
+
+    A subclass sets the attributes.
+
+    Attributes:
+        pad_token_id, start_token_id, end_token_id, unk_token_id: ids of the special tokens.
+        vocabulary: list of the tokens in the order of their ids.
+        vocabulary_size: number of token ids.
+        ids: the token ids, in the order of the ids that `_pieces` gives.
+        _pieces: `PieceTokenizer` or `SymbolPieces`: text <-> pieces.
+        rules: the arguments of `_pieces`, plain values for JSON.
+        model_bytes: the SentencePiece model, as in its file.
+        tag: the first token of every text that is not empty; of a `Tokenizer` only.
+    """
+
+    pad_token_id: int
+    start_token_id: int
+    end_token_id: int
+    unk_token_id: int
+    vocabulary: list[str]
+    vocabulary_size: int
+    ids: Any
+    _pieces: Any
+    rules: dict[str, Any]
+    model_bytes = b""
+    tag: str | None = None
+
+    def encode(self, texts: Any, add_start: bool = False, add_end: bool = False) -> Any:
+        """Returns the token ids of texts.
+
+        Args:
+            texts: list of strings, or one string.
+            add_start: prepend `start_token_id` to each row.
+            add_end: append `end_token_id` to each row.
+
+        Returns:
+            list of lists of int; for one string, a list of int. An empty text has no tokens.
+
+        Raises:
+            TypeError: if a text is not a string.
+            ValueError: if UTF-8 cannot encode a text.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts], add_start, add_end)[0]
+        rows = self._encode(checked_lines(list(texts), "texts"))
+        if not (add_start or add_end):
+            return rows
+        start, end = [self.start_token_id] * add_start, [self.end_token_id] * add_end
+        return [[*start, *row, *end] for row in rows]
+
+    def decode(self, rows: Any) -> Any:
+        """Returns the texts of token ids, without pad, start and end tokens.
+
+        Args:
+            rows: lists or arrays of ints, or a padded int array `(B, T)`; or the ids of one text.
+                `[]` is no rows.
+
+        Returns:
+            list of strings; for one text, a string. Incomplete UTF-8 sequences (a translation can
+            end inside a character) become U+FFFD.
+        """
+        rows = [np.asarray(row).tolist() for row in rows]
+        if rows and not isinstance(rows[0], list):
+            return self.decode([rows])[0]
+        of_ids = self._pieces_of_ids
+        try:
+            pieces = [[piece for i in row for piece in of_ids[i]] for row in rows]
+        except KeyError as error:
+            raise ValueError(
+                f"`rows` must hold ids from 0 to {self.vocabulary_size - 1}, `vocabulary_size - 1`."
+                f" Received: {error.args[0]}"
+            ) from None
+        return self._pieces.decode(pieces) if pieces else []
+
+    def fingerprint(self) -> str | None:
+        """Hash of all that decides the ids of a text; `None` for a class that is not ours.
+
+        A subclass may encode differently. Override the method there, and change its result with
+        what the class does.
+        """
+        if type(self).__module__.partition(".")[0] != __name__.partition(".")[0]:
+            return None
+        special = [getattr(self, name) for name in SPECIAL]
+        facts = repr((type(self).__name__, self.vocabulary, special, self.rules))
+        return hashlib.sha256(self.model_bytes + facts.encode()).hexdigest()
+
+    def _encode(self, texts):
+        rows, ids = self._pieces.encode_ids(texts), self.ids
+        return [[ids[i] for i in row] for row in rows]
+
+    @functools.cached_property
+    def _pieces_of_ids(self):
+        """The pieces of each id that have text."""
+        special = [getattr(self, name) for name in SPECIAL_TOKENS]
+        pieces = {i: (piece,) for i, piece in enumerate(self.vocabulary)}
+        return pieces | dict.fromkeys(special, ())
+
+    def __repr__(self):
+        return f"{type(self).__name__}(vocabulary_size={self.vocabulary_size})"
+
+
+def training_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yields lines to train a vocabulary on.
+
+    Raises:
+        TypeError: if `lines` is not an iterable of strings.
+        ValueError: if UTF-8 cannot encode a line.
+    """
+    if isinstance(lines, str | os.PathLike | Mapping) or not isinstance(lines, Iterable):
+        raise TypeError(
+            "`lines` must be an iterable of strings. To train on files: `Tokenizer.train(files, "
+            f"...)`. Received: lines={reprlib.repr(lines)}"
+        )
+    rows, first = iter(lines), 1
+    while chunk := list(itertools.islice(rows, 10_000)):
+        yield from checked_lines(chunk, "lines", first)
+        first += len(chunk)

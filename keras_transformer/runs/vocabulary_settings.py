@@ -1,0 +1,77 @@
+"""Settings of a run's vocabulary: the section `vocabulary` of a recipe. Pure Python."""
+
+from dataclasses import dataclass
+
+from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, SYMBOL_NORMALIZATIONS
+from keras_transformer.settings import Settings
+
+CHARACTERS = ("characters", "graphemes")
+KINDS = ("subwords", *CHARACTERS, "words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularySettings(Settings):
+    """Settings of the vocabulary.
+
+    Args:
+        source, target: what a token is: `"subwords"`, `"characters"` (code points), `"graphemes"`
+            (letters with their accents) or `"words"` (what stands between white space), see
+            `Tokenizer`, `CharacterTokenizer`, `WordTokenizer`. Both default to `"subwords"`.
+        size: int. Number of tokens, including special tokens and bytes; of symbols, at most.
+            Defaults to `8000`.
+        joint: bool. One vocabulary for both sides, if both are of one kind. If not,
+            `tie_embeddings` of a preset is `"decoder"`. Defaults to `True`.
+        symbols: list of texts that are one symbol of characters wherever they stand, such as
+            `[V;PST, <en>]`. Optional.
+        model_type: `"unigram"` or `"bpe"`. Defaults to `"bpe"`, as in the paper.
+        normalization: of subwords `"nfc"`, `"nfkc"` or `"identity"`, see `Tokenizer`; of symbols
+            `"nfc"`, `"nfd"` or `"identity"`. Defaults to `"nfc"` for subwords, to `"identity"` for
+            symbols.
+        character_coverage: float. Fraction of the text's characters that get a token; the rarest
+            ones are written as bytes. Defaults to `1.0`.
+        protected_symbols: int. Number of symbols that take the place of protected text, 0 or at
+            least 2; a line with more of it is cut around it. Defaults to `0`.
+        files: list of existing vocabularies, relative to the data folder: one if `joint`, else
+            source and target. If given, no vocabulary is trained. Optional.
+    """
+
+    source: str = "subwords"
+    target: str = "subwords"
+    size: int = 8000
+    joint: bool = True
+    symbols: list | None = None
+    model_type: str = "bpe"
+    normalization: str | None = None
+    character_coverage: float = 1.0
+    protected_symbols: int = 0
+    files: list | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        kinds = self.source, self.target
+        for side in ("source", "target"):
+            self._require_choice(side, KINDS)
+        if self.source != self.target:
+            object.__setattr__(self, "joint", False)
+        elif self.normalization is None:
+            object.__setattr__(self, "normalization", self.rule_of(self.source))
+        for kind in kinds:
+            rules = NORMALIZATIONS if kind == "subwords" else SYMBOL_NORMALIZATIONS
+            must = f"one of {', '.join(rules)} for {kind}"
+            self._require("normalization", self.rule_of(kind) in rules, must)
+        self._require("size", self.size >= 8, "at least 8")
+        self._require_choice("model_type", ("unigram", "bpe"))
+        self._require("character_coverage", 0 < self.character_coverage <= 1, "in (0, 1]")
+        is_valid = self.protected_symbols == 0 or 2 <= self.protected_symbols < self.size
+        self._require("protected_symbols", is_valid, "0, or at least 2 and less than `size`")
+        is_valid = all(isinstance(symbol, str) for symbol in self.symbols or ())
+        is_valid = is_valid and (not self.symbols or not {*kinds}.isdisjoint(CHARACTERS))
+        self._require("symbols", is_valid, "a list of texts, if a side has characters")
+        if self.files is not None:
+            is_valid = len(self.files) == (1 if self.joint else 2)
+            is_valid = is_valid and all(isinstance(path, str) for path in self.files)
+            self._require("files", is_valid, "one file, or two if not joint")
+
+    def rule_of(self, kind: str) -> str:
+        """Returns how a tokenizer of a kind normalises."""
+        return self.normalization or ("nfc" if kind == "subwords" else "identity")

@@ -1,0 +1,132 @@
+"""Tokenizers of symbols, on all of Unicode. The reference is plain Python."""
+
+import json
+import pickle
+
+import pytest
+
+from keras_transformer.data import CharacterTokenizer, WordTokenizer
+from keras_transformer.data.piece_tokenizer import UNICODE
+from keras_transformer.data.symbol_tokenizer import SymbolTokenizer
+
+UNICODE_TEXT = "".join(chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000)
+STEPS = [97, pytest.param(1, marks=pytest.mark.long)]
+# White space of all kinds, special tokens as text, letters with accents, Hangul, flags.
+TEXTS = [
+    "",
+    " a  b ",
+    "\tV;PST </s> <unk>",
+    "e\u0301\u0327 각 Å",
+    "\U0001f1e9\U0001f1ea\r\n\0",
+    "x",
+]
+
+
+def words(text, rule):
+    return " ".join(in_form(text, rule).split())
+
+
+def in_form(text, rule):
+    return text if rule == "identity" else UNICODE.normalize("NFC", text)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "new" / "vocabulary.json"
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("rule", ["identity", "nfc", "nfd"])
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(CharacterTokenizer, in_form), (WordTokenizer, words)]
+)
+def test_all_of_unicode_is_restored(kind, expected, rule, step, path):
+    text = ("" if kind is CharacterTokenizer else " ").join(UNICODE_TEXT[::step])
+    made = kind.train_on_lines([text, *TEXTS], path, normalization=rule)
+    restored = made.decode(made.encode([text, *TEXTS]))
+    assert restored[1:] == [expected(each, rule) for each in TEXTS]
+    assert hash(restored[0]) == hash(expected(text, rule))  # pytest would look for differences
+    assert list(map(made.normalize, TEXTS)) == [expected(t, rule) for t in TEXTS]
+    assert len(set(made.vocabulary)) == made.vocabulary_size
+    for copy in (kind.load(path), SymbolTokenizer.load(path), pickle.loads(pickle.dumps(made))):
+        assert type(copy) is kind and copy.encode(TEXTS) == made.encode(TEXTS)
+        assert (copy.vocabulary, copy.fingerprint()) == (made.vocabulary, made.fingerprint())
+    if rule == "nfd":
+        assert made.vocabulary[made.encode("\xc5")[-1]] == "\u030a" or kind is WordTokenizer
+
+
+@pytest.mark.tensorflow_only
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("rule", ["identity", "nfc", "nfd"])
+@pytest.mark.parametrize("kind", [CharacterTokenizer, WordTokenizer])
+def test_graph_gives_the_same_ids_and_texts(kind, rule, step, path):
+    import tensorflow as tf
+
+    options = {"symbols": [" a  ", "V;P.T"]} if kind is CharacterTokenizer else {}
+    lines = [UNICODE_TEXT[::997], UNICODE_TEXT[::-993], *TEXTS, "a[b](c)\\ V;P.T^"]
+    made = kind.train_on_lines(lines, path, normalization=rule, **options)
+    texts = [*lines, UNICODE_TEXT[::step], "a".join(UNICODE_TEXT[::step]), "a[b](c) V;PST  \\"]
+    rows = made.encode(texts)
+    graph = made.graph
+    tokenize = tf.function(graph.tokenize, [tf.TensorSpec([None], tf.string)])
+    assert tokenize(tf.constant(texts)).to_list() == rows
+    some = tf.ragged.constant([row[:3000] for row in rows]).to_tensor(0)
+    restored = [text.decode() for text in graph.detokenize(some).numpy()]
+    assert restored == made.decode(some.numpy())
+    tokens = [token.decode() for token in graph.tokens(range(made.vocabulary_size)).numpy()]
+    assert tokens == made.vocabulary
+
+
+def test_tokens_are_the_longest_symbols(path):
+    symbols = ["V;PST", "V;PST;3", "<en>"]
+    made = CharacterTokenizer.train_on_lines(["<en>ab V;PST", "V;PST;3"], path, symbols=symbols)
+    row = made.encode("V;PST;3V;PSTa<en>")
+    assert [made.vocabulary[i] for i in row] == ["V;PST;3", "V;PST", "a", "<en>"]
+    clusters = ["e\u0301\u0327", "\U0001f1e9\U0001f1ea", "\u0928\u093f", "\r\n", "a"]
+    made = CharacterTokenizer.train_on_lines(["".join(clusters)], path, graphemes=True)
+    assert sorted(made.vocabulary[4:]) == sorted(clusters)
+    assert len(made.encode("".join(clusters))) == 5
+
+
+def test_special_tokens_are_never_read_from_text_and_unknown_symbols_are_kept(path):
+    made = WordTokenizer.train_on_lines(["a </s> a", "b"], path)
+    assert made.vocabulary == ["<pad>", "<s>", "</s>", "<unk>", "a", "</s> ", "b"]
+    assert made.encode("<pad> <s> </s> x a") == [3, 3, 5, 3, 4]
+    assert made.decode([[1, 4, 3, 5, 2, 0]]) == ["a <unk> </s>"]
+    assert made.unknown(["x a", "<pad> x"]) == {"x": 2, "<pad>": 1}
+    assert made.encode("") == [] and made.decode([]) == []
+
+
+def test_rare_symbols_are_left_out_with_a_warning(path):
+    with pytest.warns(UserWarning, match=r"2 of 4 symbols .* 2 times .*'c', 'd'"):
+        made = CharacterTokenizer.train_on_lines(["aaa", "bb", "dc"], path, vocabulary_size=6)
+    assert made.vocabulary[4:] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: CharacterTokenizer(str(path)), "must be a list.*load"),
+        (lambda path: CharacterTokenizer(["a", "a"]), "different.*'a'"),
+        (lambda path: CharacterTokenizer(["\xe9"], "nfd"), "form of `normalization`"),
+        (lambda path: CharacterTokenizer(["a"], "nfkc"), "nfc, nfd, identity.*'nfkc'"),
+        (lambda path: WordTokenizer(["a b"]), "without white space"),
+        (lambda path: WordTokenizer([""]), "not empty"),
+        (lambda path: WordTokenizer.train_on_lines([" "], path), "a line of text"),
+        (lambda path: WordTokenizer.train_on_lines("a b", path), "iterable of strings"),
+        (lambda path: WordTokenizer.load(path), "kind words. Received: characters"),
+    ],
+)
+def test_wrong_input_is_refused(make, message, path):
+    CharacterTokenizer(["a"]).save(path)
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(path)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "letters"}', '{"kind": "words", "x": 1}'])
+def test_damaged_file_is_named(text, path):
+    WordTokenizer(["a"]).save(path)
+    assert json.loads(path.read_text("utf-8"))["symbols"] == ["a"]
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"vocabulary\.json must be a vocabulary of symbols"):
+        SymbolTokenizer.load(path)
