@@ -18,9 +18,18 @@ def softmax(x):
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def attention(q, k, v, visible):
-    """3.2.1, equation (1): softmax(Q K^T / sqrt(d_k)) V, -infinity where masked."""
+def attention(q, k, v, visible, relative=None):
+    """3.2.1, equation (1): softmax(Q K^T / sqrt(d_k)) V, -infinity where masked.
+
+    With `relative`, the vectors of the distances -M to M as columns, equation (4) of Shaw et al.,
+    2018: Q K^T has q[t] . relative[s - t] added, for distances of at most M.
+    """
     compatibility = q @ k.T / math.sqrt(k.shape[-1])
+    if relative is not None:
+        most = relative.shape[-1] // 2
+        for t, s in np.ndindex(*compatibility.shape):
+            vector = relative[:, most + min(max(s - t, -most), most)]
+            compatibility[t, s] += q[t] @ vector / math.sqrt(k.shape[-1])
     scores = softmax(np.where(visible, compatibility, -np.inf))
     return scores @ v, scores
 
@@ -36,7 +45,8 @@ def multi_head(weights, num_heads, queries, values, visible=True):
     heads, scores = [], []
     for i in range(num_heads):
         q, k = project(queries, "query", i), project(values, "key", i)
-        head, head_scores = attention(q, k, project(values, "value", i), visible)
+        relative = weights.get("relative/kernel")
+        head, head_scores = attention(q, k, project(values, "value", i), visible, relative)
         heads.append(head)
         scores.append(head_scores)
     concatenated = np.concatenate(heads, axis=-1)
@@ -101,6 +111,8 @@ class PaperTransformer:
         embedded = weights["embeddings"][token_ids] * math.sqrt(self.config.hidden_dim)
         if self.config.positions == "learned":
             return embedded + weights["positions"][: len(token_ids)]
+        if self.config.positions == "relative":
+            return embedded
         return embedded + positional_encoding(*embedded.shape)
 
     def sublayer(self, block, name, x, function):

@@ -26,7 +26,7 @@ FOLDERS = {
 # Lines of code of each folder, with 3% of air. To add code, first remove code of the same folder. A
 # commit that raises a budget says why.
 BUDGETS = {
-    "layers": 1_105,
+    "layers": 1_131,
     "data": 2_673,
     "training": 1_350,
     "models": 587,

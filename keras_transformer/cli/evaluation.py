@@ -88,6 +88,8 @@ def plot(
 ) -> None:
     """Draw attention.png, curves.png and positions.png into the run's folder.
 
+    With relative positions, there is no positions.png.
+
     Example:
 
         keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."
@@ -120,8 +122,9 @@ def plot(
         "attention": draw(best.attention.encoder_decoder, translation, source),
         "attention_encoder": draw(best.attention.encoder, source, source),
         "attention_decoder": draw(best.attention.decoder, translation, inputs),
-        "positions": plotting.plot_positional_encoding(encoding),
     }
+    if embedding.positions != "none":
+        figures["positions"] = plotting.plot_positional_encoding(encoding)
     if RunFolder(run).history():  # an imported run has none
         figures["curves"] = plotting.plot_history(RunFolder(run).history_file)
     for name, figure in figures.items():

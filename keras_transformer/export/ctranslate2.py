@@ -75,9 +75,9 @@ def export_ctranslate2(
             float32, with LoRA added and int8 dequantized: `"int8"`, `"int16"`, `"float16"`,
             `"bfloat16"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. Biases, positions
             and layer norms stay floats. Defaults to `None`, float32.
-        max_tokens: int. The most tokens of a source, with its end token, and of a translation, for
-            sinusoidal positions: CTranslate2 has a table of them, and raises an error beyond it.
-            Learned positions are those of the model. Defaults to `1024`.
+        max_tokens: int. The most tokens of a source, with its end token, and of a translation. Of
+            sinusoidal positions, CTranslate2 has a table, and raises an error beyond it. Learned
+            positions are those of the model. Defaults to `1024`.
         suppressed_tokens: ids of target tokens that no translation may have, beside the
             `suppressed_tokens` of the translator. Defaults to none.
         card, examples: as in `export_saved_model`.
@@ -170,10 +170,12 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
         ValueError: if CTranslate2 cannot express the model.
     """
     config = model.config
+    is_relative = config.positions == "relative"
     _require_expressible(model)
     spec = ctranslate2.specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
+        with_relative_position=is_relative,
         pre_norm=config.normalize_first,
         activation=ctranslate2.specs.Activation[ACTIVATIONS[config.activation]],
         alignment_heads=0,  # `return_attention` gives the mean of all heads of the last block
@@ -187,8 +189,10 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
     if config.output_bias:
         spec.decoder.projection.bias = keras.ops.convert_to_numpy(model.output_bias)
     for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
-        positions = ours.embedding.encode_positions(np.arange(num_positions(config, max_tokens)))
-        stack.position_encodings.encodings = np.array(positions)
+        if not is_relative:
+            positions = np.arange(num_positions(config, max_tokens))
+            encodings = ours.embedding.encode_positions(positions)
+            stack.position_encodings.encodings = np.array(encodings)
         for layer, block in zip(stack.layer, ours.blocks, strict=True):
             _copy_block(layer, block)
         if config.normalize_first:
@@ -245,6 +249,10 @@ def _copy_block(layer, block):
     fused, output = layer.self_attention.linear
     _copy_dense(fused, attention.query_dense, attention.key_dense, attention.value_dense)
     _copy_dense(output, attention.output_dense)
+    if attention.max_relative_position:
+        kernel = float_weight(attention.relative_dense, "kernel")
+        layer.self_attention.relative_position_keys = kernel.T
+        del layer.self_attention.relative_position_values  # an optional part
     _copy_norm(layer.self_attention.layer_norm, block.self_attention_residual.layer_norm)
     if hasattr(block, "encoder_attention"):
         attention = block.encoder_attention

@@ -27,10 +27,11 @@ def scaled_dot_product_attention(
     attention_mask: Tensor | None = None,
     scaled: bool = True,
     dropout: Callable[[Tensor], Tensor] | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Averages `value`, weighted by the dot products of `query` and `key`.
 
-    `softmax(query @ key^T / sqrt(K)) @ value`. Letters: B batch, N heads, T target length, S
+    `softmax(query @ key^T / sqrt(K) + bias) @ value`. Letters: B batch, N heads, T target length, S
     source length, K key width, V value width.
 
     Args:
@@ -42,6 +43,7 @@ def scaled_dot_product_attention(
         scaled: whether to divide by `sqrt(K)`. Without the division, the dot products have
             variance `K`, and for large `K` the softmax saturates: its gradient vanishes.
         dropout: callable applied to the scores before they weight the values. Optional.
+        bias: float tensor that broadcasts to `(B, N, T, S)`, added to the products. Optional.
 
     Returns:
         float tensor `(B, N, T, V)` in the dtype of `value`, and the scores before dropout, float32
@@ -66,6 +68,8 @@ def scaled_dot_product_attention(
         query = query * (query.shape[-1] ** -0.5)
     # (B, N, T, K), (B, N, S, K) -> (B, N, T, S)
     similarity = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    if bias is not None:
+        similarity = ops.cast(similarity, "float32") + ops.cast(bias, "float32")
     return _weighted_average(similarity, value, attention_mask, dropout)
 
 

@@ -66,8 +66,8 @@ class CompositeLayer(PartsInConfig):
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "seed": self.seed, **self.dense_options.get_config()}
 
-    def _dense(self, units, name, activation=None, gain=1.0):
-        options = self.dense_options.for_part(name)
+    def _dense(self, units, name, activation=None, gain=1.0, **changes):
+        options = self.dense_options.for_part(name) | changes
         if gain != 1:
             options["kernel_initializer"] = ScaledInitializer(options["kernel_initializer"], gain)
         return Projection(units, activation, **options, dtype=self.dtype_policy, name=name)

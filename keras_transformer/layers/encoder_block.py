@@ -34,6 +34,7 @@ class EncoderBlock(TransformerBlock):
         layer_norm_epsilon: added to the variance. Defaults to `1e-6`; KerasHub's is `1e-5`.
         use_bias: whether the projections add a bias. Defaults to `True`.
         attention_gain: factor on the initial kernels of query, key and value. Defaults to `1.0`.
+        max_relative_position: of self-attention, as in `MultiHeadAttention`. Defaults to none.
         **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
             `bias_regularizer`, `kernel_constraint`, `bias_constraint` of every projection and
             `seed` of every dropout, which mean the same as in `MultiHeadAttention`;

@@ -23,6 +23,7 @@ from keras_transformer.layers.attention import (
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.composite_layer import CompositeLayer, outer_shape, project
+from keras_transformer.layers.relative_positions import relative_similarity
 from keras_transformer.types import Cache, Shape, Tensor
 
 
@@ -43,6 +44,10 @@ class MultiHeadAttention(CompositeLayer):
         use_bias: whether the four projections add a bias. Defaults to `True`.
         gain: factor on the initial kernels of query, key and value. Defaults to `1.0`; fairseq's is
             `2**-0.5`.
+        max_relative_position: int, `M`. With it, the layer is for self-attention, and knows how
+            far a key is from a query, in tokens: the products have a learned term for each distance
+            from -M to M, `q . r[distance]`; keys that are further away count as M away. Defaults to
+            none: the layer then sees no order but that of positions in its inputs.
         **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
             `bias_regularizer`, `activity_regularizer`, `kernel_constraint` and `bias_constraint`
             of every projection and `seed` of dropout, with the meaning and the defaults of
@@ -63,7 +68,9 @@ class MultiHeadAttention(CompositeLayer):
         cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of projected keys and values.
             For self-attention, start with `init_cache`; each call appends `value`. For
             encoder-decoder attention, call `make_cache` once and pass `value=None`. Masks cover
-            cached and new positions; with a cache of fixed length, all its positions. Optional.
+            cached and new positions; with a cache of fixed length, all its positions. Relative
+            positions take new positions without `use_causal_mask` as alternatives in one place,
+            as in beam search; each call then appends as many. Optional.
         value_mask: implicit Keras mask of `value`, `(B, S)`; Keras passes it.
         key_mask: implicit Keras mask of `key`, `(B, S)`; Keras passes it.
         training: dropout is active only if `True`.
@@ -97,7 +104,8 @@ class MultiHeadAttention(CompositeLayer):
     ((3, 5, 8), (3, 2, 5, 5))
 
     Reference:
-        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.2.
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.2; relative positions:
+        [Shaw et al., 2018](https://arxiv.org/abs/1803.02155), equation (4), keys alone.
     """
 
     def __init__(
@@ -109,6 +117,7 @@ class MultiHeadAttention(CompositeLayer):
         dropout: float = 0.0,
         use_bias: bool = True,
         gain: float = 1.0,
+        max_relative_position: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(use_bias, **kwargs)
@@ -118,6 +127,9 @@ class MultiHeadAttention(CompositeLayer):
         self.output_dim = require_positive_if_given(output_dim=output_dim)
         self.dropout = dropout
         self.gain = float(gain)
+        self.max_relative_position = require_positive_if_given(
+            max_relative_position=max_relative_position
+        )
         self.dropout_layer = self._dropout(dropout)
 
     def build(
@@ -138,6 +150,10 @@ class MultiHeadAttention(CompositeLayer):
         self.value_dense.build(value_shape)
         self.output_dense.build((*query_shape[:-1], self.num_heads * self.value_dim))
         self.dropout_layer.build()
+        if self.max_relative_position:
+            distances = 2 * self.max_relative_position + 1
+            self.relative_dense = self._dense(distances, "relative", use_bias=False)
+            self.relative_dense.build((*query_shape[:-1], self.key_dim))
 
     def call(
         self,
@@ -162,13 +178,25 @@ class MultiHeadAttention(CompositeLayer):
             value_mask = key_mask = None
         causal = self._causal_mask(query, value, attended, cache) if use_causal_mask else None
         mask = self._mask(attention_mask, causal, value_mask, key_mask)
+        heads = self._split_heads(project(self.query_dense, query))
+        options = {}
+        if self.max_relative_position:
+            are_alternatives = None not in (cache, value) and not use_causal_mask
+            options["bias"] = relative_similarity(
+                heads,
+                self.relative_dense,
+                ops.shape(attended["key"])[2],
+                0 if value is None else _cached_length(cache),
+                ops.shape(query)[1] if are_alternatives else 1,
+            )
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = self.attend(
-            self._split_heads(project(self.query_dense, query)),
+            heads,
             attended["key"],
             attended["value"],
             attention_mask=mask,
             dropout=lambda scores: self.dropout_layer(scores, training=training),
+            **options,
         )
         outputs = project(self.output_dense, self._join_heads(outputs))
         if cache is None:
@@ -182,17 +210,21 @@ class MultiHeadAttention(CompositeLayer):
         value: Tensor,
         attention_mask: Tensor | None = None,
         dropout: Callable[[Tensor], Tensor] | None = None,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Compares queries with keys, and averages the values. Override it to use another score.
 
         Args:
             query, key, value, attention_mask, dropout: as in `scaled_dot_product_attention`, after
                 the projections.
+            bias: the term of relative positions; given only with `max_relative_position`.
 
         Returns:
             the same as `scaled_dot_product_attention`.
         """
-        return scaled_dot_product_attention(query, key, value, attention_mask, dropout=dropout)
+        return scaled_dot_product_attention(
+            query, key, value, attention_mask, dropout=dropout, bias=bias
+        )
 
     def init_cache(self, batch_size: int | Tensor, length: int | None = None) -> Cache:
         """Returns an empty cache for self-attention.
@@ -252,12 +284,11 @@ class MultiHeadAttention(CompositeLayer):
         return {**written, "index": index + ops.shape(new["key"])[2]}
 
     def _causal_mask(self, query, value, attended, cache):
-        start_index = None if cache is None else cache.get("index")
-        if start_index is None:
-            if query.shape[1] == 1 and (value is None or value.shape[1] == 1):
-                return None  # a decoding step: the query has the last position
-            start_index = 0 if cache is None else ops.shape(cache["key"])[2]
-        return causal_mask(ops.shape(query)[1], ops.shape(attended["key"])[2], start_index)
+        grows = cache is None or "index" not in cache
+        if grows and query.shape[1] == 1 and (value is None or value.shape[1] == 1):
+            return None  # a decoding step: the query has the last position
+        lengths = ops.shape(query)[1], ops.shape(attended["key"])[2]
+        return causal_mask(*lengths, _cached_length(cache))
 
     def _mask(self, attention_mask, causal, value_mask, key_mask):
         """All masks, combined into one that broadcasts to `(B, N, T, S)`."""
@@ -289,3 +320,7 @@ class MultiHeadAttention(CompositeLayer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **arguments_of(MultiHeadAttention, self)}
+
+
+def _cached_length(cache):
+    return 0 if cache is None else cache.get("index", ops.shape(cache["key"])[2])

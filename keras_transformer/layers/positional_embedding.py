@@ -33,7 +33,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         vocabulary_size: number of token ids.
         hidden_dim: width of the embeddings.
         positions: `"sinusoidal"` (any length), `"tensor2tensor"` (the same with Tensor2Tensor's
-            wavelengths, see `sinusoidal_encoding`) or `"learned"` (up to `max_sequence_length`).
+            wavelengths, see `sinusoidal_encoding`), `"learned"` (up to `max_sequence_length`) or
+            `"none"`, for attention with relative positions.
             Defaults to `"sinusoidal"`; `keras_hub.layers.TokenAndPositionEmbedding` learns them.
         max_sequence_length: in tokens. Required for learned positions, otherwise unused.
         mask_zero: whether token id 0 is padding. The output then has a Keras mask, as with

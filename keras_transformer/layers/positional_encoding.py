@@ -64,9 +64,9 @@ class Positions(PartsInConfig):
     """Mixin of the layers that add positions: sinusoidal, or learned rows of a table."""
 
     def _set_positions(self, positions, max_sequence_length, first_position):
-        if positions not in ("sinusoidal", "tensor2tensor", "learned"):
+        if positions not in ("sinusoidal", "tensor2tensor", "learned", "none"):
             raise ValueError(
-                '`positions` must be "sinusoidal", "tensor2tensor" or "learned". '
+                '`positions` must be "sinusoidal", "tensor2tensor", "learned" or "none". '
                 f"Received: positions={positions!r}"
             )
         if positions == "learned":
@@ -98,6 +98,8 @@ class Positions(PartsInConfig):
         return self._encode_positions(ops.arange(length, dtype="int32") + start_index, hidden_dim)
 
     def _encode_positions(self, positions, hidden_dim):
+        if self.positions == "none":
+            return ops.zeros((ops.shape(positions)[0], hidden_dim), "float32")
         if self.positions != "learned":
             positions = ops.cast(positions, "float32") + self.first_position
             return sinusoidal_encoding(positions, hidden_dim, self.positions == "tensor2tensor")
@@ -124,8 +126,8 @@ class PositionalEncoding(Positions):
 
     Args:
         positions: `"sinusoidal"` (any length, any width), `"tensor2tensor"` (the same with
-            Tensor2Tensor's wavelengths, see `sinusoidal_encoding`) or `"learned"` (up to
-            `max_sequence_length`). Defaults to `"sinusoidal"`.
+            Tensor2Tensor's wavelengths, see `sinusoidal_encoding`), `"learned"` (up to
+            `max_sequence_length`) or `"none"`. Defaults to `"sinusoidal"`.
         max_sequence_length: number of learned positions. Required for learned positions, otherwise
             unused.
         embeddings_initializer: of learned positions. Defaults to a normal distribution of standard

@@ -42,6 +42,7 @@ class TransformerBlock(CompositeLayer):
         layer_norm_epsilon: float = 1e-6,
         use_bias: bool = True,
         attention_gain: float = 1.0,
+        max_relative_position: int | None = None,
         **kwargs: Any,
     ) -> None:
         activity_regularizer = kwargs.pop("activity_regularizer", None)
@@ -59,7 +60,12 @@ class TransformerBlock(CompositeLayer):
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.attention_gain = attention_gain
-        self.self_attention = self._attention(self.self_attention_class, "self_attention")
+        self.max_relative_position = max_relative_position
+        self.self_attention = self._attention(
+            self.self_attention_class,
+            "self_attention",
+            max_relative_position=max_relative_position,
+        )
         self.self_attention_residual = self._residual("self_attention_residual")
         self.feed_forward = self._part(
             FeedForward,
@@ -76,7 +82,7 @@ class TransformerBlock(CompositeLayer):
         self.feed_forward.build(inputs_shape)
         self.feed_forward_residual.build(inputs_shape)
 
-    def _attention(self, attention_class, name):
+    def _attention(self, attention_class, name, **options):
         return self._part(
             attention_class,
             name,
@@ -85,6 +91,7 @@ class TransformerBlock(CompositeLayer):
             value_dim=self.value_dim,
             dropout=self.attention_dropout,
             gain=self.attention_gain,
+            **options,
         )
 
     def _residual(self, name):

@@ -41,8 +41,11 @@ class TransformerConfig(Settings):
         attention_gain: factor on the initial kernels of query, key and value. Defaults to `1.0`.
             fairseq's is `2**-0.5`.
         positions: `"sinusoidal"`, `"tensor2tensor"` (sinusoidal, with the wavelengths of
-            Tensor2Tensor and Marian: `i` is divided by `D/2 - 1`, not by `D/2`) or `"learned"`.
-            Defaults to `"sinusoidal"`, as in the paper.
+            Tensor2Tensor and Marian: `i` is divided by `D/2 - 1`, not by `D/2`), `"learned"` or
+            `"relative"` (self-attention compares the distances of tokens, as in Shaw et al., 2018,
+            and the embeddings have no positions). Defaults to `"sinusoidal"`, as in the paper.
+        max_relative_position: with relative positions, the largest distance that differs from
+            larger ones, in tokens. Defaults to `16` with relative positions, else to none.
         first_position: the sinusoidal position of the first token. Defaults to `0`.
         max_sequence_length: in tokens. Number of learned positions.
         tie_embeddings: `"all"` (both embeddings and the softmax share one matrix), `"decoder"`
@@ -93,6 +96,7 @@ class TransformerConfig(Settings):
     use_bias: bool = True
     attention_gain: float = 1.0
     positions: str = "sinusoidal"
+    max_relative_position: int | None = None
     first_position: int = 0
     max_sequence_length: int | None = None
     tie_embeddings: str = "all"
@@ -163,6 +167,8 @@ class TransformerConfig(Settings):
     def _fill_defaults(self):
         if self.source_vocabulary_size is None:
             object.__setattr__(self, "source_vocabulary_size", self.vocabulary_size)
+        if self.max_relative_position is None and self.positions == "relative":
+            object.__setattr__(self, "max_relative_position", 16)
         for name in ("key_dim", "value_dim"):
             if getattr(self, name) is None:
                 if self.hidden_dim % self.num_heads:
@@ -187,8 +193,8 @@ class TransformerConfig(Settings):
                 self._require(name, 0 <= value < 1, "at least 0 and less than 1")
         for name in ("layer_norm_epsilon", "attention_gain"):
             self._require(name, getattr(self, name) > 0, "positive")
-        if self.positions not in ("sinusoidal", "tensor2tensor", "learned"):
-            self._reject("positions", '"sinusoidal", "tensor2tensor" or "learned"')
+        if self.positions not in ("sinusoidal", "tensor2tensor", "learned", "relative"):
+            self._reject("positions", '"sinusoidal", "tensor2tensor", "learned" or "relative"')
         if self.tie_embeddings not in ("all", "decoder", "none"):
             self._reject("tie_embeddings", '"all", "decoder" or "none"')
 
@@ -203,8 +209,10 @@ class TransformerConfig(Settings):
             )
         if self.positions == "learned" and self.max_sequence_length is None:
             self._reject("max_sequence_length", "given for learned positions")
-        if self.positions == "learned" and self.first_position:
-            self._reject("first_position", "0 for learned positions")
+        if self.positions in ("learned", "relative") and self.first_position:
+            self._reject("first_position", "0 for learned and relative positions")
+        if self.positions != "relative" and self.max_relative_position is not None:
+            self._reject("max_relative_position", 'None unless `positions` is "relative"')
         if not (self.predict_padding or self.output_bias):
             self._reject("output_bias", "True with `predict_padding=False`")
         if self.tie_embeddings == "all" and self.source_vocabulary_size != self.vocabulary_size:

@@ -374,7 +374,7 @@ def _embeddings(config, dtype):
         return PositionalEmbedding(
             size,
             config.hidden_dim,
-            config.positions,
+            "none" if config.positions == "relative" else config.positions,
             config.max_sequence_length,
             first_position=config.first_position,
             dtype=dtype,

@@ -39,6 +39,8 @@ MODELS = {
     "pre-norm, without biases, depths differ": PRE_NORM,
     "untied, gelu, epsilon": UNTIED,
     "tied in the decoder, swish, learned positions": LEARNED | {"max_sequence_length": 60},
+    "relative positions, shorter than the lines": {"positions": "relative"}
+    | {"max_relative_position": 2, "normalize_first": True},
     "Marian's positions, counted from 1, and softmax; no end of the source": MARIAN
     | {"output_bias": True, "predict_padding": False, "source_end_token": False},
 }
@@ -91,7 +93,7 @@ def held_out():
     return [line for line, _ in number_names("held_out", 30)] + LINES
 
 
-@pytest.mark.parametrize("options", cases({n: [o] for n, o in MODELS.items()}, [*MODELS][-1]))
+@pytest.mark.parametrize("options", cases({n: [o] for n, o in MODELS.items()}, *[*MODELS][-2:]))
 def test_hypotheses_and_scores_are_ours(options, tmp_path):
     translator = make_translator(tmp_path / "numbers.model", **options)
     folder = export_ctranslate2(translator, tmp_path / "ct2")

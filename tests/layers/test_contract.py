@@ -42,7 +42,10 @@ CASES = {
     "EncoderBlock": Case(BLOCK | {"normalize_first": True}, {"inputs": x}, "self_attention"),
     "FeedForward": Case({"intermediate_dim": 16, "seed": 1}, {"inputs": x}, "output_dense"),
     "MultiHeadAttention": Case(
-        {"num_heads": 2, "key_dim": 4}, {"query": x, "value": y}, "key_dense", kinds=SEVERAL_INPUTS
+        {"num_heads": 2, "key_dim": 4, "max_relative_position": 1},
+        {"query": x, "value": y},
+        "key_dense",
+        kinds=SEVERAL_INPUTS,
     ),
     "PaddingMask": Case({}, {"token_ids": ids}, not_adapted=NO_WEIGHTS),
     "PositionalEmbedding": Case(

@@ -22,7 +22,7 @@ SIZE = st.integers(1, 64)
 def configs(draw):
     pad, start, end, unk = draw(st.permutations(range(6)))[:4]
     tie_embeddings = draw(st.sampled_from(["all", "decoder", "none"]))
-    positions = draw(st.sampled_from(["sinusoidal", "tensor2tensor", "learned"]))
+    positions = draw(st.sampled_from(["sinusoidal", "tensor2tensor", "learned", "relative"]))
     output_bias = draw(st.booleans())
     num_heads = draw(SIZE)
     return TransformerConfig(
@@ -43,7 +43,8 @@ def configs(draw):
         layer_norm_epsilon=draw(st.floats(1e-12, 1e-2)),
         use_bias=draw(st.booleans()),
         positions=positions,
-        first_position=0 if positions == "learned" else draw(st.integers(0, 9)),
+        max_relative_position=draw(st.none() | SIZE) if positions == "relative" else None,
+        first_position=draw(st.integers(0, 9)) if "s" in positions else 0,
         output_bias=output_bias,
         predict_padding=draw(st.booleans()) if output_bias else True,
         source_end_token=draw(st.booleans()),
@@ -121,6 +122,7 @@ def test_presets_have_the_documented_sizes(
         ("normalize_first", "yes"),
         ("use_bias", 1),
         ("positions", "rotary"),
+        ("max_relative_position", 0),
         ("first_position", -1),
         ("predict_padding", 0),
         ("source_end_token", 1),
@@ -151,6 +153,8 @@ def test_wrong_field_raises_an_error_of_one_line(field, wrong):
             {"positions": "learned", "max_sequence_length": 9, "first_position": 1},
             "`first_position` must be 0.*Received: first_position=1",
         ),
+        ({"positions": "relative", "first_position": 1}, "`first_position` must be 0.*position=1"),
+        ({"max_relative_position": 8}, "`max_relative_position` must be None.*position=8"),
         ({"predict_padding": False}, "`output_bias` must.*predict_padding.*output_bias=False"),
         ({"source_vocabulary_size": 90}, "`tie_embed.*=100, source_vocabulary_size=90"),
         ({"end_token_id": 0}, "different.*pad_token_id=0, .*end_token_id=0"),

@@ -21,6 +21,7 @@ VARIANTS = {
     "post-norm": {},
     "pre-norm": {"normalize_first": True},
     "learned": {"positions": "learned", "max_sequence_length": 7},
+    "relative": {"positions": "relative", "max_relative_position": 2},
     "tensor2tensor": {"positions": "tensor2tensor", "first_position": 1},
     "untied": {"tie_embeddings": "none", "value_dim": 3, "normalize_first": True},
 }
@@ -30,7 +31,7 @@ def long(*values):
     return pytest.param(*values, marks=pytest.mark.long)
 
 
-TWO = pytest.mark.parametrize("variant", ["untied", long("learned")])
+TWO = pytest.mark.parametrize("variant", ["untied", "relative", long("learned")])
 
 
 def model_of(variant, **fields):
@@ -52,6 +53,8 @@ def decode(model, cache, lengths, target=target, convert=int):
         pytest.param("pre-norm", [1] * T, T + 2, marks=pytest.mark.slow_on_jax),
         pytest.param("learned", [1] * T, None, marks=pytest.mark.slow_on_jax),
         ("tensor2tensor", [T], T),
+        ("relative", [3, 1, 2], None),
+        pytest.param("relative", [2] + [1] * (T - 2), T + 2, marks=pytest.mark.slow_on_jax),
         ("untied", [3, 1, 2], None),
     ],
 )
@@ -128,7 +131,7 @@ def check_beam_steps(model, steps, slots, tolerance, max_length=None):
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "variant, max_length",
-    [("learned", None), ("untied", 4)]
+    [("relative", None), ("relative", 4), ("untied", 4)]
     + [long("post-norm", 4), long("pre-norm", None), long("tensor2tensor", None)],
 )
 def test_beam_hypotheses_equal_the_full_pass_over_each_prefix(variant, max_length):

@@ -14,6 +14,9 @@ CONFIGS = {
     "base": TransformerConfig.base(300, num_encoder_layers=2, num_decoder_layers=2),
     "pre-norm": TransformerConfig.tiny(50, **SMALL, normalize_first=True),
     "learned": TransformerConfig.tiny(50, **SMALL, positions="learned", max_sequence_length=9),
+    "relative": TransformerConfig.tiny(
+        50, **SMALL, key_dim=6, positions="relative", max_relative_position=2
+    ),
     "untied": TransformerConfig.tiny(50, **SMALL, tie_embeddings="none", source_vocabulary_size=40),
     "decoder-tied": TransformerConfig.tiny(
         50, **SMALL, tie_embeddings="decoder", source_vocabulary_size=40

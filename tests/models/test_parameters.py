@@ -44,6 +44,8 @@ ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
             {"positions": "learned", "max_sequence_length": 64, "tie_embeddings": "decoder"},
             (V + 2 * 64) * TINY_D,
         ),
+        # 2 * 3 + 1 vectors of the width of a head, in the self-attention of each side.
+        ({"positions": "relative", "max_relative_position": 3}, 2 * 7 * TINY_D // 4),
         # Three attentions of four projections, two feed-forward networks of two.
         ({"use_bias": False}, -3 * 4 * TINY_D - 2 * (256 + TINY_D)),
     ],

@@ -120,7 +120,7 @@ def test_loaded_model_has_config_optimizer_and_decoding(saved):
     assert_close(to_numpy(logits), to_numpy(model(inputs)), 1e-6)
 
 
-@pytest.mark.parametrize("variant", [{}, VARIANT], ids=["tied", "untied"])
+@pytest.mark.parametrize("variant", [{"positions": "relative"}, VARIANT], ids=["tied", "untied"])
 def test_config_and_file_make_the_same_model(variant, tmp_path):
     """Also its dtype policy, and that the stacks share their embedding."""
     model = transformer(**variant, dtype="mixed_bfloat16")

@@ -108,10 +108,13 @@ def test_summary_names_the_parts():
     assert paths[0] == paths[1] and len(set(paths[0])) == len(paths[0])
 
 
-@pytest.mark.parametrize("normalize_first, training", [(False, True), (True, False)])
-def test_the_future_never_leaks(normalize_first, training):
+RELATIVE = {"normalize_first": True, "positions": "relative", "max_relative_position": 2}
+
+
+@pytest.mark.parametrize("fields, training", [({}, True), (RELATIVE, False)])
+def test_the_future_never_leaks(fields, training):
     rates = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
-    model = transformer(normalize_first=normalize_first, **rates)
+    model = transformer(**fields, **rates)
     before = to_numpy(seeded_call(model, inputs, training=training))
     for t in range(target.shape[1] - 1):
         changed = target.copy()
@@ -122,10 +125,10 @@ def test_the_future_never_leaks(normalize_first, training):
 
 
 @pytest.mark.parametrize(
-    "normalize_first, amount", [(False, 1), pytest.param(True, 33, marks=pytest.mark.slow_on_jax)]
+    "fields, amount", [({}, 1), pytest.param(RELATIVE, 33, marks=pytest.mark.slow_on_jax)]
 )
-def test_more_padding_changes_no_logits(normalize_first, amount):
-    model = transformer(normalize_first=normalize_first)
+def test_more_padding_changes_no_logits(fields, amount):
+    model = transformer(**fields)
     expected = to_numpy(model(inputs))
     wider = [np.pad(ids, [(0, 0), (0, amount)]) for ids in (source, target)]
     actual = to_numpy(model(token_inputs(*wider)))
