@@ -31,7 +31,7 @@ BUDGETS = {
     "training": 1_350,
     "models": 587,
     "decoding": 2_070,
-    "export": 1_005,
+    "export": 1_014,
     "runs": 2_446,
     "importing": 871,
     "serving": 1_475,
