@@ -114,7 +114,8 @@ class CTranslate2Translator(LineTranslator):
         options = {"device": device, "inter_threads": workers, "intra_threads": 1}
         self.settings = self._settings_of_call(settings, 1)
         self._engine = ctranslate2.Translator(str(folder), **options)
-        self._pool = ThreadPoolExecutor(workers, "batch")
+        # One more, so that no core waits for Python between two batches.
+        self._pool = ThreadPoolExecutor(workers + 1, "batch")
 
     def _settings_of_call(self, changes, n_best):
         settings = super()._settings_of_call(changes, n_best)
