@@ -58,12 +58,9 @@ def _train_tokenizers(recipe, data_folder, files):
     settings = recipe.vocabulary
     pairs = recipe.data.pairs("train", data_folder)
     both = itertools.chain.from_iterable
-    for side, (file, kind) in enumerate(
-        zip(files, (settings.source, settings.target), strict=False)
-    ):
+    for side, (file, (kind, rule)) in enumerate(zip(files, settings.sides, strict=False)):
         text = both(pairs) if settings.joint else (pair[side] for pair in pairs)
-        options = {"path": file, "vocabulary_size": settings.size}
-        options["normalization"] = settings.rule_of(kind)
+        options = {"path": file, "vocabulary_size": settings.size, "normalization": rule}
         if kind == "subwords":
             options |= {name: getattr(settings, name) for name in SUBWORD_OPTIONS}
             Tokenizer.train_on_lines(text, tags=recipe.data.tags(), **options)

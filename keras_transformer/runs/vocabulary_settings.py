@@ -25,8 +25,8 @@ class VocabularySettings(Settings):
             `[V;PST, <en>]`. Optional.
         model_type: `"unigram"` or `"bpe"`. Defaults to `"bpe"`, as in the paper.
         normalization: of subwords `"nfc"`, `"nfkc"` or `"identity"`, see `Tokenizer`; of symbols
-            `"nfc"`, `"nfd"` or `"identity"`. Defaults to `"nfc"` for subwords, to `"identity"` for
-            symbols.
+            `"nfc"`, `"nfd"` or `"identity"`; or a list of two, for source and target. Defaults to
+            `"nfc"` for subwords, to `"identity"` for symbols.
         character_coverage: float. Fraction of the text's characters that get a token; the rarest
             ones are written as bytes. Defaults to `1.0`.
         protected_symbols: int. Number of symbols that take the place of protected text, 0 or at
@@ -41,37 +41,45 @@ class VocabularySettings(Settings):
     joint: bool = True
     symbols: list | None = None
     model_type: str = "bpe"
-    normalization: str | None = None
+    normalization: str | list | None = None
     character_coverage: float = 1.0
     protected_symbols: int = 0
     files: list | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        kinds = self.source, self.target
         for side in ("source", "target"):
             self._require_choice(side, KINDS)
         if self.source != self.target:
             object.__setattr__(self, "joint", False)
         elif self.normalization is None:
-            object.__setattr__(self, "normalization", self.rule_of(self.source))
-        for kind in kinds:
+            object.__setattr__(self, "normalization", self.sides[0][1])
+        if isinstance(self.normalization, list):
+            is_valid = len(self.normalization) == 2 and not self.joint
+            self._require("normalization", is_valid, "one; or two, if the vocabulary is not joint")
+        for kind, rule in self.sides:
             rules = NORMALIZATIONS if kind == "subwords" else SYMBOL_NORMALIZATIONS
-            must = f"one of {', '.join(rules)} for {kind}"
-            self._require("normalization", self.rule_of(kind) in rules, must)
+            self._require("normalization", rule in rules, f"one of {', '.join(rules)} for {kind}")
         self._require("size", self.size >= 8, "at least 8")
         self._require_choice("model_type", ("unigram", "bpe"))
         self._require("character_coverage", 0 < self.character_coverage <= 1, "in (0, 1]")
         is_valid = self.protected_symbols == 0 or 2 <= self.protected_symbols < self.size
         self._require("protected_symbols", is_valid, "0, or at least 2 and less than `size`")
-        is_valid = all(isinstance(symbol, str) for symbol in self.symbols or ())
-        is_valid = is_valid and (not self.symbols or not {*kinds}.isdisjoint(CHARACTERS))
-        self._require("symbols", is_valid, "a list of texts, if a side has characters")
+        if self.symbols is not None:
+            is_valid = all(isinstance(symbol, str) for symbol in self.symbols)
+            is_valid = is_valid and not {self.source, self.target}.isdisjoint(CHARACTERS)
+            self._require("symbols", is_valid, "a list of texts, if a side has characters")
         if self.files is not None:
             is_valid = len(self.files) == (1 if self.joint else 2)
             is_valid = is_valid and all(isinstance(path, str) for path in self.files)
             self._require("files", is_valid, "one file, or two if not joint")
 
-    def rule_of(self, kind: str) -> str:
-        """Returns how a tokenizer of a kind normalises."""
-        return self.normalization or ("nfc" if kind == "subwords" else "identity")
+    @property
+    def sides(self) -> list[tuple[str, str]]:
+        """Kind and normalization of source and target."""
+        given = self.normalization
+        given = given if isinstance(given, list) else [given] * 2
+        return [
+            (kind, rule or ("nfc" if kind == "subwords" else "identity"))
+            for kind, rule in zip((self.source, self.target), given, strict=False)
+        ]

@@ -211,6 +211,7 @@ REFUSED = [
     ({"vocabulary": {"files": []}}, "`files` must be one file"),
     ({"vocabulary": {"source": "letters"}}, "`source` must be one of subwords, characters"),
     ({"vocabulary": {"source": "words", "normalization": "nfkc"}}, "nfc, nfd, identity for words"),
+    ({"vocabulary": {"normalization": ["nfc", "nfc"]}}, "one; or two, if"),
     ({"vocabulary": {"normalization": "nfd"}}, "nfc, nfkc, identity for subwords"),
     ({"vocabulary": {"source": "words", "symbols": ["<en>"]}}, "if a side has characters"),
     ({"vocabulary": {"files": [3]}}, "`files` must be one file"),
