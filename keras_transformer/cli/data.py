@@ -102,7 +102,7 @@ def prepare(
     run: options.Run = None,
     changes: options.Changes = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the pairs and say the size of the store.")
+        bool, typer.Option("--dry-run", help="Read the pairs, and build nothing.")
     ] = False,
     lists: Annotated[bool, typer.Option("--list", help="List the stores in the folder.")] = False,
     remove: Annotated[str | None, typer.Option(help="Delete a store that `--list` names.")] = None,
@@ -122,7 +122,6 @@ def prepare(
     folder = RunFolder(options.run_folder(run, recipe))
     folder.check()
     import_backend()
-    from keras_transformer.data.report import Sample
     from keras_transformer.runs.build import find_tokenizers, pairs_of, store_of
 
     store = store_of(parsed, data, folder)
@@ -136,18 +135,17 @@ def prepare(
             print(f"{name}  {text}")
     if lists or remove is not None:
         return
-    pairs = parsed.data.pairs("train", data)
-    sample = Sample(pairs)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizers = find_tokenizers(parsed, data, folder, scratch)
-    for _ in sample:
-        pass
-    size = expected_size(sample.items, sample.number, tokenizers)
-    summary = f"{sample.number:,} pairs: a store of {size / 1e6:,.1f} MB in {store}"
-    print(*pairs.notes(), summary, sep="\n", flush=True)
-    if not dry_run:
-        with sentence_progress(sample.number) as advance:
-            token_rows(pairs_of(parsed, data, tokenizers, "train"), tokenizers, store, advance)
+    pairs = pairs_of(parsed, data, tokenizers, "train")
+    number, size = expected_size(pairs.parts, tokenizers)
+    print(f"About {number:,} pairs: a store of {size / 1e6:,.1f} MB in {store}", flush=True)
+    if dry_run:
+        number = sum(1 for _ in pairs)
+    else:
+        with sentence_progress(number) as advance:
+            number = len(token_rows(pairs, tokenizers, store, advance).lengths)
+    print(*pairs.notes(), f"{number:,} pairs", sep="\n")
 
 
 class _Lines:

@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from keras_transformer.data.readers import BOTH_SIDES, ReadOptions, Skip, read_pairs
+from keras_transformer.data.readers import (
+    BOTH_SIDES,
+    UNORDERED,
+    ReadOptions,
+    Skip,
+    read_pairs,
+)
 from keras_transformer.texts import CorpusError, lines_of, suffix_of
 from keras_transformer.types import Path
 
@@ -22,7 +28,8 @@ class FileStream:
     """Iterates over what `read` yields for the files; each iteration reads them again.
 
     Args:
-        read: generator function that takes one path of each side, and `skip`.
+        read: generator function that takes one path of each side, `skip`, and `opened` as for
+            `open_bytes`.
         *sides: lists of paths, equally long.
         options: how the files are read.
     """
@@ -34,14 +41,24 @@ class FileStream:
         options: ReadOptions | None = None,
     ) -> None:
         self._read, self._sides, self._options = read, sides, options
+        self._opened: list[Any] = []
 
     def __iter__(self):
         return self.read(lambda *entry: None)
 
     def read(self, skip: Skip) -> Iterator[Any]:
         """Iterates; calls `skip` with each entry that is no pair, see `READERS`."""
+        self._opened = []
         for paths in zip(*self._sides, strict=True):
-            yield from self._read(*paths, skip=skip)
+            yield from self._read(*paths, skip=skip, opened=self._opened.append)
+
+    @property
+    def share_read(self) -> float:
+        """Fraction of the bytes on disk that the present iteration has read; 1 if it cannot say."""
+        if any(suffix_of(file.name) in UNORDERED for file in self._opened):
+            return 1.0
+        read = (os.path.getsize(f.name) if f.closed else f.tell() for f in self._opened)
+        return sum(read) / self.num_bytes
 
     @property
     def num_bytes(self) -> int:
@@ -82,7 +99,9 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return FileStream(lambda path, skip: lines_of(path), _find_files(files, "files", True))
+    return FileStream(
+        lambda path, skip, opened: lines_of(path, opened), _find_files(files, "files", True)
+    )
 
 
 def read_parallel(
@@ -160,9 +179,12 @@ def _find_files(patterns, argument, are_lines=False):
     return paths
 
 
-def _aligned_lines_of(source, target, skip):
+def _aligned_lines_of(source, target, skip, opened):
     # Closed explicitly: a generator that an error leaves suspended would keep its file open.
-    with closing(lines_of(source)) as sources, closing(lines_of(target)) as targets:
+    with (
+        closing(lines_of(source, opened)) as sources,
+        closing(lines_of(target, opened)) as targets,
+    ):
         pairs = itertools.zip_longest(sources, targets)
         for number, pair in enumerate(pairs, start=1):
             if None in pair:

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 from keras_transformer.texts import (
     COMPRESSED,
     CorpusError,
+    Opened,
     decode_lines,
     import_extra,
     is_language,
@@ -47,7 +48,9 @@ class ReadOptions(NamedTuple):
         return self.columns or self.languages or ("source", "target")
 
 
-def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[str, str]]:
+def read_pairs(
+    path: Path, options: ReadOptions, skip: Skip, opened: Opened
+) -> Iterator[tuple[str, str]]:
     """Yields the (source, target) pairs of a file by the reader of its ending, else as TSV.
 
     Raises:
@@ -55,7 +58,7 @@ def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[s
         ImportError: if the format needs a package that is not installed.
     """
     ending = suffix_of(path)
-    with open_bytes(path) as stream:
+    with open_bytes(path, opened) as stream:
         try:
             yield from READERS.get(ending, _tsv)(stream, str(path), options, skip)
         except CorpusError as error:
@@ -228,3 +231,4 @@ READERS: dict[str, Callable[[Any, str, ReadOptions, Skip], Iterator[tuple[str, s
     ".tmx": _tmx,
 }
 BOTH_SIDES = READERS.keys() - {".tsv"}  # endings of files that are no lines of text
+UNORDERED = {".parquet", ".po", ".mo"}  # read whole, or in parts of no order
