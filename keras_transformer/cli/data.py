@@ -114,6 +114,7 @@ def prepare(
         keras-transformer prepare wmt_base --data ~/wmt
         keras-transformer prepare wmt_base --data ~/wmt --list
     """
+    from keras_transformer.data.report import sample_notes
     from keras_transformer.data.token_store import expected_size, list_stores, token_rows
     from keras_transformer.runs.folder import RunFolder
     from keras_transformer.runs.recipe import Recipe
@@ -145,7 +146,7 @@ def prepare(
     else:
         with sentence_progress(number) as advance:
             number = len(token_rows(pairs, tokenizers, store, advance).lengths)
-    print(*pairs.notes(), f"{number:,} pairs", sep="\n")
+    print(*sample_notes(tokenizers), *pairs.notes(), f"{number:,} pairs", sep="\n")
 
 
 class _Lines:

@@ -21,6 +21,7 @@ from keras_transformer.data.report import (
     DatasetReport,
     described,
     dropped_warnings,
+    sample_notes,
     text_changes,
 )
 from keras_transformer.data.shapes import Shapes
@@ -216,8 +217,10 @@ class BatchStream:
             plan_batches, self.lengths, self._kept, shapes=self._shapes, **sizes
         )
         self._plan = functools.lru_cache(maxsize=1)(plan)
-        notes = tuple(pairs.notes()) if isinstance(pairs, Corpora) else ()
-        self.report = dataclasses.replace(self._report(dropped), pairs_kept=len(kept), notes=notes)
+        notes = sample_notes(self._tokenizers)
+        notes += pairs.notes() if isinstance(pairs, Corpora) else []
+        report = self._report(dropped)
+        self.report = dataclasses.replace(report, pairs_kept=len(kept), notes=tuple(notes))
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)

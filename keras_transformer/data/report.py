@@ -185,6 +185,12 @@ def dropped_warnings(dropped, examples, total, settings):
     ]
 
 
+def sample_notes(tokenizers):
+    """Returns a line for each sample of lines that a vocabulary was learned from."""
+    samples = dict.fromkeys(getattr(each, "learned_from", "") for each in tokenizers)
+    return [f"the vocabulary is learned from {sample}" for sample in samples if sample]
+
+
 def described(dropped):
     return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
 

@@ -18,6 +18,7 @@ FIELDS = (
     "SentencePiece piece 1 STRING",
     "SentencePiece score 2 FLOAT",
     "SentencePiece type 3 INT32 1",
+    "TrainerSpec input 1 STRING",
     "TrainerSpec model_type 3 INT32 1",
     "TrainerSpec byte_fallback 35 BOOL false",
     "TrainerSpec unk_id 40 INT32 0",
@@ -46,7 +47,8 @@ def _make_model_proto():
         if message not in messages:
             messages[message] = file.message_type.add(name=message)
         field = messages[message].field.add(name=name, number=int(number))
-        field.label = _FIELD.LABEL_REPEATED if name == "pieces" else _FIELD.LABEL_OPTIONAL
+        is_list = name in ("pieces", "input")
+        field.label = _FIELD.LABEL_REPEATED if is_list else _FIELD.LABEL_OPTIONAL
         if kind in messages:
             field.type_name = f".{_PACKAGE}.{kind}"
         else:

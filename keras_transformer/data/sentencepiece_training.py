@@ -9,16 +9,18 @@ from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 from keras_transformer.data.sentencepiece_proto import ModelProto
 
 PAD_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID, UNK_TOKEN_ID = range(4)
+SEED = 0
 LONGEST_LINE = 1 << 20  # bytes; SentencePiece skips longer lines in training
 
 
-def train_sentencepiece(lines, vocabulary_size, normalization, **options):
+def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **options):
     """Trains a SentencePiece model with byte fallback.
 
     Args:
         lines: iterator of UTF-8 lines, normalised.
         vocabulary_size: number of tokens; fewer if the text yields fewer.
         normalization: the rule by which the lines were normalised, as in `Tokenizer.train`.
+        max_lines: trains on a uniform sample of at most this many lines, and notes it in the model.
         **options: options of `SentencePieceTrainer.train`.
 
     Returns:
@@ -28,16 +30,19 @@ def train_sentencepiece(lines, vocabulary_size, normalization, **options):
 
     # If the iterator raises an exception, SentencePiece raises a RuntimeError instead: keep the
     # original exception, to raise it below.
-    failures = []
+    failures, number = [], 0
 
     def guarded_lines():
+        nonlocal number
         try:
-            yield from lines
+            for line in lines:
+                number += 1
+                yield line
         except BaseException as error:
             failures.append(error)
             raise
 
-    sentencepiece.set_random_generator_seed(0)  # for the sample of lines
+    sentencepiece.set_random_generator_seed(SEED)  # for the sample of lines
     model = io.BytesIO()
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -52,6 +57,7 @@ def train_sentencepiece(lines, vocabulary_size, normalization, **options):
                 eos_id=END_TOKEN_ID,
                 unk_id=UNK_TOKEN_ID,
                 max_sentence_length=LONGEST_LINE,
+                input_sentence_size=max_lines,
                 minloglevel=2,
                 **_normalizer_options(normalization, folder),
                 **options,
@@ -68,6 +74,9 @@ def train_sentencepiece(lines, vocabulary_size, normalization, **options):
             f"Received: vocabulary_size={vocabulary_size}"
         ) from None
     proto = ModelProto.FromString(model.getvalue())
+    if number > max_lines:
+        sample = f"a random sample of {max_lines:,} of {number:,} lines, seed {SEED}"
+        proto.trainer_spec.input.append(sample)
     proto.normalizer_spec.name = normalization
     proto.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of this machine
     return proto.SerializeToString()

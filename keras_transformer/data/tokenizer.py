@@ -50,6 +50,8 @@ class Tokenizer(SentencePieceTokenizer):
         vocabulary: list of the tokens in the order of their ids, such as `▁cat`, `s` or `<0xC3>`.
         normalization: `"nfc"`, `"nfkc"` or `"identity"`.
         model_bytes: the SentencePiece model, as in its file.
+        learned_from: how many lines the vocabulary was learned from, of how many, as text; empty if
+            from all.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -73,6 +75,7 @@ class Tokenizer(SentencePieceTokenizer):
         _require_own_model(proto, source)
         trainer = proto.trainer_spec
         self.normalization: str = proto.normalizer_spec.name
+        self.learned_from = ", ".join(trainer.input)
         self.tag = tag
         super().__init__(
             model,
@@ -150,21 +153,19 @@ class Tokenizer(SentencePieceTokenizer):
         """
         _check_choice("model_type", model_type, ("unigram", "bpe"))
         _check_choice("normalization", normalization, NORMALIZATIONS)
-        counter = itertools.count()
         model = train_sentencepiece(
-            (line for line, _ in zip(_training_lines(lines, normalization), counter, strict=False)),
+            _training_lines(lines, normalization),
             vocabulary_size,
             normalization,
+            max_lines,
             model_type=model_type,
             character_coverage=character_coverage,
-            input_sentence_size=max_lines,
             control_symbols=list(tags),
             user_defined_symbols=symbols(protected_symbols),
         )
         tokenizer = cls(model)
-        if (number := next(counter)) > max_lines:
-            text = f"The vocabulary is learned from a random sample of {max_lines:,} of {number:,}"
-            warnings.warn(f"{text} lines, by `max_lines`.", stacklevel=2)
+        if sample := tokenizer.learned_from:
+            warnings.warn(f"The vocabulary is learned from {sample}, by `max_lines`.", stacklevel=2)
         if tokenizer.vocabulary_size < vocabulary_size:
             warnings.warn(
                 f"The text yields only {tokenizer.vocabulary_size} tokens. "

@@ -314,6 +314,7 @@ class Trainer:
             "vocabulary_size": model.config.vocabulary_size,
             "padding_efficiency": round(stream.report.efficiency, 4),
             "dropped": stream.report.dropped,
+            "notes": list(stream.report.notes),
             "epochs": len(keeper.history),
             "best_epoch": best.get("epoch", -1) + 1,
             **{name: best[name] for name in ("loss", self.recipe.monitor) if name in best},

@@ -14,6 +14,7 @@ from tokenizer_agreement import awkward_strings, train_sentencepiece
 
 from keras_transformer.data.corpus import CorpusError, read_lines
 from keras_transformer.data.piece_tokenizer import UNICODE
+from keras_transformer.data.pipeline import make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 from tests.examples import examples
 
@@ -129,6 +130,21 @@ def test_training_is_deterministic_and_prints_nothing(tmp_path, capfd, rule):
         models.add(tokenizer.model_bytes)
     assert len(models) == 1
     assert capfd.readouterr() == ("", "")
+    sample = Tokenizer(tmp_path / "m").learned_from
+    assert sample == "a random sample of 200 of 300 lines, seed 0"
+    _, report = make_dataset([("a", "b")], tokenizer, batch_sentences=1)
+    assert f"the vocabulary is learned from {sample}" in str(report).splitlines()
+
+
+def test_vocabulary_is_learned_from_a_uniform_sample(tmp_path):
+    """Each line is a character of its own, which the vocabulary then holds."""
+    lines = {chr(0x4E00 + n): n for n in range(6000)}
+    with pytest.warns(UserWarning):
+        tokenizer = Tokenizer.train_on_lines(list(lines), 9000, tmp_path / "m", max_lines=3000)
+    drawn = [lines[token] for token in tokenizer.vocabulary if token in lines]
+    assert len(drawn) == 3000
+    parts, _ = np.histogram(drawn, 6, (0, 6000))
+    assert (abs(parts - 500) < 80).all(), "five standard deviations"
 
 
 def test_training_reads_files_globs_and_lines_alike(tmp_path):
