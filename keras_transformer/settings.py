@@ -70,7 +70,9 @@ class Settings:
             self._reject(name, expected)
 
     def _require_choice(self, name, choices):
-        self._require(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
+        self._require(
+            name, getattr(self, name) in choices, f"one of {', '.join(map(str, choices))}"
+        )
 
     def _reject(self, name, expected):
         raise ValueError(f"`{name}` must be {expected}. Received: {name}={getattr(self, name)!r}")

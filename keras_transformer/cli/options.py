@@ -8,13 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from keras_transformer.decoding.search_settings import (
-    ON_TOO_LONG,
-    PROTECT_BY,
-    SPLITS,
-    STOP_RULES,
-    SearchSettings,
-)
+from keras_transformer.decoding.search_settings import CHOICES, SearchSettings
 
 RecipeArgument = Annotated[
     str,
@@ -81,13 +75,8 @@ _DEFAULTS = {
     "protect": "all names if its vocabulary has symbols for it",
 }
 _TYPES = {
-    "length_penalty": Literal["gnmt", "mean", "none"],
-    "stopping": Literal[STOP_RULES],
-    "suppressed_tokens": list[int],
-    "on_too_long": Literal[ON_TOO_LONG],
-    "split": Literal[SPLITS],
-    "protect": list[str],
-    "protect_by": Literal[PROTECT_BY],
+    **{name: Literal[tuple(str(one).lower() for one in each)] for name, each in CHOICES.items()},
+    **{"suppressed_tokens": list[int], "protect": list[str]},
 }
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")

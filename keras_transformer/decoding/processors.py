@@ -110,8 +110,7 @@ def repetition_penalty(penalty: float) -> Processor:
         raise ValueError(f"`penalty` must be at least 1. Received: {penalty=}")
 
     def process(log_probs, token_ids, index):
-        ids = ops.where(ops.arange(ops.shape(token_ids)[2]) < index, token_ids, -1)
-        return ops.where(_occurs_in(ids, log_probs), log_probs * penalty, log_probs)
+        return ops.where(_occurs_in(token_ids, log_probs, index), log_probs * penalty, log_probs)
 
     return process
 
@@ -141,14 +140,14 @@ def no_repeat_ngram_size(size: int) -> Processor:
     def process(log_probs, token_ids, index):
         positions = ops.arange(ops.shape(token_ids)[2])
         # Tokens whose `size - 1` predecessors are the last tokens: (B, W, T)
-        follows = (positions >= size - 1) & (positions < index) & (token_ids >= 0)
+        follows = (positions >= size - 1) & (token_ids >= 0)
         for distance in range(1, size):
             is_latest = positions == index - distance
             latest = ops.sum(ops.where(is_latest, token_ids, 0), axis=2, keepdims=True)
             before = ops.pad(token_ids, [[0, 0], [0, 0], [distance, 0]])[:, :, :-distance]
             follows &= before == latest
         repeated = ops.where(follows, token_ids, -1)
-        return ops.where(_occurs_in(repeated, log_probs), IMPOSSIBLE, log_probs)
+        return ops.where(_occurs_in(repeated, log_probs, index), IMPOSSIBLE, log_probs)
 
     return process
 
@@ -174,8 +173,7 @@ def copy_tokens(token_ids: Iterable[int], is_copied: Tensor, end_token_id: int) 
     copied = np.array([*token_ids], "int32")
 
     def process(log_probs, token_ids, index):
-        ids = ops.where(ops.arange(ops.shape(token_ids)[2]) < index, token_ids, -1)
-        missing = is_copied & ~ops.take(_occurs_in(ids, log_probs), copied, axis=2)
+        missing = is_copied & ~ops.take(_occurs_in(token_ids, log_probs, index), copied, axis=2)
         tokens = ops.arange(log_probs.shape[-1])
         is_forbidden = (tokens == end_token_id) & ops.any(missing, axis=2, keepdims=True)
         for number, token in enumerate(copied.tolist()):
@@ -185,9 +183,14 @@ def copy_tokens(token_ids: Iterable[int], is_copied: Tensor, end_token_id: int) 
     return process
 
 
-def _occurs_in(token_ids, log_probs):
-    """Which tokens of the vocabulary occur in ids `(B, W, T)`, -1 for none: bool `(B, W, V)`."""
+def _occurs_in(token_ids, log_probs, index):
+    """Which tokens of the vocabulary are among the first `index` ids `(B, W, T)`, -1 for none.
+
+    Returns:
+        bool tensor `(B, W, V)`.
+    """
     batch, slots, length = ops.shape(token_ids)
+    token_ids = ops.where(ops.arange(length) < index, token_ids, -1)
     shape = (batch * slots, log_probs.shape[-1] + 1)
     # (B, W, T) -> (B * W, T, 2): row and token + 1, so that column 0 counts the -1.
     rows = ops.broadcast_to(ops.arange(batch * slots)[:, None], (batch * slots, length))

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from keras_transformer.decoding.protected_text import finders
 from keras_transformer.settings import Settings
 
-LENGTH_PENALTIES = ("gnmt", "mean", None)
-STOP_RULES = ("exhaustive", "first_beams")
 MOST_ALPHA = 10
-ON_TOO_LONG = ("split", "truncate", "error")
-SPLITS = ("lines", "sentences")
-PROTECT_BY = ("cut", "copy", "force")
+CHOICES = {
+    "length_penalty": ("gnmt", "mean", None),
+    "stopping": ("exhaustive", "first_beams"),
+    "on_too_long": ("split", "truncate", "error"),
+    "split": ("lines", "sentences"),
+    "protect_by": ("cut", "copy", "force"),
+}
 GRAPH_SETTINGS = (
     "beam_size length_penalty count_end_token stopping processors suppressed_tokens "
     "copied_tokens force_end sampler"
@@ -120,12 +122,8 @@ class SearchSettings(Settings):
         super().__post_init__()
         if self.beam_size < 1:
             self._reject("beam_size", "at least 1")
-        if self.length_penalty not in LENGTH_PENALTIES:
-            self._reject("length_penalty", '"gnmt", "mean" or None')
         if not -MOST_ALPHA <= self.alpha <= MOST_ALPHA:
             self._reject("alpha", f"from -{MOST_ALPHA} to {MOST_ALPHA}")
-        if self.stopping not in STOP_RULES:
-            self._reject("stopping", '"exhaustive" or "first_beams"')
         if self.max_length is not None and not 1 <= self.max_length <= 1_000_000:
             self._reject("max_length", "from 1 to 1,000,000")
         for name, most in (("length_ratio", 1_000), ("extra_length", 1_000_000)):
@@ -139,11 +137,8 @@ class SearchSettings(Settings):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
         if self.max_source_tokens is not None and self.max_source_tokens < 2:
             self._reject("max_source_tokens", "at least 2: a token and the end token")
-        if self.on_too_long not in ON_TOO_LONG:
-            self._reject("on_too_long", '"split", "truncate" or "error"')
-        if self.split not in SPLITS:
-            self._reject("split", '"lines" or "sentences"')
-        self._require_choice("protect_by", PROTECT_BY)
+        for name, choices in CHOICES.items():
+            self._require_choice(name, choices)
         # A tuple can be hashed: the settings are the key of the traced graphs.
         for name in ("processors", "suppressed_tokens", "copied_tokens", "protect"):
             if (value := getattr(self, name)) is not None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.decoding.lines import encode_lines
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.model import Model
@@ -100,9 +101,7 @@ class TranslatorModel(Model):
             yield one.log_prob, len(one.tokens), one.perplexity
 
     def _tokenize(self, text):
-        # As the translator: a line of spaces has no tokens.
-        lines = [line if line.strip() else "" for line in text]
-        for row in self._translator.source_tokenizer.encode(lines):
+        for row in encode_lines(self._translator.source_tokenizer, text):
             yield row, len(row)
 
     def _detokenize(self, token_ids):
