@@ -123,7 +123,7 @@ def run(*command, cwd=None, **environment):
 # What the package imports only where it is installed.
 OPTIONAL = (
     *("tensorflow", "tensorflow_text", "jax", "torch", "matplotlib", "keras_hub", "ctranslate2"),
-    *("starlette", "uvicorn", "h11", "prometheus_client", "huggingface_hub"),
+    *("starlette", "anyio", "uvicorn", "h11", "prometheus_client", "huggingface_hub"),
     "google_re2",
     "tensorflow_serving_api",
 )

@@ -15,7 +15,10 @@ from keras_transformer.serving.limits import Limits
 commands = typer.Typer()
 
 # The requirements of the extra `serve`.
-REQUIREMENTS = "'starlette>=1.0,<2' 'uvicorn>=0.40,<1' 'h11>=0.16,<1' 'prometheus-client>=0.22,<1'"
+REQUIREMENTS = (
+    "'starlette>=1.0,<2' 'anyio>=4.9,<5' 'uvicorn>=0.40,<1' 'h11>=0.16,<1' "
+    "'prometheus-client>=0.22,<1'"
+)
 
 FolderArgument = Annotated[
     Path, typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False)

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,6 +19,7 @@ from keras_transformer.serving.observation import Observation
 
 ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes]
 RETRY_SECONDS = 1
+TEXT_THREADS = 4  # split and join texts
 
 
 def build_app(
@@ -37,6 +39,8 @@ def build_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        # Python runs one at a time anyway, and each takes memory.
+        anyio.to_thread.current_default_thread_limiter().total_tokens = TEXT_THREADS
         async with engine.running():
             yield
 
