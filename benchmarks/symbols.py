@@ -1,0 +1,181 @@
+"""Trains and scores sequences that are not language: pronunciation (SIGMORPHON 2020) and SCAN.
+
+    python benchmarks/symbols.py g2p --data DATA --runs runs
+    python benchmarks/symbols.py scan --data DATA --runs runs --only length-relative-11
+    python benchmarks/symbols.py g2p --runs runs --data DATA --test
+    python benchmarks/symbols.py --table
+
+`g2p` is one model of all 15 languages a seed: the packaged recipe `g2p`, and the language as first
+symbol of each word. `scan` is the packaged recipe `scan`, for each split and kind of positions.
+Recipes were chosen by development data alone. `--test` scores the test split, once; an ensemble of
+all g2p models too. An interrupted command goes on at the exact batch if it is given again. Figures
+are written to `benchmarks/results/symbols`.
+"""
+
+import argparse
+import gzip
+import os
+import pathlib
+import random
+import re
+import statistics
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from scored_runs import (
+    NUMBER,
+    SEARCHES,
+    TEXT,
+    read_results,
+    table,
+    train_run,
+    when_measured,
+    write_result,
+)
+
+import keras_transformer as kt
+from keras_transformer.runs import Recipe, average_run
+
+LANGUAGES = "ady arm bul dut fre geo gre hin hun ice jpn kor lit rum vie".split()
+SEEDS = 11, 12, 13
+SPLITS = {"simple": "simple", "jump": "addprim_jump", "length": "length"}
+POSITIONS = {"absolute": "sinusoidal", "relative": "relative"}
+SYMBOLS = ", ".join(f"<{name}>" for name in LANGUAGES)
+G2P = {
+    f"g2p-{seed}": [f"training.seed={seed}", f"vocabulary.symbols=[{SYMBOLS}]"] for seed in SEEDS
+}
+SCAN = {
+    f"{split}-{name}-{seed}": [
+        *(f"data.{key}=[{split}.{key}.tsv]" for key in ("train", "validation", "test")),
+        f"training.seed={seed}",
+        f"model.positions={positions}",
+    ]
+    for split in SPLITS
+    for name, positions in POSITIONS.items()
+    for seed in SEEDS
+}
+# Means over the 15 languages: Gorman et al., 2020, tables 2 and 3.
+PUBLISHED = {"the task's Transformer": (17.5, None), "best system, an ensemble": (14.99, 3.30)}
+
+
+def write_pairs(path, pairs):
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+
+
+def write_g2p(data, folder):
+    """Writes the words of all languages, each behind the symbol of its language."""
+    for ours, theirs in {"train": "train", "validation": "dev", "test": "test"}.items():
+        pairs = []
+        for name in LANGUAGES:
+            file = data / "sigmorphon_2020_g2p" / theirs / f"{name}_{theirs}.tsv"
+            lines = file.read_text("utf-8").splitlines()
+            pairs += [(f"<{name}>{word}", phones) for word, phones in map(_columns, lines)]
+        write_pairs(folder / f"{ours}.tsv", pairs)
+
+
+def _columns(line):
+    return line.split("\t")
+
+
+def write_scan(data, folder):
+    """Writes commands and actions; a twentieth of the training commands is the validation."""
+    for split, theirs in SPLITS.items():
+        parts = {}
+        for part in ("train", "test"):
+            with gzip.open(data / "scan" / f"tasks_{part}_{theirs}.txt.gz", "rt") as file:
+                parts[part] = re.findall(r"^IN: (.+) OUT: (.+)$", file.read(), re.MULTILINE)
+        random.Random(1).shuffle(parts["train"])
+        held_out = len(parts["train"]) // 20
+        parts["validation"] = parts["train"][:held_out]
+        parts["train"] = parts["train"][held_out:]
+        for part, pairs in parts.items():
+            write_pairs(folder / f"{split}.{part}.tsv", pairs)
+
+
+def rates(sources, outputs, references):
+    """Returns WER and PER, for g2p of each language and their means."""
+    names = [re.match(r"<(\w+)>", source) for source in sources]
+    groups = {}
+    for name, *texts in zip(names, outputs, references, strict=True):
+        groups.setdefault(name[1] if name else "all", []).append(texts)
+    scores = {
+        name: [round(kt.evaluation.score(m, *zip(*rows, strict=True)).value, 2) for m in RATES]
+        for name, rows in groups.items()
+    }
+    means = [round(statistics.mean(column), 2) for column in zip(*scores.values(), strict=True)]
+    return {"mean": means} | (scores if len(scores) > 1 else {})
+
+
+RATES = "wer", "per"
+
+
+def score(translate, recipe, folder, splits):
+    """Returns the rates of each split and search."""
+    found = {}
+    for split in splits:
+        sources, references = map(list, zip(*recipe.data.pairs(split, folder), strict=True))
+        for name in ("greedy", "beam 5"):
+            outputs = translate(sources, **SEARCHES[name])
+            found.setdefault(split, {})[name] = rates(sources, outputs, references)
+    return found
+
+
+def averaged(run):
+    """The path of the average of the last ten epochs of a run."""
+    path = run / "last10.keras"
+    average_run(run, path, last=10)
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("task", nargs="?", choices=("g2p", "scan"))
+    parser.add_argument("--data", type=pathlib.Path, help="folder of both corpora")
+    parser.add_argument("--runs", type=pathlib.Path, help="folder for the runs")
+    parser.add_argument("--only", nargs="+", metavar="RUN", help="names of runs")
+    parser.add_argument("--test", action="store_true", help="score the test split too")
+    parser.add_argument("--table", action="store_true", help="print what was measured")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(*results_table(), sep="\n")
+        return
+    if not (arguments.task and arguments.data and arguments.runs):
+        parser.error("a task, --data and --runs are required, unless --table is given")
+    runs, write = {"g2p": (G2P, write_g2p), "scan": (SCAN, write_scan)}[arguments.task]
+    folder = arguments.runs / arguments.task
+    folder.mkdir(parents=True, exist_ok=True)
+    write(arguments.data, folder)
+    splits = ["validation", *(["test"] if arguments.test else [])]
+    models = []
+    for name in arguments.only or runs:
+        recipe = Recipe.load(arguments.task, runs[name])
+        found = train_run(recipe, folder, folder / name)
+        models.append(folder / name)
+        translate = kt.load_run(folder / name, model=averaged(folder / name))
+        write_result("symbols", name, found | score(translate, recipe, folder, splits))
+    if len(models) > 1 and arguments.task == "g2p":
+        translators = [kt.load_run(run, model=run / "last10.keras") for run in models]
+        first = translators[0]
+        together = kt.Translator(
+            [each.model for each in translators], first.tokenizer, first.target_tokenizer
+        )
+        write_result("symbols", "g2p-ensemble", score(together, recipe, folder, splits))
+
+
+def results_table():
+    """Returns the measured runs as lines of Markdown."""
+    rows = []
+    for name, found in read_results("symbols", [*G2P, "g2p-ensemble", *SCAN]).items():
+        when = when_measured(found) if "date" in found else ""
+        for split in ("validation", "test"):
+            if split in found:
+                cells = [f"{v:.2f}" for s in ("greedy", "beam 5") for v in found[split][s]["mean"]]
+                rows.append((name, split, *cells, found.get("minutes", ""), when))
+    numbers = [f"{rate} {search}" for search in ("greedy", "beam 5") for rate in ("WER", "PER")]
+    columns = dict.fromkeys(("run", "split"), TEXT) | dict.fromkeys((*numbers, "minutes"), NUMBER)
+    return table({**columns, "measured": TEXT}, rows)
+
+
+if __name__ == "__main__":
+    main()
