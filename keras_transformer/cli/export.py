@@ -27,7 +27,12 @@ Quantization = Annotated[
 Frozen = Annotated[
     bool, typer.Option("--frozen", help="saved_model only: weights are constants: faster, larger.")
 ]
-LANGUAGE = "Code of the {} language, such as {}. [default: the training file's last suffix]"
+Language = Annotated[
+    str | None,
+    typer.Option(
+        help="Code of this language, such as de. [default: the training file's last suffix]"
+    ),
+]
 Examples = Annotated[
     Path | None,
     typer.Option(help="File of lines that `verify` will translate. [default: some words]"),
@@ -44,12 +49,8 @@ def export(
     frozen: Frozen = False,
     *,
     settings: dict[str, Any],
-    source_language: Annotated[
-        str | None, typer.Option(help=LANGUAGE.format("source", "en"))
-    ] = None,
-    target_language: Annotated[
-        str | None, typer.Option(help=LANGUAGE.format("target", "de"))
-    ] = None,
+    source_language: Language = None,
+    target_language: Language = None,
     examples: Examples = None,
     model: options.Model = None,
 ) -> None:
