@@ -82,7 +82,7 @@ class Trainer:
         """Whether the run is finished, so that `train` has nothing to do."""
         # Only the report of a finished run has "updates"; others may hold scores of `evaluate`.
         is_done = self.resume and self.run.model_file.is_file() and "updates" in self.run.report()
-        return is_done and self.run.recipe() == self.recipe and not self._missing_tokenizers
+        return is_done and self.run.recipe() == self.recipe
 
     def train(self) -> dict[str, Any]:
         """Trains the run to its end. Resumes it if it was interrupted.
@@ -109,7 +109,7 @@ class Trainer:
         They are loaded from the run if it has them, else from files of the recipe, else trained.
         """
         files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
-        if not self._resumes or self._missing_tokenizers:
+        if not self._resumes:
             files = [self.run.staging / file.name for file in files]
             self._on_chief(lambda: build.make_tokenizers(self.recipe, self.data_folder, files))
         return build.load_tokenizers(files)
@@ -179,11 +179,6 @@ class Trainer:
         """Whether to resume from the files in the folder; else they are replaced."""
         return self.resume and self.run.recipe_file.is_file()
 
-    @property
-    def _missing_tokenizers(self):
-        files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
-        return [file for file in files if not file.is_file()]
-
     def _check_folder(self):
         self.run.check()
         path = str(self.run.path)
@@ -198,12 +193,12 @@ class Trainer:
                 f"{str(self.run.recipe_file)!r} is missing, but the folder holds a model or "
                 "checkpoints. Restore a copy, or start again with `--no-resume`."
             )
-        missing, model_file = self._missing_tokenizers, self.run.model_file
-        # A missing tokenizer is trained again. Only a checkpoint can show whether it is the same.
-        if self._resumes and missing and model_file.is_file() and not self.checkpoints.last(1):
+        files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
+        missing = [str(file) for file in files if not file.is_file()]
+        if self._resumes and missing:
             raise ValueError(
-                f"{', '.join(map(str, missing))} is missing, and no checkpoint is left. Restore a "
-                "copy, or start again with `--no-resume`."
+                f"{', '.join(missing)} is missing. Restore a copy, or start again with "
+                "`--no-resume`."
             )
         init_from = self.recipe.training.init_from
         if init_from is not None and pathlib.Path(init_from).resolve() == self.run.path.resolve():

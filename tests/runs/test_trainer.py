@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from keras_transformer import load_model
-from keras_transformer.runs import build
 from keras_transformer.runs.averaging import average_run
-from keras_transformer.runs.build import make_tokenizers
 from keras_transformer.runs.fit_scope import TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.load import load_run
 from keras_transformer.runs.trainer import Trainer
 from tests.runs import tiny_run
+from tests.runs.test_folder import tree
 from tests.session import made_once
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -95,40 +94,20 @@ def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     }
 
 
-def test_missing_tokenizer_of_a_finished_run_is_made_again(copy, monkeypatch):
-    recipe, file = tiny_run.recipe(**PLAIN), copy / "tokenizer.model"
-    content, model = file.read_bytes(), (copy / "model.keras").read_bytes()
-    assert quiet(recipe, copy).finished
-    file.unlink()
-    assert not quiet(recipe, copy).finished
-    vocabulary = replace(recipe.vocabulary, model_type="unigram")
-    other = replace(recipe, vocabulary=vocabulary)
-    with monkeypatch.context() as patch:
-        patch.setattr(build, "make_tokenizers", lambda _, *rest: make_tokenizers(other, *rest))
-        with pytest.raises(ValueError, match="training pairs differ"):
-            quiet(recipe, copy).train()
-    assert not file.exists()
-    quiet(recipe, copy).train()
-    assert file.read_bytes() == content and quiet(recipe, copy).finished
-    assert (copy / "model.keras").read_bytes() == model
-
-
 @pytest.mark.parametrize(
     "lost, error",
     [
-        (["checkpoints"], "no checkpoint to resume from.*--no-resume"),
-        (["checkpoints", "tokenizer.model"], "tokenizer.model.*missing.*--no-resume"),
+        ("checkpoints", "no checkpoint to resume from.*--no-resume"),
+        ("tokenizer.model", "tokenizer.model is missing.*--no-resume"),
     ],
-    ids=["checkpoints", "tokenizer too"],
 )
-def test_run_that_lost_its_checkpoints_is_not_trained_over(copy, lost, error):
-    shutil.rmtree(copy / "checkpoints")
-    for name in lost[1:]:
-        (copy / name).unlink()
-    before = (copy / "model.keras").read_bytes(), (copy / "report.json").read_bytes()
+def test_run_that_lost_a_part_is_not_trained_over(copy, lost, error):
+    path = copy / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = tree(copy)
     with pytest.raises(ValueError, match=error):
         quiet(tiny_run.recipe(**PLAIN, epochs=5), copy).train()
-    assert before == ((copy / "model.keras").read_bytes(), (copy / "report.json").read_bytes())
+    assert tree(copy) == before
 
 
 # Averages.
