@@ -13,6 +13,6 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def folder(trained, monkeypatch):
-    """Data, a recipe, the run trained by it, and what `train` printed; the working folder."""
+    """Data, a recipe and the run trained by it; the working folder."""
     monkeypatch.chdir(trained)
     return trained
