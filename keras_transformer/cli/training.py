@@ -11,6 +11,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.options import check_output
 from keras_transformer.console import console
+from keras_transformer.settings import yaml_line
 
 commands = typer.Typer()
 
@@ -89,8 +90,8 @@ def train(
         console.print(f"Error: {error}")
         raise typer.Exit(1) from None
     if trainer.is_chief:
-        for line in report_lines(report):
-            console.print(line)
+        for name, value in report.items():
+            console.print(f"{name.replace('_', ' '):>20}  {yaml_line(value)}")
         files = ["--source", "FILE", "--reference", "FILE"]
         test = files if parsed.data.test is None else ["--data", str(data)]
         console.print(f"Next: {shlex.join(['keras-transformer', 'evaluate', str(run), *test])}")
@@ -121,18 +122,3 @@ def average(
     for path in average_run(run, output, last=last, best=best, print_fn=console.print):
         console.print(f"averaged {path}")
     print(output)
-
-
-def report_lines(report):
-    """Yields a line of plain text for each entry of a report."""
-    for name, value in report.items():
-        yield f"{name.replace('_', ' '):>20}  {_plain_text(value)}"
-
-
-def _plain_text(value):
-    """Formats a value of a report; a mapping becomes `name value, name value`."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_plain_text(inner)}" for name, inner in value.items())
-    if isinstance(value, float):
-        return f"{value:.4f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if type(value) is int else str(value)

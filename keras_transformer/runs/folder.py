@@ -173,12 +173,10 @@ class RunFolder:
             ) from None
         return report
 
-    def add_to_report(self, **entries: Any) -> dict[str, Any]:
-        """Merges entries into `report.json` and returns the whole report."""
+    def add_to_report(self, **entries: Any) -> None:
+        """Merges entries into `report.json`."""
         with file_lock(self._files_lock, waits=True):
-            report = self.report() | entries
-            _write_json(self.report_file, report)
-        return report
+            _write_json(self.report_file, self.report() | entries)
 
     def replace_report(self, **entries: Any) -> None:
         """Writes a new `report.json`; an old one describes an older model."""
