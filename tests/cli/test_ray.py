@@ -15,7 +15,7 @@ from tests.cli.small_run import cli
 pytest.importorskip("ray", reason="needs the extra `ray`")
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.long]
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "pages" / "hundred_million_lines.md"
-LINES = 1000
+LINES = 500
 
 
 def make_text(path):
@@ -51,7 +51,7 @@ def test_no_line_is_lost_or_repeated_if_a_worker_is_killed(folder, tmp_path):
     program.write_text(re.search(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)[1])
     parts.mkdir()
     done.mkdir()
-    cut = "split --line-bytes=2K --suffix-length=6 --numeric-suffixes".split()
+    cut = "split --line-bytes=512 --suffix-length=6 --numeric-suffixes".split()
     subprocess.run([*cut, source, f"{parts}/"], check=True)
     killed = None
     # Short, because Ray has sockets there.
