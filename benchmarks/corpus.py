@@ -7,6 +7,7 @@ The corpora are pairs of Multi30k, drawn at random. Each measurement runs in a p
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -52,6 +53,12 @@ def compare(folder, data, number):
             flush=True,
         )
     print(f"two cores: {seconds[1] / seconds[2]:.2f} times as fast")
+    total, peaks = prepare(folder)
+    print(
+        f"keras-transformer prepare, all cores: {total:.1f} s; at once in all of its processes at "
+        f"most {peaks['RssAnon']:,.0f} MB RssAnon, {peaks['VmRSS']:,.0f} MB with mapped files",
+        flush=True,
+    )
     for kind in ("store", "memory"):
         found = measure(kind, folder)
         per_pair = [1e6 * (found[each] - found["before"]) / number for each in ("first", "later")]
@@ -101,6 +108,26 @@ def measure(kind, folder, cores=None):
 
 def megabytes(field):
     return memory_status(field) / 1e6
+
+
+def prepare(folder):
+    """Runs the command with the trained vocabulary; returns its seconds, and peaks in MB."""
+    recipe = {"data": {"train": ["text.en", "text.de"]}, "vocabulary": {"files": ["joint.model"]}}
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    words = "prepare", folder / "recipe.json", "--data", folder, "--run", folder / "run"
+    started, peaks = time.perf_counter(), {"RssAnon": 0, "VmRSS": 0}
+    process = subprocess.Popen([sys.executable, "-m", "keras_transformer", *words])
+    while process.poll() is None:
+        with contextlib.suppress(OSError, TypeError):  # a process ended meanwhile
+            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            processes = [process.pid, *children.read_text().split()]
+            for field, peak in peaks.items():
+                now = sum(memory_status(field, each) for each in processes) / 1e6
+                peaks[field] = max(peak, now)
+        time.sleep(0.05)
+    if process.returncode:
+        sys.exit(f"prepare ended with {process.returncode}")
+    return time.perf_counter() - started, peaks
 
 
 def measured(kind, folder):

@@ -13,13 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from keras_transformer.data.readers import (
-    BOTH_SIDES,
-    UNORDERED,
-    ReadOptions,
-    Skip,
-    read_pairs,
-)
+from keras_transformer.data.readers import BOTH_SIDES, ReadOptions, Skip, read_pairs
 from keras_transformer.texts import CorpusError, lines_of, suffix_of
 from keras_transformer.types import Path
 
@@ -55,7 +49,8 @@ class FileStream:
     @property
     def share_read(self) -> float:
         """Fraction of the bytes on disk that the present iteration has read; 1 if it cannot say."""
-        if any(suffix_of(file.name) in UNORDERED for file in self._opened):
+        # These are read whole, or in parts without order.
+        if any(suffix_of(file.name) in (".parquet", ".po", ".mo") for file in self._opened):
             return 1.0
         read = (os.path.getsize(f.name) if f.closed else f.tell() for f in self._opened)
         return sum(read) / self.num_bytes

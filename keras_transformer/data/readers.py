@@ -231,4 +231,3 @@ READERS: dict[str, Callable[[Any, str, ReadOptions, Skip], Iterator[tuple[str, s
     ".tmx": _tmx,
 }
 BOTH_SIDES = READERS.keys() - {".tsv"}  # endings of files that are no lines of text
-UNORDERED = {".parquet", ".po", ".mo"}  # read whole, or in parts of no order
