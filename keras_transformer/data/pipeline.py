@@ -366,8 +366,7 @@ class BatchStream:
         yield from (self.arrays(rows, epoch, own) for rows in [*skipped, *batches])
 
     def _counted_arrays(self):
-        for batch, _ in zip(self._arrays(), self._counts(), strict=True):
-            yield batch
+        return (batch for batch, _ in zip(self._arrays(), self._counts(), strict=True))
 
     def _counts(self):
         last = self.report.batches_per_epoch - 1
@@ -376,11 +375,8 @@ class BatchStream:
         yield last
 
     def _report(self, dropped):
-        tokens = np.zeros(2, np.int64)
-        shapes = collections.Counter()
-        for rows in self.batches(epoch=0):
-            tokens += self.lengths[rows].sum(axis=0)
-            shapes[self.shape(rows)] += 1
+        tokens = self.lengths[self._kept].sum(axis=0, dtype=np.int64)
+        shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
         slots = [sum(n * each[0] * each[side] for each, n in shapes.items()) for side in (1, 2)]
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
         examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}

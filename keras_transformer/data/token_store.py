@@ -104,8 +104,7 @@ def store_key(pairs: Any, tokenizers: Sequence[Any]) -> str | None:
     """Returns the name of the store of pairs; `None`, with a warning, if they have none."""
     hashes: list[Any] = [FORMAT]
     for each in (pairs, *tokenizers):
-        find = getattr(each, "fingerprint", None)
-        hashes.append(find() if callable(find) else None)
+        hashes.append(getattr(each, "fingerprint", lambda: None)())
         if hashes[-1] is None:
             warnings.warn(
                 "The token ids stay in memory, without a store: there is no `fingerprint()` of "
@@ -194,8 +193,8 @@ def _build(path, pairs, tokenizers, advance):
 
 def _write(folder, pairs, tokenizers, advance):
     """Writes the files of a store, the header last."""
-    sample, end = Sample(), np.zeros(2, np.int64)
-    dtypes, sums = [*(_id_type(each).str for each in tokenizers), STARTS, LENGTHS], [0] * 4
+    sample, end, sums = Sample(), np.zeros(2, np.int64), [0] * 4
+    dtypes = [*(_id_type(each).str for each in tokenizers), STARTS, LENGTHS]
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(open(folder / name, "wb")) for name in FILES]
         for ids, lengths in encode_chunks(_chunks(pairs, sample), tokenizers, usable_cores()):
