@@ -44,6 +44,7 @@ def evaluate(
         keras-transformer evaluate runs/multi30k_en_de --data ~/multi30k --tokenized
         keras-transformer evaluate runs/mine --source new.en --reference new.de
     """
+    from keras_transformer.data.report import unknown_note, unknown_symbols
     from keras_transformer.runs.folder import RunFolder
 
     folder = RunFolder(run)
@@ -65,7 +66,11 @@ def evaluate(
     if others:
         print_comparison(translations, others, references, tokenized)
     notes = long_line_notes(found, translator)
-    for note in (*notes, *length_notes(translator, found, references)):
+    notes = [*notes, *length_notes(translator, found, references)]
+    for side, lines in (("source", [sources]), ("target", references)):
+        unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
+        notes += filter(None, [unknown_note(unknown, f"the {side}")])
+    for note in notes:
         console.print(note)
     if output is not None:
         stream.write_lines(translations, output)

@@ -199,6 +199,11 @@ class SymbolPieces:
         text = self.joiner.join(symbols)
         return text if self._normalization == "identity" else _in_form(text, "nfc")
 
+    def unknown(self, texts: Iterable[str]) -> "collections.Counter[str]":
+        """Counts the symbols of texts that are not known."""
+        symbols = (symbol for text in texts for symbol in self.split(text))
+        return collections.Counter(symbol for symbol in symbols if symbol not in self._ids)
+
     def encode_ids(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids of the symbols of texts."""
         ids, unk = self._ids, self.special.index("<unk>")

@@ -1,5 +1,6 @@
 """`DatasetReport`: what a dataset holds, and warnings about the text that it loses or changes."""
 
+import collections
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
@@ -156,6 +157,19 @@ def text_changes(name: str, tokenizer: TokenizerLike, lines: Iterable[str]) -> T
     changed = [pair for pair in zip(lines, texts, strict=True) if pair[0] != pair[1]]
     examples = tuple(_difference(*pair) for pair in changed[:EXAMPLES])
     return TextChanges(name, len(lines), len(changed), examples)
+
+
+def unknown_symbols(tokenizer: Any, lines: Iterable[str]) -> "collections.Counter[str]":
+    """Counts the symbols of lines that a tokenizer of symbols lacks; other tokenizers lack none."""
+    count = getattr(tokenizer, "unknown", None)
+    return collections.Counter() if count is None else count(lines)
+
+
+def unknown_note(counts: "collections.Counter[str]", what: str) -> str | None:
+    """Returns a line on the symbols that `unknown_symbols` has counted, if there are any."""
+    most = ", ".join(f"{shown(one)} {number:,} times" for one, number in counts.most_common(5))
+    note = f"{counts.total():,} symbols of {what} are not in the vocabulary, and are <unk> to the"
+    return f"{note} model; {len(counts):,} different ones: {most}" if counts else None
 
 
 def dropped_warnings(dropped, examples, total, settings):

@@ -123,9 +123,7 @@ class SymbolTokenizer(BaseTokenizer):
 
     def unknown(self, texts: Iterable[str]) -> "collections.Counter[str]":
         """Counts the symbols of texts that have no token."""
-        known = {*self.rules["symbols"]}
-        symbols = (symbol for text in texts for symbol in self._pieces.split(text))
-        return collections.Counter(symbol for symbol in symbols if symbol not in known)
+        return self._pieces.unknown(texts)
 
     @functools.cached_property
     def graph(self) -> Any:

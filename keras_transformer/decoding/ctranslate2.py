@@ -251,7 +251,7 @@ class _Tokenizer(FolderTokenizer):
         self._unk_token_id = config.unk_token_id
         special = config.pad_token_id, config.start_token_id, config.end_token_id
         self.pieces.dropped |= {self.vocabulary[token_id] for token_id in special}
-        self.tag = self.pieces.tag
+        self.tag, self.unknown = self.pieces.tag, getattr(self.pieces, "unknown", None)
         tags = [f">>{code}<<" for code in self.languages] + [self.tag] * (self.tag is not None)
         self.is_tag = {self._ids[tag] for tag in tags}.__contains__
 

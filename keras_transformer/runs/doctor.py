@@ -15,7 +15,8 @@ import keras
 import numpy as np
 
 from keras_transformer import types
-from keras_transformer.data.report import Sample
+from keras_transformer.data.report import Sample, unknown_note, unknown_symbols
+from keras_transformer.data.symbol_tokenizer import WordTokenizer
 from keras_transformer.data.tokenizer_like import encode, require_matching_vocabularies
 from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
@@ -155,7 +156,7 @@ class _Checks:
         report = self.stream.report
         detail = "; ".join(str(replace(report, warnings=())).splitlines())
         schedule = schedule_warnings(self.recipe.training, report.batches_per_epoch)
-        return True, detail, *report.warnings, *schedule
+        return True, detail, *report.warnings, *schedule, *self._symbols()
 
     def vocabulary(self):
         _require(data=self.sample)
@@ -219,6 +220,22 @@ class _Checks:
             f"checkpoints of {parameters:,} parameters"
         )
         return free >= needed, result if free >= needed else result + advice
+
+    def _symbols(self):
+        """Yields warnings of symbols that training lacks, or that nothing separates."""
+        targets = [target for _, target in self.sample.items]
+        if isinstance(self.tokenizers[1], WordTokenizer):
+            alone = sum(len(target) > 1 == len(target.split()) for target in targets)
+            if 2 * alone > len(targets):
+                yield "most targets are one word: separate symbols, or set `target: characters`"
+        if self.recipe.data.validation is not None:
+            pairs = self.recipe.data.pairs("validation", self.folders[0])
+            sides = zip(
+                ("source", "target"), self.tokenizers, zip(*pairs, strict=True), strict=True
+            )
+            for side, tokenizer, lines in sides:
+                counts = unknown_symbols(tokenizer, lines)
+                yield from filter(None, [unknown_note(counts, f"the {side} of `validation`")])
 
     def _tokenizers(self):
         data_folder, scratch = self.folders

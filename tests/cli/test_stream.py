@@ -24,7 +24,7 @@ CHUNK_BYTES = 100
 class Shout:
     """Called like a `Translator`; fails when it has been called `calls` times."""
 
-    settings = SearchSettings()
+    settings, source_tokenizer = SearchSettings(), None
 
     def __init__(self, calls=None):
         self.calls, self.texts = calls, []
@@ -160,7 +160,7 @@ def translate(lines, **options):
     words = {"source_tokens": [], "tokens": [], "log_probs": []}
     return [[Hypothesis(text=line * 99, score=0.0, **words)] for line in lines]
 
-texts.CHUNK_BYTES = 1 << 15
+texts.CHUNK_BYTES, translate.source_tokenizer = 1 << 15, None
 translators.load_engine = lambda *_, **__: translate
 stream.what_decides = lambda *_: {}
 main()

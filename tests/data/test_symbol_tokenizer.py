@@ -7,6 +7,7 @@ import pytest
 
 from keras_transformer.data import CharacterTokenizer, WordTokenizer
 from keras_transformer.data.piece_tokenizer import UNICODE
+from keras_transformer.data.report import unknown_note, unknown_symbols
 from keras_transformer.data.symbol_tokenizer import SymbolTokenizer
 
 UNICODE_TEXT = "".join(chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000)
@@ -93,7 +94,10 @@ def test_special_tokens_are_never_read_from_text_and_unknown_symbols_are_kept(pa
     assert made.vocabulary == ["<pad>", "<s>", "</s>", "<unk>", "a", "</s> ", "b"]
     assert made.encode("<pad> <s> </s> x a") == [3, 3, 5, 3, 4]
     assert made.decode([[1, 4, 3, 5, 2, 0]]) == ["a <unk> </s>"]
-    assert made.unknown(["x a", "<pad> x"]) == {"x": 2, "<pad>": 1}
+    counts = unknown_symbols(made, ["x a", "<pad> x"])
+    assert counts == {"x": 2, "<pad>": 1} and not unknown_symbols(object(), ["x"])
+    assert unknown_note(counts, "the source").startswith("3 symbols of the source are not in")
+    assert unknown_note(counts, "").endswith("2 different ones: 'x' 2 times, '<pad>' 1 times")
     assert made.encode("") == [] and made.decode([]) == []
 
 

@@ -18,7 +18,7 @@ from tests.processes import Popen
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
-    from keras_transformer import Tokenizer, Transformer
+    from keras_transformer import CharacterTokenizer, Tokenizer, Transformer, WordTokenizer
     from keras_transformer.data import MarianTokenizer
     from keras_transformer.data.sentencepiece_proto import ModelProto
     from keras_transformer.runs import RunFolder, device_check, doctor, workers
@@ -322,3 +322,20 @@ def test_mistake_in_the_recipe_ends_in_one_line_and_exit_code_2(folder, tmp_path
         assert ran.exit_code == 2
         assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1
         assert word in ran.stderr
+
+
+def test_symbols_that_training_lacks_or_nothing_separates_are_named():
+    unseen = [("acc", "x y")]
+    found = doctor._Checks._symbols(
+        SimpleNamespace(
+            sample=SimpleNamespace(items=[("ab", "xyz"), ("b", "xx"), ("a", "x")]),
+            tokenizers=(CharacterTokenizer(["a", "b"]), WordTokenizer(["x", "xx"])),
+            recipe=SimpleNamespace(data=SimpleNamespace(validation=[], pairs=lambda *_: unseen)),
+            folders=["."],
+        )
+    )
+    assert [line[:38] for line in found] == [
+        "most targets are one word: separate sy",
+        "2 symbols of the source of `validation",
+        "1 symbols of the target of `validation",
+    ]

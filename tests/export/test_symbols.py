@@ -1,0 +1,80 @@
+"""Models of symbols translate alike as a `Translator`, a SavedModel and a folder of CTranslate2."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.decoding import CTranslate2Translator
+from tests.builders import randomize
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+LETTERS = [*"abc e\u0301\u1100\u1161\n\0\t<>/s", "V;PST", "</s>", "<unk>"]
+PHONES = ["aː", "</s>", "<s>", "b", "t͡ɕ", "k\u0303", "<0x41>", "▁"]
+# Spaces at the ends and in pairs, unknown symbols, a blank line, Hangul, a symbol like a token.
+LINES = ["ab", "  a  b ", "", "V;PSTcab</s>", "\xe9가a\xdf", " ", "a\0b\tc", "c" * 30, "<unk>x"]
+PROGRAM = """
+import sys, json
+sys.path.insert(0, sys.argv[1])
+from folder_tokenizer import FolderTokenizer
+made = FolderTokenizer(sys.argv[1], "source")
+rows = made.encode(json.loads(sys.argv[2]))
+print(json.dumps([rows, made.decode(rows)]))
+"""
+
+
+@pytest.fixture(scope="module", params=["nfd", "identity"])
+def translator(request):
+    letters = [each for each in LETTERS if each != "\xe9"]
+    source = kt.CharacterTokenizer(letters, normalization=request.param)
+    target = kt.WordTokenizer(PHONES)
+    config = kt.TransformerConfig.tiny(
+        target.vocabulary_size,
+        source_vocabulary_size=source.vocabulary_size,
+        tie_embeddings="decoder",
+        **{"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2},
+    )
+    model = kt.Transformer(config)
+    randomize(model)
+    rules = {"length_penalty": "mean", "stopping": "first_beams", "beam_size": 3}
+    return kt.Translator(model, source, target, extra_length=4, length_ratio=1.0, **rules)
+
+
+def test_saved_model_gives_the_same_texts(translator, tmp_path):
+    import tensorflow as tf
+
+    served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
+    found = served.serve(tf.constant(LINES))
+    assert [text.decode() for text in found["translation"].numpy()] == translator(LINES)
+    expected = [best.score for best, *_ in translator(LINES, n_best=1)]
+    np.testing.assert_allclose(found["score"], expected, rtol=1e-4, atol=1e-6)
+    found = served.signatures["tokenize"](text=tf.constant(LINES))
+    rows = [
+        row[:n].tolist()
+        for row, n in zip(found["token_ids"].numpy(), found["lengths"], strict=True)
+    ]
+    assert rows == translator.source_tokenizer.encode(LINES)
+
+
+def test_ctranslate2_gives_the_same_texts(translator, tmp_path):
+    pytest.importorskip("ctranslate2")
+    folder = kt.export_ctranslate2(translator, tmp_path / "ct2")
+    engine = CTranslate2Translator(folder, workers=1)
+    assert engine(LINES) == translator(LINES)
+    assert [one.tokens for (one,) in engine(LINES, n_best=1)] == [
+        one.tokens for (one,) in translator(LINES, n_best=1)
+    ]
+    targets = ["aː </s>", "x", "", "▁ <unk>", "b", "", "b  aː", "b", "b"]
+    found, expected = (each.score(LINES, targets) for each in (engine, translator))
+    np.testing.assert_allclose([x.score for x in found], [x.score for x in expected], rtol=1e-4)
+    # Without this package.
+    lines = [line for line in LINES if "\0" not in line]
+    command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps(lines)]
+    rows, texts = json.loads(subprocess.check_output(command, cwd=tmp_path))
+    source = translator.source_tokenizer
+    assert rows == [[source.vocabulary[i] for i in row] for row in source.encode(lines)]
+    assert texts == source.decode(source.encode(lines))
