@@ -181,13 +181,13 @@ class MultiHeadAttention(CompositeLayer):
         heads = self._split_heads(project(self.query_dense, query))
         options = {}
         if self.max_relative_position:
-            are_alternatives = None not in (cache, value) and not use_causal_mask
+            appends = cache is not None and value is not None
             options["bias"] = relative_similarity(
                 heads,
                 self.relative_dense,
                 ops.shape(attended["key"])[2],
-                0 if value is None else _cached_length(cache),
-                ops.shape(query)[1] if are_alternatives else 1,
+                _cached_length(cache) if appends else 0,
+                ops.shape(query)[1] if appends and not use_causal_mask else 1,
             )
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = self.attend(

@@ -89,7 +89,7 @@ def exported(tmp_path_factory):
     parent = tmp_path_factory.mktemp("export")
     # Not tied, so that the embedding of a source token has no part in the other lines.
     fields = {"normalize_first": True, "tie_embeddings": "decoder"}
-    fields |= {"positions": "tensor2tensor", "output_bias": True, "predict_padding": False}
+    fields |= {"positions": "relative", "output_bias": True, "predict_padding": False}
     made = make_translator(parent / "tokenizer.model", **fields)
     translator = Translator(
         made.model, made.source_tokenizer, extra_length=6, max_source_tokens=LONGEST

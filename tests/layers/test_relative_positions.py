@@ -42,7 +42,7 @@ def test_layer_equals_the_equation(causal):
         assert_close(one, other, 1e-6)
 
 
-@pytest.mark.parametrize("length", [None, 40])
+@pytest.mark.parametrize("length", [pytest.param(None, marks=pytest.mark.slow_on_jax), 40])
 def test_alternatives_in_a_cache_have_one_position(length):
     """As in beam search: three queries a step, of which each sees its ancestors and itself."""
     layer, slots = attention_layer(), 3
