@@ -58,8 +58,12 @@ def vocabulary():
     return {piece: token_id for token_id, piece in enumerate(pieces)}
 
 
-def make_marian(seed=0, is_random=True, **changes):
-    """Returns a `MarianMTModel`, with random biases and norms too unless `is_random` is false."""
+def make_marian(seed=0, is_random=True, gain=1.5, bias=1.0, end_bias=2.5, **changes):
+    """Returns a `MarianMTModel`, with random biases and norms too unless `is_random` is false.
+
+    `gain` and `bias` scale kernels and the logits' biases: with more of one and less of the other,
+    translations vary more. The larger `end_bias`, the more of them end.
+    """
     import torch
     from transformers import MarianConfig, MarianMTModel
 
@@ -74,7 +78,8 @@ def make_marian(seed=0, is_random=True, **changes):
         **{"tie_word_embeddings": True},
     }
     generator = torch.Generator().manual_seed(seed)
-    model = MarianMTModel(MarianConfig(**fields | changes)).eval()
+    config = MarianConfig(**fields | changes)
+    model = MarianMTModel(config).eval()
     if not is_random:
         return model
     with torch.no_grad():
@@ -84,14 +89,14 @@ def make_marian(seed=0, is_random=True, **changes):
             noise = torch.randn(weight.shape, generator=generator)
             if weight.ndim == 2:
                 scale = weight.shape[-1] ** -0.5
-                weight.copy_(noise * scale * (1.0 if "embed" in name or "shared" in name else 1.5))
-                if weight.shape[0] == size:
+                weight.copy_(noise * scale * (1.0 if "embed" in name or "shared" in name else gain))
+                if weight.shape[0] == config.vocab_size:
                     weight[-1] = 0.0  # the embedding of padding, as in the models of OPUS-MT
             else:
                 weight.copy_(noise * 0.1 + float("norm.weight" in name))
-        bias = torch.randn(model.final_logits_bias.shape, generator=generator)
-        bias[:, 0], bias[:, -1] = 2.5, 0.0  # sentences end
-        model.final_logits_bias.copy_(bias)
+        biases = bias * torch.randn(model.final_logits_bias.shape, generator=generator)
+        biases[:, config.eos_token_id], biases[:, -1] = end_bias, 0.0
+        model.final_logits_bias.copy_(biases)
     return model
 
 

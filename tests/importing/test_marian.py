@@ -83,11 +83,8 @@ def generate(pair, lines, **options):
 def translate(pair, lines, **settings):
     """Translations by the imported model, as token ids."""
     _, _, translator = pair
-    processors = (kt.decoding.processors.force_end(LONGEST, end_token_id=0),)
-    found = translator(
-        lines, n_best=1, max_length=LONGEST, processors=processors, extra_length=100, **settings
-    )
-    ids = opus_models.vocabulary()
+    found = translator(lines, n_best=1, max_length=LONGEST, extra_length=100, **settings)
+    ids = {token: i for i, token in enumerate(translator.target_tokenizer.vocabulary)}
     return [[ids[token] for token in best.tokens] for (best,) in found]
 
 
