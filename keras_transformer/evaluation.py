@@ -215,6 +215,27 @@ def exact_match(hypotheses: Iterable[str], references: References) -> float:
     return sum(matches) / len(translations)
 
 
+def accuracy_at_n(n_best: Iterable[list[str]], references: References) -> float:
+    """Fraction of the lines of which one of the first n translations equals a reference.
+
+    Args:
+        n_best: a list of translations for each line; at n = 1, this is `exact_match`.
+        references: as in `exact_match`.
+
+    Raises:
+        ValueError: as `exact_match`.
+
+    >>> keras_transformer.evaluation.accuracy_at_n([["a", "b"], ["a", "c"]], ["b", "b"])
+    0.5
+    """
+    ranked = list(n_best)
+    if not all(isinstance(texts, list) and texts for texts in ranked):
+        raise ValueError("`n_best` must hold a list of translations for each line.")
+    firsts, streams = _checked_lists([texts[0] for texts in ranked], references)
+    columns = zip(ranked, *streams, strict=True)
+    return sum(not set(expected).isdisjoint(texts) for texts, *expected in columns) / len(firsts)
+
+
 def _bleu(tokenized, lowercase):
     from sacrebleu.metrics import BLEU
 
@@ -278,6 +299,7 @@ METRICS = {
     "per": Metric("edits per 100 tokens", False, _error_rate("PER", "token", str.split)),
     "cer": Metric("edits per 100 characters", False, _error_rate("CER", "character", str)),
     "exact_match": Metric("fraction of the lines", True),
+    "accuracy@n": Metric("fraction of the lines", True),
     "accuracy": Metric("fraction of the tokens", True),
     "loss": Metric("nats per token", False),
     "perplexity": Metric("e to the loss", False),

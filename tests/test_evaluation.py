@@ -7,7 +7,15 @@ import re
 import pytest
 
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.evaluation import METRICS, bleu, chrf, exact_match, paired_bootstrap, score
+from keras_transformer.evaluation import (
+    METRICS,
+    accuracy_at_n,
+    bleu,
+    chrf,
+    exact_match,
+    paired_bootstrap,
+    score,
+)
 from tests.shared_data import DATA, missing
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -77,6 +85,14 @@ def test_paired_bootstrap_tells_a_difference_from_chance():
 
 def test_exact_match_is_the_fraction_of_equal_lines():
     assert exact_match(HYPOTHESES, [*HYPOTHESES[:3], "other"]) == 0.75
+
+
+def test_accuracy_at_n_counts_lines_with_one_right_translation():
+    n_best, streams = [["a", "b"], ["a"], ["c", "d"]], [["b", "b", "c"], [None, "a", "e"]]
+    assert [accuracy_at_n(n_best, each) for each in (streams[0], streams)] == [2 / 3, 1]
+    for wrong in (["ab", "a", "c"], [["a"], [], ["c"]]):
+        with pytest.raises(ValueError, match="`n_best` must hold a list"):
+            accuracy_at_n(wrong, streams)
 
 
 SPLITS = {"wer": lambda line: [line], "per": str.split, "cer": list}
@@ -180,7 +196,7 @@ def test_bootstrap_compares_each_score(metric):
 
 def test_page_has_the_table_of_metrics():
     page = (ROOT / "docs" / "pages" / "api" / "evaluation.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+) \| (\w+) \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w@]+)` \|.*\| (.+) \| (\w+) \|$", page, re.MULTILINE)
     expected = [(n, m.unit, "more" if m.more_is_better else "less") for n, m in METRICS.items()]
     assert rows == expected
 

@@ -45,7 +45,7 @@ commands = typer.Typer()
 @commands.command()
 @options.search_options()
 def translate(
-    run: options.RunArgument,
+    runs: options.RunArguments,
     input: InputOption = None,
     output: OutputOption = None,
     *,
@@ -69,6 +69,7 @@ def translate(
         keras-transformer translate runs/multi30k_en_de < english.txt
         keras-transformer translate runs/mine --input english.txt.gz --output german.txt
         keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt
+        keras-transformer translate runs/first runs/second runs/third < english.txt
         echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
     """
     from keras_transformer import plotting
@@ -85,19 +86,21 @@ def translate(
             pictures = picture_files(attention, Chunk(source.getvalue(), 1).num_lines)
         asked: dict[str, Any] = {"n_best": n_best or 1, "return_attention": bool(pictures)}
         asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
-        translator = translators.load_engine(run, model, settings, dtype=dtype, attention=attention)
+        translator = translators.load_engine(
+            runs, model, settings, dtype=dtype, attention=attention
+        )
         translator([], **asked)  # a wrong option is an error before a line arrives
         if output is None or stream.is_device(output):
             opened = stream.open_output(output)
         else:
             printed = {"dtype": dtype, "n_best": n_best, "scores": scores}
-            decisive = stream.what_decides(translator, run, model, asked | printed)
+            decisive = stream.what_decides(translator, runs, model, asked | printed)
             opened = stream.resume_file(output, decisive, source)
         has_bar = output is not None or not sys.stdout.isatty()
         with opened as (done, write), sentence_progress(total, "", done, has_bar) as progress:
             is_pipe, asked["on_progress"] = total is None and output is None, progress
             chunks = read_chunks(source, done + 1, is_pipe)
-            calls = 2 if translators.is_ctranslate2(run) and not is_pipe else 1
+            calls = 2 if translators.is_ctranslate2(runs[0]) and not is_pipe else 1
             results = stream.translate_chunks(translator, chunks, name, asked, calls)
             unknown = unknown_symbols(translator.source_tokenizer, [])
             for chunk, lines, found in results:
@@ -140,7 +143,7 @@ def score(
 
     pairs = list(read_parallel(source, target))
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-    translator = translators.load_translator(run, model, dtype=dtype, **settings)
+    translator = translators.load_translator([run], model, dtype=dtype, **settings)
     scored = translators.with_progress(
         translator.score, sources, targets, batch_sentences=batch_sentences
     )

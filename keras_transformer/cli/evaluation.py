@@ -18,7 +18,7 @@ commands = typer.Typer()
 @commands.command()
 @options.search_options(*options.ONE_BEST)
 def evaluate(
-    run: options.RunArgument,
+    runs: options.RunArguments,
     data: options.Data = Path("."),
     source: options.Source = None,
     reference: options.References = None,
@@ -31,6 +31,9 @@ def evaluate(
     settings: dict[str, Any],
     target_language: options.TargetLanguage = None,
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
+    n_best: Annotated[
+        int, typer.Option(help="Also accuracy@n: one of the n best translations is right.", min=1)
+    ] = 1,
     model: options.Model = None,
 ) -> None:
     """Translate a test set and score it: BLEU, chrF, WER, PER and CER with signatures, exact match.
@@ -47,22 +50,27 @@ def evaluate(
     from keras_transformer.data.report import unknown_note, unknown_symbols
     from keras_transformer.runs.folder import RunFolder
 
-    folder = RunFolder(run)
-    is_recorded = source is None and model is None
+    folder = RunFolder(runs[0])
+    is_recorded = source is None and model is None and len(runs) == 1
     if is_recorded:
         folder.report()  # fails early if the report is damaged
     if output is not None:
         options.check_output(output)
-    sources, references = test_set(run, data, source, reference)
+    sources, references = test_set(runs[0], data, source, reference)
     others = baseline and read_translations(baseline, len(sources), "--baseline")
-    translator = translators.load_translator(run, model, **settings)
+    settings["distinct_texts"] = n_best > 1
+    translator = translators.load_translator(runs, model, **settings)
     found = translators.with_progress(
-        translator, sources, n_best=1, target_language=target_language
+        translator, sources, n_best=n_best, target_language=target_language
     )
-    translations = [best.text for (best,) in found]
+    ranked = [[each.text for each in hypotheses] for hypotheses in found]
+    translations = [texts[0] for texts in ranked]
     scores, match = evaluation_scores(translations, references, tokenized)
     print_samples(samples, sources, translations, references[0])
-    print(*scores, f"exact match {match:.4f} of {len(sources):,} lines", sep="\n", flush=True)
+    at_n = accuracy_at_n(n_best, ranked, references)
+    shown = [f"{name} {value:.4f}" for name, value in at_n.items()]
+    exact = f"exact match {match:.4f} of {len(sources):,} lines"
+    print(*scores, exact, *shown, sep="\n", flush=True)
     if others:
         print_comparison(translations, others, references, tokenized)
     notes = long_line_notes(found, translator)
@@ -75,7 +83,7 @@ def evaluate(
     if output is not None:
         stream.write_lines(translations, output)
     if is_recorded:
-        record(folder, translator.settings, scores, match)
+        record(folder, translator.settings, scores, {"exact_match": match} | at_n)
 
 
 @commands.command()
@@ -106,7 +114,7 @@ def plot(
     if text is None:
         pairs = test_pairs(run, data, instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())
-    translator = translators.load_translator(run, model, on_too_long="truncate", **settings)
+    translator = translators.load_translator([run], model, on_too_long="truncate", **settings)
     (best,) = found = translator(text, return_attention=True, target_language=target_language)
     for report in translators.long_line_reports([found], translator):
         console.print(report)
@@ -152,11 +160,11 @@ def length_notes(translator, found, references):
     from keras_transformer.decoding.lines import encode_lines, longest_target
 
     settings, config = translator.settings, translator.model.config
-    cut = sum(best.cut_off for (best,) in found)
+    cut = sum(best.cut_off for best, *_ in found)
     longer = 0
     for each in references:
         rows = encode_lines(translator.target_tokenizer, each)
-        for (best,), length in zip(found, (len(row) + 1 for row in rows), strict=True):
+        for (best, *_), length in zip(found, (len(row) + 1 for row in rows), strict=True):
             most = longest_target(len(best.source_tokens), settings, config)
             longer += best.pieces == 1 and length > most
     if cut or longer:
@@ -198,7 +206,7 @@ def print_samples(number, *columns):
         print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
 
 
-def record(folder, settings, scores, match):
+def record(folder, settings, scores, matches):
     """Adds scores and search settings to a run's report; prints a note if it is not finished."""
     if "updates" not in folder.report():
         console.print(
@@ -207,7 +215,7 @@ def record(folder, settings, scores, match):
         )
     search = {name: getattr(settings, name) for name in options.ONE_BEST}
     by_name = {score.name: vars(score) for score in scores}
-    folder.add_to_report(search=search, exact_match=match, **by_name)
+    folder.add_to_report(search=search, **matches, **by_name)
 
 
 def evaluation_scores(translations, references, tokenized):
@@ -223,6 +231,11 @@ def evaluation_scores(translations, references, tokenized):
         for name in score_names(references, tokenized)
     ]
     return scores, evaluation.exact_match(translations, references)
+
+
+def accuracy_at_n(n, ranked, references):
+    """Returns `{"accuracy@n": value}`; nothing for n = 1, which is the exact match."""
+    return {} if n == 1 else {f"accuracy@{n}": evaluation.accuracy_at_n(ranked, references)}
 
 
 def score_names(references, tokenized):

@@ -42,7 +42,7 @@ Examples = Annotated[
 @commands.command()
 @options.search_options()
 def export(
-    run: options.RunArgument,
+    runs: options.RunArguments,
     directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
     format: Format = "saved_model",
     quantization: Quantization = None,
@@ -66,15 +66,15 @@ def export(
 
     check_options(is_saved_model, quantization, frozen, settings)
     lines = None if examples is None else list(read_lines(examples))
-    translator = load_translator(run, model, **settings)
-    card = model_card(run, source_language, target_language)
+    translator = load_translator(runs, model, **settings)
+    card = model_card(runs[0], source_language, target_language)
     tags = getattr(translator.source_tokenizer, "languages", [])
     if missing := missing_languages(card, has_tags=bool(tags)):
         unknown = f"the {' and the '.join(missing)} language, so model_card.json has none"
         cure = " ".join(f"--{side}-language CODE" for side in missing)
         console.print(f"The names of the training files do not tell {unknown}. To name it: {cure}")
-    if model is not None:
-        card["bleu"] = None  # the report is of another model file
+    if model is not None or len(runs) > 1:
+        card["bleu"] = None  # the report is of another model
     if is_saved_model:
         from keras_transformer.export.saved_model import export_saved_model
 

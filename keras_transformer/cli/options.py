@@ -23,6 +23,14 @@ Changes = Annotated[
     ),
 ]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a trained run.", show_default=False)]
+RunArguments = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Folder of a trained run. Several, of the same vocabularies, translate as an ensemble "
+        "by the mean of their probabilities, with the settings of the first.",
+        show_default=False,
+    ),
+]
 Run = Annotated[Path | None, typer.Option(help="Folder of the run. [default: runs/RECIPE]")]
 Model = Annotated[
     Path | None, typer.Option(help="Another model file of the run. [default: its model.keras]")

@@ -178,21 +178,22 @@ def hash_bytes(stream, count, digest):
         count -= len(block)
 
 
-def what_decides(translator, run, model, options):
+def what_decides(translator, runs, model, options):
     """Returns a dict of JSON with all that decides a translation, beside its source.
 
     Args:
-        translator: what `load_translator` returned for `run` and `model`.
+        translator: what `load_translator` returned for `runs` and `model`.
         options: dict of JSON, those of the call.
     """
     from keras_transformer.runs.folder import RunFolder
 
-    if is_ctranslate2(run):
-        engines, files = ("ctranslate2",), sorted(path for path in run.iterdir() if path.is_file())
+    if is_ctranslate2(runs[0]):
+        engines, files = ("ctranslate2",), sorted(p for p in runs[0].iterdir() if p.is_file())
     else:
-        engines, folder = ("keras", backend_name()), RunFolder(run)
+        engines, folder = ("keras", backend_name()), RunFolder(runs[0])
         tokenizers = folder.tokenizer_files(folder.recipe().vocabulary.joint)
-        files = [model or folder.model_file, *tokenizers]
+        models = [model] if model else [RunFolder(run).model_file for run in runs]
+        files = [*models, *tokenizers]
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())

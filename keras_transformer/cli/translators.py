@@ -4,17 +4,18 @@ from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.progress import sentence_progress
 
 
-def load_translator(run, model=None, *, dtype=None, **settings):
-    """Returns the translator of a run; checks what it can before it imports the backend."""
+def load_translator(runs, model=None, *, dtype=None, **settings):
+    """Returns the translator of a list of runs; checks what it can before the backend's import."""
     from keras_transformer.decoding.search_settings import SearchSettings
     from keras_transformer.runs.folder import RunFolder
 
-    RunFolder.existing(run)
+    for run in runs:
+        RunFolder.existing(run)
     SearchSettings(**settings)
     import_backend()
     from keras_transformer.runs.load import load_run
 
-    return load_run(run, model, dtype=dtype, **settings)
+    return load_run(runs if len(runs) > 1 else runs[0], model, dtype=dtype, **settings)
 
 
 def is_ctranslate2(folder):
@@ -22,20 +23,23 @@ def is_ctranslate2(folder):
     return (folder / "model.bin").is_file()
 
 
-def load_engine(run, model, settings, **options):
-    """Returns the translator of a run or of a folder of CTranslate2.
+def load_engine(runs, model, settings, **options):
+    """Returns the translator of a list of runs, or of one folder of CTranslate2.
 
     `options` are those that a folder does not have.
     """
-    if not is_ctranslate2(run):
-        return load_translator(run, model, dtype=options["dtype"], **settings)
+    if not is_ctranslate2(runs[0]):
+        return load_translator(runs, model, dtype=options["dtype"], **settings)
     from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
 
     for name, value in (options | {"model": model}).items():
         if value is not None:
             must = f"`--{name}` needs the folder of a run, not of CTranslate2."
-            raise ValueError(f"{must} Received: --{name} {value}, {str(run)!r}")
-    return CTranslate2Translator(run, **settings)
+            raise ValueError(f"{must} Received: --{name} {value}, {str(runs[0])!r}")
+    if len(runs) > 1:
+        must = "Several folders must be those of runs: CTranslate2 has no ensembles."
+        raise ValueError(f"{must} Received: {str(runs[0])!r}")
+    return CTranslate2Translator(runs[0], **settings)
 
 
 def with_progress(function, lines, *arguments, label="", **options):

@@ -53,7 +53,7 @@ def fill(folder):
 def small(folder):
     """The sources and the targets of `small.tsv`."""
     lines = (folder / "small.tsv").read_text("utf-8").splitlines()
-    return map(list, zip(*(line.split("\t") for line in lines), strict=True))
+    return list(map(list, zip(*(line.split("\t") for line in lines), strict=True)))
 
 
 def broken(folder, **changes):

@@ -64,6 +64,31 @@ def test_hypotheses_and_scores_printed_are_the_translators(folder):
     assert unnumbered.stdout == "".join(f"{line}\n" for line in best)
 
 
+def test_several_runs_translate_as_an_ensemble_of_equal_vocabularies(folder, tmp_path):
+    import keras_transformer as kt
+
+    other, foreign = (shutil.copytree("run", tmp_path / name) for name in ("other", "foreign"))
+    model = kt.load_model(other / "model.keras")
+    model.set_weights([weight[::-1] for weight in model.get_weights()])
+    model.save(other / "model.keras")
+    report = (folder / "run/report.json").read_bytes()
+    lines = small(folder)[0]
+    expected = kt.load_run(["run", other], beam_size=2)(lines)
+    assert expected != translator(beam_size=2)(lines)
+    stdin = "\n".join(lines).encode()
+    ran = cli("translate", "run", other, "--beam-size", 2, stdin=stdin)
+    assert ran.stdout.splitlines() == expected, ran.stderr
+    written = tmp_path / "out.de"
+    ran = cli("evaluate", "run", other, "--beam-size", 2, "--output", written)
+    assert written.read_text("utf-8").splitlines() == expected, ran.stderr
+    assert (folder / "run/report.json").read_bytes() == report, "that of one run"
+    kt.Tokenizer.train_on_lines(lines, 330, foreign / "tokenizer.model")
+    ran = cli("translate", "run", foreign)
+    message = "The runs of an ensemble must have the same vocabularies, token by token. Received:"
+    assert (ran.exit_code, ran.stderr.count("Error:")) == (2, 1)
+    assert message in " ".join(ran.stderr.split())
+
+
 @pytest.mark.parametrize(
     "fields, line",
     [

@@ -15,18 +15,25 @@ pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 
 def test_evaluate_scores_the_translations_it_writes(folder):
-    words = ("evaluate", "run", "--output", "translations.txt", "--samples", "1")
+    best_of_4 = ("--beam-size", 4, "--n-best", 4)
+    words = ("evaluate", "run", "--output", "translations.txt", "--samples", "1", *best_of_4)
     ran = cli(*words)
     assert ran.exit_code == 0, ran.stderr
     translations = (folder / "translations.txt").read_text("utf-8").splitlines()
     from sacrebleu.metrics import CHRF
 
-    _, references = small(folder)
+    sources, references = small(folder)
     report = json.loads((folder / "run" / "report.json").read_text())
     assert report["chrF2"]["value"] == CHRF().corpus_score(translations, [references]).score
     assert "BLEU" not in report, "these references are one word each"
     same = sum(map(str.__eq__, translations, references))
     assert report["exact_match"] == same / 20
+    from keras_transformer import load_run
+
+    found = load_run("run", beam_size=4, distinct_texts=True)(sources, n_best=4)
+    ranked = [[each.text for each in best] for best in found]
+    right = sum(map(list.__contains__, ranked, references))
+    assert report["accuracy@4"] == right / 20 and f"accuracy@4 {right / 20:.4f}" in ran.stdout
     out = ran.stdout
     assert f"reference    {references[0]}" in out and "chrF2" in out and "of 20 lines" in out
 
