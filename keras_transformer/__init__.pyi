@@ -14,6 +14,7 @@ from .data import WordTokenizer as WordTokenizer
 from .data import make_dataset as make_dataset
 from .data import number_names as number_names
 from .data import read_parallel as read_parallel
+from .data import roman_numerals as roman_numerals
 from .decoding import Hypothesis as Hypothesis
 from .decoding import SearchSettings as SearchSettings
 from .decoding import Translator as Translator

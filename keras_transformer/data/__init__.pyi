@@ -7,6 +7,7 @@ from .corpus import read_parallel as read_parallel
 from .keras_hub_tokenizer import KerasHubTokenizer as KerasHubTokenizer
 from .marian_tokenizer import MarianTokenizer as MarianTokenizer
 from .number_corpus import number_names as number_names
+from .number_corpus import roman_numerals as roman_numerals
 from .pipeline import BatchStream as BatchStream
 from .pipeline import make_dataset as make_dataset
 from .placeholders import add_placeholders as add_placeholders

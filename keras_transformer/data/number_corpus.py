@@ -1,12 +1,12 @@
-"""An embedded corpus that needs no files: the names of numbers, English -> German, 0 to 999,999.
+"""Embedded corpora that need no files: numbers in two notations.
 
-For tours, tests and the quickstart. Pure Python. The paper has no such task; it exercises word
-order and long compounds (`twenty-one` -> `einundzwanzig`).
+For tours, tests and the quickstart. Pure Python. The paper has no such task. Number names exercise
+word order and long compounds (`twenty-one` -> `einundzwanzig`), Roman numerals single characters.
 """
 
 import random
+from itertools import pairwise
 
-DIGITS = range(1, 7)
 HELD_OUT_FRACTION = 0.1
 SPLITS = ("train", "held_out")
 ENGLISH = (
@@ -19,6 +19,7 @@ GERMAN = (
     "fünfzehn sechzehn siebzehn achtzehn neunzehn"
 ).split()
 GERMAN_TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+ROMAN = dict(M=1000, CM=900, D=500, CD=400, C=100, XC=90, L=50, XL=40, X=10, IX=9, V=5, IV=4, I=1)
 
 
 def number_names(split: str = "train", size: int = 10_000, seed: int = 0) -> list[tuple[str, str]]:
@@ -48,14 +49,47 @@ def number_names(split: str = "train", size: int = 10_000, seed: int = 0) -> lis
     >>> number_names("held_out", size=2, seed=1)[0][0].isascii()
     True
     """
+    return _pairs(range(1_000_000), (english_name, german_name), split, size, seed)
+
+
+def roman_numerals(
+    split: str = "train", size: int = 10_000, seed: int = 0
+) -> list[tuple[str, str]]:
+    """Returns pairs (Roman numeral, decimal number) of the numbers 1 to 3,999.
+
+    Both splits are made as those of `number_names`; 399 numbers are held out.
+
+    Args:
+        split, size, seed: as for `number_names`.
+
+    Raises:
+        ValueError: as `number_names`.
+
+    Example:
+
+    >>> roman_numerals(size=2, seed=1)
+    [('XVIII', '18'), ('LXXIII', '73')]
+    """
+    return _pairs(range(1, 4000), (roman_numeral, str), split, size, seed)
+
+
+# The embedded corpora by their keys in a recipe.
+EMBEDDED = {"number_names": number_names, "roman_numerals": roman_numerals}
+
+
+def _pairs(numbers, notations, split, size, seed):
+    """Returns pairs of notations of numbers, which are a range."""
     if split not in SPLITS:
         raise ValueError(f"`split` must be one of {SPLITS}. Received: split={split!r}")
     if size < 1:
         raise ValueError(f"`size` must be a positive integer. Received: size={size}")
     draw = _draw_train if split == "train" else _draw_held_out
-    return [
-        (english_name(number), german_name(number)) for number in draw(size, random.Random(seed))
-    ]
+    ends = [10**digits for digits in range(1, len(str(numbers[-1])))]
+    # Zero has one digit.
+    by_digits = [range(*ends) for ends in pairwise([numbers.start, *ends, numbers.stop])]
+    drawn = draw(by_digits, size, random.Random(seed))
+    source, target = notations
+    return [(source(number), target(number)) for number in drawn]
 
 
 def is_held_out(number):
@@ -64,22 +98,22 @@ def is_held_out(number):
     return number > 0 and number * 2654435769 % 2**32 < HELD_OUT_FRACTION * 2**32
 
 
-def _draw_train(size, rng):
+def _draw_train(by_digits, size, rng):
     numbers = []
     while len(numbers) < size:
-        (digits,) = rng.choices(DIGITS, weights=DIGITS)
-        number = rng.choice(_numbers_of(digits))
+        (members,) = rng.choices(by_digits, weights=range(1, len(by_digits) + 1))
+        number = rng.choice(members)
         if not is_held_out(number):
             numbers.append(number)
     return numbers
 
 
-def _draw_held_out(size, rng):
+def _draw_held_out(by_digits, size, rng):
     numbers = []
-    for digits in DIGITS:
-        members = list(filter(is_held_out, _numbers_of(digits)))
+    for done, each in enumerate(by_digits):
+        members = list(filter(is_held_out, each))
         # Rounded up; the longer numbers make up for the short ones that do not exist.
-        share = -(-(size - len(numbers)) // (len(DIGITS) + 1 - digits))
+        share = -(-(size - len(numbers)) // (len(by_digits) - done))
         numbers += rng.sample(members, min(share, len(members)))
     if len(numbers) < size:
         raise ValueError(
@@ -87,11 +121,6 @@ def _draw_held_out(size, rng):
         )
     rng.shuffle(numbers)
     return numbers
-
-
-def _numbers_of(digits):
-    """Returns the range of numbers with so many digits; zero has one digit."""
-    return range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
 
 
 def english_name(number):
@@ -123,3 +152,11 @@ def _german_count(number):
     """The name within another one: a final "eins" has no s there."""
     name = german_name(number)
     return name[:-1] if number % 100 == 1 else name
+
+
+def roman_numeral(number):
+    """Returns the Roman numeral of a number below 4,000; that of 0 is empty."""
+    for letters, value in ROMAN.items():
+        if number >= value:
+            return letters + roman_numeral(number - value)
+    return ""

@@ -16,7 +16,7 @@ from keras_transformer import types
 from keras_transformer.data.cleaning import CleaningSettings
 from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import CorpusError, read_parallel
-from keras_transformer.data.number_corpus import number_names
+from keras_transformer.data.number_corpus import EMBEDDED, SPLITS
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
@@ -33,14 +33,14 @@ _LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSettings(Settings):
-    """One corpus of a split: `file`, or `source` and `target`, or `number_names`.
+    """One corpus of a split: `file`, or `source` and `target`, or one that is embedded.
 
     Args:
         file: path or glob of files that hold both sides, relative to the data folder.
         source, target: paths or globs of line-aligned files.
-        number_names: `"train"` or `"held_out"`: the embedded corpus, see
-            `keras_transformer.number_names`.
-        size, seed: as for `keras_transformer.number_names`.
+        number_names, roman_numerals: `"train"` or `"held_out"`: an embedded corpus, see
+            `keras_transformer.number_names` and `keras_transformer.roman_numerals`.
+        size, seed: of an embedded corpus.
         columns, languages, accelerator: as for `read_parallel`. `languages` also names the
             languages of a run whose files do not.
         weight: int. How often an epoch of training passes over the corpus; `0` leaves it out.
@@ -53,6 +53,7 @@ class CorpusSettings(Settings):
     source: str | None = None
     target: str | None = None
     number_names: str | None = None
+    roman_numerals: str | None = None
     size: int | None = None
     seed: int = 0
     columns: list | None = None
@@ -63,15 +64,16 @@ class CorpusSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        kinds = ["file"], ["source", "target"], ["number_names", "size"]
-        given = [name for kind in kinds for name in kind if getattr(self, name) is not None]
-        if given not in kinds:
+        names = "file", "source", "target", *EMBEDDED, "size"
+        given = [name for name in names if getattr(self, name) is not None]
+        if given not in (["file"], ["source", "target"], *([name, "size"] for name in EMBEDDED)):
             raise ValueError(
-                "A corpus must have `file`, or `source` and `target`, or `number_names` and `size`."
-                f" Received: {', '.join(given) or 'none'}"
+                "A corpus must have `file`, or `source` and `target`, or `size` and one of "
+                f"{', '.join(EMBEDDED)}. Received: {', '.join(given) or 'none'}"
             )
-        if self.number_names is not None:
-            self._require_choice("number_names", ("train", "held_out"))
+        for name in EMBEDDED:
+            if getattr(self, name) is not None:
+                self._require_choice(name, SPLITS)
         for name, kinds in (("columns", str | int), ("languages", str)):
             value = getattr(self, name)
             is_valid = value is None or len(value) == 2 and all(isinstance(v, kinds) for v in value)
@@ -91,13 +93,14 @@ class CorpusSettings(Settings):
 
     def read(self, folder: types.Path) -> Corpus:
         """Returns the corpus; `folder` is what its paths are relative to."""
-        if self.number_names:
-            pairs: Any = number_names(self.number_names, self.size or 0, self.seed)
-        else:
-            paths = [str(Path(folder) / p) for p in (self.file, self.source, self.target) if p]
-            options = {n: getattr(self, n) for n in ("columns", "languages", "accelerator")}
-            pairs = read_parallel(*paths, **options)
-        return Corpus(self.number_names or repr(pairs), pairs, int(self.weight), self.tag)
+        for name, draw in EMBEDDED.items():
+            if split := getattr(self, name):
+                pairs = draw(split, self.size or 0, self.seed)
+                return Corpus(split, pairs, int(self.weight), self.tag)
+        paths = [str(Path(folder) / p) for p in (self.file, self.source, self.target) if p]
+        options = {n: getattr(self, n) for n in ("columns", "languages", "accelerator")}
+        files = read_parallel(*paths, **options)
+        return Corpus(repr(files), files, int(self.weight), self.tag)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +112,7 @@ class DataSettings(Settings):
     - `[source, target]`: paths or globs of line-aligned files, plain or compressed, relative to the
       data folder;
     - `[pairs.tsv]`: one file, or a glob of files, with both sides, see `read_parallel`;
-    - `{number_names: train | held_out, size: N}`: the embedded corpus;
+    - `{number_names: train | held_out, size: N}`, or `roman_numerals`: an embedded corpus;
     - a mapping with options, see `CorpusSettings`, or a list of such mappings.
 
     Args:

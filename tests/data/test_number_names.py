@@ -1,4 +1,6 @@
-"""The number corpus: correct names, disjoint splits, every number of digits, deterministic."""
+"""The number corpora: correct names, disjoint splits, every number of digits, deterministic."""
+
+import re
 
 import pytest
 
@@ -7,6 +9,7 @@ from keras_transformer.data.number_corpus import (
     german_name,
     is_held_out,
     number_names,
+    roman_numerals,
 )
 
 # One for each rule of the two languages.
@@ -92,6 +95,25 @@ def test_held_out_is_distinct_and_holds_every_magnitude():
     assert drawn.count(2) >= 8
     assert all(drawn.count(magnitude) >= 80 for magnitude in range(3, 7))
     assert drawn != sorted(drawn)
+
+
+# The letters of thousands, hundreds, tens and ones.
+NUMERAL = re.compile("M{0,3}(CM|CD|D?C{0,3})(XC|XL|L?X{0,3})(IX|IV|V?I{0,3})")
+LETTERS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def roman_value(numeral):
+    """A letter that stands before a larger one is subtracted."""
+    values = [LETTERS[letter] for letter in numeral]
+    return sum(-v if v < max(values[i:]) else v for i, v in enumerate(values))
+
+
+def test_roman_numerals_are_all_and_each_is_in_one_split():
+    train, held_out = set(roman_numerals(size=100_000)), set(roman_numerals("held_out", 399))
+    assert not train & held_out and len(held_out) == 399
+    assert sorted(int(number) for _, number in train | held_out) == [*range(1, 4000)]
+    for numeral, number in train | held_out:
+        assert NUMERAL.fullmatch(numeral) and roman_value(numeral) == int(number)
 
 
 @pytest.mark.parametrize(
