@@ -27,12 +27,12 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_131,
-    "data": 2_715,
+    "data": 2_728,
     "training": 1_350,
     "models": 587,
     "decoding": 2_070,
     "export": 1_014,
-    "runs": 2_461,
+    "runs": 2_464,
     "importing": 871,
     "serving": 1_475,
     "cli": 1_360,

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import shutil
 import sys
 
 import numpy as np
