@@ -32,7 +32,7 @@ BUDGETS = {
     "models": 587,
     "decoding": 2_070,
     "export": 1_014,
-    "runs": 2_464,
+    "runs": 2_473,
     "importing": 871,
     "serving": 1_475,
     "cli": 1_360,

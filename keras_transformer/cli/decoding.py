@@ -73,7 +73,6 @@ def translate(
         echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
     """
     from keras_transformer import plotting
-    from keras_transformer.data.report import unknown_note, unknown_symbols
 
     if attention is not None:
         plotting.require_matplotlib()
@@ -102,17 +101,14 @@ def translate(
             chunks = read_chunks(source, done + 1, is_pipe)
             calls = 2 if translators.is_ctranslate2(runs[0]) and not is_pipe else 1
             results = stream.translate_chunks(translator, chunks, name, asked, calls)
-            unknown = unknown_symbols(translator.source_tokenizer, [])
-            for chunk, lines, found in results:
-                unknown += unknown_symbols(translator.source_tokenizer, lines)
+            tokenizer = translator.source_tokenizer
+            for chunk, lines, found in translators.name_unknown(results, tokenizer):
                 table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
                 write(stream.as_lines(rows(table)), chunk)
                 for report in translators.long_line_reports(found, translator, chunk.first):
                     console.print(report)
                 if pictures:
                     draw_attentions(found, lines, pictures[chunk.first - 1 :][: len(lines)])
-        if note := unknown_note(unknown, "the source"):
-            console.print(note)
 
 
 @commands.command()

@@ -259,6 +259,11 @@ class Recipe(Settings):
                 "`monitor` and `translation_sample` of `training` need a `validation` split in "
                 "`data`. Received: validation=None"
             )
+        if self.vocabulary.source != "subwords" and (tags := self.data.tags()):
+            raise ValueError(
+                "`tag` of `data` needs `source: subwords` in `vocabulary`. For characters, begin "
+                f"the lines with one of `symbols`. Received: tag={tags[0]}"
+            )
         is_split = self.training.subword_regularization is not None
         is_trained = self.vocabulary.files is None and self.training.init_from is None
         if is_split and is_trained and self.vocabulary.model_type != "bpe":

@@ -209,6 +209,14 @@ REFUSED = [
     (of(tag="<a>"), r"`train` must be \[source, target\], \[one.tsv\] or mappings"),
     (of(A, tag="<a>", clean={"identic": True}), "Unknown key of CleaningSettings: 'identic'. Did"),
     ({"vocabulary": {"files": []}}, "`files` must be one file"),
+    (
+        {
+            "vocabulary": {"source": "words"},
+            "data": {"train": [{"file": "a.tsv", "tag": "<a>"}], "tag": "<a>"},
+        },
+        "`tag` of `data` needs `source: subwords`",
+    ),
+    ({"vocabulary": {"source": "words", "protected_symbols": 2}}, "of subwords"),
     ({"vocabulary": {"source": "letters"}}, "`source` must be one of subwords, characters"),
     ({"vocabulary": {"source": "words", "normalization": "nfkc"}}, "nfc, nfd, identity for words"),
     ({"vocabulary": {"normalization": ["nfc", "nfc"]}}, "one; or two, if"),
