@@ -167,6 +167,13 @@ def check_serve_and_look_inside(cells):
     assert "score = sum / penalty: True" in text_of(cells["n-best"])
 
 
+def check_not_a_translation(cells):
+    require_pictures(cells, "look")
+    assert float(re.match(r"WER ([\d.]+)", text_of(cells["held"]))[1]) < 5
+    total, wrong = re.match(r"([\d,]+) numerals, (\d+) wrong", text_of(cells["all"])).groups()
+    assert total == "3,999" and int(wrong) < 200
+
+
 # What a notebook must show, by its name; one that is not here fails.
 CHECKS = {
     "01_translate_numbers": check_translate_numbers,
@@ -175,6 +182,7 @@ CHECKS = {
     "04_one_layer": check_one_layer,
     "05_several_devices": check_several_devices,
     "06_serve_and_look_inside": check_serve_and_look_inside,
+    "07_not_a_translation": check_not_a_translation,
 }
 
 SIGNAL = """
