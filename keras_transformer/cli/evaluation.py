@@ -73,8 +73,7 @@ def evaluate(
     print(*scores, exact, *shown, sep="\n", flush=True)
     if others:
         print_comparison(translations, others, references, tokenized)
-    notes = long_line_notes(found, translator)
-    notes = [*notes, *length_notes(translator, found, references)]
+    notes = [*long_line_notes(found, translator), *length_notes(translator, found, references)]
     for side, lines in (("source", [sources]), ("target", references)):
         unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
         notes += filter(None, [unknown_note(unknown, f"the {side}")])
