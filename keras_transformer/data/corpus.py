@@ -49,8 +49,9 @@ class FileStream:
     @property
     def share_read(self) -> float:
         """Fraction of the bytes on disk that the present iteration has read; 1 if it cannot say."""
-        # These are read whole, or in parts without order.
-        if any(suffix_of(file.name) in (".parquet", ".po", ".mo") for file in self._opened):
+        # These are read whole, or in parts without order; a pipe has no size.
+        is_unordered = any(suffix_of(f.name) in (".parquet", ".po", ".mo") for f in self._opened)
+        if is_unordered or not self.num_bytes:
             return 1.0
         read = (os.path.getsize(f.name) if f.closed else f.tell() for f in self._opened)
         return sum(read) / self.num_bytes
