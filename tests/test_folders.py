@@ -27,7 +27,7 @@ FOLDERS = {
 # commit that raises a budget says why.
 BUDGETS = {
     "layers": 1_131,
-    "data": 2_728,
+    "data": 2_729,
     "training": 1_350,
     "models": 587,
     "decoding": 2_070,
