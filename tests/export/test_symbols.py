@@ -57,7 +57,9 @@ def test_saved_model_gives_the_same_texts(translator, tmp_path):
         row[:n].tolist()
         for row, n in zip(found["token_ids"].numpy(), found["lengths"], strict=True)
     ]
-    assert rows == translator.source_tokenizer.encode(LINES)
+    # A line of spaces is an empty one.
+    lines = [line if line.strip() else "" for line in LINES]
+    assert rows == translator.source_tokenizer.encode(lines)
 
 
 def test_ctranslate2_gives_the_same_texts(translator, tmp_path):
