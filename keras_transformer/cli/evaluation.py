@@ -47,7 +47,6 @@ def evaluate(
         keras-transformer evaluate runs/multi30k_en_de --data ~/multi30k --tokenized
         keras-transformer evaluate runs/mine --source new.en --reference new.de
     """
-    from keras_transformer.data.report import unknown_note, unknown_symbols
     from keras_transformer.runs.folder import RunFolder
 
     folder = RunFolder(runs[0])
@@ -74,10 +73,7 @@ def evaluate(
     if others:
         print_comparison(translations, others, references, tokenized)
     notes = [*long_line_notes(found, translator), *length_notes(translator, found, references)]
-    for side, lines in (("source", [sources]), ("target", references)):
-        unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
-        notes += filter(None, [unknown_note(unknown, f"the {side}")])
-    for note in notes:
+    for note in [*notes, *unknown_notes(translator, sources, references)]:
         console.print(note)
     if output is not None:
         stream.write_lines(translations, output)
@@ -203,6 +199,16 @@ def print_samples(number, *columns):
     """Prints the first of some sources, translations and references."""
     for row in itertools.islice(zip(*columns, strict=True), number):
         print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
+
+
+def unknown_notes(translator, sources, references):
+    """Yields a note for each side that has symbols which its vocabulary lacks."""
+    from keras_transformer.data.report import unknown_note, unknown_symbols
+
+    for side, lines in (("source", [sources]), ("target", references)):
+        unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
+        if note := unknown_note(unknown, f"the {side}"):
+            yield note
 
 
 def record(folder, settings, scores, matches):
