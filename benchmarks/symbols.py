@@ -3,13 +3,15 @@
     python benchmarks/symbols.py g2p --data DATA --runs runs
     python benchmarks/symbols.py scan --data DATA --runs runs --only length-relative-11
     python benchmarks/symbols.py g2p --runs runs --data DATA --test
+    python benchmarks/symbols.py g2p --runs runs --data DATA --exports g2p-11
     python benchmarks/symbols.py --table
 
 `g2p` is one model of all 15 languages a seed: the packaged recipe `g2p`, and the language as first
 symbol of each word. `scan` is the packaged recipe `scan`, for each split and kind of positions.
 Recipes were chosen by development data alone. `--test` scores the test split, once; an ensemble of
-all g2p models too. An interrupted command goes on at the exact batch if it is given again. Figures
-are written to `benchmarks/results/symbols`.
+all g2p models too. `--exports` compares a SavedModel, a folder for CTranslate2, and a server over
+each, with the run's own answers to the test words of three languages. An interrupted command goes
+on at the exact batch if it is given again. Figures are written to `benchmarks/results/symbols`.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import statistics
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import tensorflow as tf
 from scored_runs import (
     NUMBER,
     SEARCHES,
@@ -33,11 +36,15 @@ from scored_runs import (
     when_measured,
     write_result,
 )
+from serve import Client, Server
 
 import keras_transformer as kt
+from keras_transformer.decoding import CTranslate2Translator
 from keras_transformer.runs import Recipe, average_run
 
 LANGUAGES = "ady arm bul dut fre geo gre hin hun ice jpn kor lit rum vie".split()
+EXPORTED = "fre", "kor", "vie"
+RATES = "wer", "per"
 SEEDS = 11, 12, 13
 SPLITS = {"simple": "simple", "jump": "addprim_jump", "length": "length"}
 POSITIONS = {"absolute": "sinusoidal", "relative": "relative"}
@@ -107,9 +114,6 @@ def rates(sources, outputs, references):
     return {"mean": means} | (scores if len(scores) > 1 else {})
 
 
-RATES = "wer", "per"
-
-
 def score(translate, recipe, folder, splits):
     """Returns the rates of each split and search."""
     found = {}
@@ -128,6 +132,30 @@ def averaged(run):
     return path
 
 
+def compare_exports(run, recipe, folder):
+    """Prints how many answers of each export, and of a server over it, are the run's own."""
+    translate = kt.load_run(run, model=averaged(run), **SEARCHES["beam 5"])
+    sources = [source for source, _ in recipe.data.pairs("test", folder)]
+    words = [word for word in sources if word[1:4] in EXPORTED]
+    expected = translate(words)
+    card = {"source_language": "und", "target_language": "und"}
+    saved = kt.export_saved_model(translate, run / "saved", card=card)
+    ct2 = kt.export_ctranslate2(translate, run / "ct2", card=card)
+    served = tf.saved_model.load(str(saved))
+    found = served.serve(tf.constant(words))["translation"].numpy()
+    answers = {
+        "SavedModel": [text.decode() for text in found],
+        "CTranslate2": CTranslate2Translator(ct2)(words),
+    }
+    for folder in (saved, ct2):
+        with Server(folder) as server:
+            client = Client(server.port)
+            answers[f"server of {folder.name}"] = [client.translate(word)[1] for word in words]
+    for name, found in answers.items():
+        equal = sum(one == other for one, other in zip(found, expected, strict=True))
+        print(f"{name:20} {equal:,} of {len(words):,} equal the run's")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("task", nargs="?", choices=("g2p", "scan"))
@@ -135,6 +163,7 @@ def main():
     parser.add_argument("--runs", type=pathlib.Path, help="folder for the runs")
     parser.add_argument("--only", nargs="+", metavar="RUN", help="names of runs")
     parser.add_argument("--test", action="store_true", help="score the test split too")
+    parser.add_argument("--exports", metavar="RUN", help="compare the exports of a trained run")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     arguments = parser.parse_args()
     if arguments.table:
@@ -146,6 +175,10 @@ def main():
     folder = arguments.runs / arguments.task
     folder.mkdir(parents=True, exist_ok=True)
     write(arguments.data, folder)
+    if name := arguments.exports:
+        recipe = Recipe.load(arguments.task, runs[name])
+        compare_exports(folder / name, recipe, folder)
+        return
     splits = ["validation", *(["test"] if arguments.test else [])]
     models = []
     for name in arguments.only or runs:
