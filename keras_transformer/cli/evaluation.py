@@ -57,7 +57,6 @@ def evaluate(
         options.check_output(output)
     sources, references = test_set(runs[0], data, source, reference)
     others = baseline and read_translations(baseline, len(sources), "--baseline")
-    settings["distinct_texts"] = n_best > 1
     translator = translators.load_translator(runs, model, **settings)
     found = translators.with_progress(
         translator, sources, n_best=n_best, target_language=target_language
