@@ -39,7 +39,7 @@ contract=(
 )
 # The details: masks, half precision, cached steps, LoRA, int8, the fused loss, arguments of `fit`.
 [[ " $* " != *" --long "* ]] || contract=(
-    tests/layers tests/models/test_{paper,decode_step,transformer,adapted,output_bias}.py
+    tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py
     tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py
 )
 contract+=(tests/decoding/test_{search,processors,sampling,search_model,translator,long_lines,tags}.py)
