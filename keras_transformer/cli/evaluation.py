@@ -56,7 +56,7 @@ def evaluate(
     if output is not None:
         options.check_output(output)
     sources, references = test_set(runs[0], data, source, reference)
-    others = baseline and read_translations(baseline, len(sources), "--baseline")
+    others = baseline and read_baseline(baseline, len(sources))
     translator = translators.load_translator(runs, model, **settings)
     found = translators.with_progress(
         translator, sources, n_best=n_best, target_language=target_language
@@ -170,16 +170,13 @@ def length_notes(translator, found, references):
         )
 
 
-def read_translations(path, lines, option):
-    """Returns the lines of a file; raises a `ValueError` unless it has this number of them.
-
-    `option` is named in the error.
-    """
+def read_baseline(path, lines):
+    """Returns the lines of a file; raises a `ValueError` unless it has this number of them."""
     from keras_transformer.data.corpus import read_lines
 
     others = list(read_lines(path))
     if len(others) != lines:
-        must = f"`{option}` must hold a translation for each of the {lines:,} lines."
+        must = f"`--baseline` must hold a translation for each of the {lines:,} lines."
         raise ValueError(f"{must} Received: {path}, with {len(others):,} lines")
     return others
 

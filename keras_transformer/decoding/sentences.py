@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.data.piece_tokenizer import SPACES
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.long_lines import Pieces
 from keras_transformer.decoding.protected_text import MARK, Mask, cut, with_symbols
 
 BORDER = "\ufdd0"  # before and behind the white space between two sentences; is no character
-_SPACE = "\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # Latin, Greek, Cyrillic and Armenian: other scripts have no lower case, or no upper case.
 _LOWER = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2000)])))
 _MARKS, _UNSPACED_MARKS = ".!?…։؟۔।॥።", "。｡！？။។"
@@ -26,12 +26,12 @@ _ABBREVIATIONS = (
     "arch|avv|dott|sig|drs|ir|mevr|al|inż|np|płk|św|ul|např|акад|гг|гл|гр|им|обл|проф|св|см|ст|тов|ул"
 )
 _ABBREVIATION = (
-    f"[^{_SPACE}.{MARK}]|[0-9]{{2}}|[A-Zb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]{{1,3}}"
-    f"|(?i:{_ABBREVIATIONS})|(?:[^{_SPACE}.]{{1,3}}\\.){{1,4}}[^{_SPACE}.]{{1,3}}"
+    f"[^{SPACES}.{MARK}]|[0-9]{{2}}|[A-Zb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]{{1,3}}"
+    f"|(?i:{_ABBREVIATIONS})|(?:[^{SPACES}.]{{1,3}}\\.){{1,4}}[^{SPACES}.]{{1,3}}"
 )
-_SHORT = f"[^{_SPACE}{BORDER}]{{1,4}}"
+_SHORT = f"[^{SPACES}{BORDER}]{{1,4}}"
 _NOT_ENDED = (
-    f'((?:^|[{_SPACE}{BORDER}(\\["„“«/])(?:{_ABBREVIATION})\\.){BORDER}([{_SPACE}]+){BORDER}',
+    f'((?:^|[{SPACES}{BORDER}(\\["„“«/])(?:{_ABBREVIATION})\\.){BORDER}([{SPACES}]+){BORDER}',
     "\\1\\2",
 )
 # Expressions and rewrites, one after the other, for Python and for RE2 in a SavedModel: the first
@@ -40,17 +40,17 @@ _NOT_ENDED = (
 RULES = (
     (BORDER, "\ufffd"),
     (
-        f"([{_MARKS}][{_CLOSING}]*)([{_SPACE}]+)([^{_SPACE}{_LOWER}{_MARKS}0-9,;:)»”’–—-])",
+        f"([{_MARKS}][{_CLOSING}]*)([{SPACES}]+)([^{SPACES}{_LOWER}{_MARKS}0-9,;:)»”’–—-])",
         f"\\1{BORDER}\\2{BORDER}\\3",
     ),
     (
-        f"([{_UNSPACED_MARKS}][”’」』）)]*)([{_SPACE}]*)([^{_SPACE}{_UNSPACED_MARKS}”’」』）)])",
+        f"([{_UNSPACED_MARKS}][”’」』）)]*)([{SPACES}]*)([^{SPACES}{_UNSPACED_MARKS}”’」』）)])",
         f"\\1{BORDER}\\2{BORDER}\\3",
     ),
     _NOT_ENDED,
     _NOT_ENDED,
-    (f"(^|{BORDER})({_SHORT}|[0-9]+\\.){BORDER}([{_SPACE}]*){BORDER}", "\\1\\2\\3"),
-    (f"{BORDER}([{_SPACE}]*){BORDER}({_SHORT}[{_SPACE}]*)$", "\\1\\2"),
+    (f"(^|{BORDER})({_SHORT}|[0-9]+\\.){BORDER}([{SPACES}]*){BORDER}", "\\1\\2\\3"),
+    (f"{BORDER}([{SPACES}]*){BORDER}({_SHORT}[{SPACES}]*)$", "\\1\\2"),
 )
 _COMPILED = [(re.compile(pattern), rewrite) for pattern, rewrite in RULES]
 

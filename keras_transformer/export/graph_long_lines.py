@@ -150,6 +150,14 @@ def join_translations(texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
     texts, gaps, lines = (tf.boolean_mask(each, texts != "") for each in columns)
     has_space = ~tf.strings.regex_full_match(texts, WITHOUT_SPACE)
     gaps = tf.where((gaps == "") & has_space, " ", gaps)
-    is_last = tf.concat([lines[1:] > lines[:-1], lines[:1] >= 0], axis=0)
-    gaps = tf.where(is_last, "", gaps)
+    gaps = tf.where(is_last_of_line(lines), "", gaps)
     return tf.strings.unsorted_segment_join(texts + gaps, lines, tf.size(pieces.dropped))
+
+
+def is_last_of_line(lines: tf.Tensor) -> tf.Tensor:
+    """Returns whether each of some pieces is the last of its line, bool `(P,)`.
+
+    Args:
+        lines: int tensor `(P,)`, ascending: the line of each piece.
+    """
+    return tf.concat([lines[1:] > lines[:-1], lines[:1] >= 0], axis=0)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.decoding.long_lines import Pieces
 from keras_transformer.decoding.sentences import BORDER, RULES
 from keras_transformer.export.graph_languages import split_tags
+from keras_transformer.export.graph_long_lines import is_last_of_line
 
 
 class GraphSentences(NamedTuple):
@@ -28,10 +29,8 @@ class GraphSentences(NamedTuple):
         for rule in RULES:
             text = tf.strings.regex_replace(text, *rule)
         parts = tf.strings.split(text, BORDER)
-        texts, gaps = (
-            parts[:, ::2],
-            tf.concat([parts[:, 1::2], tf.fill([tf.size(tags), 1], "")], axis=1),
-        )
+        texts = parts[:, ::2]
+        gaps = tf.concat([parts[:, 1::2], tf.fill([tf.size(tags), 1], "")], axis=1)
         lines = texts.value_rowids()
         return cls(tf.gather(tags, lines) + texts.flat_values, lines, gaps.flat_values)
 
@@ -46,7 +45,6 @@ class GraphSentences(NamedTuple):
     def of_lines(self, pieces: Pieces) -> Pieces:
         """Returns the pieces of sentences as pieces of the lines."""
         sentences = pieces.lines
-        is_last = tf.concat([sentences[1:] > sentences[:-1], sentences[:1] >= 0], axis=0)
-        gaps = tf.where(is_last, tf.gather(self.gaps, sentences), " ")
+        gaps = tf.where(is_last_of_line(sentences), tf.gather(self.gaps, sentences), " ")
         dropped = tf.math.segment_sum(pieces.dropped, self.lines)
         return Pieces(pieces.token_ids, tf.gather(self.lines, sentences), dropped, gaps)

@@ -230,11 +230,9 @@ class _Checks:
                 yield "most targets are one word: separate symbols, or set `target: characters`"
         if self.recipe.data.validation is not None:
             pairs = self.recipe.data.pairs("validation", self.folders[0])
-            sides = zip(
-                ("source", "target"), self.tokenizers, zip(*pairs, strict=True), strict=True
-            )
-            for side, tokenizer, lines in sides:
-                counts = unknown_symbols(tokenizer, lines)
+            for index, side in enumerate(("source", "target")):
+                # Read only for a tokenizer of symbols.
+                counts = unknown_symbols(self.tokenizers[index], (pair[index] for pair in pairs))
                 yield from filter(None, [unknown_note(counts, f"the {side} of `validation`")])
 
     def _tokenizers(self):
