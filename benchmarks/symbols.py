@@ -27,6 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 from scored_runs import (
+    AVERAGED,
     NUMBER,
     SEARCHES,
     TEXT,
@@ -62,8 +63,6 @@ SCAN = {
     for name, positions in POSITIONS.items()
     for seed in SEEDS
 }
-# Means over the 15 languages: Gorman et al., 2020, tables 2 and 3.
-PUBLISHED = {"the task's Transformer": (17.5, None), "best system, an ensemble": (14.99, 3.30)}
 
 
 def write_pairs(path, pairs):
@@ -76,13 +75,8 @@ def write_g2p(data, folder):
         pairs = []
         for name in LANGUAGES:
             file = data / "sigmorphon_2020_g2p" / theirs / f"{name}_{theirs}.tsv"
-            lines = file.read_text("utf-8").splitlines()
-            pairs += [(f"<{name}>{word}", phones) for word, phones in map(_columns, lines)]
+            pairs += [(f"<{name}>{word}", phones) for word, phones in kt.read_parallel(file)]
         write_pairs(folder / f"{ours}.tsv", pairs)
-
-
-def _columns(line):
-    return line.split("\t")
 
 
 def write_scan(data, folder):
@@ -126,9 +120,9 @@ def score(translate, recipe, folder, splits):
 
 
 def averaged(run):
-    """The path of the average of the last ten epochs of a run."""
-    path = run / "last10.keras"
-    average_run(run, path, last=10)
+    """Averages the last epochs of a run; returns the path of the model."""
+    path = run / f"last{AVERAGED}.keras"
+    average_run(run, path, last=AVERAGED)
     return path
 
 
@@ -147,10 +141,10 @@ def compare_exports(run, recipe, folder):
         "SavedModel": [text.decode() for text in found],
         "CTranslate2": CTranslate2Translator(ct2)(words),
     }
-    for folder in (saved, ct2):
-        with Server(folder) as server:
+    for export in (saved, ct2):
+        with Server(export) as server:
             client = Client(server.port)
-            answers[f"server of {folder.name}"] = [client.translate(word)[1] for word in words]
+            answers[f"server of {export.name}"] = [client.translate(word)[1] for word in words]
     for name, found in answers.items():
         equal = sum(one == other for one, other in zip(found, expected, strict=True))
         print(f"{name:20} {equal:,} of {len(words):,} equal the run's")
@@ -180,19 +174,17 @@ def main():
         compare_exports(folder / name, recipe, folder)
         return
     splits = ["validation", *(["test"] if arguments.test else [])]
-    models = []
+    trained = []
     for name in arguments.only or runs:
         recipe = Recipe.load(arguments.task, runs[name])
         found = train_run(recipe, folder, folder / name)
-        models.append(folder / name)
+        trained.append(folder / name)
         translate = kt.load_run(folder / name, model=averaged(folder / name))
         write_result("symbols", name, found | score(translate, recipe, folder, splits))
-    if len(models) > 1 and arguments.task == "g2p":
-        translators = [kt.load_run(run, model=run / "last10.keras") for run in models]
-        first = translators[0]
-        together = kt.Translator(
-            [each.model for each in translators], first.tokenizer, first.target_tokenizer
-        )
+    if len(trained) > 1 and arguments.task == "g2p":
+        translators = [kt.load_run(run, model=run / f"last{AVERAGED}.keras") for run in trained]
+        models = [each.model for each in translators]
+        together = kt.Translator(models, *translators[0].tokenizers)
         write_result("symbols", "g2p-ensemble", score(together, recipe, folder, splits))
 
 
