@@ -13,6 +13,7 @@ from keras_transformer.evaluation import (
     bleu,
     chrf,
     exact_match,
+    mbr_order,
     paired_bootstrap,
     score,
 )
@@ -223,3 +224,36 @@ def test_line_that_is_not_in_a_list_raises(metric):
         metric("a man", ["a man"])
     with pytest.raises(ValueError, match="`references` must be a list of lines.*'a man'"):
         metric(["a man"], "a man")
+
+
+WORDS = ["a", "dog", "dogs", "run", "rün", "犬", "."]
+
+
+@pytest.mark.parametrize("utility", ["chrf", "bleu"])
+def test_mbr_equals_a_restatement_in_any_order(utility):
+    """Of all pairs, by sacreBLEU; most lines are shorter than an n-gram, and some are empty."""
+    from sacrebleu.metrics import BLEU, CHRF
+
+    metric = CHRF() if utility == "chrf" else BLEU(effective_order=True)
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    draw = random.Random(seed)
+    for _ in range(60):
+        lines = [" ".join(draw.choices(WORDS, k=draw.randint(0, 6))) for _ in range(8)]
+        lines += draw.choices(lines, k=3)  # a sample may be drawn several times
+        means = {a: sum(metric.sentence_score(a, [b]).score for b in lines) for a in lines}
+        draw.shuffle(lines)
+        order = mbr_order(lines, utility)
+        assert sorted(order) == list(range(len(lines)))
+        ranked = [lines[index] for index in order]
+        assert [means[a] for a in ranked] == pytest.approx(sorted(means[a] for a in lines)[::-1])
+        assert "" not in ranked[: sum(map(bool, lines))], "empty ones are last"
+        shuffled = draw.sample(lines, len(lines))
+        again = [shuffled[index] for index in mbr_order(shuffled, utility)]
+        assert [means[a] for a in again] == pytest.approx([means[a] for a in ranked])
+        distinct = [a for a in ranked if sum(abs(means[a] - m) < 1e-9 for m in means.values()) == 1]
+        assert [a for a in again if a in distinct] == distinct, "only ties depend on the order"
+    assert mbr_order(["b", "a"], utility) == [0, 1] and mbr_order([], utility) == []
+    assert mbr_order(["", " ", "", "x"], utility)[0] == 3
+    with pytest.raises(ValueError, match="`utility` must be one of chrf, bleu. Received: "):
+        mbr_order(["a"], "comet")

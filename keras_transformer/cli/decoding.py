@@ -5,10 +5,11 @@ import io
 import math
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from keras_transformer import evaluation
 from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.console import console
@@ -21,6 +22,18 @@ NBestOption = Annotated[
 ]
 ScoresOption = Annotated[
     bool, typer.Option("--scores", help="Print the score and a tab before each translation.")
+]
+MbrOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Choose from the best N translations of each line by minimum Bayes risk: the one that "
+        "is most similar to all of them. --beam-size is N, unless it is given.",
+        metavar="N",
+        min=1,
+    ),
+]
+UtilityOption = Annotated[
+    Literal["chrf", "bleu"], typer.Option(help="How --mbr compares two translations.")
 ]
 AttentionOption = Annotated[
     Path | None, typer.Option(help="Also draw the attention; several lines: out-1.png, ...")
@@ -52,6 +65,8 @@ def translate(
     settings: dict[str, Any],
     n_best: NBestOption = None,
     scores: ScoresOption = False,
+    mbr: MbrOption = None,
+    mbr_utility: UtilityOption = "chrf",
     attention: AttentionOption = None,
     dtype: options.Dtype = None,
     batch_sentences: options.BatchSentences = 256,
@@ -69,30 +84,27 @@ def translate(
         keras-transformer translate runs/multi30k_en_de < english.txt
         keras-transformer translate runs/mine --input english.txt.gz --output german.txt
         keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt
+        keras-transformer translate runs/multi30k_en_de --mbr 20 < english.txt
         keras-transformer translate runs/first runs/second runs/third < english.txt
         echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
     """
-    from keras_transformer import plotting
-
-    if attention is not None:
-        plotting.require_matplotlib()
-    if output is not None:
-        options.check_output(output)
+    check_options(output, attention, mbr, n_best)
+    settings = {"beam_size": mbr} | settings if mbr else settings
     with stream.ends_at_once(), open_input(input) as (source, name):
         pictures, total = [], count_lines(source)
         if attention is not None:
             source = io.BytesIO(source.read())
             pictures = picture_files(attention, Chunk(source.getvalue(), 1).num_lines)
-        asked: dict[str, Any] = {"n_best": n_best or 1, "return_attention": bool(pictures)}
+        asked: dict[str, Any] = {"n_best": mbr or n_best or 1, "return_attention": bool(pictures)}
         asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
-        translator = translators.load_engine(
-            runs, model, settings, dtype=dtype, attention=attention
-        )
+        only = {"dtype": dtype, "attention": attention}
+        translator = translators.load_engine(runs, model, settings, **only)
         translator([], **asked)  # a wrong option is an error before a line arrives
         if output is None or stream.is_device(output):
             opened = stream.open_output(output)
         else:
-            printed = {"dtype": dtype, "n_best": n_best, "scores": scores}
+            printed: dict[str, Any] = {"dtype": dtype, "n_best": n_best, "scores": scores}
+            printed["mbr"] = [mbr, mbr_utility]
             decisive = stream.what_decides(translator, runs, model, asked | printed)
             opened = stream.resume_file(output, decisive, source)
         has_bar = output is not None or not sys.stdout.isatty()
@@ -101,8 +113,9 @@ def translate(
             chunks = read_chunks(source, done + 1, is_pipe)
             calls = 2 if translators.is_ctranslate2(runs[0]) and not is_pipe else 1
             results = stream.translate_chunks(translator, chunks, name, asked, calls)
-            tokenizer = translator.source_tokenizer
-            for chunk, lines, found in translators.name_unknown(results, tokenizer):
+            for chunk, lines, found in translators.name_unknown(results, translator):
+                if mbr is not None:
+                    found = [by_mbr(ranks, mbr_utility)[: n_best or 1] for ranks in found]
                 table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
                 write(stream.as_lines(rows(table)), chunk)
                 for report in translators.long_line_reports(found, translator, chunk.first):
@@ -152,6 +165,18 @@ def score(
     )
 
 
+def check_options(output, attention, mbr, n_best):
+    """Raises if `translate` cannot do what is asked for."""
+    from keras_transformer import plotting
+
+    if mbr is not None and (n_best or 1) > mbr:
+        raise ValueError(f"`--n-best` must be at most `--mbr`. Received: {n_best}, {mbr}")
+    if attention is not None:
+        plotting.require_matplotlib()
+    if output is not None:
+        options.check_output(output)
+
+
 @contextlib.contextmanager
 def open_input(path):
     """Opens a file, or standard input for `None`: yields a binary stream and its name."""
@@ -177,6 +202,11 @@ def hypothesis_rows(found, with_number, with_score, first):
             fields = [str(number)] if with_number else []
             fields += [f"{hypothesis.score:.4f}"] if with_score else []
             yield [*fields, hypothesis.text]
+
+
+def by_mbr(ranks, utility):
+    """Returns the hypotheses of a line in the order of their similarity to one another."""
+    return [ranks[i] for i in evaluation.mbr_order([one.text for one in ranks], utility)]
 
 
 def score_row(pair, with_tokens):

@@ -29,6 +29,9 @@ def load_engine(runs, model, settings, **options):
 
     `options` are those that a folder does not have.
     """
+    if (runs[0] / "saved_model.pb").is_file():
+        must = "A SavedModel is translated with `keras-transformer serve`, or in Python: give a run"
+        raise ValueError(f"{must}, or a folder of CTranslate2. Received: {str(runs[0])!r}")
     if not is_ctranslate2(runs[0]):
         return load_translator(runs, model, dtype=options["dtype"], **settings)
     from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
@@ -58,10 +61,11 @@ def long_line_reports(found, translator, first=1):
             yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."
 
 
-def name_unknown(results, tokenizer):
+def name_unknown(results, translator):
     """Yields results of `translate_chunks`; then prints which symbols the vocabulary lacks."""
     from keras_transformer.data.report import unknown_note, unknown_symbols
 
+    tokenizer = translator.source_tokenizer
     counts = unknown_symbols(tokenizer, [])
     for chunk, lines, found in results:
         counts += unknown_symbols(tokenizer, lines)

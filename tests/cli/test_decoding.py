@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.cli import decoding
+from keras_transformer.evaluation import mbr_order
 from tests.cli.small_run import CLI, cli, small
 from tests.processes import run
 
@@ -38,6 +39,29 @@ def translator(**settings):
     from keras_transformer import load_run
 
     return load_run("run", **settings)
+
+
+def test_mbr_prints_the_order_of_the_n_best(folder):
+    """With the beam that `--mbr` needs."""
+    lines = ["twenty-one", "", "six hundred and two"]
+    found = translator()(lines, n_best=6, beam_size=6)
+    texts = [[best.text for best in ranks] for ranks in found]
+    expected = [[each[i] for i in mbr_order(each, "bleu")][:2] for each in texts]
+    words = "--mbr", 6, "--mbr-utility", "bleu", "--n-best", 2
+    ran = cli("translate", "run", *words, stdin="\n".join(lines).encode())
+    assert ran.exit_code == 0, ran.stderr
+    shown = [f"{n}\t{text}" for n, each in enumerate(expected, start=1) for text in each]
+    assert ran.stdout.split("\n")[:-1] == shown
+    (folder / "served").mkdir(exist_ok=True)
+    (folder / "served" / "saved_model.pb").touch()
+    for model, *words in (
+        ("run", "--mbr", 2, "--n-best", 3),
+        ("run", "--mbr", 5, "--beam-size", 4),
+        ("served", "--mbr", 2),
+    ):
+        refused = cli("translate", model, *words, stdin=b"one")
+        assert refused.exit_code == 2 and refused.stderr.count("\n") == 1, refused.stderr
+    assert "SavedModel" in refused.stderr
 
 
 @pytest.mark.long
