@@ -7,11 +7,13 @@
     python benchmarks/symbols.py --table
 
 `g2p` is one model of all 15 languages a seed: the packaged recipe `g2p`, and the language as first
-symbol of each word. `scan` is the packaged recipe `scan`, for each split and kind of positions.
-Recipes were chosen by development data alone. `--test` scores the test split, once; an ensemble of
-all g2p models too. `--exports` compares a SavedModel, a folder for CTranslate2, and a server over
-each, with the run's own answers to the test words of three languages. An interrupted command goes
-on at the exact batch if it is given again. Figures are written to `benchmarks/results/symbols`.
+symbol of each word. `scan` is the packaged recipe `scan`, for each split and kind of positions,
+with greedy search: a beam that ends with `first_beams` finds early ends where the right answer is
+long and sure. Recipes were chosen by development data alone. `--test` scores the test split, once;
+an ensemble of all g2p models too. `--exports` compares a SavedModel, a folder for CTranslate2, and
+a server over each, with the run's own answers to the test words of three languages. An interrupted
+command goes on at the exact batch if it is given again. Figures are written to
+`benchmarks/results/symbols`.
 """
 
 import argparse
@@ -94,6 +96,12 @@ def write_scan(data, folder):
             write_pairs(folder / f"{split}.{part}.tsv", pairs)
 
 
+TASKS = {
+    "g2p": (G2P, write_g2p, ("greedy", "beam 5")),
+    "scan": (SCAN, write_scan, ("greedy",)),
+}
+
+
 def rates(sources, outputs, references):
     """Returns WER and PER, for g2p of each language and their means."""
     names = [re.match(r"<(\w+)>", source) for source in sources]
@@ -108,12 +116,12 @@ def rates(sources, outputs, references):
     return {"mean": means} | (scores if len(scores) > 1 else {})
 
 
-def score(translate, recipe, folder, splits):
+def score(translate, recipe, folder, splits, searches):
     """Returns the rates of each split and search."""
     found = {}
     for split in splits:
         sources, references = map(list, zip(*recipe.data.pairs(split, folder), strict=True))
-        for name in ("greedy", "beam 5"):
+        for name in searches:
             outputs = translate(sources, **SEARCHES[name])
             found.setdefault(split, {})[name] = rates(sources, outputs, references)
     return found
@@ -165,7 +173,7 @@ def main():
         return
     if not (arguments.task and arguments.data and arguments.runs):
         parser.error("a task, --data and --runs are required, unless --table is given")
-    runs, write = {"g2p": (G2P, write_g2p), "scan": (SCAN, write_scan)}[arguments.task]
+    runs, write, searches = TASKS[arguments.task]
     folder = arguments.runs / arguments.task
     folder.mkdir(parents=True, exist_ok=True)
     write(arguments.data, folder)
@@ -180,12 +188,13 @@ def main():
         found = train_run(recipe, folder, folder / name)
         trained.append(folder / name)
         translate = kt.load_run(folder / name, model=averaged(folder / name))
-        write_result("symbols", name, found | score(translate, recipe, folder, splits))
+        write_result("symbols", name, found | score(translate, recipe, folder, splits, searches))
     if len(trained) > 1 and arguments.task == "g2p":
         translators = [kt.load_run(run, model=run / f"last{AVERAGED}.keras") for run in trained]
         models = [each.model for each in translators]
         together = kt.Translator(models, *translators[0].tokenizers)
-        write_result("symbols", "g2p-ensemble", score(together, recipe, folder, splits))
+        found = score(together, recipe, folder, splits, searches)
+        write_result("symbols", "g2p-ensemble", found)
 
 
 def results_table():
@@ -195,7 +204,9 @@ def results_table():
         when = when_measured(found) if "date" in found else ""
         for split in ("validation", "test"):
             if split in found:
-                cells = [f"{v:.2f}" for s in ("greedy", "beam 5") for v in found[split][s]["mean"]]
+                scores = [found[split].get(name) for name in ("greedy", "beam 5")]
+                cells = [f"{v:.2f}" for s in scores for v in (s["mean"] if s else ())]
+                cells += [""] * (4 - len(cells))
                 rows.append((name, split, *cells, found.get("minutes", ""), when))
     numbers = [f"{rate} {search}" for search in ("greedy", "beam 5") for rate in ("WER", "PER")]
     columns = dict.fromkeys(("run", "split"), TEXT) | dict.fromkeys((*numbers, "minutes"), NUMBER)
