@@ -63,7 +63,7 @@ class Settings:
 
     def to_yaml(self) -> str:
         """Returns all fields as YAML text."""
-        return yaml.dump(self.to_dict(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+        return yaml_text(self.to_dict())
 
     def _require(self, name, is_valid, expected):
         if not is_valid:
@@ -91,6 +91,11 @@ def read_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         problem = _problem_of(error)
     raise ValueError(f"not valid YAML: {problem}")
+
+
+def yaml_text(values: Any) -> str:
+    """Returns plain values as YAML text."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def yaml_line(value: Any) -> str:

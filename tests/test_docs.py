@@ -304,7 +304,7 @@ def check_command(line):
     words = shlex.split(re.split(r"[|<>`]| #", line)[0])
     program = typer.main.get_command(app)
     command = program if words[0].startswith("--") else program.commands[words.pop(0)]
-    options = {option for parameter in command.params for option in parameter.opts}
+    options = {name for one in command.params for name in one.opts + one.secondary_opts}
     assert {word for word in words if re.match("--[a-z]", word)} <= options | {"--help"}, line
 
 

@@ -13,6 +13,7 @@ from keras_transformer.cli import (
     comparison,
     data,
     decoding,
+    distillation,
     errors,
     evaluation,
     export,
@@ -41,7 +42,7 @@ def program(
     """Sequence-to-sequence Transformers in Keras: train, translate, evaluate, export."""
 
 
-GROUPS = (data, training, importing, decoding, evaluation, comparison, export, serving)
+GROUPS = data, training, importing, decoding, distillation, evaluation, comparison, export, serving
 for group in GROUPS:
     app.add_typer(group.commands)  # without a name: not `keras-transformer GROUP COMMAND`
 for typers in (*(group.commands for group in GROUPS), importing.importing):

@@ -103,7 +103,9 @@ def open_output(path: Path | None) -> Iterator[tuple[int, Write]]:
 
 
 @contextlib.contextmanager
-def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[tuple[int, Write]]:
+def resume_file(
+    path: Path, settings: dict[str, Any], stream: Any, keep: bool = False
+) -> Iterator[tuple[int, Write]]:
     """Opens a file that grows chunk by chunk, and replaces `path` at the end of the block.
 
     Until then `NAME.partial` beside it holds the chunks that are done, and `NAME.partial.json` how
@@ -113,6 +115,8 @@ def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[t
         path: path of the file.
         settings: dict of JSON: everything that can change a translation.
         stream: the input, at its beginning; what is done already is read.
+        keep: whether `path` itself grows, and it stays with its state, so that a later call finds
+            the lines done. Defaults to `False`.
 
     Yields:
         the number of lines that are done, and the function that writes.
@@ -122,7 +126,8 @@ def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[t
             this program.
     """
     path, digest = path.resolve(), hashlib.sha256()
-    partial, state_file = (path.with_name(f"{path.name}.partial{end}") for end in ("", ".json"))
+    partial = path if keep else path.with_name(f"{path.name}.partial")
+    state_file = path.with_name(f"{partial.name}.json")
     state: dict[str, Any] = {"lines": 0, "read": 0, "written": 0, "settings": settings}
     state["input"] = digest.hexdigest()
     with file_lock(path.with_name(f".{path.name}.lock"), work="writing this file"):
@@ -158,8 +163,9 @@ def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[t
             except KeyboardInterrupt:
                 console.print(f"Stopped after line {state['lines']:,}. The same command goes on.")
                 raise
-        move_file(partial, path)
-        state_file.unlink(missing_ok=True)
+        if not keep:
+            move_file(partial, path)
+            state_file.unlink(missing_ok=True)
 
 
 def require_same(path, state, settings):

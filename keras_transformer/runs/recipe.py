@@ -193,18 +193,20 @@ class DataSettings(Settings):
     def _cleaning(self):
         return self.clean and CleaningSettings.from_dict(self.clean)
 
-    def _corpora(self, name):
-        """Returns the `CorpusSettings` of a split."""
+    def mappings(self, name: str) -> list[dict[str, Any]]:
+        """Returns the corpora of a split as mappings of `CorpusSettings`."""
         split = getattr(self, name)
-        if split is None:
-            return []
         if isinstance(split, list) and all(isinstance(path, str) for path in split):
             self._require(name, len(split) in (1, 2), "[source, target], [one.tsv] or mappings")
             names = ["source", "target"] if len(split) == 2 else ["file"]
-            split = dict(zip(names, split, strict=True))
-        splits = [split] if isinstance(split, dict) else split
+            return [dict(zip(names, split, strict=True))]
+        return [split] if isinstance(split, dict) else split or []
+
+    def _corpora(self, name):
+        """Returns the `CorpusSettings` of a split."""
+        parts = self.mappings(name)
         try:
-            return list(map(CorpusSettings.from_dict, splits))
+            return list(map(CorpusSettings.from_dict, parts))
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from None
 

@@ -91,6 +91,7 @@ LEFT_OUT = {
     "translate": (),
     "export": (),
     "evaluate": ("distinct_texts",),
+    "distil": ("distinct_texts", "on_too_long", "split", "protect", "protect_by"),
     "plot": ("distinct_texts", "on_too_long", "split", "protect", "protect_by"),
     "score": ALL.keys() - OF_SCORES,
 }

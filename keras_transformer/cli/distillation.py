@@ -1,0 +1,209 @@
+"""Command that makes a corpus of what a model translates: `distil`."""
+
+import itertools
+import json
+import math
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from keras_transformer.atomic_file import atomic_path, write_text
+from keras_transformer.cli import options, stream, translators
+from keras_transformer.cli.progress import sentence_progress
+from keras_transformer.settings import read_yaml, yaml_text
+from keras_transformer.texts import count_lines, lines_of, read_chunks
+
+# A line is translated as a whole, or left out.
+WHOLE = {"on_too_long": "truncate", "split": "lines", "protect": ()}
+# What a file of lines would change: ends of lines, and the mark at the beginning of a file.
+NO_TEXT = frozenset("\r\n\ufeff")
+
+OutputOption = Annotated[
+    Path,
+    typer.Option(
+        help="Beginning of the names of the files to write: NAME.en and NAME.de, by the languages "
+        "of the recipe, NAME.yaml, and NAME.jsonl with all translations."
+    ),
+]
+TextOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Also translate the lines of this file; several times for several."),
+]
+CorpusOption = Annotated[bool, typer.Option(help="Translate the training text of the recipe.")]
+ReverseOption = Annotated[
+    bool,
+    typer.Option(
+        "--reverse",
+        help="Back-translation: the teachers translate the target language of the recipe, and "
+        "their translations are the source.",
+    ),
+]
+NBestOption = Annotated[int, typer.Option(help="Translations of each line.", min=1)]
+MinProbabilityOption = Annotated[
+    float,
+    typer.Option(
+        help="Leave out a translation if the geometric mean of the probabilities of its tokens is "
+        "lower.",
+        min=0,
+        max=1,
+    ),
+]
+MaxRatioOption = Annotated[
+    float,
+    typer.Option(
+        help="Leave out a pair if a side has more than this times the characters of the other.",
+        min=1,
+    ),
+]
+
+commands = typer.Typer()
+
+
+@commands.command()
+@options.search_options(*options.OF_WHOLE_LINES)
+def distil(
+    recipe: options.RecipeArgument,
+    teachers: options.RunArguments,
+    output: OutputOption,
+    data: options.Data = Path("."),
+    text: TextOption = None,
+    corpus: CorpusOption = True,
+    reverse: ReverseOption = False,
+    n_best: NBestOption = 1,
+    min_probability: MinProbabilityOption = 0.0,
+    max_length_ratio: MaxRatioOption = 5.0,
+    *,
+    settings: dict[str, Any],
+    target_language: options.TargetLanguage = None,
+) -> None:
+    """Translate the training text of a recipe by a teacher, as a corpus for a student.
+
+    Pairs that a student should not learn are left out, and counted. NAME.yaml is the recipe with
+    the pairs as one more corpus. A teacher is a run, or a folder of CTranslate2. After a kill, the
+    same command goes on; with other limits, it only chooses again.
+
+    Example:
+
+        keras-transformer distil my.yaml runs/teacher --output distilled
+        keras-transformer distil my.yaml runs/de_en --reverse --no-corpus --text new.de --output bt
+    """
+    from keras_transformer.data.corpus import read_lines
+    from keras_transformer.runs.recipe import Recipe
+
+    parsed = Recipe.load(recipe)
+    if not (corpus or text):
+        raise ValueError("`--no-corpus` needs `--text`. Received: no text to translate")
+    files = output_files(output, parsed.data.languages())
+    pairs = parsed.data.pairs("train", data) if corpus else ()
+    sides = (pair[reverse] for pair in pairs)
+    lines = itertools.chain(sides, read_lines(text) if text else ())
+    translator = translators.load_engine(teachers, None, settings | WHOLE, dtype=None)
+    asked: dict[str, Any] = {"n_best": n_best, "target_language": target_language}
+    translator([], **asked)  # a wrong option is an error before the work begins
+    found_file = with_ending(output, "jsonl")
+    with stream.ends_at_once(), tempfile.TemporaryFile(dir=output.parent) as source:
+        source.writelines(stream.as_lines([line]).encode() for line in lines)
+        source.seek(0)
+        total = count_lines(source)
+        decisive = stream.what_decides(translator, teachers, None, asked)
+        opened = stream.resume_file(found_file, decisive, source, keep=True)
+        with opened as (done, write), sentence_progress(total, "", done) as progress:
+            asked["on_progress"] = progress
+            calls = 2 if translators.is_ctranslate2(teachers[0]) else 1
+            chunks = read_chunks(source, done + 1)
+            results = stream.translate_chunks(translator, chunks, "the text", asked, calls)
+            for chunk, sources, found in translators.name_unknown(results, translator):
+                write(stream.as_lines(map(row_of, sources, found)), chunk)
+    kept = kept_pairs(found_file, reverse, min_probability, max_length_ratio)
+    number = write_pairs(kept, files[:2])
+    write_text(files[2], student_recipe(recipe, parsed, data, files))
+    names = " and ".join(map(str, files[:2]))
+    print(*kept.notes(), f"{number:,} pairs in {names}, one more corpus in {files[2]}", sep="\n")
+
+
+def with_ending(path, ending):
+    """Returns a path with one more ending."""
+    return path.with_name(f"{path.name}.{ending}")
+
+
+def output_files(output, languages):
+    """Returns the paths of the source, the target and the recipe; raises if one is not ours."""
+    options.check_output(output)
+    source, target = languages
+    sides = languages if source and target and source != target else ("source", "target")
+    files = [with_ending(output, ending) for ending in (*sides, "yaml")]
+    there = [str(path) for path in files if path.exists()]
+    if there and not with_ending(output, "jsonl.json").exists():
+        must = "`--output` must be a new name, or that of a call that goes on."
+        raise FileExistsError(f"{must} Received: {', '.join(there)}, which another program wrote")
+    return files
+
+
+def row_of(source, hypotheses):
+    """Returns a line of JSON: a source, and `[text, probability, is whole]` of its translations."""
+    found = [(one.text, probability_of(one), is_whole(one)) for one in hypotheses]
+    return json.dumps([source, found], ensure_ascii=False)
+
+
+def probability_of(hypothesis):
+    """Returns the geometric mean of the probabilities of the tokens, to 4 digits; 0 without any."""
+    count = len(hypothesis.tokens)
+    return round(math.exp(hypothesis.log_prob / count), 4) if count else 0.0
+
+
+def is_whole(hypothesis):
+    """Whether a hypothesis is a whole translation of the whole line."""
+    return not (hypothesis.pieces > 1 or hypothesis.dropped_tokens or hypothesis.cut_off)
+
+
+def kept_pairs(path, is_reverse, min_probability, max_length_ratio):
+    """Returns the `Corpora` of the pairs in a file of translations that a student should learn."""
+    from keras_transformer.data.cleaning import CleaningSettings
+    from keras_transformer.data.corpora import Corpora, Corpus
+    from keras_transformer.data.corpus import FileStream
+
+    def read(path, skip, opened):
+        for source, found in map(json.loads, lines_of(path, opened)):
+            for text, probability, is_whole in found:
+                rules = {
+                    "empty": not (source.strip() and text.strip()),
+                    "cut": not is_whole,
+                    "line break": not NO_TEXT.isdisjoint(source + text),
+                    "improbable": probability < min_probability,
+                }
+                pair = (text, source) if is_reverse else (source, text)
+                if reason := next((name for name, holds in rules.items() if holds), None):
+                    skip(reason, *pair)
+                else:
+                    yield pair
+
+    cleaning = CleaningSettings(identical=True, max_character_ratio=max_length_ratio)
+    return Corpora([Corpus(str(path), FileStream(read, [str(path)]))], cleaning)
+
+
+def write_pairs(pairs, paths):
+    """Writes the sides of pairs to two files, atomically; returns the number of pairs."""
+    number = 0
+    with ExitStack() as stack:
+        partial = [stack.enter_context(atomic_path(path)) for path in paths]
+        files = [stack.enter_context(open(path, "wb")) for path in partial]
+        for pair in pairs:
+            number += 1
+            for file, text in zip(files, pair, strict=True):
+                file.write(f"{text}\n".encode())
+    return number
+
+
+def student_recipe(name, parsed, data, files):
+    """Returns the text of a recipe, with the pairs as one more corpus of its training split."""
+    from keras_transformer.runs.recipe import recipe_text
+
+    source, target = (os.path.relpath(path, data) for path in files[:2])
+    values = read_yaml(recipe_text(name))
+    new = {"source": source, "target": target}
+    values["data"]["train"] = [*parsed.data.mappings("train"), new]
+    return yaml_text(values)
