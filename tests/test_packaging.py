@@ -125,7 +125,6 @@ OPTIONAL = (
     *("tensorflow", "tensorflow_text", "jax", "torch", "matplotlib", "keras_hub", "ctranslate2"),
     *("starlette", "anyio", "uvicorn", "h11", "prometheus_client", "huggingface_hub"),
     "google_re2",
-    "tensorflow_serving_api",
 )
 
 

@@ -69,15 +69,12 @@ def write_examples(folder: Path, rows: Iterable[tuple[str, str, float]]) -> None
 
 def example_lines(translator: Translator, examples: Iterable[str] | None) -> list[str]:
     """Returns the lines of `examples.jsonl`: the given ones, or some words of the vocabulary."""
-    words = words_of(translator.source_tokenizer)
-    return [" ".join(words[:8]), " ".join(words[8:12]), ""] if examples is None else list(examples)
-
-
-def words_of(tokenizer: Any) -> list[str]:
-    """Returns words of the vocabulary, by which a user sees that the model is alive."""
-    tokens = [token for token in tokenizer.vocabulary if token.startswith(SPACE_SYMBOL)]
-    words = [token.removeprefix(SPACE_SYMBOL) for token in tokens]
-    return [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]
+    if examples is not None:
+        return list(examples)
+    vocabulary = translator.source_tokenizer.vocabulary
+    words = [t.removeprefix(SPACE_SYMBOL) for t in vocabulary if t.startswith(SPACE_SYMBOL)]
+    words = [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]
+    return [" ".join(words[:8]), " ".join(words[8:12]), ""]
 
 
 def _json(value, **options):

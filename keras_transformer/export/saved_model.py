@@ -15,8 +15,15 @@ import tensorflow as tf
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.export.serving_files import write_serving_files
+from keras_transformer.export.model_card import (
+    example_lines,
+    model_card,
+    write_examples,
+    write_model_card,
+)
 from keras_transformer.export.signatures import Signatures
+
+VERSIONED = ("tensorflow", "keras", "tensorflow-text")
 
 
 def export_saved_model(
@@ -80,11 +87,9 @@ def export_saved_model(
     server that loads during the exchange may read files of both: export every version to a new
     folder, as TensorFlow Serving expects.
 
-    Beside the graph are `model_card.json`, `examples.jsonl` and, for TensorFlow Serving,
-    `batching_params.pbtxt` and, if `tensorflow-serving-api` is installed,
-    `assets.extra/tf_serving_warmup_requests`. Files that a user added to the folder are deleted
-    with the old model.
-    If `path` is a symbolic link, the folder that it points to is replaced.
+    Beside the graph are `model_card.json` and `examples.jsonl`. Files that a user added to the
+    folder are deleted with the old model. If `path` is a symbolic link, the folder that it points
+    to is replaced.
 
     Args:
         translator: `Translator`.
@@ -129,7 +134,14 @@ def export_saved_model(
     # The log would name the temporary folder.
     with atomic_folder(path) as written, _quiet():
         tf.saved_model.save(module, str(written), module.functions)
-        write_serving_files(written, translator, module, card or {}, examples)
+        described = {name: _described(f) for name, f in module.functions.items()}
+        stated = model_card(translator, VERSIONED, engine="saved_model", signatures=described)
+        write_model_card(written, stated | (card or {}))
+        lines = example_lines(translator, examples)
+        found = module.serve(tf.constant(lines, tf.string))
+        texts = [text.decode() for text in found["translation"].numpy()]
+        scores = found["score"].numpy().tolist()
+        write_examples(written, zip(lines, texts, scores, strict=True))
     return path
 
 
@@ -142,6 +154,15 @@ def _require_graphs(translator):
                 "that the SavedModel contains their tables; see `TokenizerLike`. Received: "
                 f"{type(tokenizer).__name__} with graph={graph!r}"
             )
+
+
+def _described(function):
+    outputs = function.get_concrete_function().structured_outputs
+    inputs = {spec.name: spec for spec in function.input_signature}
+    return {
+        side: {name: f"{spec.dtype.name} {spec.shape}" for name, spec in specs.items()}
+        for side, specs in {"inputs": inputs, "outputs": outputs}.items()
+    }
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.json_text import decoded
 
 if TYPE_CHECKING:
     from keras_transformer.serving.signature import Signature
@@ -81,7 +80,4 @@ class Limits:
 
 def _size(line):
     """Characters of a text, or numbers of a list."""
-    line = decoded(line)
-    if isinstance(line, bytes):
-        line = line.decode("utf-8", "replace")
     return len(line) if isinstance(line, str | list) else 0

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.json_text import decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +127,6 @@ def _converted(value, dtype, axes):
         if not isinstance(value, list):
             raise TypeError
         return [_converted(element, dtype, axes - 1) for element in value]
-    value = decoded(value) if dtype == "string" else value
     value = value.encode() if isinstance(value, str) else value
     is_right = isinstance(value, KINDS.get(dtype, INTEGERS)[1])
     # The comparison is false for NaN too.

@@ -9,11 +9,9 @@ from starlette.routing import Route
 
 from keras_transformer.serving.bodies import json_object, run
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.json_text import is_base64
 from keras_transformer.serving.signature import to_json
 
-VERSION = "1"
-MODEL_PATHS = ("/v1/models/{name}/versions/{version}", "/v1/models/{name}")
+PATH = "/v1/models/{name}"
 
 
 async def status(request: Request) -> JSONResponse:
@@ -27,28 +25,8 @@ async def status(request: Request) -> JSONResponse:
     _check_model(request)
     state = "AVAILABLE" if request.app.state.engine.is_ready else "UNLOADING"
     fine = {"error_code": "OK", "error_message": ""}
-    version = {"version": VERSION, "state": state, "status": fine}
+    version = {"version": "1", "state": state, "status": fine}
     return JSONResponse({"model_version_status": [version]})
-
-
-async def metadata(request: Request) -> JSONResponse:
-    """Signatures, as TensorFlow Serving's.
-
-    ---
-    responses: {200: ModelMetadata, 404: NotFound, 503: Unavailable}
-    """
-    model = _check_model(request)
-    described = {
-        name: {
-            "inputs": _tensors(signature.inputs),
-            "outputs": _tensors(signature.outputs),
-            "method_name": "tensorflow/serving/predict",
-        }
-        for name, signature in model.signatures.items()
-    }
-    spec = {"name": model.name, "signature_name": "", "version": VERSION}
-    found = {"signature_def": {"signature_def": described}}
-    return JSONResponse({"model_spec": spec, "metadata": found})
 
 
 async def predict(request: Request) -> JSONResponse:
@@ -71,7 +49,7 @@ async def predict(request: Request) -> JSONResponse:
         values = _columns(signature, body["instances"], request.app.state.engine.limits)
     else:
         values = body["inputs"]
-    if not isinstance(values, dict) or is_base64(values):
+    if not isinstance(values, dict):
         if len(signature.required) > 1:
             raise RequestError(400, f"Name the inputs of {signature.name!r}: {signature.required}.")
         values = {signature.required[0]: values}
@@ -87,12 +65,10 @@ async def predict(request: Request) -> JSONResponse:
 
 
 def _check_model(request):
-    """Returns the model, unless the path has another name, or another version."""
-    model, path = request.app.state.engine.model, {"version": VERSION, **request.path_params}
-    if path["version"] != VERSION:
-        raise RequestError(404, f"The model has the version {VERSION}.", path["version"])
-    if path["name"] != model.name:
-        raise RequestError(404, f"The model is called {model.name!r}.", path["name"])
+    """Returns the model, unless the path has another name."""
+    model, name = request.app.state.engine.model, request.path_params["name"]
+    if name != model.name:
+        raise RequestError(404, f"The model is called {model.name!r}.", name)
     return model
 
 
@@ -103,7 +79,7 @@ def _columns(signature, rows, limits):
     limits.check_lines(len(rows))
     if not rows:
         return {name: [] for name in signature.required}
-    named = [row for row in rows if isinstance(row, dict) and not is_base64(row)]
+    named = [row for row in rows if isinstance(row, dict)]
     if not named:
         return rows
     if len(named) < len(rows) or any(row.keys() != rows[0].keys() for row in rows):
@@ -111,18 +87,7 @@ def _columns(signature, rows, limits):
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _tensors(specs):
-    described = {}
-    for name, spec in specs.items():
-        dtype = {"float32": "FLOAT"}.get(spec.dtype, spec.dtype.upper())
-        shape = {"dim": [{"size": str(size), "name": ""} for size in spec.shape]}
-        shape["unknown_rank"] = False
-        described[name] = {"dtype": f"DT_{dtype}", "tensor_shape": shape, "name": name}
-    return described
-
-
 routes = [
-    *(Route(f"{path}:predict", predict, methods=["POST"]) for path in MODEL_PATHS),
-    *(Route(f"{path}/metadata", metadata) for path in MODEL_PATHS),
-    *(Route(path, status) for path in reversed(MODEL_PATHS)),
+    Route(f"{PATH}:predict", predict, methods=["POST"]),
+    Route(PATH, status),
 ]

@@ -38,7 +38,6 @@ FLOODS = {
     "texts to detect": ("/detect", {"q": [""] * MANY}),
     "rows": (PREDICT, {"instances": [""] * MANY}),
     "rows with names": (PREDICT, {"instances": [{}] * MANY}),
-    "rows of base64": (PREDICT, {"instances": [{"b64": ""}] * (MANY // 4)}),
     "a column": (PREDICT, {"inputs": [""] * MANY}),
     "a column with a name": (PREDICT, {"inputs": {"text": [""] * MANY}}),
     "an option": (PREDICT, n_best(text=["a"], n_best=[1] * MANY)),
