@@ -50,7 +50,7 @@ def measure(folder, kind):
     weights = 4 * model.count_params()
     if kind == "load_run":
         model = FrozenTransformer(model)
-    options = {"frozen": kind == "frozen", "compiled": False, "max_length": 20}
+    options = {"frozen": kind == "frozen", "max_length": 20}
     translate = kt.Translator(model, tokenizer, **options)
     del model
     memory += [memory_status("RssAnon")]

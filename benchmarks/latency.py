@@ -1,27 +1,23 @@
-"""Measures how long one sentence takes, strings to strings, and the memory of many calls.
+"""Measures how long one sentence takes, strings to strings.
 
     python benchmarks/latency.py --run RUN --source SOURCE
-    python benchmarks/latency.py memory --run RUN --source SOURCE
 
-`latency` (the default): a new process imports the package, loads the run and translates its first
-sentences; then each sentence of the file is translated by our compiled search, by our search in the
-graph, and by CTranslate2 with the same weights, in turns. All of them tokenize and detokenize, stop
-by the same rule and rank by the same scores. `memory`: the memory of a process after each thousand
-of calls with one to ten sentences.
+A new process imports the package, loads the run and translates its first sentence; then each
+sentence of the file is translated by our compiled search, by our search in the graph, and by
+CTranslate2 with the same weights, in turns. All of them tokenize and detokenize, stop by the same
+rule and rank by the same scores.
 
 One thread. It needs `ctranslate2`. Linux only.
 """
 
 import argparse
 import pathlib
-import random
 import subprocess
 import sys
 import time
 
 from decode import is_installed, use_threads
-from decode_peers.timing import print_row, print_verdict, progress
-from process_memory import memory_status
+from decode_peers.timing import print_row, progress
 
 SEARCH = {
     "stopping": "first_beams",
@@ -35,25 +31,21 @@ import keras_transformer
 translator = keras_transformer.load_run({run!r})
 loaded = time.perf_counter()
 print(f"start and load: {{loaded - began:.1f}} s")
-for name in ("first", "second, which compiles", "third"):
-    began = time.perf_counter()
-    translator({line!r})
-    print(f"{{name}} call: {{time.perf_counter() - began:.3f}} s")
+translator({line!r})
+print(f"first call: {{time.perf_counter() - loaded:.3f}} s")
 """
 BEAMS = (1, 4)
 LENGTHS = (8, 16, 24, 32, 48)
-# Memory that calls may add after the first thousand, in MiB.
-MEMORY_LIMIT = 100
 
 
 def latency(arguments, lines):
-    """Prints the times of the first calls, then those of single sentences by library."""
+    """Prints the time of the first call, then those of single sentences by library."""
     source = FIRST_CALLS.format(run=str(arguments.run), line=lines[0])
     print(subprocess.run([sys.executable, "-c", source], stdout=-1, text=True, check=True).stdout)
     import keras_transformer as kt
 
     by_xla = kt.load_run(arguments.run, **SEARCH)
-    in_graph = kt.load_run(arguments.run, compiled=False, **SEARCH)
+    in_graph = kt.load_run(arguments.run, **SEARCH)
     began = time.perf_counter()
     for beam_size in BEAMS:
         by_xla.warm_up(LENGTHS, beam_size=beam_size)
@@ -119,41 +111,17 @@ def ctranslate2_engine(model, run):
     return translate
 
 
-def memory(arguments, lines):
-    """Prints the memory after each thousand of calls of all shapes."""
-    import keras_transformer as kt
-
-    translator = kt.load_run(arguments.run)
-    rng = random.Random(0)
-    used = []
-    with progress(arguments.calls // 1000) as show:
-        for call in range(1, arguments.calls + 1):
-            count = rng.choice((1, 1, 1, 2, 3, 5, 8, 10))
-            words = " ".join(rng.sample(lines, 3)).split()[: rng.randint(1, 60)]
-            texts = [" ".join(words), *rng.sample(lines, count - 1)]
-            translator(texts, beam_size=rng.choice(BEAMS))
-            if call % 1000 == 0:
-                used.append(memory_status("VmRSS") / 2**20)
-                show(f"{call} calls")
-                print(f"{call:>6} calls: {used[-1]:,.0f} MiB", flush=True)
-    grown = used[-1] - used[0]
-    print_verdict(grown <= MEMORY_LIMIT, f"grown by {grown:.0f} MiB, at most {MEMORY_LIMIT}")
-
-
 def main():
-    measures = {"latency": latency, "memory": memory}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("measure", nargs="?", choices=measures, default="latency")
     parser.add_argument("--run", type=pathlib.Path, required=True, help="folder of a trained run")
     parser.add_argument("--source", type=pathlib.Path, required=True, help="file of sentences")
-    parser.add_argument("--lines", type=int, default=300, help="latency: the first of the file")
-    parser.add_argument("--calls", type=int, default=10_000, help="memory: number of calls")
+    parser.add_argument("--lines", type=int, default=300, help="the first of the file")
     arguments = parser.parse_args()
     use_threads(1)
     from keras_transformer.data import read_lines
 
     lines = [line for line in read_lines(arguments.source) if line][: arguments.lines]
-    measures[arguments.measure](arguments, lines)
+    latency(arguments, lines)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def main():
         write_model(folder, arguments.layers)
         tokenizer_cost(folder, lines)
         start = time.perf_counter()
-        translator = kt.import_marian(folder, folder / "run", compiled=False, **limits)
+        translator = kt.import_marian(folder, folder / "run", **limits)
         print(f"import: {time.perf_counter() - start:.1f} s, {size_of(folder / 'run')} on disk")
 
         def report(name, size, translate):
@@ -148,7 +148,7 @@ def main():
         del translator
         gc.collect()
         if not arguments.ctranslate2_only:
-            bfloat16 = kt.load_run(folder / "run", dtype="bfloat16", compiled=False, **limits)
+            bfloat16 = kt.load_run(folder / "run", dtype="bfloat16", **limits)
             report("ours, bfloat16", "", bfloat16)
             del bfloat16
             gc.collect()

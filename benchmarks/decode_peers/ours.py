@@ -3,6 +3,7 @@
 To force the length, the end token is an id outside the vocabulary, which costs nothing.
 """
 
+import contextlib
 import types
 
 import keras
@@ -27,8 +28,8 @@ class Ours:
         # For the graph frozen, for XLA not: each natural, and with an end that never comes.
         kinds = freeze(copy, is_shared=False), copy
         self._models = [WithEnd(one, end) for one in kinds for end in ends]
-        mode = compiled and dtype == "float32"
-        self._compiled = [CompiledSearches(one, mode) for one in self._models[2:]]
+        self._is_compiled = compiled and dtype == "float32"
+        self._compiled = [CompiledSearches(one) for one in self._models[2:]]
 
     def decode(self, sentences, beam_size, length=None):
         limits = {} if length is None else {"length_ratio": 0.0, "extra_length": length}
@@ -43,7 +44,10 @@ class Ours:
     def _hypotheses(self, sentences, beam_size, is_forced, **limits):
         settings = SearchSettings(beam_size=beam_size, **self._settings, **limits)
         source = padded(sentences, self.config.pad_token_id)
-        shape = self._compiled[is_forced].for_call(settings, 1, False)(source.shape)
+        if self._is_compiled:
+            with contextlib.suppress(ValueError):  # larger ones are searched in the graph
+                self._compiled[is_forced].warm_up(settings, 1, source.shape)
+        shape = self._compiled[is_forced].find(settings, 1, source.shape)
         model = self._models[is_forced if shape is None else 2 + is_forced]
         found = search_model(model, source, settings, shape=shape)
         rows = zip(found.token_ids[:, 0].tolist(), found.lengths[:, 0].tolist(), strict=True)

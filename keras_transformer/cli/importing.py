@@ -1,7 +1,7 @@
 """Commands that import models of other projects: `import marian`, `import opus-mt`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -52,8 +52,9 @@ def import_model(
     from keras_transformer.importing.importer import import_marian
     from keras_transformer.runs.folder import RunFolder
 
-    chosen: dict[str, Any] = {"weights": weights, "arithmetic": arithmetic, "compiled": False}
-    translator = import_marian(model, run, print_fn=console.print, **chosen)
+    translator = import_marian(
+        model, run, weights=weights, arithmetic=arithmetic, print_fn=console.print
+    )
     origin = RunFolder(run).origin() or {}
     languages = getattr(translator.source_tokenizer, "languages", [])
     config = translator.model.config

@@ -4,7 +4,7 @@ Plain Python and NumPy around the search; `export_saved_model` puts the same int
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -49,13 +49,6 @@ class Translator(LineTranslator):
             until the model is trained; elsewhere it is a copy. Defaults to `False`: each call uses
             the model's current weights.
         dtype: name of a dtype, such as `"bfloat16"`, that a frozen copy is cast to. Optional.
-        compiled: `"auto"`, `True` or `False`. Whether XLA compiles the search for batches of few
-            lines on TensorFlow, which is about twice as fast for one line. JAX compiles every
-            search without a sampler, PyTorch none. Compiling takes some 4 seconds for
-            each padded shape and beam: `"auto"` does it in the second call that needs it, for at
-            most 4 lines of at most 128 tokens in float32; `True` in the first, for at most 8
-            lines; `False` never; `warm_up` does it ahead. Searches with processors, a sampler or a
-            prefix are not compiled. Defaults to `"auto"`.
         **settings: those of `SearchSettings`, such as `beam_size=4` and `max_length=100`.
 
     Call arguments:
@@ -116,7 +109,6 @@ class Translator(LineTranslator):
         *,
         frozen: bool = False,
         dtype: str | None = None,
-        compiled: str | bool = "auto",
         **settings: Any,
     ) -> None:
         decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
@@ -127,32 +119,32 @@ class Translator(LineTranslator):
         self._decoder = decoder
         self.model: Any = decoder.model if isinstance(decoder, FrozenTransformer) else decoder
         super().__init__(tokenizers, decoder.config, SearchSettings(**settings))
-        self._compiled = CompiledSearches(decoder, compiled)
-        self._mode = compiled
+        self._compiled = CompiledSearches(decoder)
 
     def __reduce__(self):
         """For `pickle` and `copy`: compiled searches belong to a process."""
-        arguments = {"compiled": self._mode, **vars(self.settings)}
-        return partial(type(self), **arguments), (self._decoder, *self.tokenizers)
+        return partial(type(self), **vars(self.settings)), (self._decoder, *self.tokenizers)
 
     def warm_up(
         self,
         source_lengths: Iterable[int] = (8, 16, 24, 32),
         batch_sizes: Iterable[int] = (1,),
         n_best: int = 1,
-        on_progress: Callable[[int], Any] | None = None,
         **settings: Any,
     ) -> None:
-        """Compiles searches now rather than in the calls that need them, see `compiled`.
+        """Compiles searches by XLA: for one line on TensorFlow, they are about twice as fast.
+
+        Compiling takes some 4 seconds and 40 to 70 MiB for each shape, and later calls of that
+        shape, without a target prefix, use its program. JAX compiles every search without a
+        sampler when it is first needed; here, ahead. PyTorch compiles none.
 
         Args:
             source_lengths: ints from 1 to 128, on JAX without a bound: tokens with the end token.
                 Each is rounded up to 8, 16, 24, 32, 48, 64, 96, 128, ... Defaults to
                 `(8, 16, 24, 32)`.
-            batch_sizes: ints from 1 to 4, to 8 with `compiled=True`, on JAX without a bound: the
-                lines of a call. Each is rounded up to a power of 2. Defaults to `(1,)`.
+            batch_sizes: ints from 1 to 8, on JAX without a bound: the lines of a call. Each is
+                rounded up to a power of 2. Defaults to `(1,)`.
             n_best: as in the calls. Defaults to `1`.
-            on_progress: callable, called after each shape with 1. Optional.
             **settings: settings of the search that differ in these calls.
 
         Raises:
@@ -162,15 +154,12 @@ class Translator(LineTranslator):
         kept = kept_hypotheses(search_settings, n_best)
         for shape in itertools.product(batch_sizes, source_lengths):
             self._compiled.warm_up(search_settings, kept, shape)
-            if on_progress is not None:
-                on_progress(1)
 
     def _batch_search(self, settings, n_best, return_hypotheses, return_attention, has_prefix):
         kept = kept_hypotheses(settings, n_best)
-        find_shape = self._compiled.for_call(settings, kept, has_prefix)
 
         def translate_batch(source, prefix=None):
-            shape = find_shape(source.shape)
+            shape = None if has_prefix else self._compiled.find(settings, kept, source.shape)
             found = search_model(self._decoder, source, settings, kept, prefix, shape=shape)
             if not return_hypotheses:
                 return self.target_tokenizer.decode(found.token_ids[:, 0])

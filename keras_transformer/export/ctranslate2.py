@@ -47,7 +47,6 @@ def export_ctranslate2(
     path: types.Path,
     quantization: str | None = None,
     max_tokens: int = MAX_TOKENS,
-    suppressed_tokens: Iterable[int] = (),
     card: dict[str, Any] | None = None,
     examples: Iterable[str] | None = None,
 ) -> Path:
@@ -78,8 +77,6 @@ def export_ctranslate2(
         max_tokens: int. The most tokens of a source, with its end token, and of a translation. Of
             sinusoidal positions, CTranslate2 has a table, and raises an error beyond it. Learned
             positions are those of the model. Defaults to `1024`.
-        suppressed_tokens: ids of target tokens that no translation may have, beside the
-            `suppressed_tokens` of the translator. Defaults to none.
         card, examples: as in `export_saved_model`.
 
     Returns:
@@ -103,7 +100,7 @@ def export_ctranslate2(
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
-    settings = held_settings(translator, max_tokens, suppressed_tokens)
+    settings = held_settings(translator, max_tokens)
     forbidden = {*settings.suppressed_tokens, config.forbidden_token_id} - {None}
     _suppress(spec.decoder.projection, sorted(forbidden), config.vocabulary_size)
     spec.config.add_source_eos = config.source_end_token
@@ -128,16 +125,13 @@ def export_ctranslate2(
     return path
 
 
-def held_settings(
-    translator: Translator, max_tokens: int = MAX_TOKENS, suppressed_tokens: Iterable[int] = ()
-) -> SearchSettings:
+def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> SearchSettings:
     """Returns the settings by which an exported model searches; see `export_ctranslate2`."""
     settings, most = translator.settings, num_positions(translator.model.config, max_tokens)
     bound = min(settings.max_source_tokens or most, most)
     is_short = longest_target(bound, settings, translator.model.config) <= most
     return replace(
         engine_settings(settings),
-        suppressed_tokens=sorted({*suppressed_tokens, *settings.suppressed_tokens}),
         max_source_tokens=bound,
         max_length=settings.max_length if is_short else most,
     )

@@ -262,9 +262,7 @@ class Trainer:
         search = {"max_source_tokens": data.max_length} | self.recipe.search
         search |= {"beam_size": 1, "on_too_long": "split"}  # quick, and never an error
         evaluator = TranslationEvaluator(
-            Translator(
-                model, *build.tag_sources(self.recipe, tokenizers), compiled=False, **search
-            ),
+            Translator(model, *build.tag_sources(self.recipe, tokenizers), **search),
             sample,
             training.translation_epochs,
             print_fn=self.print_fn,

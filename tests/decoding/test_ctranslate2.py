@@ -29,10 +29,10 @@ def pair(tmp_path_factory):
     # Prefixes, long lines and batches must not change a distance.
     made = make_translator(folder / "numbers.model", protected_symbols=3, positions="relative")
     settings = {"beam_size": 3, "extra_length": 6}
-    made = Translator(made.model, made.source_tokenizer, compiled=False, **settings)
+    made = Translator(made.model, made.source_tokenizer, **settings)
     engine = CTranslate2Translator(export_ctranslate2(made, folder / "ct2"), workers=2)
     search = engine.card["search"]
-    return Translator(made.model, made.source_tokenizer, compiled=False, **search), engine
+    return Translator(made.model, made.source_tokenizer, **search), engine
 
 
 CALLS = {
@@ -111,7 +111,7 @@ def test_tags_are_read_as_by_translator(translators, tmp_path):  # noqa: F811
     for codes, (made, _) in translators.items():
         folder = export_ctranslate2(made, tmp_path / f"{len(codes)}")
         engine = CTranslate2Translator(folder, workers=1)
-        ours = Translator(made.model, *made.tokenizers, compiled=False, **engine.card["search"])
+        ours = Translator(made.model, *made.tokenizers, **engine.card["search"])
         rows = [row for row in ROWS if row[2] == codes]
         for line, option, _, expected in rows:
             with refused(expected):

@@ -57,7 +57,7 @@ def translators(tokenizer):
     sizes = {"num_layers": 1, "hidden_dim": 32, "num_heads": 2}
     config = TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes)
     model = randomize(Transformer(config), seed=3)
-    rules = {"compiled": False, "extra_length": 6, "beam_size": 2}
+    rules = {"extra_length": 6, "beam_size": 2}
     kinds = {}, {"frozen": True}, {"dtype": "bfloat16"}
     found = [Translator(model, tokenizer, **rules, **kind) for kind in kinds]
     randomize(model, seed=4)  # the frozen ones keep the weights of before

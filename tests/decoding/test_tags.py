@@ -118,7 +118,7 @@ def translators(tmp_path_factory):
             end_token_id=marian.end_token_id,
         )
         model = randomize(Transformer(config), seed=2)
-        translator = Translator(model, marian, compiled=False, max_length=9)
+        translator = Translator(model, marian, max_length=9)
         has_graph = tags and IS_TENSORFLOW
         return translator, Signatures(translator, frozen=False) if has_graph else None
 

@@ -42,8 +42,7 @@ def make_translator(path, protected_symbols=0, **overrides):
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_dim": 32, "num_heads": 2}
     config = TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes | overrides)
     model = randomize(Transformer(config), seed=3)
-    # `test_compiled.py` tests compiled searches.
-    return Translator(model, tokenizer, compiled=False, extra_length=6)
+    return Translator(model, tokenizer, extra_length=6)
 
 
 @functools.cache
@@ -58,7 +57,7 @@ def full_pass(model):
     return lambda source, target: to_numpy(compute(padded(source), padded(target)))
 
 
-IN_GRAPH = {"compiled": False, "extra_length": 6}
+IN_GRAPH = {"extra_length": 6}
 
 
 def plain_translation(translator, line):
@@ -153,7 +152,7 @@ def test_score_of_a_translation_is_that_of_the_search(translator, beam_size, cou
     config, targets = translator.model.config, ["drei", "acht", "", "drei und zwanzig"]
     only_end = suppress_tokens(set(range(config.vocabulary_size)) - {config.end_token_id})
     settings = {"length_penalty": "mean", "alpha": 1.0, "count_end_token": count_end_token}
-    made = Translator(translator.model, translator.source_tokenizer, compiled=False, **settings)
+    made = Translator(translator.model, translator.source_tokenizer, **settings)
     search = {"beam_size": beam_size, "stopping": "first_beams", "processors": (only_end,)}
     found = made(["one"] * 4, target_prefix=targets, n_best=1, **search)
     for (best,), scored in zip(found, made.score(["one"] * 4, targets), strict=True):
@@ -242,7 +241,7 @@ def ambiguous(translator):
     tokens = enumerate(tokenizer.vocabulary)
     only = suppress_tokens([number for number, token in tokens if token not in texts])
     settings = {"processors": (only,), "max_length": 5, "beam_size": 8}
-    return Translator(translator.model, tokenizer, compiled=False, **settings)
+    return Translator(translator.model, tokenizer, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +328,7 @@ def test_frozen_translator_takes_at_most_three_times_its_weights(tmp_path):
     """Two searches are two graphs: each would hold copies of constants."""
     live = make_translator(tmp_path / "numbers.model", hidden_dim=2048, num_decoder_layers=1)
     before = resident_memory()
-    frozen = Translator(live.model, live.source_tokenizer, frozen=True, compiled=False)
+    frozen = Translator(live.model, live.source_tokenizer, frozen=True)
     for beam_size in (1, 4):
         frozen(["one"] * 4, beam_size=beam_size, max_length=3)
     assert resident_memory() - before <= 3 * 4 * live.model.count_params()
@@ -416,7 +415,7 @@ def test_settings_out_of_range_or_of_another_type_are_named(translator, settings
 )
 def test_attention_is_that_of_the_decoding_steps(translator, options, prefix, tolerance):
     """The full pass over each hypothesis gives the scores of the cached steps."""
-    made = Translator(translator.model, translator.source_tokenizer, compiled=False, **options)
+    made = Translator(translator.model, translator.source_tokenizer, **options)
     lines, bound = ["one", "twelve thousand"], {"length_ratio": 0.0, "extra_length": 4}
     bound["distinct_texts"] = False
     found = made(lines, n_best=2, return_attention=True, target_prefix=prefix, **bound)

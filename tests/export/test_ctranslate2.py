@@ -162,7 +162,7 @@ def test_scores_are_those_of_the_model_whatever_was_done_to_it(
     model = randomize(Transformer(config, dtype=options.get("dtype")), seed=3)
     adapt(model)
     tokenizer = translator.source_tokenizer
-    translator = Translator(model, tokenizer, compiled=False, extra_length=6)
+    translator = Translator(model, tokenizer, extra_length=6)
     if isinstance(expected, str):
         with pytest.raises(ValueError, match=expected):
             export_ctranslate2(translator, tmp_path / "ct2")
@@ -206,9 +206,7 @@ def test_two_vocabularies_and_ids_without_a_piece(tmp_path):
     target = SentencePieceTokenizer(model, vocabulary_size=330)
     sizes = {"hidden_dim": 32, "num_heads": 2, "num_layers": 1, "tie_embeddings": "decoder"}
     config = TransformerConfig.tiny(330, source_vocabulary_size=300, **sizes)
-    translator = Translator(
-        randomize(Transformer(config), seed=3), source, target, compiled=False, **LIMITS
-    )
+    translator = Translator(randomize(Transformer(config), seed=3), source, target, **LIMITS)
     folder = export_ctranslate2(translator, tmp_path / "ct2")
     lines = ["one", "twenty-two", "nine"]
     (theirs,) = used(folder, lines, 2)
@@ -223,8 +221,8 @@ def test_suppressed_tokens_and_the_attention_of_the_last_block_are_ours(tmp_path
     common = {token for best in translator(lines, n_best=1, **LIMITS) for token in best[0].tokens}
     common -= {"</s>"}
     suppressed = [tokenizer.vocabulary.index(token) for token in sorted(common)]
-    part = Translator(translator.model, tokenizer, suppressed_tokens=suppressed[:1])
-    folder = export_ctranslate2(part, tmp_path / "ct2", suppressed_tokens=suppressed[1:])
+    without = Translator(translator.model, tokenizer, suppressed_tokens=suppressed)
+    folder = export_ctranslate2(without, tmp_path / "ct2")
     engine = ctranslate2.Translator(str(folder), intra_threads=1)
     options = {"beam_size": 1, "max_decoding_length": LONGEST, "return_attention": True}
     theirs = engine.translate_batch(tokens_of(tokenizer, lines), min_decoding_length=0, **options)

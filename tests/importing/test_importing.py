@@ -256,7 +256,7 @@ def test_run_translates_scores_evaluates_and_plots(run, tmp_path):
 
 
 def test_target_language_is_the_tag_of_each_piece_of_a_line(run):
-    translator = kt.load_run(run, max_length=9, compiled=False)
+    translator = kt.load_run(run, max_length=9)
     lines = ["twenty-one", "", "two hundred and four"]
     tagged = [f">>fra<< {line}" if line else "" for line in lines]
     assert translator(lines, target_language="fra") == translator(tagged) != translator(lines)

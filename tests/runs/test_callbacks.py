@@ -153,7 +153,7 @@ def test_history_holds_the_scores_of_the_averaged_weights(run):
 
 def test_sample_is_translated_greedily_under_the_other_settings_of_the_recipe(run):
     rules = {"length_ratio": 2.0, "on_too_long": "split", "beam_size": 1}
-    assert run.settings == [{"compiled": False, "max_source_tokens": 256} | rules]
+    assert run.settings == [{"max_source_tokens": 256} | rules]
 
 
 def test_model_is_the_average_of_the_epoch_with_the_best_bleu(run):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 PAIRS = number_names("train", 48)
 SOURCES, TARGETS = zip(*PAIRS[:3], strict=True)
-SETTINGS = {"beam_size": 1, "max_length": 8, "compiled": False}
+SETTINGS = {"beam_size": 1, "max_length": 8}
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def served(tmp_path_factory):
     made = make_translator(folder / "numbers.model")
     path = export_ctranslate2(made, folder / "ct2", card={"name": "mine", "target_language": "de"})
     search = json.loads((path / "model_card.json").read_text("utf-8"))["search"]
-    return path, Translator(made.model, made.source_tokenizer, compiled=False, **search)
+    return path, Translator(made.model, made.source_tokenizer, **search)
 
 
 @pytest.fixture(scope="module")
