@@ -1,7 +1,6 @@
 """Commands that translate or score text: `translate` and `score`."""
 
 import contextlib
-import io
 import math
 import sys
 from pathlib import Path
@@ -13,9 +12,7 @@ from keras_transformer import evaluation
 from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.console import console
-from keras_transformer.texts import Chunk, count_lines, open_bytes, read_chunks
-
-MAX_PICTURES = 20
+from keras_transformer.texts import count_lines, open_bytes, read_chunks
 
 NBestOption = Annotated[
     int | None, typer.Option(help="Translations per line, each after its number and a tab.", min=1)
@@ -34,9 +31,6 @@ MbrOption = Annotated[
 ]
 UtilityOption = Annotated[
     Literal["chrf", "bleu"], typer.Option(help="How --mbr compares two translations.")
-]
-AttentionOption = Annotated[
-    Path | None, typer.Option(help="Also draw the attention; several lines: out-1.png, ...")
 ]
 InputOption = Annotated[
     Path | None, typer.Option(help="File; may be compressed. [default: standard input]")
@@ -67,7 +61,6 @@ def translate(
     scores: ScoresOption = False,
     mbr: MbrOption = None,
     mbr_utility: UtilityOption = "chrf",
-    attention: AttentionOption = None,
     dtype: options.Dtype = None,
     batch_sentences: options.BatchSentences = 256,
     target_language: options.TargetLanguage = None,
@@ -86,19 +79,17 @@ def translate(
         keras-transformer translate runs/multi30k_en_de --n-best 4 --scores < english.txt
         keras-transformer translate runs/multi30k_en_de --mbr 20 < english.txt
         keras-transformer translate runs/first runs/second runs/third < english.txt
-        echo "a man sleeps ." | keras-transformer translate runs/mine --attention out.png
     """
-    check_options(output, attention, mbr, n_best)
+    if mbr is not None and (n_best or 1) > mbr:
+        raise ValueError(f"`--n-best` must be at most `--mbr`. Received: {n_best}, {mbr}")
+    if output is not None:
+        options.check_output(output)
     settings = {"beam_size": mbr} | settings if mbr else settings
     with stream.ends_at_once(), open_input(input) as (source, name):
-        pictures, total = [], count_lines(source)
-        if attention is not None:
-            source = io.BytesIO(source.read())
-            pictures = picture_files(attention, Chunk(source.getvalue(), 1).num_lines)
-        asked: dict[str, Any] = {"n_best": mbr or n_best or 1, "return_attention": bool(pictures)}
-        asked |= {"target_language": target_language, "batch_sentences": batch_sentences}
-        only = {"dtype": dtype, "attention": attention}
-        translator = translators.load_engine(runs, model, settings, **only)
+        total = count_lines(source)
+        asked: dict[str, Any] = {"n_best": mbr or n_best or 1, "target_language": target_language}
+        asked["batch_sentences"] = batch_sentences
+        translator = translators.load_engine(runs, model, settings, dtype)
         translator([], **asked)  # a wrong option is an error before a line arrives
         if output is None or stream.is_device(output):
             opened = stream.open_output(output)
@@ -108,20 +99,18 @@ def translate(
             decisive = stream.what_decides(translator, runs, model, asked | printed)
             opened = stream.resume_file(output, decisive, source)
         has_bar = output is not None or not sys.stdout.isatty()
-        with opened as (done, write), sentence_progress(total, "", done, has_bar) as progress:
+        with opened as (done, write), sentence_progress(total, done, has_bar) as progress:
             is_pipe, asked["on_progress"] = total is None and output is None, progress
             chunks = read_chunks(source, done + 1, is_pipe)
             calls = 2 if translators.is_ctranslate2(runs[0]) and not is_pipe else 1
             results = stream.translate_chunks(translator, chunks, name, asked, calls)
-            for chunk, lines, found in translators.name_unknown(results, translator):
+            for chunk, _, found in translators.name_unknown(results, translator):
                 if mbr is not None:
                     found = [by_mbr(ranks, mbr_utility)[: n_best or 1] for ranks in found]
                 table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
                 write(stream.as_lines(rows(table)), chunk)
                 for report in translators.long_line_reports(found, translator, chunk.first):
                     console.print(report)
-                if pictures:
-                    draw_attentions(found, lines, pictures[chunk.first - 1 :][: len(lines)])
 
 
 @commands.command()
@@ -165,18 +154,6 @@ def score(
     )
 
 
-def check_options(output, attention, mbr, n_best):
-    """Raises if `translate` cannot do what is asked for."""
-    from keras_transformer import plotting
-
-    if mbr is not None and (n_best or 1) > mbr:
-        raise ValueError(f"`--n-best` must be at most `--mbr`. Received: {n_best}, {mbr}")
-    if attention is not None:
-        plotting.require_matplotlib()
-    if output is not None:
-        options.check_output(output)
-
-
 @contextlib.contextmanager
 def open_input(path):
     """Opens a file, or standard input for `None`: yields a binary stream and its name."""
@@ -216,26 +193,3 @@ def score_row(pair, with_tokens):
     if with_tokens:
         for token, log_prob in zip(pair.tokens, pair.log_probs, strict=True):
             yield f"{token} {log_prob:.4f}"
-
-
-def picture_files(path, count):
-    """Returns the paths of the pictures of `count` lines."""
-    if count > MAX_PICTURES:
-        must = f"`--attention` draws one picture per line, for at most {MAX_PICTURES} lines."
-        raise ValueError(f"{must} Received: {count:,} lines")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {str(path.parent)!r} for the pictures.")
-    path = path.with_suffix(path.suffix or ".png")
-    return [path] if count == 1 else [path.with_stem(f"{path.stem}-{i + 1}") for i in range(count)]
-
-
-def draw_attentions(found, lines, paths):
-    """Draws the encoder-decoder attention of each line's best hypothesis, all layers and heads."""
-    from keras_transformer import plotting
-
-    for (best, *_), line, path in zip(found, lines, paths, strict=True):
-        if best.tokens:
-            scores, tokens = best.attention.encoder_decoder, (best.tokens, best.source_tokens)
-            figure = plotting.plot_attention(scores, *tokens, line, "translation", "source")
-            figure.savefig(path, dpi=120)
-            console.print(str(path))

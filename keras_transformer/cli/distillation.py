@@ -111,7 +111,7 @@ def distil(
         total = count_lines(source)
         decisive = stream.what_decides(translator, teachers, None, asked)
         opened = stream.resume_file(found_file, decisive, source, keep=True)
-        with opened as (done, write), sentence_progress(total, "", done) as progress:
+        with opened as (done, write), sentence_progress(total, done) as progress:
             asked["on_progress"] = progress
             calls = 2 if translators.is_ctranslate2(teachers[0]) else 1
             chunks = read_chunks(source, done + 1)

@@ -11,7 +11,7 @@ SECONDS_BETWEEN_LINES = 60
 
 
 @contextlib.contextmanager
-def sentence_progress(total, label="", before=0, is_shown=True):
+def sentence_progress(total, before=0, is_shown=True):
     """Shows how many sentences are done, how many per second, and the time left.
 
     Elsewhere than on a terminal, it prints a line every minute: the log of a short command stays
@@ -19,7 +19,6 @@ def sentence_progress(total, label="", before=0, is_shown=True):
 
     Args:
         total: number of sentences, or `None` if it is not known.
-        label: text before the figures. Optional.
         before: number of sentences that another process did. Defaults to `0`.
         is_shown: `False` if the terminal shows the results themselves. Defaults to `True`.
 
@@ -36,14 +35,13 @@ def sentence_progress(total, label="", before=0, is_shown=True):
 
     rate = TextColumn("sentences {task.fields[rate]}")
     columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
-    names = [TextColumn("{task.description}", markup=False)] if label else []
     started = printed = time.monotonic()
     # Removed at its end. A file or a pipe keeps its own output.
     options = {"transient": True, "redirect_stdout": sys.stdout.isatty(), "console": console}
-    bar = Progress(*names, *columns, disable=not (is_shown and is_interactive()), **options)
+    bar = Progress(*columns, disable=not (is_shown and is_interactive()), **options)
     # rich before 14.1 ends also a bar that is disabled, with an empty line.
     with contextlib.nullcontext() if bar.disable else bar:
-        task = bar.add_task(label, total=total, completed=before, rate="")
+        task = bar.add_task("", total=total, completed=before, rate="")
 
         def advance(number):
             nonlocal printed
@@ -55,7 +53,6 @@ def sentence_progress(total, label="", before=0, is_shown=True):
                 printed = now
                 left = datetime.timedelta(seconds=round(((total or done) - done) / rate))
                 of, end = (f" of {total:,}", f", {left} left") if total else ("", "")
-                begin = f"{label}: " if label else ""
-                console.print(f"{begin}{done:,}{of} sentences, {rate:,.1f}/s{end}")
+                console.print(f"{done:,}{of} sentences, {rate:,.1f}/s{end}")
 
         yield advance

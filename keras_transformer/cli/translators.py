@@ -24,19 +24,16 @@ def is_ctranslate2(folder):
     return (folder / "model.bin").is_file()
 
 
-def load_engine(runs, model, settings, **options):
-    """Returns the translator of a list of runs, or of one folder of CTranslate2.
-
-    `options` are those that a folder does not have.
-    """
+def load_engine(runs, model, settings, dtype):
+    """Returns the translator of a list of runs, or of one folder of CTranslate2."""
     if (runs[0] / "saved_model.pb").is_file():
         must = "A SavedModel is translated with `keras-transformer serve`, or in Python: give a run"
         raise ValueError(f"{must}, or a folder of CTranslate2. Received: {str(runs[0])!r}")
     if not is_ctranslate2(runs[0]):
-        return load_translator(runs, model, dtype=options["dtype"], **settings)
+        return load_translator(runs, model, dtype=dtype, **settings)
     from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
 
-    for name, value in (options | {"model": model}).items():
+    for name, value in (("dtype", dtype), ("model", model)):
         if value is not None:
             must = f"`--{name}` needs the folder of a run, not of CTranslate2."
             raise ValueError(f"{must} Received: --{name} {value}, {str(runs[0])!r}")
@@ -46,9 +43,9 @@ def load_engine(runs, model, settings, **options):
     return CTranslate2Translator(runs[0], **settings)
 
 
-def with_progress(function, lines, *arguments, label="", **options):
+def with_progress(function, lines, *arguments, **options):
     """Calls a method of a translator, and shows how many of the lines are done."""
-    with sentence_progress(len(lines), label) as on_progress:
+    with sentence_progress(len(lines)) as on_progress:
         return function(lines, *arguments, on_progress=on_progress, **options)
 
 

