@@ -132,7 +132,10 @@ def export_saved_model(
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     module = Signatures(translator, frozen)
     # The log would name the temporary folder.
-    with atomic_folder(path) as written, _quiet():
+    logger = tf.get_logger()
+    with atomic_folder(path) as written, contextlib.ExitStack() as stack:
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel("WARNING")
         tf.saved_model.save(module, str(written), module.functions)
         described = {name: _described(f) for name, f in module.functions.items()}
         stated = model_card(translator, VERSIONED, engine="saved_model", signatures=described)
@@ -163,14 +166,3 @@ def _described(function):
         side: {name: f"{spec.dtype.name} {spec.shape}" for name, spec in specs.items()}
         for side, specs in {"inputs": inputs, "outputs": outputs}.items()
     }
-
-
-@contextlib.contextmanager
-def _quiet():
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("WARNING")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
