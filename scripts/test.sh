@@ -38,16 +38,19 @@ contract=(
     tests/training/test_{token_loss,linear_cross_entropy}.py
 )
 # The details: masks, half precision, cached steps, LoRA, int8, the fused loss, arguments of `fit`.
+training=(tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py)
 [[ " $* " != *" --long "* ]] || contract=(
-    tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py
-    tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py
+    tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py "${training[@]}"
 )
-contract+=(tests/decoding/test_{search,processors,sampling,search_model,translator,long_lines,tags}.py)
-contract+=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py)
-for backend in jax torch; do
-    echo "Layers, models, training and search on $backend:"
-    # Small operations of PyTorch wait for one another when two processes have two threads each.
-    KERAS_BACKEND=$backend OMP_NUM_THREADS=1 run_tests "$@" "${contract[@]}" tests/test_backends.py
-done
+contract+=(tests/decoding/test_{search,processors,sampling,search_model,translator}.py)
+contract+=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py tests/test_backends.py)
+# Small operations of PyTorch wait for one another when two processes have two threads each.
+export OMP_NUM_THREADS=1
+echo "Layers, models, training and search on jax:"
+# JAX compiles each shape: of the cases marked `long`, it gets those of the update.
+KERAS_BACKEND=jax run_tests "${contract[@]}"
+[[ " $* " != *" --long "* ]] || KERAS_BACKEND=jax run_tests --long -m long "${training[@]}"
+echo "Layers, models, training and search on torch:"
+KERAS_BACKEND=torch run_tests "$@" "${contract[@]}"
 wait "$types"
 echo "All passed. Not run, and why: $(grep --only-matching '^SKIPPED.*' "$log" || echo nothing)"

@@ -26,9 +26,13 @@ from keras_transformer.runs import read_checkpoint
 LEAST_EXACT_MATCH = 0.99
 # A checkpoint every 37 updates: most of them lie within an epoch.
 CHANGES = ["training.checkpoint_updates=37", "training.keep_last=10"]
-QUICK = ["data.train={number_names: train, size: 4000}", "training.batch_tokens=1024"]
-QUICK += ["training.epochs=2", "data.validation={number_names: held_out, size: 100, seed: 1}"]
-KILLED_AFTER = 70  # updates
+# 80 updates of two micro-batches; one shape, as JAX compiles each.
+QUICK = ["data.train={number_names: train, size: 2000}", "training.batch_tokens=1024"]
+QUICK += ["data.validation={number_names: held_out, size: 40, seed: 1}", "training.epochs=2"]
+QUICK += ["data.test={number_names: held_out, size: 40, seed: 2}"]
+QUICK += ["training.checkpoint_updates=7", "training.accumulation_steps=2", "training.shapes=1"]
+QUICK += ["model.num_encoder_layers=1", "model.num_decoder_layers=1", "model.hidden_dim=32"]
+KILLED_AFTER = {True: 7, False: 70}  # updates
 PROGRAM = [sys.executable, "-m", "keras_transformer"]
 
 
@@ -53,10 +57,10 @@ def updates(run_folder):
     return max(found, default=(0, None))
 
 
-def kill_within(train, run_folder):
-    """Starts a training and kills it when it has made some updates."""
+def kill_within(train, run_folder, count):
+    """Starts a training and kills it when it has made `count` updates."""
     with subprocess.Popen([*PROGRAM, *map(str, train)], stderr=subprocess.DEVNULL) as process:
-        while updates(run_folder)[0] < KILLED_AFTER and process.poll() is None:
+        while updates(run_folder)[0] < count and process.poll() is None:
             time.sleep(0.05)
         process.kill()
     check(process.returncode == -signal.SIGKILL, "the training ended before it was killed")
@@ -78,11 +82,11 @@ def check_equal(one, other):
     print(f"{'':10}{number} updates: {len(arrays)} arrays and the histories are equal", flush=True)
 
 
-def check_training(whole, killed, changes):
+def check_training(whole, killed, changes, is_quick):
     """Trains a run, and one that is killed and resumed; checks that they are equal."""
     train = ["train", "number_names", *changes, "--run"]
     run(*train, whole)
-    kill_within([*train, killed], killed)
+    kill_within([*train, killed], killed, KILLED_AFTER[is_quick])
     run(*train, killed)
     check_equal(whole, killed)
 
@@ -127,7 +131,7 @@ def main():
     changes = [word for each in CHANGES + QUICK * asked.quick for word in ("--set", each)]
     whole, killed = asked.folder / "whole", asked.folder / "killed"
     run("doctor", "number_names", *changes)
-    check_training(whole, killed, changes)
+    check_training(whole, killed, changes, asked.quick)
     check_translations(killed, asked.quick)
     check_other_commands(killed, whole, asked.folder)
     print("All passed.")

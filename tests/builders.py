@@ -7,13 +7,15 @@ import functools
 import os
 import pathlib
 import sys
+import tempfile
 import zipfile
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
-from keras_transformer import Transformer, TransformerConfig
+from keras_transformer import Tokenizer, Transformer, TransformerConfig
 from tests.processes import run
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -156,6 +158,20 @@ def new_transformer(vocabulary_size=50, dtype=None, **overrides):
 
 # Building a model takes a second, so tests that change no weight share models.
 transformer = functools.cache(new_transformer)
+
+
+def learned_tokenizer(pairs, vocabulary_size, **options):
+    """A `Tokenizer` of both sides of some pairs, without its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = (line for pair in pairs for line in pair)
+        return Tokenizer.train_on_lines(lines, vocabulary_size, f"{folder}/m", **options)
+
+
+def tokenizer_fixture(pairs, vocabulary_size, **options):
+    """A fixture of a module: `learned_tokenizer(...)`."""
+    return pytest.fixture(scope="module")(
+        lambda: learned_tokenizer(pairs, vocabulary_size, **options)
+    )
 
 
 def token_inputs(source, target):

@@ -79,13 +79,6 @@ def test_train_writes_recipe_report_history_and_logs(folder):
     assert list((run / "logs").rglob("events.out.tfevents.*"))
 
 
-def test_train_of_a_finished_run_changes_nothing(folder):
-    before = (folder / "run" / "model.keras").stat().st_mtime_ns
-    ran = cli("train", "recipe.yaml", "--run", "run")
-    assert ran.exit_code == 0 and "trained already" in ran.stderr
-    assert (folder / "run" / "model.keras").stat().st_mtime_ns == before
-
-
 @pytest.mark.long
 def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     """By SIGTERM, at any update, in a real process: the same bits at the end."""

@@ -15,6 +15,7 @@ from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.long_lines import LineCutter
+from tests.builders import tokenizer_fixture
 
 PAIRS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("two", "zwei"), ("two", "drei")]
 
@@ -120,11 +121,7 @@ def test_fingerprint_changes_with_all_that_decides_the_pairs(tmp_path):
     assert Corpora([weighed]).fingerprint() == prints[2], "weights choose among the same rows"
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    texts = [text for pair in number_names("train", 300) for text in pair]
-    path = tmp_path_factory.mktemp("tags") / "m"
-    return Tokenizer.train_on_lines(texts, 320, path, tags=["<a>", "<b>"])
+tokenizer = tokenizer_fixture(number_names("train", 300), 320, tags=["<a>", "<b>"])
 
 
 def split(weights=(1, 2, 0, 3), tags=("<a>", "<b>", "<b>", None)):

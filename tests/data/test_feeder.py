@@ -6,19 +6,15 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Tokenizer, number_names
+from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, number_names
 from keras_transformer.data.pipeline import BatchStream, make_dataset
-from tests.builders import new_transformer, to_numpy
+from tests.builders import new_transformer, to_numpy, tokenizer_fixture
 
 PAIRS = number_names(size=90)
 SIZE = {"batch_tokens": 300, "seed": 3, "shapes": 3}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "joint.model"
-    lines = (line for pair in PAIRS for line in pair)
-    return Tokenizer.train_on_lines(lines, 320, path, model_type="bpe")
+tokenizer = tokenizer_fixture(PAIRS, 320)
 
 
 def arrays_of(dataset, number=None):

@@ -15,6 +15,7 @@ from keras_transformer import TranslationEvaluator, evaluation
 from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.texts import checked_lines
+from tests.builders import tokenizer_fixture
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -76,10 +77,7 @@ PAIRS = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    lines = [line for pair in GOOD for line in pair]
-    return Tokenizer.train_on_lines(lines, 270, tmp_path_factory.mktemp("pairs") / "m")
+tokenizer = tokenizer_fixture(GOOD, 270)
 
 
 @pytest.fixture
@@ -128,12 +126,6 @@ def test_line_that_is_no_text_is_named(tmp_path, line):
     ):
         with pytest.raises((TypeError, ValueError), match=f"`lines` must be .*{message}"):
             enter()
-
-
-@pytest.mark.parametrize("lines", [None, 3, {"en": ["a"]}], ids=repr)
-def test_lines_that_are_no_iterable_of_strings_are_named(tmp_path, lines):
-    with pytest.raises(TypeError, match="`lines` must be an iterable of strings"):
-        Tokenizer.train_on_lines(lines, 270, tmp_path / "m")
 
 
 @pytest.mark.parametrize("value", [None, math.nan, 3, b"b"], ids=repr)

@@ -4,7 +4,6 @@ import collections
 import itertools
 import os
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,6 +17,7 @@ from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.config import TransformerConfig
+from tests.builders import tokenizer_fixture
 from tests.examples import examples
 from tests.shared_data import DATA, missing
 
@@ -36,20 +36,10 @@ lengths_of_pairs = arrays(
 )
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    lines = (line for pair in PAIRS for line in pair)
-    return Tokenizer.train_on_lines(
-        lines, 340, tmp_path_factory.mktemp("tokenizer") / "joint.model"
-    )
+tokenizer = tokenizer_fixture(PAIRS, 340)
 
 
-@pytest.fixture(scope="module")
-def source_tokenizer(tmp_path_factory):
-    lines = (source for source, _ in PAIRS)
-    return Tokenizer.train_on_lines(
-        lines, 310, tmp_path_factory.mktemp("tokenizer") / "source.model"
-    )
+source_tokenizer = tokenizer_fixture([[source] for source, _ in PAIRS], 310)
 
 
 def rows_of_batches(batches):
@@ -225,22 +215,6 @@ def test_stream_names_the_pairs_and_counts_the_tokens_of_each_batch(tokenizer, s
             target_tokens, source_tokens = np.sum(labels != PAD), np.sum(source != PAD)
             slots = source.size + labels.size
             assert count.tolist() == [target_tokens, source_tokens + target_tokens, slots]
-
-
-@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-def test_fit_takes_one_epoch_after_the_other(tokenizer):
-    dataset, report = make_dataset(PAIRS, tokenizer, batch_tokens=3000)
-    steps = []
-    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: steps.append(step))
-    names = "encoder_token_ids", "decoder_token_ids"
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
-    logits = keras.layers.Embedding(*[tokenizer.vocabulary_size] * 2)(inputs[names[1]])
-    model = keras.Model(inputs, logits)
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit(dataset, epochs=3, callbacks=[count], verbose=0)
-    assert steps == 3 * list(range(report.batches_per_epoch))
-    fourth, _ = make_dataset(PAIRS, tokenizer, batch_tokens=3000, first_epoch=3)
-    assert rows_of(dataset) == rows_of(fourth)
 
 
 def test_what_is_dropped_is_counted_by_reason(tokenizer):

@@ -3,22 +3,19 @@
 import numpy as np
 import pytest
 
-from keras_transformer import Tokenizer, number_names
+from keras_transformer import number_names
 from keras_transformer.data import add_placeholders
 from keras_transformer.data.bpe_dropout import BpeDropout
 from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.placeholders import SYMBOL, count_symbols, symbols
+from tests.builders import tokenizer_fixture
 
 PAIRS = number_names("train", 5000)
 TEXTS = ["\u27e61\u27e7: twenty-one \u27e62\u27e7", "\u27e62\u27e7one\u27e63\u27e7.", "two"]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    texts = (text for pair in PAIRS[:500] for text in pair)
-    path = tmp_path_factory.mktemp("symbols") / "numbers.model"
-    return Tokenizer.train_on_lines(texts, 340, path, protected_symbols=3)
+tokenizer = tokenizer_fixture(PAIRS[:500], 340, protected_symbols=3)
 
 
 def test_a_fraction_of_the_pairs_has_the_same_symbols_on_both_sides():

@@ -9,15 +9,13 @@ from keras_transformer.data.pipeline import make_dataset
 from keras_transformer.data.report import Sample, text_changes
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.config import TransformerConfig
+from tests.builders import tokenizer_fixture
 
 pytestmark = pytest.mark.tensorflow_only
 GOOD = number_names("train", 990)
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("report") / "joint.model"
-    return Tokenizer.train_on_lines((line for pair in GOOD for line in pair), 340, path)
+tokenizer = tokenizer_fixture(GOOD, 340)
 
 
 def report_of(pairs, tokenizer, **options):
@@ -80,12 +78,6 @@ CHANGED = {
     "space symbol": ("identity", "a▁b", "a b"),
     "decomposed": ("nfc", unicodedata.normalize("NFD", "ü"), "ü"),
 }
-SAME = {
-    "fraction": ("nfc", "a ½ b"),
-    "phone": ("nfc", "b r ʲ a"),
-    "two spaces": ("identity", "a  b "),
-    "number names": ("nfkc", "fünfundzwanzig"),
-}
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -99,15 +91,6 @@ def test_changed_text_is_measured_against_the_raw_line(tmp_path, name):
     (warning,) = changes.warnings
     assert "1.0% of the target lines (1 of 100)" in warning and changes.examples[0] in warning
     assert not text_changes("target", tokenizer, ["a b", *lines]).warnings, "less than 1%"
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_text_that_is_given_back_is_no_change(tmp_path, name):
-    rule, line = SAME[name]
-    tokenizer = Tokenizer.train_on_lines(
-        ["a b", line, *CHANGED], 290, tmp_path / "m", normalization=rule
-    )
-    assert text_changes("source", tokenizer, [line, "", "a b"]).changed == 0
 
 
 def test_report_names_the_side_whose_text_is_changed(tmp_path):

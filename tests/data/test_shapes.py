@@ -78,19 +78,3 @@ def test_lengths_above_20_are_rounded_up_by_at_most_5_percent():
     rounded = np.array(found)[np.searchsorted(found, lengths)]
     assert (rounded[lengths <= 20] == lengths[lengths <= 20]).all()
     assert (lengths > 0.95 * rounded).all()
-
-
-def test_plan_with_shapes_depends_on_seed_and_epoch():
-    lengths = np.random.default_rng(0).integers(2, 40, (3000, 2))
-    shapes = Shapes(lengths, 8, batch_tokens=2000)
-
-    def plan(**options):
-        batches = plan_batches(lengths, batch_tokens=2000, shapes=shapes, **options)
-        return [frozenset(rows.tolist()) for rows in batches]
-
-    assert plan(seed=1, epoch=1) == plan(seed=1, epoch=1)
-    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
-        assert len({*plan(seed=seed, epoch=epoch)} & {*plan(seed=1, epoch=1)}) < 5
-    fixed = plan(shuffle=False)
-    assert fixed == plan(shuffle=False, seed=1, epoch=1)
-    assert lengths[list(fixed[0])].max() == lengths.max(), "the longest first"

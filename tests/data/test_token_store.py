@@ -298,10 +298,3 @@ def test_killed_build_is_built_again_to_the_same_bytes(folder, tmp_path):
     # A process that is killed after its work may leave the lock's empty file.
     left = [each for each in (tmp_path / "killed").iterdir() if each.suffix != ".lock"]
     assert len(left) == 1
-
-
-def test_rows_are_those_of_the_tokenizer(pairs, tokenizer, tmp_path):
-    stored = token_rows(pairs, [tokenizer] * 2, tmp_path)
-    for side, lines in enumerate(zip(*PAIRS, strict=True)):
-        expected = tokenizer.encode(list(lines), add_end=True)
-        assert [row.tolist() for row in stored.rows(side, np.arange(len(PAIRS)))] == expected

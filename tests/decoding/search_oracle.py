@@ -282,13 +282,13 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def random_examples(count):
-    """Settings of a property: an eighth of `count` examples, or all of them with `--long`.
+    """Settings of a property: an eighth of `count` examples, or half of them with `--long`.
 
     They are the same ones every time. JAX compiles each of them, so it gets few.
     """
     return examples(
         short=count // (40 if BACKEND == "jax" else 8),
-        long=count // (4 if BACKEND == "jax" else 1),
+        long=count // 2,
         derandomize=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

@@ -9,16 +9,23 @@ from scipy.special import softmax
 import keras_transformer as kt
 from keras_transformer.decoding import Ensemble, SearchSettings, search_model
 from keras_transformer.runs.load import load_run
-from tests.builders import new_transformer, padded_ids, randomize, to_numpy, token_inputs
+from tests.builders import (
+    new_transformer,
+    padded_ids,
+    randomize,
+    to_numpy,
+    token_inputs,
+    tokenizer_fixture,
+)
 from tests.decoding.search_oracle import all_hypotheses
 
 V, LENGTH, CASES = 7, 3, 200
 PREFIXES = np.array(list(itertools.product(range(V), repeat=LENGTH - 1)), "int32")
 
 
-def model(seed, vocabulary_size=V, num_encoder_layers=1, **fields):
-    made = new_transformer(vocabulary_size, num_encoder_layers=num_encoder_layers, **fields)
-    return randomize(made, seed)
+def model(seed, vocabulary_size=V, **fields):
+    one = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 16}
+    return randomize(new_transformer(vocabulary_size, **one | fields), seed)
 
 
 def mean_probabilities(models, sources):
@@ -87,10 +94,7 @@ def test_models_of_other_vocabularies_are_refused(models, message):
         Ensemble(models())
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "a.model"
-    return kt.Tokenizer.train_on_lines(["a house", "ein Haus"], 270, path)
+tokenizer = tokenizer_fixture([["a house", "ein Haus"]], 270)
 
 
 def test_translator_of_several_models_scores_and_attends_by_their_means(tokenizer):

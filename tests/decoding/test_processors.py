@@ -179,27 +179,6 @@ def test_constrained_search_finds_the_best_of_what_is_left(
             assert_best(found[sentence], complete, settings["n_best"])
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_long_output_repeats_no_ngram_and_is_long_enough(beam_size):
-    """Too long to enumerate; without the processors both rules are broken."""
-    models = RandomModels("any", 4, 16, 12, 30).with_all_possible()
-
-    def repeats(tokens):
-        pairs = list(zip(tokens, tokens[1:], strict=False))
-        return len(set(pairs)) < len(pairs)
-
-    def outputs(*processors):
-        options = {"beam_size": beam_size, "processors": processors}
-        found = hypotheses(search(models, [30] * 16, ("gnmt", 0.6), **options))
-        return [tokens for ((_, tokens, _),) in found]
-
-    assert any(map(repeats, outputs(min_length(20, END))))
-    assert any(len(tokens) - (tokens[-1] == END) < 20 for tokens in outputs())
-    bound = outputs(no_repeat_ngram_size(2), min_length(20, END))
-    assert not any(map(repeats, bound))
-    assert all(len(tokens) - (tokens[-1] == END) >= 20 for tokens in bound)
-
-
 @pytest.mark.backends("tensorflow", "torch")  # on JAX it receives room for all tokens
 def test_processor_receives_the_tokens_so_far():
     models, seen = RandomModels("any", 6, 4, 5, 5), []

@@ -274,22 +274,6 @@ def hypotheses_of_one(result):
     return [[row[:n].tolist() for row, n in zip(*pair, strict=True)] for pair in pairs]
 
 
-def test_end_beyond_the_first_beams_does_not_stay_active():
-    """Of 3 END, 3 3, 4 END and 4 3, the second and the last go on."""
-    table = np.full((5, 5), -1e9, "float32")
-    table[START, 3:] = np.log([0.6, 0.4])
-    table[3, 2:] = table[4, 2:] = np.log([0.5, 0.4, 0.1])
-    table[END, 3] = 0.0
-    table = ops.convert_to_tensor(table)
-
-    def step_fn(token_ids, parents, cache, index):
-        return StepOutput(ops.take(table, token_ids, axis=0), cache)
-
-    options = {"n_best": 2, "length_penalty": None, **FIRST_BEAMS}
-    result = beam_search(step_fn, (), ops.convert_to_tensor([3]), START, END, **options)
-    assert ops.convert_to_numpy(result.token_ids).tolist() == [[[3, END, PAD], [3, 3, END]]]
-
-
 def test_impossible_end_does_not_count_as_ended():
     """With 0 as the end token, it is the second candidate of the first steps."""
     logits = [[-math.inf, -math.inf, 0.0]] * 3 + [[0.0, -math.inf, -math.inf]]

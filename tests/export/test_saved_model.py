@@ -13,7 +13,6 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import Translator, export_saved_model
 from keras_transformer.decoding.batches import LONGEST_ROW
-from keras_transformer.export.graph_translator import GraphTranslator
 from keras_transformer.serving.saved_model import ServedModel
 from tests.decoding.test_translator import LINES, make_translator
 from tests.processes import run
@@ -399,28 +398,6 @@ def test_line_that_is_too_long_to_be_scored_has_no_score(served):
         tf.errors.InvalidArgumentError, match="`target` must be a vector, with one row for each"
     ):
         served.score(lines, lines[:1])
-
-
-def test_line_that_is_too_long_to_be_scored_is_not_computed(tmp_path):
-    made = make_translator(tmp_path / "tokenizer.model")
-    widths = []
-
-    class Recorder:
-        config = made.model.config
-
-        def __call__(self, inputs):
-            widths.append(inputs["encoder_token_ids"].shape[1])
-            return made.model(inputs)
-
-    tokenizers = made.source_tokenizer, made.target_tokenizer
-    graph = GraphTranslator(Recorder(), made.model, *tokenizers)
-    lines, targets = tf.constant(["one " * LONGEST_ROW, "one"]), tf.constant(["two", "two"])
-    log_probs, tokens = graph.score(lines, targets)
-    assert np.isnan(log_probs.numpy()).tolist() == [True, False]
-    assert max(widths) < 20
-    alone, lengths = graph.score(lines[1:], targets[1:])
-    np.testing.assert_allclose(log_probs[1:], alone, rtol=1e-5)
-    assert tokens.numpy().tolist() == [int(lengths[0])] * 2
 
 
 def test_input_that_is_not_a_vector_raises_one_clear_error(served):

@@ -1,7 +1,5 @@
 """A bias of the logits, wherever logits are computed without calling the model."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from tests.builders import (
     assert_close,
     new_transformer,
     padded_ids,
-    rewrite_config,
     to_numpy,
     token_inputs,
 )
@@ -56,22 +53,6 @@ def test_bias_is_added_and_padding_may_have_no_share_of_the_softmax(tie_embeddin
     loaded = load_model(tmp_path / "model.keras")
     assert loaded.config == model.config
     np.testing.assert_array_equal(to_numpy(loaded(INPUTS)), logits)
-
-
-def test_file_of_a_version_without_these_fields_is_loaded(tmp_path):
-    model = new_transformer()
-    model.save(tmp_path / "new.keras")
-
-    def remove_fields(config):
-        config = json.loads(config)
-        del config["config"]["config"]["first_position"]
-        del config["config"]["config"]["predict_padding"]
-        return json.dumps(config)
-
-    rewrite_config(tmp_path / "new.keras", tmp_path / "old.keras", remove_fields)
-    loaded = load_model(tmp_path / "old.keras")
-    assert loaded.config == model.config
-    np.testing.assert_array_equal(to_numpy(loaded(INPUTS)), to_numpy(model(INPUTS)))
 
 
 def test_training_leaves_padding_without_probability():

@@ -171,16 +171,6 @@ def test_sentence_of_only_padding_attends_to_nothing():
         np.testing.assert_array_equal(np.stack(scores[kind]), 0)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_asking_for_scores_changes_no_state(training):
-    model = transformer(attention_dropout=0.5)
-    expected = to_numpy(model.attention_scores(inputs))
-    model(inputs, training=training)
-    keras.tree.map_structure(
-        np.testing.assert_array_equal, to_numpy(model.attention_scores(inputs)), expected
-    )
-
-
 @pytest.mark.parametrize("policy", HALF_PRECISION)
 def test_logits_and_scores_are_float32_in_half_precision(policy):
     expected = to_numpy(transformer()(inputs))

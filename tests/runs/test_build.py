@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from keras_transformer import Tokenizer, number_names
+from keras_transformer import number_names
 from keras_transformer.runs.build import (
     build_model,
     build_stream,
@@ -18,15 +18,13 @@ from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.training.distribution import get_strategy
+from tests.builders import learned_tokenizer
 from tests.runs.tiny_run import recipe
 
 
 @pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory):
-    lines = [text for pair in number_names("train", 500) for text in pair]
-    path = tmp_path_factory.mktemp("build") / "tokenizer.model"
-    tokenizer = Tokenizer.train_on_lines(lines, 330, path)
-    return tokenizer, tokenizer
+def tokenizers():
+    return (learned_tokenizer(number_names("train", 500), 330),) * 2
 
 
 def model_of(settings, tokenizers):
@@ -92,10 +90,6 @@ def test_weight_decay_spares_biases_and_layer_norms(tokenizers):
         factor = 1.0 if is_spared else 1 - 0.5 * 0.02
         expected = (before[variable.path] + 1) * factor
         np.testing.assert_allclose(np.array(variable), expected, rtol=1e-5, err_msg=variable.path)
-
-
-def test_r_drop_is_set(tokenizers):
-    assert model_of(recipe(r_drop=2.0), tokenizers).r_drop == 2.0
 
 
 @pytest.mark.parametrize("setting", ["word_dropout", "subword_regularization"])

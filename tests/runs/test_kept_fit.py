@@ -20,16 +20,14 @@ from keras_transformer.runs.callbacks import NonFiniteLossError
 from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.training import model_state
 from keras_transformer.training.callbacks import BestModel
+from tests.builders import tokenizer_fixture
 
 PAIRS = kt.number_names("train", 90)
 EPOCHS, BATCHES = 3, 4
 BATCH = {"batch_sentences": 24, "seed": 1}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "numbers.model"
-    return kt.Tokenizer.train_on_lines((text for pair in PAIRS for text in pair), 320, path)
+tokenizer = tokenizer_fixture(PAIRS, 320)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import pytest
 
 from keras_transformer import (
     SmoothedCrossEntropy,
-    Tokenizer,
     Transformer,
     TransformerConfig,
     Translator,
@@ -14,7 +13,7 @@ from keras_transformer import (
     make_dataset,
     number_names,
 )
-from tests.builders import to_numpy
+from tests.builders import to_numpy, tokenizer_fixture
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +22,7 @@ SOURCES, TARGETS = zip(*PAIRS[:3], strict=True)
 SETTINGS = {"beam_size": 1, "max_length": 8}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "numbers.model"
-    return Tokenizer.train_on_lines([text for pair in PAIRS for text in pair], 300, path)
+tokenizer = tokenizer_fixture(PAIRS, 300)
 
 
 def trained(tokenizer, *make_callbacks):

@@ -86,14 +86,16 @@ class StuckModel(PlainModel):
 
 def main(seconds_to_load, limits, proxies):
     """Serves the stand-in, which takes so long to load; the limits are JSON."""
+    from keras_transformer.serving import server
     from keras_transformer.serving.limits import Limits
-    from keras_transformer.serving.server import serve
+
+    server.DRAIN_SECONDS, server.EXIT_SECONDS = 2, 5  # not 20 and 24
 
     def load():
         time.sleep(float(seconds_to_load))
         return StuckModel()
 
-    serve(
+    server.serve(
         load,
         host="127.0.0.1",
         port=0,

@@ -198,7 +198,7 @@ def test_sigterm_while_the_model_is_loaded_ends_at_once(start_plain):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seconds", [0, 1, 2, 4, 6])
+@pytest.mark.parametrize("seconds", [0, 2, 5])
 def test_sigterm_at_any_time_of_the_start_ends_in_time(start, folder, seconds):
     """While TensorFlow is imported, the model loaded, and its signatures called."""
     server = start(*SERVE, folder, "--port", 0, popen=subprocess.Popen)
@@ -236,7 +236,7 @@ def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(server.translate, line) for line in ("stuck", "a", "b")]
         time.sleep(0.5)
-        assert server.stop() < PROMISED_SECONDS
+        assert server.stop() < 15  # that of `plain_model` waits for 2
         for answer in answers:
             status, retry_after, body = answer.result()
             assert (status, retry_after) == (503, "1") and "being stopped" in body["error"]

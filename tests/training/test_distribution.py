@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import get_strategy
+from tests.builders import learned_tokenizer
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -136,17 +137,16 @@ class Worker:
 @pytest.mark.parametrize(
     "options", [{}, {"shapes": 3}, {"word_dropout": 0.3}, {"subword_regularization": 0.3}], ids=str
 )
-def test_shards_of_two_workers_are_the_batch_and_each_reads_its_rows_only(options, tmp_path):
+def test_shards_of_two_workers_are_the_batch_and_each_reads_its_rows_only(options):
     import keras
 
-    from keras_transformer import Tokenizer, number_names
+    from keras_transformer import number_names
     from keras_transformer.data.pipeline import BatchStream
     from keras_transformer.training.step_tensorflow import split_rows
     from tests.data.test_feeder import arrays_of, assert_same_batches, planned
 
     pairs = number_names(size=90)
-    lines = (line for pair in pairs for line in pair)
-    tokenizer = Tokenizer.train_on_lines(lines, 320, tmp_path / "joint.model")
+    tokenizer = learned_tokenizer(pairs, 320)
     whole, *streams = (
         BatchStream(pairs, tokenizer, batch_tokens=300, seed=3, **options) for _ in range(3)
     )
@@ -210,16 +210,15 @@ def test_no_batch_of_a_generator_is_lost_on_replicas():
 
 @pytest.mark.long
 @pytest.mark.parametrize("pairs", [3, 40])
-def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs, tmp_path):
+def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs):
     """The dataset counts its epochs. With a learning rate of 0, losses identify batches."""
     import keras
 
-    from keras_transformer import Tokenizer, make_dataset, number_names
+    from keras_transformer import make_dataset, number_names
     from tests.replicas import mirrored
 
     corpus = number_names("train", pairs)
-    texts = (text for pair in corpus for text in pair)
-    tokenizer = Tokenizer.train_on_lines(texts, 300, tmp_path / "numbers.model")
+    tokenizer = learned_tokenizer(corpus, 300)
     seen = []
     for strategy in (get_strategy("single"), mirrored()):
         dataset, _ = make_dataset(corpus, tokenizer, batch_tokens=128, seed=3)

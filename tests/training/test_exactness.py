@@ -65,15 +65,15 @@ def assert_same_weights(found, expected):
 
 @pytest.mark.long
 def test_update_is_the_same_on_devices_workers_and_micro_batches():
-    """40 updates of Adam with and without clipping, in a table that the benchmark prints.
+    """40 updates of Adam with clipping, in a table that the benchmark prints.
 
     The last batch of an epoch has one row: fewer than there are replicas or micro-batches.
     """
-    setups = "2 replicas x 2 micro-batches", "2 worker processes", "Keras's step, one device"
-    command = [sys.executable, "benchmarks/exactness.py", "--setups", *setups]
+    setups = "2 replicas x 2 micro-batches", "2 worker processes"
+    command = [sys.executable, "benchmarks/exactness.py", "--only-clipped", "--setups", *setups]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert len(ran.stdout.splitlines()) == 1 + 2 * len(setups)
+    assert len(ran.stdout.splitlines()) == 1 + len(setups)
 
 
 @pytest.mark.parametrize("replicas, steps", [long(1, 1), long(1, 3), long(2, 1), (2, 3)])
@@ -170,14 +170,3 @@ def test_half_precision_on_replicas_stays_close_to_float32(dtype, tolerance):
     error = np.concatenate([(found[path] - exact[path]).ravel() for path in before])
     assert np.linalg.norm(moved) > 0
     assert np.linalg.norm(error) <= tolerance * np.linalg.norm(moved)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_arrays_and_datasets_give_the_same_update(replicas):
-    """Keras splits the rows of arrays: one replica gets no row of the last batch."""
-    arrays = compiled(replicas)
-    data = {"x": INPUTS, "y": LABELS, "sample_weight": WEIGHTS}
-    arrays.fit(**data, batch_size=3, shuffle=False, verbose=0)
-    expected = weights_after(compiled(), dataset_of(slice(0, 3), slice(3, 6), slice(6, 7)))
-    assert_same_weights({v.path: to_numpy(v) for v in arrays.trainable_variables}, expected)
