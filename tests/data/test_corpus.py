@@ -102,17 +102,9 @@ def pairs_of(*contents):
         ),
         (pairs_of("a\n" * 5, "b\n" * 3), CorpusError, "{}/0, line 4: {}/1 has no .*5 and 3 lines"),
         (pairs_of("a\n" * 3, "b\n" * 5), CorpusError, "{}/1, line 4: {}/0 has no .*5 and 3 lines"),
-        (
-            pairs_of("one\teins\ntwo zwei\n"),
-            CorpusError,
-            "{}/0, line 2: no column 2.*another ending",
-        ),
+        (pairs_of("one\teins\ntwo zwei\n"), CorpusError, "{}/0, line 2: no column 2.*another"),
         *(
-            (
-                pairs_of(gzip.compress(b"some\ttext\n" * 9)[:cut]),
-                CorpusError,
-                "{}/0: the gzip data is",
-            )
+            (pairs_of(gzip.compress(b"some\ttext\n" * 9)[:cut]), CorpusError, "{}/0: the gzip")
             for cut in (-1, 15)
         ),
         (
@@ -121,11 +113,7 @@ def pairs_of(*contents):
             "2 for source.*1 for target",
         ),
         *(
-            (
-                lambda folder, name=name: read_parallel(folder / name),
-                FileNotFoundError,
-                f"`source`.*{name}",
-            )
+            (lambda f, name=name: read_parallel(f / name), FileNotFoundError, f"`source`.*{name}")
             for name in ("missing", "missing-.*txt")
         ),
         (read_lines, IsADirectoryError, "`files` must name files, not a folder.*{}"),

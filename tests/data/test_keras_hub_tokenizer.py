@@ -250,11 +250,7 @@ SHORT = {"[PAD]": 0, "[END]": 1, "a": 2, "b": 3, "ab": 4}
     ("make", "error", "named"),
     [
         (layers.ByteTokenizer, TypeError, "must be a WordPiece, byte-pair"),
-        (
-            lambda: layers.WordPieceTokenizer(["[UNK]"], sequence_length=9),
-            ValueError,
-            "sequence_length=9",
-        ),
+        (lambda: layers.WordPieceTokenizer(["[UNK]"], sequence_length=9), ValueError, "length=9"),
         (
             lambda: layers.WordPieceTokenizer(["[UNK]", "[PAD]", "a"]),
             ValueError,

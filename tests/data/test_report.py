@@ -28,12 +28,7 @@ RATIO = ("one", " ".join(["eins zwei drei vier fünf"] * 3))
 LEARNED = {"positions": "learned", "max_sequence_length": 80}
 # {name: (pair that is dropped, number of them, options, words of the warning)}
 DROPPED = {
-    "empty": (
-        EMPTY,
-        10,
-        {},
-        ["1.0% of the pairs (10 of 1,000)", "empty", "'nothing' | ''", "mend"],
-    ),
+    "empty": (EMPTY, 10, {}, ["1.0% of the pairs (10 of 1,000)", "'nothing' | ''", "mend"]),
     "too long": (LONG, 110, {}, ["10.0%", "'one one ", "raise `max_length` (now 80)"]),
     "budget": (LONG, 10, {"batch_tokens": 70}, ["too long", "raise `batch_tokens` (now 70)"]),
     "positions": (

@@ -189,10 +189,7 @@ def write_form(folder, sizes, **changes):
     arrays = dict(random_arrays(options, np.random.default_rng(0)))
     text = np.frombuffer(json.dumps(options).encode() + b"\0", np.int8)
     np.savez(folder / "model.npz", **arrays, **{"special:model.yml": text})
-    decoder = {
-        "models": ["/desk/model.npz"],
-        "vocabs": [f"/desk/{names[side]}" for side in (0, -1)],
-    }
+    decoder = {"models": ["/desk/model.npz"], "vocabs": [f"/desk/{names[n]}" for n in (0, -1)]}
     (folder / "model.npz.decoder.yml").write_text(json.dumps(decoder), "utf-8")
     return arrays, options
 

@@ -92,10 +92,7 @@ def test_scores_sum_to_one_and_fully_masked_rows_are_zero(dropout):
 
 
 def test_dropout_does_not_change_the_mean_output():
-    inputs = {
-        "query": np.repeat(query[:1, :1], 4000, axis=0),
-        "value": np.repeat(value[:1], 4000, axis=0),
-    }
+    inputs = {"query": query[:1, :1].repeat(4000, 0), "value": value[:1].repeat(4000, 0)}
     layer = attention_layer(inputs, dropout=0.3)
     outputs, dropped = (to_numpy(layer(**inputs, training=t))[:, 0] for t in (False, True))
     standard_error = dropped.std(axis=0) / np.sqrt(len(dropped))

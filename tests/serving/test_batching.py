@@ -131,12 +131,7 @@ def test_batches_of_long_rows_are_smaller():
         await batcher.submit(rows)
 
     run(scenario, model)
-    assert [values for _, values in model.batches] == [
-        [9_000],
-        [2_048, 2_000],
-        [1_500, 1_000],
-        [1_000],
-    ]
+    assert [values for _, values in model.batches] == [[9000], [2048, 2000], [1500, 1000], [1000]]
 
 
 def test_single_row_does_not_wait_for_the_many_rows_of_another_caller():
