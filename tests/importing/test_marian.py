@@ -107,6 +107,7 @@ def scores(pair, lines, translations):
     return (picked.sum(1) / lengths).numpy()
 
 
+@pytest.mark.long
 def test_greedy_tokens_are_those_of_transformers(pair):
     lines = sentences(200)
     ours = translate(pair, lines, beam_size=1)
@@ -114,6 +115,7 @@ def test_greedy_tokens_are_those_of_transformers(pair):
     assert len({len(row) for row in ours}) > 1  # some end by themselves
 
 
+@pytest.mark.long
 def test_beams_are_at_least_as_good_as_those_of_transformers(pair):
     lines = sentences(100)
     settings = {"beam_size": 4, "length_penalty": "mean", "alpha": 1.0}
