@@ -202,7 +202,7 @@ def student_recipe(name, parsed, data, files):
     """Returns the text of a recipe, with the pairs as one more corpus of its training split."""
     from keras_transformer.runs.recipe import recipe_text
 
-    source, target = (os.path.relpath(path, data) for path in files[:2])
+    source, target = (os.path.relpath(path.resolve(), data.resolve()) for path in files[:2])
     values = read_yaml(recipe_text(name))
     new = {"source": source, "target": target}
     values["data"]["train"] = [*parsed.data.mappings("train"), new]

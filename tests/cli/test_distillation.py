@@ -113,9 +113,16 @@ def test_back_translation_and_further_text(teacher, tmp_path):
     assert given == ["eins", "zwei", *["eins"] * (len(SAID) - 2), "one", "same"]
     ones = [("one", "eins")] * (len(SAID) - 1)
     assert list(read_parallel("d.en", "d.de")) == [*ones, ("eins", "one")]
-    ran, given = teacher("--text", "more.txt", output="e")
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("far/away")  # the data folder: paths of the recipe begin there
+    for name in ("all.en", "all.de"):
+        (tmp_path / name).rename(tmp_path / "link" / name)
+    ran, given = teacher("--text", "more.txt", "--data", "link", output="e")
     assert given == [*SAID, "one", "same"]
-    assert list(read_parallel("e.en", "e.de")) == [*pairs_of(1)[0], ("one", "eins")]
+    kept = [*pairs_of(1)[0], ("one", "eins")]
+    assert list(read_parallel("e.en", "e.de")) == kept
+    student = Recipe.load("e.yaml").data
+    assert list(student.pairs("train", "link"))[len(SAID) :] == kept
 
 
 def test_files_of_others_are_not_replaced(teacher, tmp_path):
