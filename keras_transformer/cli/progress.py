@@ -25,20 +25,15 @@ def sentence_progress(total, before=0, is_shown=True):
     Yields:
         the function to call with the number of sentences that are newly done.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
-    rate = TextColumn("sentences {task.fields[rate]}")
-    columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
+    rate = progress.TextColumn("sentences {task.fields[rate]}")
+    counts = progress.BarColumn(), progress.MofNCompleteColumn()
+    columns = *counts, rate, progress.TimeRemainingColumn()
     started = printed = time.monotonic()
     # Removed at its end. A file or a pipe keeps its own output.
     options = {"transient": True, "redirect_stdout": sys.stdout.isatty(), "console": console}
-    bar = Progress(*columns, disable=not (is_shown and is_interactive()), **options)
+    bar = progress.Progress(*columns, disable=not (is_shown and is_interactive()), **options)
     # rich before 14.1 ends also a bar that is disabled, with an empty line.
     with contextlib.nullcontext() if bar.disable else bar:
         task = bar.add_task("", total=total, completed=before, rate="")

@@ -25,12 +25,7 @@ from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.export.model_card import (
-    example_lines,
-    model_card,
-    write_examples,
-    write_model_card,
-)
+from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
 from keras_transformer.layers.float_weight import float_weight
 from keras_transformer.layers.parts import parts_of
 
@@ -113,9 +108,7 @@ def export_ctranslate2(
     entries = {"engine": ENGINE, "max_tokens": num_positions(config, max_tokens)}
     with atomic_folder(path) as written:
         spec.save(str(written))
-        write_model_card(
-            written, model_card(translator, VERSIONED, settings, **entries) | (card or {})
-        )
+        write_model_card(written, translator, VERSIONED, card, settings, **entries)
         if all(isinstance(each, BaseTokenizer) for each in translator.tokenizers):
             _write_tokenizers(written, translator.tokenizers)
             lines = example_lines(translator, examples)

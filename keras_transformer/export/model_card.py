@@ -19,22 +19,26 @@ from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
 
 
-def model_card(
+def write_model_card(
+    folder: Path,
     translator: Translator,
     packages: Iterable[str],
+    card: dict[str, Any] | None,
     settings: SearchSettings | None = None,
     **entries: Any,
-) -> dict[str, Any]:
-    """Returns the model card.
+) -> None:
+    """Writes `model_card.json`.
 
     Args:
+        folder: that of the model.
         translator: `Translator`.
         packages: names of the distributions whose versions the card has.
+        card: entries that take the place of others. Optional.
         settings: `SearchSettings` of the exported model. Defaults to those of the translator.
         **entries: more of them, such as `engine`.
     """
     search = asdict(settings or translator.settings)
-    return {
+    found = {
         "name": "translator",
         "source_language": None,
         "target_language": None,
@@ -51,11 +55,7 @@ def model_card(
         | {name: importlib.metadata.version(name) for name in packages},
         "created": datetime.date.today().isoformat(),
     }
-
-
-def write_model_card(folder: Path, card: dict[str, Any]) -> None:
-    """Writes `model_card.json`."""
-    (folder / "model_card.json").write_text(_json(card, indent=2) + "\n", "utf-8")
+    (folder / "model_card.json").write_text(_json(found | (card or {}), indent=2) + "\n", "utf-8")
 
 
 def write_examples(folder: Path, rows: Iterable[tuple[str, str, float]]) -> None:

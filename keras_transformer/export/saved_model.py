@@ -15,12 +15,7 @@ import tensorflow as tf
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.export.model_card import (
-    example_lines,
-    model_card,
-    write_examples,
-    write_model_card,
-)
+from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
 from keras_transformer.export.signatures import Signatures
 
 VERSIONED = ("tensorflow", "keras", "tensorflow-text")
@@ -138,8 +133,8 @@ def export_saved_model(
         logger.setLevel("WARNING")
         tf.saved_model.save(module, str(written), module.functions)
         described = {name: _described(f) for name, f in module.functions.items()}
-        stated = model_card(translator, VERSIONED, engine="saved_model", signatures=described)
-        write_model_card(written, stated | (card or {}))
+        entries: dict[str, Any] = {"engine": "saved_model", "signatures": described}
+        write_model_card(written, translator, VERSIONED, card, **entries)
         lines = example_lines(translator, examples)
         found = module.serve(tf.constant(lines, tf.string))
         texts = [text.decode() for text in found["translation"].numpy()]

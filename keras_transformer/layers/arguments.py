@@ -30,10 +30,11 @@ def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
     return {name: getattr(owner, name) for name in names}
 
 
-def require_positive(**size: Any) -> int:
+def require_positive(optional: bool = False, **size: Any) -> Any:
     """Returns a size, which may be a NumPy integer, as an int, so that a config with it is JSON.
 
     Args:
+        optional: whether the size may be `None`, which stays `None`. Defaults to `False`.
         **size: one size by argument name.
 
     Raises:
@@ -45,6 +46,8 @@ def require_positive(**size: Any) -> int:
     8
     """
     ((name, value),) = size.items()
+    if optional and value is None:
+        return None
     try:
         number = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -52,16 +55,6 @@ def require_positive(**size: Any) -> int:
     if number < 1:
         raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
     return number
-
-
-def require_positive_if_given(**size: Any) -> int | None:
-    """`require_positive`, but `None` stays `None`.
-
-    Example:
-
-    >>> require_positive_if_given(key_dim=None)
-    """
-    return None if None in size.values() else require_positive(**size)
 
 
 def require_axes(axes: str, **tensors: Any) -> None:

@@ -10,13 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import (
-    arguments_of,
-    as_mask,
-    require_axes,
-    require_positive,
-    require_positive_if_given,
-)
+from keras_transformer.layers.arguments import arguments_of, as_mask, require_axes, require_positive
 from keras_transformer.layers.attention import (
     causal_mask,
     combine_masks,
@@ -122,13 +116,13 @@ class MultiHeadAttention(CompositeLayer):
     ) -> None:
         super().__init__(use_bias, **kwargs)
         self.num_heads = require_positive(num_heads=num_heads)
-        self.key_dim = require_positive_if_given(key_dim=key_dim)
-        self.value_dim = require_positive_if_given(value_dim=value_dim)
-        self.output_dim = require_positive_if_given(output_dim=output_dim)
+        self.key_dim = require_positive(optional=True, key_dim=key_dim)
+        self.value_dim = require_positive(optional=True, value_dim=value_dim)
+        self.output_dim = require_positive(optional=True, output_dim=output_dim)
         self.dropout = dropout
         self.gain = float(gain)
-        self.max_relative_position = require_positive_if_given(
-            max_relative_position=max_relative_position
+        self.max_relative_position = require_positive(
+            optional=True, max_relative_position=max_relative_position
         )
         self.dropout_layer = self._dropout(dropout)
 

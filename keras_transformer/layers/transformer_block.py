@@ -8,11 +8,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_transformer.layers.arguments import (
-    arguments_of,
-    require_positive,
-    require_positive_if_given,
-)
+from keras_transformer.layers.arguments import arguments_of, require_positive
 from keras_transformer.layers.composite_layer import CompositeLayer, part_seed
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
@@ -51,8 +47,8 @@ class TransformerBlock(CompositeLayer):
         self.activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.num_heads = require_positive(num_heads=num_heads)
         self.intermediate_dim = require_positive(intermediate_dim=intermediate_dim)
-        self.key_dim = require_positive_if_given(key_dim=key_dim)
-        self.value_dim = require_positive_if_given(value_dim=value_dim)
+        self.key_dim = require_positive(optional=True, key_dim=key_dim)
+        self.value_dim = require_positive(optional=True, value_dim=value_dim)
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout

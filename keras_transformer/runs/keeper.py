@@ -16,6 +16,7 @@ from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.identity import check_identity, identity_of
 from keras_transformer.runs.skipping import skip_batches
+from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights
 from keras_transformer.training.model_state import (
@@ -24,12 +25,6 @@ from keras_transformer.training.model_state import (
     restore_model_state,
 )
 from keras_transformer.training.optimizers import build_optimizer
-from keras_transformer.training.workers import (
-    is_chief,
-    num_workers,
-    strategy_of,
-    sum_over_workers,
-)
 from keras_transformer.types import Path, PrintFn
 
 # With several workers: number of updates between the collectives that share stop signals.
@@ -151,15 +146,15 @@ class RunKeeper(keras.callbacks.Callback):
             ValueError: if the model or the training or validation data changed, or if a finished
                 run has no checkpoint.
         """
-        strategy = strategy_of(model)
+        strategy = workers.strategy_of(model)
         self._build(model)
         stated = None if self._has_recipe else model
         self._identity = identity_of(self._stream, self._validation, stated)
         # Only the chief searches, because the search may rename files. Then all workers read it.
         check = functools.partial(self._check_model, model)
-        found = self._folder.newest(self._print, check) if is_chief(strategy) else None
+        found = self._folder.newest(self._print, check) if workers.is_chief(strategy) else None
         step = found[2]["step"] if found else -1
-        step = int(sum_over_workers(strategy, step if is_chief(strategy) else 0))
+        step = int(workers.sum_over_workers(strategy, step if workers.is_chief(strategy) else 0))
         if step < 0:
             self._check_new()
             self._set_state({"step": int(model.optimizer.iterations.numpy())}, {})
@@ -172,7 +167,7 @@ class RunKeeper(keras.callbacks.Callback):
         check_identity(self._identity, metadata, path, self._advice)
         restore_model_state(model, arrays, ("model", "optimizer"))
         self._set_state(metadata, {n: a for n, a in arrays.items() if n.startswith("metrics/")})
-        if is_chief(strategy):
+        if workers.is_chief(strategy):
             self._run.write_history(self.history)
         self._restored = model
         if self.finished or self.epoch >= (self.params or {}).get("epochs", self.epoch + 1):
@@ -185,7 +180,7 @@ class RunKeeper(keras.callbacks.Callback):
     def _build(self, model):
         """Builds model and optimizer now. Keras would build them in the first update."""
         if not model.built:
-            with strategy_of(model).scope():
+            with workers.strategy_of(model).scope():
                 model(self._example(epoch=0, batch=0)[0])
         build_optimizer(model)
 
@@ -226,7 +221,7 @@ class RunKeeper(keras.callbacks.Callback):
     # === Callback methods ===
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._stop_interval = STOP_CHECK_INTERVAL if num_workers(self._strategy) > 1 else 1
+        self._stop_interval = STOP_CHECK_INTERVAL if workers.num_workers(self._strategy) > 1 else 1
         self._scope.begin()
         try:
             self._check_fit()
@@ -315,16 +310,16 @@ class RunKeeper(keras.callbacks.Callback):
         if self._is_stop_requested():
             self._stop(path)
         # The chief decides, because only the chief has the scores of translations.
-        if sum_over_workers(self._strategy, float(self.finished and self._is_chief)):
+        if workers.sum_over_workers(self._strategy, float(self.finished and self._is_chief)):
             self.model.stop_training = True
 
     @property
     def _strategy(self):
-        return strategy_of(self.model)
+        return workers.strategy_of(self.model)
 
     @property
     def _is_chief(self):
-        return is_chief(self._strategy)
+        return workers.is_chief(self._strategy)
 
     def _check_fit(self):
         """Raises a `ValueError` if folder or dataset do not match this `fit`."""
@@ -385,7 +380,7 @@ class RunKeeper(keras.callbacks.Callback):
 
     def _is_stop_requested(self):
         """Whether any worker received a signal. A collective: every worker must call it."""
-        return sum_over_workers(self._strategy, float(self._scope.signal is not None)) > 0
+        return workers.sum_over_workers(self._strategy, float(self._scope.signal is not None)) > 0
 
     def _stop(self, path):
         number = self._scope.signal or signal.SIGTERM
