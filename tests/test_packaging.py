@@ -124,7 +124,6 @@ def run(*command, cwd=None, **environment):
 OPTIONAL = (
     *("tensorflow", "tensorflow_text", "jax", "torch", "matplotlib", "keras_hub", "ctranslate2"),
     *("starlette", "anyio", "uvicorn", "h11", "prometheus_client", "huggingface_hub"),
-    "google_re2",
 )
 
 

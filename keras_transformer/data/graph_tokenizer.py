@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL, tied_pieces
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.data.tokenizer_like import SPECIAL_TOKENS
+from keras_transformer.texts import import_extra
 
 # The white space of Python's `str.split()`, and the space symbol.
 WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
@@ -264,15 +265,8 @@ def _sort_ties(token_ids, ties):
 
 
 def _import_tensorflow_text():
-    """Returns the module; raises an `ImportError` that says how to install it."""
-    try:
-        import tensorflow_text
-    except ImportError as error:
-        raise ImportError(
-            "A tokenizer in a TensorFlow graph needs tensorflow-text, in the version of "
-            "TensorFlow: install `tensorflow-text` (Linux and macOS; on Windows use WSL2)."
-        ) from error
-    return tensorflow_text
+    requirement = "tensorflow-text, of TensorFlow's version (Linux and macOS; on Windows use WSL2)"
+    return import_extra(["tensorflow_text"], "A tokenizer in a TensorFlow graph needs", requirement)
 
 
 def without_ids(token_ids, left_out):

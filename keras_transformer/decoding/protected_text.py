@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from keras_transformer.data.placeholders import SYMBOL, symbols
-from keras_transformer.texts import UNSPACED
+from keras_transformer.texts import UNSPACED, import_extra
 
+RE2 = "'google-re2>=1.1.20250722,<2'"
 MARK = "\U000f0000"  # takes the place of a span; a private-use character
 _PICTURES = "\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff"
 _JOINERS = "\ufe0f\u200d\u20e3\U000e0020-\U000e007f"
@@ -71,17 +72,11 @@ def _expression(text):
     """Returns the compiled expression of a user. RE2 is linear, so none can hold a server."""
     problem = "no name of a pattern"
     if isinstance(text, str) and text.strip() and not text.isidentifier():
+        re2 = import_extra(["re2"], "A regular expression in `protect` needs", RE2)
+        options = re2.Options()
+        options.log_errors = False
         try:
-            import re2
-
-            options = re2.Options()
-            options.log_errors = False
             return re2.compile(text, options)
-        except ImportError as error:
-            raise ImportError(
-                "A regular expression in `protect` needs `google-re2`, which is not installed: "
-                "pip install 'google-re2>=1.1.20250722,<2'"
-            ) from error
         except re2.error as error:
             problem = error.args[0].decode()
     raise ValueError(
