@@ -26,16 +26,16 @@ FOLDERS = {
 # Lines of code of each folder, with 3% of air. To add code, first remove code of the same folder. A
 # commit that raises a budget says why.
 BUDGETS = {
-    "layers": 1_131,
-    "data": 2_729,
+    "layers": 1_125,
+    "data": 2_720,
     "training": 1_350,
     "models": 587,
     "decoding": 2_000,
-    "export": 970,
-    "runs": 2_473,
+    "export": 950,
+    "runs": 2_465,
     "importing": 871,
     "serving": 1_430,
-    "cli": 1_535,
+    "cli": 1_520,
     None: 868,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
