@@ -29,7 +29,6 @@ ROWS = [
     # Without an option
     ("one", None, CODES, "one"),
     ("", None, CODES, ""),
-    (" one  ", None, CODES, " one  "),
     (">>fra<< one", None, CODES, ">>fra<< one"),
     (">>fra<<one", None, CODES, ">>fra<<one"),
     (">>zho_Hant<< one", None, CODES, ">>zho_Hant<< one"),
@@ -37,21 +36,16 @@ ROWS = [
     (" \t\u3000>>fra<< one", None, CODES, ">>fra<< one"),
     ("one >>fra<<", None, CODES, "one >>fra<<"),
     (">> one", None, CODES, ">> one"),
-    (">fra< one", None, CODES, ">fra< one"),
-    ("<<fra>> one", None, CODES, "<<fra>> one"),
     (">>fra<< >>quoted<< one", None, CODES, ">>fra<< >>quoted<< one"),
     (">>xyz<< one", None, CODES, ValueError(TAG.format(ALL, ">>xyz<<"))),
     (">>FRA<< one", None, CODES, ValueError(TAG.format(ALL, ">>FRA<<"))),
-    (">> fra <<one", None, CODES, ValueError(TAG.format(ALL, ">> fra <<"))),
     (">><< one", None, CODES, ValueError(TAG.format(ALL, ">><<"))),
     (">>a\nb<< one", None, CODES, ValueError(TAG.format(ALL, ">>a b<<"))),
     (">>" + "é" * 99 + "<<", None, CODES, ValueError(TAG.format(ALL, ">>" + "é" * 29))),
     (">>fra<< >>deu<< one", None, CODES, ValueError(TAG.format(ALL, ">>fra<<>>deu<<"))),
-    (">>fra<<>>fra<< one", None, CODES, ValueError(TAG.format(ALL, ">>fra<<>>fra<<"))),
     # With an option
     ("one", "fra", CODES, ">>fra<< one"),
     ("one >>deu<<", "fra", CODES, ">>fra<< one >>deu<<"),
-    (">> one", "fra", CODES, ">>fra<< >> one"),
     ("", "fra", CODES, ""),
     (" \t", "fra", CODES, " \t"),
     (">>fra<< one", "fra", CODES, ">>fra<< one"),
@@ -60,17 +54,14 @@ ROWS = [
     (">>deu<< one", "fra", CODES, ValueError(TAG.format("`target_language`, >>fra<<", ">>deu<<"))),
     (">>xyz<< one", "fra", CODES, ValueError(TAG.format("`target_language`, >>fra<<", ">>xyz<<"))),
     ("one", "ita", CODES, ValueError(UNKNOWN.format(ALL, "ita"))),
-    ("", "ita", CODES, ValueError(UNKNOWN.format(ALL, "ita"))),
     ("one", "FRA", CODES, ValueError(UNKNOWN.format(ALL, "FRA"))),
     ("one", ">>fra<<", CODES, ValueError(UNKNOWN.format(ALL, ">>fra<<"))),
-    ("one", "fra ", CODES, ValueError(UNKNOWN.format(ALL, "fra "))),
     (">>ita<< one", "ita", CODES, ValueError(UNKNOWN.format(ALL, "ita"))),
     # A model without tags
     ("one", None, (), "one"),
     (">>fra<< one", None, (), ">>fra<< one"),
     (" >>xyz<<>>fra<< one", None, (), " >>xyz<<>>fra<< one"),
     ("one", "fra", (), ValueError(UNKNOWN.format("it has none", "fra"))),
-    (">>fra<< one", "fra", (), ValueError(UNKNOWN.format("it has none", "fra"))),
 ]
 
 
