@@ -51,7 +51,7 @@ RATES = "wer", "per"
 SEEDS = 11, 12, 13
 SPLITS = {"simple": "simple", "jump": "addprim_jump", "length": "length"}
 POSITIONS = {
-    "absolute": ["model.positions=sinusoidal"],
+    "absolute": ["model.positions=sinusoidal", "model.max_relative_position=null"],
     "relative": [],
     "near": ["model.max_relative_position=16"],
 }
