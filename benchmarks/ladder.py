@@ -100,6 +100,7 @@ SHORT = {
     # The defaults of Adam's authors.
     "adam": ("short", {"training.beta_2": 0.999, "training.adam_epsilon": 1e-8}),
     "attention_gain": ("short", {"model.attention_gain": 0.7071}),
+    "relative": ("short", {"model.positions": "relative"}),
     "both": ("weight_decay", {"model.attention_gain": 0.7071}),
     "both_seed_2": ("both", {"training.seed": 2}),
     # The same warm-up by the text: four times the slots, a quarter of the updates.
