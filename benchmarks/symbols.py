@@ -186,17 +186,16 @@ def main():
         compare_exports(folder / name, recipe, folder)
         return
     splits = ["validation", *(["test"] if arguments.test else [])]
-    trained = []
+    translators = []
     for name in arguments.only or runs:
         recipe = Recipe.load(arguments.task, runs[name])
         found = train_run(recipe, folder, folder / name)
-        trained.append(folder / name)
         translate = kt.load_run(folder / name, model=averaged(folder / name))
+        translators.append(translate)
         write_result("symbols", name, found | score(translate, recipe, folder, splits, searches))
-    if len(trained) > 1 and arguments.task == "g2p":
-        translators = [kt.load_run(run, model=run / f"last{AVERAGED}.keras") for run in trained]
+    if len(translators) > 1 and arguments.task == "g2p":
         models = [each.model for each in translators]
-        together = kt.Translator(models, *translators[0].tokenizers)
+        together = kt.Translator(models, *translate.tokenizers)
         found = score(together, recipe, folder, splits, searches)
         write_result("symbols", "g2p-ensemble", found)
 
