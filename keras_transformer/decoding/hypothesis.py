@@ -198,7 +198,7 @@ def join_by_line(found, pieces, settings):
     for place, dropped, spans in rows:
         (of_line, *others), gaps = found[place], pieces.gaps[place]
         if others:
-            of_line = [_join([ranks[0] for ranks in found[place]], gaps, settings)]
+            of_line = [_join([ranks[0] for ranks in found[place]], gaps, pieces.joiner, settings)]
         elif gaps != [""]:
             texts = [join_translations([one.text], gaps) for one in of_line]
             of_line = [replace(one, text=text) for one, text in zip(of_line, texts, strict=True)]
@@ -210,7 +210,7 @@ def join_by_line(found, pieces, settings):
     return joined
 
 
-def _join(pieces, gaps, settings):
+def _join(pieces, gaps, joiner, settings):
     def all_of(name):
         return [value for piece in pieces for value in getattr(piece, name)]
 
@@ -219,7 +219,7 @@ def _join(pieces, gaps, settings):
     ends = sum(bool(piece.tokens) and not piece.cut_off for piece in pieces)
     penalty = float(penalties_of(len(tokens), ends, settings))
     return Hypothesis(
-        text=join_translations([piece.text for piece in pieces], gaps),
+        text=join_translations([piece.text for piece in pieces], gaps, joiner),
         score=total / penalty if is_possible else IMPOSSIBLE,
         source_tokens=all_of("source_tokens"),
         tokens=tokens,

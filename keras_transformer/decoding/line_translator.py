@@ -91,7 +91,9 @@ class LineTranslator:
             warn_of_long_lines(pieces, search_settings)
         if not kind[0]:
             places = pieces.by_line()
-            found = [join_translations(found[each], pieces.gaps[each]) for each in places]
+            found = [
+                join_translations(found[each], pieces.gaps[each], pieces.joiner) for each in places
+            ]
             return found[0] if is_one else found
         found = join_by_line(found, pieces, search_settings)
         wrong = {i: best.protected for i, (best, *_) in enumerate(found) if best.protected}
@@ -186,7 +188,8 @@ class LineTranslator:
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
             require_at_most(most, f"`max_source_tokens`{where}", token_ids, split, _TRUNCATE)
-        return parts.of_lines(self._cutter.cut(token_ids, most - 1, on_too_long))
+        pieces = parts.of_lines(self._cutter.cut(token_ids, most - 1, on_too_long))
+        return pieces._replace(joiner=getattr(self.target_tokenizer, "joiner", " "))
 
     def _copied_tokens(self):
         """Returns the ids of symbols, if source and target have the same."""

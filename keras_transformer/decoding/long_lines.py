@@ -35,6 +35,7 @@ class Pieces(NamedTuple):
         gaps: list of P strings, or string tensor `(P,)`: what joins the translation of each piece
             to the next one, or protected text behind it.
         spans: list of B lists of strings: the protected text that symbols take the place of.
+        joiner: str, what joins translations where a gap is empty, see `join_translations`.
     """
 
     token_ids: Any
@@ -42,6 +43,7 @@ class Pieces(NamedTuple):
     dropped: Any
     gaps: Any = None
     spans: Any = ()
+    joiner: str = " "
 
     def by_line(self) -> list[slice]:
         """Returns where the pieces of each line are; not in a graph."""
@@ -99,7 +101,7 @@ class LineCutter:
                 dropped[line] = len(row) - max(len(found[0]), tags)
             pieces += found
             lines += [line] * len(found)
-        return Pieces(pieces, np.array(lines, int), dropped, [" "] * len(pieces))
+        return Pieces(pieces, np.array(lines, int), dropped, [""] * len(pieces))
 
     def _tag_length(self, row):
         return int(self._is_tag is not None and len(row) > 0 and bool(self._is_tag(row[0])))
@@ -134,21 +136,23 @@ class LineCutter:
         ]
 
 
-def join_translations(texts: list[str], gaps: list[str]) -> str:
+def join_translations(texts: list[str], gaps: list[str], joiner: str = " ") -> str:
     """Joins the translations of a line's pieces, without the empty ones.
 
-    Where nothing stood between two sentences, there is a space, unless the script before it has
-    none. Protected text, a gap that is more than white space, stays also beside empty ones.
+    Where nothing stood between two of them, there is a space, unless the script before it, or a
+    target of characters, has none. Protected text, a gap that is more than white space, stays also
+    beside empty ones.
 
     Args:
         texts: list of strings.
         gaps: list of strings: what follows each of them.
+        joiner: str, what stands between symbols of the target language. Defaults to a space.
     """
     joined, gap = "", None
     for text, next_gap in zip(texts, gaps, strict=True):
         if text:
             joined += text if gap is None else gap + text
-            gap = next_gap or ("" if re.fullmatch(WITHOUT_SPACE, text) else " ")
+            gap = next_gap or ("" if re.fullmatch(WITHOUT_SPACE, text) else joiner)
         if next_gap.strip():
             joined, gap = joined + next_gap, None
     return joined

@@ -74,7 +74,7 @@ class Sentences(NamedTuple):
         """Returns the pieces of sentences as pieces of the lines."""
         sentences = pieces.lines
         is_last = np.diff(sentences, append=len(self.texts)) > 0
-        gaps = [self.gaps[s] if last else " " for s, last in zip(sentences, is_last, strict=True)]
+        gaps = [self.gaps[s] if last else "" for s, last in zip(sentences, is_last, strict=True)]
         dropped = np.bincount(self.lines, pieces.dropped).astype(int)
         return Pieces(pieces.token_ids, self.lines[sentences], dropped, gaps, self.spans)
 

@@ -149,7 +149,7 @@ def join_translations(texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
     columns = texts, pieces.gaps, pieces.lines
     texts, gaps, lines = (tf.boolean_mask(each, texts != "") for each in columns)
     has_space = ~tf.strings.regex_full_match(texts, WITHOUT_SPACE)
-    gaps = tf.where((gaps == "") & has_space, " ", gaps)
+    gaps = tf.where((gaps == "") & has_space, pieces.joiner, gaps)
     gaps = tf.where(is_last_of_line(lines), "", gaps)
     return tf.strings.unsorted_segment_join(texts + gaps, lines, tf.size(pieces.dropped))
 

@@ -45,6 +45,6 @@ class GraphSentences(NamedTuple):
     def of_lines(self, pieces: Pieces) -> Pieces:
         """Returns the pieces of sentences as pieces of the lines."""
         sentences = pieces.lines
-        gaps = tf.where(is_last_of_line(sentences), tf.gather(self.gaps, sentences), " ")
+        gaps = tf.where(is_last_of_line(sentences), tf.gather(self.gaps, sentences), "")
         dropped = tf.math.segment_sum(pieces.dropped, self.lines)
         return Pieces(pieces.token_ids, tf.gather(self.lines, sentences), dropped, gaps)

@@ -101,6 +101,7 @@ class GraphTranslator:
         self.target_tokenizer = target_tokenizer.graph
         self.languages: list[str] = list(getattr(source_tokenizer, "languages", []))
         self._cutter = GraphLineCutter(source_tokenizer)
+        self._joiner = getattr(target_tokenizer, "joiner", " ")
 
     def tagged(
         self, text: tf.Tensor, languages: tf.Tensor | None = None, is_asked: Any = None
@@ -134,7 +135,7 @@ class GraphTranslator:
         pieces = self._cutter.cut_behind_tags(kept, most, on_too_long)
         pieces = pieces._replace(dropped=dropped + pieces.dropped)
         pieces = sentences.of_lines(pieces)
-        return pieces._replace(token_ids=self.with_end(pieces.token_ids))
+        return pieces._replace(token_ids=self.with_end(pieces.token_ids), joiner=self._joiner)
 
     def with_end(self, token_ids: tf.RaggedTensor) -> tf.RaggedTensor:
         """Returns the rows with their end tokens."""

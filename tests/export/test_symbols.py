@@ -27,11 +27,7 @@ print(json.dumps([rows, made.decode(rows)]))
 """
 
 
-@pytest.fixture(scope="module", params=["nfd", "identity"])
-def translator(request):
-    letters = [each for each in LETTERS if each != "\xe9"]
-    source = kt.CharacterTokenizer(letters, normalization=request.param)
-    target = kt.WordTokenizer(PHONES)
+def translator_of(source, target, **settings):
     config = kt.TransformerConfig.tiny(
         target.vocabulary_size,
         source_vocabulary_size=source.vocabulary_size,
@@ -41,7 +37,34 @@ def translator(request):
     model = kt.Transformer(config)
     randomize(model)
     rules = {"length_penalty": "mean", "stopping": "first_beams", "beam_size": 3}
-    return kt.Translator(model, source, target, extra_length=4, length_ratio=1.0, **rules)
+    rules |= {"extra_length": 4, "length_ratio": 1.0}
+    return kt.Translator(model, source, target, **rules | settings)
+
+
+@pytest.fixture(scope="module", params=["nfd", "identity"])
+def translator(request):
+    letters = [each for each in LETTERS if each != "\xe9"]
+    source = kt.CharacterTokenizer(letters, normalization=request.param)
+    return translator_of(source, kt.WordTokenizer(PHONES))
+
+
+@pytest.mark.filterwarnings("ignore:Longer than `max_source_tokens`")
+@pytest.mark.parametrize(
+    ("target", "joiner"), [(kt.CharacterTokenizer([*"xyz"]), ""), (kt.WordTokenizer(PHONES), " ")]
+)
+def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path):
+    import tensorflow as tf
+
+    rules = {"max_source_tokens": 4, "suppressed_tokens": [0, 1, 2]}  # so that no text is empty
+    translator = translator_of(kt.CharacterTokenizer([*"abc"]), target, **rules)
+    expected = [joiner.join(translator(["abc", "cab", "b"])), *translator(["ba"])]
+    assert all(expected)
+    lines = ["abccabb", "ba"]
+    assert translator(lines) == expected
+    assert [best.text for best, *_ in translator(lines, n_best=2)] == expected
+    served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
+    found = served.serve(tf.constant(lines))["translation"].numpy()
+    assert [text.decode() for text in found] == expected
 
 
 def test_saved_model_gives_the_same_texts(translator, tmp_path):
