@@ -102,9 +102,8 @@ def translate(
         with opened as (done, write), sentence_progress(total, done, has_bar) as progress:
             is_pipe, asked["on_progress"] = total is None and output is None, progress
             chunks = read_chunks(source, done + 1, is_pipe)
-            calls = 2 if translators.is_ctranslate2(runs[0]) and not is_pipe else 1
-            results = stream.translate_chunks(translator, chunks, name, asked, calls)
-            for chunk, _, found in translators.name_unknown(results, translator):
+            results = stream.translate_chunks(translator, chunks, name, asked, ahead=not is_pipe)
+            for chunk, _, found in results:
                 if mbr is not None:
                     found = [by_mbr(ranks, mbr_utility)[: n_best or 1] for ranks in found]
                 table = hypothesis_rows(found, n_best is not None, scores, chunk.first)

@@ -113,10 +113,9 @@ def distil(
         opened = stream.resume_file(found_file, decisive, source, keep=True)
         with opened as (done, write), sentence_progress(total, done) as progress:
             asked["on_progress"] = progress
-            calls = 2 if translators.is_ctranslate2(teachers[0]) else 1
             chunks = read_chunks(source, done + 1)
-            results = stream.translate_chunks(translator, chunks, "the text", asked, calls)
-            for chunk, sources, found in translators.name_unknown(results, translator):
+            results = stream.translate_chunks(translator, chunks, "the text", asked)
+            for chunk, sources, found in results:
                 write(stream.as_lines(map(row_of, sources, found)), chunk)
     kept = kept_pairs(found_file, reverse, min_probability, max_length_ratio)
     number = write_pairs(kept, files[:2])

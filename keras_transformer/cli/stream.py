@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -27,17 +27,30 @@ Write = Callable[[str, Chunk], None]
 
 
 def translate_chunks(
-    translator: Any, chunks: Iterable[Chunk], name: str, options: dict[str, Any], calls: int = 1
+    translator: Any, chunks: Iterable[Chunk], name: str, options: dict[str, Any], ahead: bool = True
 ) -> Iterator[tuple[Chunk, list[str], Any]]:
     """Yields each chunk with its lines and what the translator returns for them.
+
+    At the end, it prints which symbols of all lines the source's vocabulary lacks.
 
     Args:
         translator: called as a `Translator`.
         chunks: iterable of `Chunk`.
         name: name of their stream in errors.
         options: dict, those of each call.
-        calls: number of chunks that are translated at the same time. Defaults to `1`.
+        ahead: whether a next chunk may be read before one is yielded, so that CTranslate2 does not
+            wait for Python between two. Defaults to `True`.
     """
+    from keras_transformer.data.report import unknown_note, unknown_symbols
+    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+
+    calls = 2 if ahead and isinstance(translator, CTranslate2Translator) else 1
+    unknown: Counter[str] = Counter()
+
+    def done():
+        chunk, lines, found = waiting.popleft().result()
+        unknown.update(unknown_symbols(translator.source_tokenizer, lines))
+        return chunk, lines, found
 
     def translate(chunk):
         lines = chunk.lines(name)
@@ -52,8 +65,11 @@ def translate_chunks(
     for chunk in chunks:
         waiting.append(pool.submit(translate, chunk))
         if len(waiting) == calls:
-            yield waiting.popleft().result()
-    yield from (each.result() for each in waiting)
+            yield done()
+    while waiting:
+        yield done()
+    if note := unknown_note(unknown, "the source"):
+        console.print(note)
 
 
 @contextlib.contextmanager

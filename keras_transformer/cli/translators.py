@@ -2,7 +2,6 @@
 
 from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.progress import sentence_progress
-from keras_transformer.console import console
 
 
 def load_translator(runs, model=None, *, dtype=None, **settings):
@@ -56,16 +55,3 @@ def long_line_reports(found, translator, first=1):
             yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
         if best.dropped_tokens:
             yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."
-
-
-def name_unknown(results, translator):
-    """Yields results of `translate_chunks`; then prints which symbols the vocabulary lacks."""
-    from keras_transformer.data.report import unknown_note, unknown_symbols
-
-    tokenizer = translator.source_tokenizer
-    counts = unknown_symbols(tokenizer, [])
-    for chunk, lines, found in results:
-        counts += unknown_symbols(tokenizer, lines)
-        yield chunk, lines, found
-    if note := unknown_note(counts, "the source"):
-        console.print(note)

@@ -21,7 +21,7 @@ from keras_transformer.decoding.lines import (
     require_at_most,
     require_room,
 )
-from keras_transformer.decoding.long_lines import LineCutter, join_translations, warn_of_long_lines
+from keras_transformer.decoding.long_lines import LineCutter, warn_of_long_lines
 from keras_transformer.decoding.protected_text import NAMES, find_unknown, mask
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.sentences import split_lines
@@ -90,10 +90,7 @@ class LineTranslator:
         if not return_hypotheses:
             warn_of_long_lines(pieces, search_settings)
         if not kind[0]:
-            places = pieces.by_line()
-            found = [
-                join_translations(found[each], pieces.gaps[each], pieces.joiner) for each in places
-            ]
+            found = pieces.joined(found)
             return found[0] if is_one else found
         found = join_by_line(found, pieces, search_settings)
         wrong = {i: best.protected for i, (best, *_) in enumerate(found) if best.protected}
