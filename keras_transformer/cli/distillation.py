@@ -110,7 +110,7 @@ def distil(
         source.seek(0)
         total = count_lines(source)
         decisive = stream.what_decides(translator, teachers, None, asked)
-        opened = stream.resume_file(found_file, decisive, source, keep=True)
+        opened = stream.grow_file(found_file, decisive, source)
         with opened as (done, write), sentence_progress(total, done) as progress:
             asked["on_progress"] = progress
             chunks = read_chunks(source, done + 1)

@@ -119,69 +119,72 @@ def open_output(path: Path | None) -> Iterator[tuple[int, Write]]:
 
 
 @contextlib.contextmanager
-def resume_file(
-    path: Path, settings: dict[str, Any], stream: Any, keep: bool = False
-) -> Iterator[tuple[int, Write]]:
-    """Opens a file that grows chunk by chunk, and replaces `path` at the end of the block.
+def grow_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[tuple[int, Write]]:
+    """Opens a file that grows chunk by chunk; after a kill, the next call goes on.
 
-    Until then `NAME.partial` beside it holds the chunks that are done, and `NAME.partial.json` how
-    far they go, by which settings and for which input. After a kill, the next call goes on.
+    `NAME.json` beside it holds how many lines are done, by which settings and for which input.
 
     Args:
         path: path of the file.
         settings: dict of JSON: everything that can change a translation.
         stream: the input, at its beginning; what is done already is read.
-        keep: whether `path` itself grows, and it stays with its state, so that a later call finds
-            the lines done. Defaults to `False`.
 
     Yields:
         the number of lines that are done, and the function that writes.
 
     Raises:
-        ValueError: if `NAME.partial` was begun with other settings or another input, or is not of
-            this program.
+        ValueError: if the file was begun with other settings or another input, or is not of this
+            program.
     """
     path, digest = path.resolve(), hashlib.sha256()
-    partial = path if keep else path.with_name(f"{path.name}.partial")
-    state_file = path.with_name(f"{partial.name}.json")
+    state_file = path.with_name(f"{path.name}.json")
     state: dict[str, Any] = {"lines": 0, "read": 0, "written": 0, "settings": settings}
     state["input"] = digest.hexdigest()
     with file_lock(path.with_name(f".{path.name}.lock"), work="writing this file"):
-        size, is_known = partial.stat().st_size if partial.exists() else 0, state_file.exists()
+        size, is_known = path.stat().st_size if path.exists() else 0, state_file.exists()
         if size and is_known:
             state = json.loads(state_file.read_text("utf-8"))
         if size < state["written"] or (size and not is_known):
-            must = f"{str(partial)!r} must be as this program left it, beside {state_file.name!r}."
+            must = f"{str(path)!r} must be as this program left it, beside {state_file.name!r}."
             cure = "Move it away, or delete it"
             raise ValueError(f"{must} Received: a file of {size:,} bytes. {cure}")
         if size:
             hash_bytes(stream, state["read"], digest)
-            require_same(partial, state, settings | {"input": digest.hexdigest()})
+            require_same(path, state, settings | {"input": digest.hexdigest()})
         if state["lines"]:
             console.print(f"Goes on after line {state['lines']:,}.")
-        write_text(state_file, json.dumps(state))  # before the first byte of `partial`
-        with open(partial, "ab") as file:
-            file.truncate(state["written"])
+        write_text(state_file, json.dumps(state))  # before the first byte of the file
+        path.touch()
+        os.truncate(path, state["written"])
 
-            def write(text, chunk):
-                digest.update(chunk.data)
-                with named_errors(path):
-                    file.write(text.encode("utf-8"))
-                    file.flush()
-                    os.fsync(file.fileno())
-                state["lines"] += chunk.num_lines
-                state["read"] += len(chunk.data)
-                state.update(written=file.tell(), input=digest.hexdigest())
-                write_text(state_file, json.dumps(state))
+        def write(text, chunk):
+            digest.update(chunk.data)
+            with named_errors(path), open(path, "ab") as file:
+                file.write(text.encode("utf-8"))
+                file.flush()
+                os.fsync(file.fileno())
+                state["written"] = file.tell()
+            state["lines"] += chunk.num_lines
+            state["read"] += len(chunk.data)
+            state["input"] = digest.hexdigest()
+            write_text(state_file, json.dumps(state))
 
-            try:
-                yield state["lines"], write
-            except KeyboardInterrupt:
-                console.print(f"Stopped after line {state['lines']:,}. The same command goes on.")
-                raise
-        if not keep:
-            move_file(partial, path)
-            state_file.unlink(missing_ok=True)
+        try:
+            yield state["lines"], write
+        except KeyboardInterrupt:
+            console.print(f"Stopped after line {state['lines']:,}. The same command goes on.")
+            raise
+
+
+@contextlib.contextmanager
+def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[tuple[int, Write]]:
+    """As `grow_file`, for `NAME.partial`, which replaces `path` at the end of the block."""
+    path = path.resolve()
+    partial = path.with_name(f"{path.name}.partial")
+    with grow_file(partial, settings, stream) as opened:
+        yield opened
+        move_file(partial, path)
+        partial.with_name(f"{partial.name}.json").unlink()
 
 
 def require_same(path, state, settings):
