@@ -32,7 +32,7 @@ BUDGETS = {
     "models": 587,
     "decoding": 2_000,
     "export": 950,
-    "runs": 2_465,
+    "runs": 2_473,
     "importing": 871,
     "serving": 1_430,
     "cli": 1_520,

@@ -1,5 +1,6 @@
 """Loads a trained run: as a `Translator`, or as the initial weights of another run."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,21 +76,33 @@ def _load_ensemble(paths, model, frozen, dtype, settings):
 
 
 def take_weights(model, run_folder):
-    """Sets the weights of a model to those of a run. Both models may differ in dropout only.
+    """Sets the weights of a model to those of a run.
+
+    Both models may differ in dropout. The model may have fewer layers: it takes evenly spaced ones
+    (Shleifer and Rush, 2020, https://arxiv.org/abs/2010.13002).
 
     Args:
         model: `Transformer`.
         run_folder: path of the run's folder.
 
     Raises:
-        ValueError: if the models differ; the message names the fields.
+        ValueError: if the models differ otherwise; the message names the fields.
     """
     other = load_model(RunFolder.existing(run_folder).model_file)
     mine, theirs = model.config.to_dict(), other.config.to_dict()
-    unlike = [n for n in mine if "dropout" not in n and mine[n] != theirs[n]]
+    fewer = [n for n in ("num_encoder_layers", "num_decoder_layers") if mine[n] < theirs[n]]
+    unlike = [n for n in mine if "dropout" not in n and n not in fewer and mine[n] != theirs[n]]
     if unlike:
         raise ValueError(
-            f"`init_from` must name a run of the same model. Received: {run_folder!r}, where "
+            "`init_from` must name a run of the same model, or one with more layers. Received: "
+            f"{run_folder!r}, where "
             + ", ".join(f"{name} is {theirs[name]}, not {mine[name]}" for name in unlike)
         )
-    model.set_weights(other.get_weights())
+    weights = {weight.path: weight for weight in other.weights}
+
+    def block_of_other(match):
+        stack, name = match[1], f"num_{match[1]}_layers"
+        return f"{stack}/block_{int(match[2]) * (theirs[name] - 1) // max(mine[name] - 1, 1)}/"
+
+    for weight in model.weights:
+        weight.assign(weights[re.sub(r"^(\w+)/block_(\d+)/", block_of_other, weight.path)])

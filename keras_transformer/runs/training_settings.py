@@ -82,8 +82,8 @@ class TrainingSettings(Settings):
         ema_momentum: float in (0, 1). Momentum of an exponential moving average (EMA) of the
             weights. The EMA is validated, used to translate, and saved in place of the weights.
             Defaults to `null`: no EMA.
-        init_from: path of a run whose weights and vocabulary this run starts with. A `Recipe` makes
-            it absolute. Defaults to `null`.
+        init_from: path of a run whose weights and vocabulary this run starts with; of more layers,
+            evenly spaced ones are taken. A `Recipe` makes it absolute. Defaults to `null`.
         translation_sample: int. Number of validation sentences to translate, for `val_bleu`,
             `val_chrf`, `val_wer`, `val_per` and `val_cer` in the logs. Defaults to `null`: no
             translation.

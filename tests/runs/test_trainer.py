@@ -9,12 +9,14 @@ import keras
 import numpy as np
 import pytest
 
+import keras_transformer as kt
 from keras_transformer import load_model
 from keras_transformer.runs.averaging import average_run
 from keras_transformer.runs.fit_scope import TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
-from keras_transformer.runs.load import load_run
+from keras_transformer.runs.load import load_run, take_weights
 from keras_transformer.runs.trainer import Trainer
+from tests.builders import randomize
 from tests.runs import tiny_run
 from tests.runs.test_folder import tree
 from tests.session import made_once
@@ -174,3 +176,31 @@ def test_init_from_starts_with_the_weights_and_a_new_schedule_and_resumes_alone(
     assert abs(seen.loss - losses[-1]) < (losses[0] - losses[-1]) / 2
     shutil.rmtree(other)
     assert quiet(recipe, tmp_path / "run").train()["epochs"] == 1
+
+
+def test_fewer_layers_take_evenly_spaced_ones_of_a_run(tmp_path):
+    def model(num_encoder_layers, num_decoder_layers):
+        sizes = {"hidden_dim": 8, "intermediate_dim": 8, "num_heads": 2}
+        layers = {
+            "num_encoder_layers": num_encoder_layers,
+            "num_decoder_layers": num_decoder_layers,
+        }
+        made = kt.Transformer(kt.TransformerConfig.tiny(20, **sizes, **layers))
+        randomize(made)
+        return made
+
+    teacher = model(4, 3)
+    teacher.save(tmp_path / "model.keras")
+    for layers, places in {(2, 1): ([0, 3], [0]), (3, 2): ([0, 1, 3], [0, 2])}.items():
+        student = model(*layers)
+        take_weights(student, tmp_path)
+        for mine, theirs, kept in zip(stacks(student), stacks(teacher), places, strict=True):
+            tiny_run.assert_equal(mine.embedding.get_weights(), theirs.embedding.get_weights())
+            for block, place in zip(mine.blocks, kept, strict=True):
+                tiny_run.assert_equal(block.get_weights(), theirs.blocks[place].get_weights())
+    with pytest.raises(ValueError, match="more layers.*where num_decoder_layers is 3, not 4"):
+        take_weights(model(4, 4), tmp_path)
+
+
+def stacks(model):
+    return model.encoder, model.decoder
