@@ -252,6 +252,7 @@ class _Tokenizer(FolderTokenizer):
         special = config.pad_token_id, config.start_token_id, config.end_token_id
         self.pieces.dropped |= {self.vocabulary[token_id] for token_id in special}
         self.tag, self.unknown = self.pieces.tag, getattr(self.pieces, "unknown", None)
+        self.joiner = getattr(self.pieces, "joiner", " ")
         tags = [f">>{code}<<" for code in self.languages] + [self.tag] * (self.tag is not None)
         self.is_tag = {self._ids[tag] for tag in tags}.__contains__
 

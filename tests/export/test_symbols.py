@@ -65,6 +65,10 @@ def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path
     served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
     found = served.serve(tf.constant(lines))["translation"].numpy()
     assert [text.decode() for text in found] == expected
+    pytest.importorskip("ctranslate2")
+    engine = CTranslate2Translator(kt.export_ctranslate2(translator, tmp_path / "ct2"), workers=1)
+    parts = engine(["abc", "cab", "b"])
+    assert engine(lines) == [joiner.join(filter(None, parts)), *engine(["ba"])]
 
 
 def test_saved_model_gives_the_same_texts(translator, tmp_path):
