@@ -11,30 +11,23 @@ whole split, in turns. "One" is the median of sentences that are translated alon
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import statistics
-import time
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
 
+from decode_peers.timing import in_turns, timed
 from scored_runs import NUMBER, SEARCHES, TEXT, table
 
 import keras_transformer as kt
-from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.decoding import CTranslate2Translator
 from keras_transformer.runs import Recipe
 
 ALONE = 100  # sentences that are translated alone
-
-
-def seconds(function, *arguments, **options):
-    """Returns the seconds of a call, and its result."""
-    began = time.perf_counter()
-    found = function(*arguments, **options)
-    return time.perf_counter() - began, found
 
 
 def size(path):
@@ -54,35 +47,33 @@ def main():
     pairs = Recipe.load(arguments.recipe).data.pairs(arguments.split, arguments.data)
     sources, references = map(list, zip(*pairs, strict=True))
     searches = {name: SEARCHES[name] for name in ("greedy", "beam 5")}
-    models = {}
-    for folder in arguments.folders:
-        name = f"{folder.name}, CTranslate2"
-        models[name] = size(folder), CTranslate2Translator(folder, workers=1)
+    models = {
+        f"{folder.name}, CTranslate2": (size(folder), CTranslate2Translator(folder, workers=1))
+        for folder in arguments.folders
+    }
     if arguments.run:
-        name = f"{arguments.run.name}, Translator"
-        models[name] = size(arguments.run / "model.keras"), kt.load_run(arguments.run)
-    rows = [(name, search) for name in models for search in searches]
-    speeds, outputs, alone = {row: [] for row in rows}, {}, {row: [] for row in rows}
-    with sentence_progress(len(rows) * (arguments.rounds + 1) * len(sources)) as progress:
-        for number in range(arguments.rounds + 1):
-            for row in rows:
-                name, search = row
-                translate = models[name][1]
-                taken, outputs[row] = seconds(translate, sources, **searches[search])
-                progress(len(sources))
-                if number:  # the first round warms up
-                    speeds[row].append(len(sources) / taken)
-                    part = sources[: ALONE // arguments.rounds]
-                    alone[row] += [seconds(translate, s, **searches[search])[0] for s in part]
-    reference = statistics.median(speeds[rows[0][0], "beam 5"])
-    cells = []
-    for row in rows:
-        speed = statistics.median(speeds[row])
-        bleu = kt.evaluation.bleu(outputs[row], references, tokenized=True).value
-        numbers = f"{bleu:.2f}", f"{speed:,.0f}", f"{1000 * statistics.median(alone[row]):.1f}"
-        cells.append(
-            (row[0], row[1], f"{models[row[0]][0]:.1f}", *numbers, f"{speed / reference:.1f}")
+        translator = kt.load_run(arguments.run)
+        models[f"{arguments.run.name}, Translator"] = (
+            size(arguments.run / "model.keras"),
+            translator,
         )
+    works = {
+        (name, search): functools.partial(translate, **options)
+        for name, (_, translate) in models.items()
+        for search, options in searches.items()
+    }
+    outputs = {row: work(sources) for row, work in works.items()}
+    whole = {row: functools.partial(work, sources) for row, work in works.items()}
+    seconds = in_turns(whole, arguments.rounds)
+    speeds = {row: len(sources) / statistics.median(each) for row, each in seconds.items()}
+    reference = next(speeds[row] for row in works if row[1] == "beam 5")
+    cells = []
+    for row, work in works.items():
+        bleu = kt.evaluation.bleu(outputs[row], references, tokenized=True).value
+        one = statistics.median(timed(functools.partial(work, s)) for s in sources[:ALONE])
+        numbers = models[row[0]][0], bleu, speeds[row], 1000 * one, speeds[row] / reference
+        formats = "{:.1f}", "{:.2f}", "{:,.0f}", "{:.1f}", "{:.1f}"
+        cells.append((*row, *map(str.format, formats, numbers)))
     titles = "MB", "BLEU", "sentences/s", "one, ms", "times the teacher"
     columns = dict.fromkeys(("model", "search"), TEXT) | dict.fromkeys(titles, NUMBER)
     print(*table(columns, cells), sep="\n")
