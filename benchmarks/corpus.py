@@ -4,25 +4,30 @@
 
 The corpora are pairs of Multi30k, drawn at random. Each measurement runs in a process of its own.
 `RssAnon` is the memory that the process cannot give back; `RssFile` are pages of mapped files.
+A batch is timed from both in one process, in turns: two processes differ by a fifth without cause.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import pathlib
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+from decode_peers.timing import in_turns
 from process_memory import memory_status
 from stamp import stamp
 
 STARTED = time.perf_counter()
 TOKENS = 4096, 25_000  # of a batch
 BATCHES = 1000
+ROUNDS = 7
 SIZE = 8000  # of the vocabulary
 
 
@@ -67,8 +72,14 @@ def compare(folder, data, number):
             f"({found['imports']:.1f} s are imports); RssAnon above that of the imports "
             f"{per_pair[0]:.1f} bytes a pair at the first batch, {per_pair[1]:.1f} after "
             f"{BATCHES:,}, peak {1e6 * (found['peak'] - found['before']) / number:.1f} (with "
-            f"mapped files); RssAnon {found['later']:,.0f} MB, RssFile {found['files']:,.0f} MB; "
-            + ", ".join(f"{found[str(n)]:.2f} ms for a batch of {n:,} tokens" for n in TOKENS),
+            f"mapped files); RssAnon {found['later']:,.0f} MB, RssFile {found['files']:,.0f} MB",
+            flush=True,
+        )
+    for tokens in TOKENS:
+        store, memory = (found[f"{kind} {tokens}"] for kind in ("store", "memory"))
+        print(
+            f"a batch of {tokens:,} tokens: {store:.2f} ms from the store, {memory:.2f} ms from "
+            f"memory, {store / memory:.2f} times as long",
             flush=True,
         )
 
@@ -149,7 +160,7 @@ def measured(kind, folder):
         seconds = seconds_of(lambda: token_rows(pairs, [tokenizer] * 2, store))
         written = sum(file.stat().st_size for file in store.glob("*/*"))
         return {"seconds": seconds, "peak": megabytes("VmHWM"), "bytes": written}
-    return start(pairs, tokenizer, store if kind == "store" else None)
+    return start(pairs, tokenizer, store, kind)
 
 
 def train(files, folder):
@@ -158,11 +169,12 @@ def train(files, folder):
     Tokenizer.train(files, SIZE, folder / "joint.model")
 
 
-def start(pairs, tokenizer, store):
+def start(pairs, tokenizer, store, kind):
     from keras_transformer.data.pipeline import BatchStream
 
     found = {"imports": time.perf_counter() - STARTED, "before": megabytes("RssAnon")}
-    stream = BatchStream(pairs, tokenizer, batch_tokens=TOKENS[0], store=store)
+    path = store if kind == "store" else None
+    stream = BatchStream(pairs, tokenizer, batch_tokens=TOKENS[0], store=path)
     batches = iter(stream.dataset())
     next(batches)
     found |= {"start": time.perf_counter() - STARTED, "first": megabytes("RssAnon")}
@@ -170,17 +182,35 @@ def start(pairs, tokenizer, store):
         pass
     found |= {"later": megabytes("RssAnon"), "files": megabytes("RssFile")}
     found["peak"] = megabytes("VmHWM")
-    found[TOKENS[0]] = milliseconds(stream)
-    del stream, batches
-    found[TOKENS[1]] = milliseconds(
-        BatchStream(pairs, tokenizer, batch_tokens=TOKENS[1], store=store)
-    )
+    if kind == "memory":
+        found |= batch_times(stream, pairs, tokenizer, store)
     return found
 
 
-def milliseconds(stream):
-    batches = stream.batches(1)[:BATCHES]
-    return 1000 * seconds_of(lambda: [stream.arrays(rows, 1) for rows in batches]) / len(batches)
+def batch_times(memory, pairs, tokenizer, store):
+    """Returns milliseconds a batch, from a store and from memory in turns: medians.
+
+    Args:
+        memory: the `BatchStream` from memory of the first of `TOKENS`.
+    """
+    from keras_transformer.data.pipeline import BatchStream
+
+    found = {}
+    for tokens in TOKENS:
+        memory = memory or BatchStream(pairs, tokenizer, batch_tokens=tokens)
+        mapped = BatchStream(pairs, tokenizer, batch_tokens=tokens, store=store)
+        batches = mapped.batches(1)[:BATCHES]
+        streams = {"store": mapped, "memory": memory}
+        works = {name: functools.partial(read, each, batches) for name, each in streams.items()}
+        for name, seconds in in_turns(works, ROUNDS).items():
+            found[f"{name} {tokens}"] = 1000 * statistics.median(seconds) / len(batches)
+        memory = None
+    return found
+
+
+def read(stream, batches):
+    for rows in batches:
+        stream.arrays(rows, 1)
 
 
 def seconds_of(function):
