@@ -10,7 +10,7 @@ extras=dev
 bash scripts/make_venv.sh "$extras"
 python=.venv/bin/python
 # The CPU build; as a requirement of the package it would bring gigabytes of CUDA.
-$python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+$python -m pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0
 # The browser of tests/serving/test_page.py.
 if ! command -v chromedriver >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get update --quiet --quiet &&
