@@ -4,7 +4,7 @@
 
 The corpora are pairs of Multi30k, drawn at random. Each measurement runs in a process of its own.
 `RssAnon` is the memory that the process cannot give back; `RssFile` are pages of mapped files.
-A batch is timed from both in one process, in turns: two processes differ by a fifth without cause.
+A batch is timed from both in one process, in turns: two processes of one store differ by a fifth.
 """
 
 import argparse
