@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 SYMBOL = re.compile("\u27e6\\d+\u27e7")
 _LONGEST = 200  # characters of several sources
 _NO_PLAIN_WORD = re.compile(r"\d|[A-Z]|\w[@/:]\S")  # a number, a name, an address
-# What may stand before and behind symbols, on both sides alike.
-_BEFORE, _BEHIND = (" ", " ", " ", ""), (" ", " ", " ", "", ": ", ". ")
+# What may stand between symbols and the text before and behind them, on both sides alike.
+_BEFORE, _BEHIND = (" ", "", ": "), (" ", "", ": ", ". ")
 
 
 def symbols(count: int) -> list[str]:
@@ -72,6 +72,6 @@ def _with_symbols(rng, names, pairs):
         number = places.count(place)
         here, names = " ".join(names[:number]), names[number:]
         if here:
-            here = rng.choice(_BEFORE) + here + rng.choice(_BEHIND)
+            here = rng.choice(_BEFORE if sides[0] else ("",)) + here + rng.choice(_BEHIND)
         sides = [side + here + piece for side, piece in zip(sides, pieces, strict=True)]
     return tuple(side.strip() for side in sides)

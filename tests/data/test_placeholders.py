@@ -1,5 +1,7 @@
 """Symbols for protected text: the pairs that get them, and the tokenizers that hold them."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,17 @@ def test_a_fraction_of_the_pairs_has_the_same_symbols_on_both_sides():
         for source, target in zip(*parts, strict=True):
             assert (source in words[0] and target in words[1]) or source == target == ""
     assert counts == {1, 2, 3, 4}
+    for beside in (
+        r"\w \u27e6",
+        r"\w\u27e6",
+        r"\w: \u27e6",
+        r"\u27e7 \w",
+        r"\u27e7\w",
+        r"\u27e7: \w",
+    ):
+        both = [all(re.search(beside, text) for text in pair) for pair in changed]
+        assert sum(both) > 20, beside
+    assert not any(text[0] in " :." or text[-1] == " " for pair in changed for text in pair)
 
 
 @pytest.mark.parametrize(
