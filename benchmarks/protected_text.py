@@ -5,7 +5,7 @@ Each row is another `protect_by`; "lost" counts the strings in which the model d
 something.
 
     keras-transformer train number_names --run RUN --set vocabulary.protected_symbols=4 \\
-        --set training.epochs=30
+        --set training.epochs=6 --set "data.train={number_names: train, size: 300000}"
     python benchmarks/protected_text.py RUN
 """
 

@@ -36,16 +36,10 @@ def test_a_fraction_of_the_pairs_has_the_same_symbols_on_both_sides():
         for source, target in zip(*parts, strict=True):
             assert (source in words[0] and target in words[1]) or source == target == ""
     assert counts == {1, 2, 3, 4}
-    for beside in (
-        r"\w \u27e6",
-        r"\w\u27e6",
-        r"\w: \u27e6",
-        r"\u27e7 \w",
-        r"\u27e7\w",
-        r"\u27e7: \w",
-    ):
-        both = [all(re.search(beside, text) for text in pair) for pair in changed]
-        assert sum(both) > 20, beside
+    for between in (" ", "", ": "):
+        for beside in (rf"\w{between}\u27e6", rf"\u27e7{between}\w"):
+            both = [all(re.search(beside, text) for text in pair) for pair in changed]
+            assert sum(both) > 20, beside
     assert not any(text[0] in " :." or text[-1] == " " for pair in changed for text in pair)
 
 
