@@ -94,11 +94,14 @@ def start(tmp_path):
 
 @pytest.fixture
 def start_plain(start):
-    """Starts a server of the stand-in without TensorFlow."""
+    """Starts a server of the stand-in without TensorFlow, ready unless it loads for some time."""
 
     def start_plain(seconds_to_load=0, proxies="", **limits):
         words = seconds_to_load, json.dumps(limits), proxies
-        return start("-m", "tests.serving.plain_model", *words)
+        server = start("-m", "tests.serving.plain_model", *words)
+        if not seconds_to_load:
+            server.wait_for("Ready after")
+        return server
 
     return start_plain
 
@@ -232,7 +235,6 @@ main()
 @pytest.mark.slow
 def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
     server = start_plain()
-    server.wait_for("Ready after")
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(server.translate, line) for line in ("stuck", "a", "b")]
         time.sleep(0.5)
@@ -245,7 +247,6 @@ def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
 @pytest.mark.slow
 def test_requests_that_do_not_arrive_are_closed_and_hold_no_sigterm(start_plain):
     server = start_plain(max_receive_seconds=1)
-    server.wait_for("Ready after")
 
     def send(content):
         connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
@@ -281,7 +282,6 @@ def test_requests_that_do_not_arrive_are_closed_and_hold_no_sigterm(start_plain)
 @pytest.mark.parametrize("proxies", ["", "10.0.0.1, 127.0.0.0/8"])
 def test_header_of_a_proxy_says_who_the_client_is_only_if_the_proxy_is_named(start_plain, proxies):
     server = start_plain(proxies=proxies, max_queue=4, max_lines=2, timeout=2)
-    server.wait_for("Ready after")
     with ThreadPoolExecutor(5) as pool:
 
         def translate(line, client):
@@ -300,7 +300,6 @@ def test_header_of_a_proxy_says_who_the_client_is_only_if_the_proxy_is_named(sta
 @pytest.mark.parametrize("follows", ["", "GET /health HTTP/1.1\r\nHost: a\r\n\r\n"])
 def test_client_that_sends_another_request_and_leaves_is_seen_to_leave(start_plain, follows):
     server = start_plain()
-    server.wait_for("Ready after")
     head = "POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(f'{head}{{"q": "stuck"}}'.encode())
