@@ -44,9 +44,11 @@ def sentence_progress(total, before=0, is_shown=True):
             now, done = time.monotonic(), int(bar.tasks[0].completed)
             rate = (done - before) / max(now - started, 1e-6)
             bar.update(task, rate=f"{rate:,.1f}/s")
-            if bar.disable and now - printed >= SECONDS_BETWEEN_LINES and done != total:
+            is_due = now - printed >= SECONDS_BETWEEN_LINES and done not in (before, total)
+            if bar.disable and is_due:
                 printed = now
-                left = datetime.timedelta(seconds=round(((total or done) - done) / rate))
+                # The total may be an estimate, which is exceeded.
+                left = datetime.timedelta(seconds=round(max((total or done) - done, 0) / rate))
                 of, end = (f" of {total:,}", f", {left} left") if total else ("", "")
                 console.print(f"{done:,}{of} sentences, {rate:,.1f}/s{end}")
 

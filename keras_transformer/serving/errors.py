@@ -4,7 +4,7 @@ import reprlib
 from typing import Any
 
 
-class RequestError(Exception):
+class RequestError(ValueError):
     """An answer other than 200.
 
     Args:

@@ -95,20 +95,15 @@ def _meant(field, given, codes, *others):
     """Returns the longest code that is the beginning of what is given, or `None` without it."""
     if given is None:
         return None
-    tag = language_tag(given) if isinstance(given, str) else ""
-    found = [code for code in codes if code and is_language(tag, language_tag(code))]
-    if not found:
-        raise _refused(field, given, codes, *others)
-    return max(found, key=len)
-
-
-def _refused(field, given, codes, *others):
     codes = [code for code in codes if code]
+    tag = language_tag(given) if isinstance(given, str) else ""
+    if found := [code for code in codes if is_language(tag, language_tag(code))]:
+        return max(found, key=len)
     must = f"`{field}` must be {_any_of([*others, *codes])}."
     if not codes:
         cure = f"leave `{field}` out, or export the model with `--{field}-language`"
         must = f"The model card names no {field} language: {cure}."
-    return RequestError(400, must, given)
+    raise RequestError(400, must, given)
 
 
 def _any_of(codes):

@@ -1,6 +1,5 @@
 """LibreTranslate's protocol, as its clients speak it."""
 
-import itertools
 import sys
 
 from starlette.concurrency import run_in_threadpool
@@ -62,10 +61,8 @@ async def translate(request: Request) -> JSONResponse:
     card, fields = engine.model.card, await json_or_form(request)
     texts = _texts(fields, engine.limits)
     language = target_language(card, fields.get("source"), fields.get("target"))
-    apart = await _apart(texts, fields.get("format") or "text")
-    how = request.app.state.split, request.app.state.mask
-    parts = ((*each, *how) for each in apart)
-    apart = await run_in_threadpool(list, itertools.starmap(of_parts, parts))
+    how = fields.get("format") or "text", request.app.state.split, request.app.state.mask
+    apart = await run_in_threadpool(_apart, texts, *how)
     lines = [line for lines, _ in apart for line in lines]
     engine.limits.check_lines(len(lines))
     alternatives = _alternatives(fields)
@@ -94,14 +91,14 @@ def _texts(fields, limits):
     return texts
 
 
-async def _apart(texts, form):
-    if form == "text":
-        return [of_text(text) for text in texts]
-    if form != "html":
+def _apart(texts, form, split, mask):
+    """Returns the parts of each text that are translated, and what puts their translations in."""
+    if form not in ("text", "html"):
         raise RequestError(400, "`format` must be 'text' or 'html'.", form)
-    if sys.version_info < (3, 11, 5):  # its `re` matches repeated possessive groups wrongly
+    if form == "html" and sys.version_info < (3, 11, 5):  # wrong matches of possessive groups
         raise RequestError(400, "`format` must be 'text': 'html' needs Python 3.11.5.", form)
-    return await run_in_threadpool(list, map(of_html, texts))
+    lines_of = of_html if form == "html" else of_text
+    return [of_parts(*lines_of(text), split, mask) for text in texts]
 
 
 def _alternatives(fields):

@@ -32,9 +32,6 @@ class Limits:
     keep_alive: int = 75
 
     def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {value}")
         if self.max_queue < 2 * self.max_lines:
             raise ValueError(
                 "`max_queue` must be at least twice `max_lines`: a client may have half of the "

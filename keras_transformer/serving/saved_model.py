@@ -41,8 +41,9 @@ class ServedModel(Model):
             )
         self.card = read_card(folder)
         self.name = self.card.get("name") or folder.resolve().name
+        tf.get_logger().setLevel("ERROR")  # no warnings that gradients are not available
         # Kept, because a signature does not keep the variables.
-        self._loaded = _loaded(folder)
+        self._loaded = tf.saved_model.load(str(folder))
         self.signatures = _signatures(folder)
         if "text" not in self.signature("serving_default").inputs:
             raise ValueError("The signature `serving_default` must have an input `text`.")
@@ -68,17 +69,6 @@ def use_threads(workers: int) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     # All calls take the threads that start operations from one pool.
     tf.config.threading.set_inter_op_parallelism_threads(workers)
-
-
-def _loaded(folder):
-    """Loads without TensorFlow's warnings that gradients are not available."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
-    try:
-        return tf.saved_model.load(str(folder))
-    finally:
-        logger.setLevel(level)
 
 
 def _signatures(folder):

@@ -8,7 +8,7 @@ from keras_transformer.decoding.lines import encode_lines
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.model import Model
-from keras_transformer.serving.signature import NUMPY_TYPES, Signature, Spec, joined
+from keras_transformer.serving.signature import NUMPY_TYPES, Signature, Spec, joined, to_json
 
 TEXT, NUMBER, COUNT, FLAG = (Spec(kind, (-1,)) for kind in ("string", "float32", "int32", "bool"))
 TEXTS, NUMBERS, COUNTS = (Spec(one.dtype, (-1, -1)) for one in (TEXT, NUMBER, COUNT))
@@ -68,7 +68,7 @@ class TranslatorModel(Model):
     def call(self, name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Calls a signature; see `Model`."""
         signature = self.signatures[name]
-        values = {key: _values(array) for key, array in (signature.defaults | inputs).items()}
+        values = {key: to_json(array) for key, array in (signature.defaults | inputs).items()}
         try:
             rows = list(getattr(self, f"_{name}")(**values))
         except ValueError as error:
@@ -110,12 +110,6 @@ class TranslatorModel(Model):
             raise ValueError(f"`token_ids` must be from 0 to {size - 1}")
         for text in self._translator.target_tokenizer.decode(token_ids):
             yield (text,)
-
-
-def _values(array):
-    """Returns an array as lists; bytes that are not UTF-8 become U+FFFD."""
-    is_text = array.dtype == object
-    return [one.decode("utf-8", "replace") for one in array] if is_text else array.tolist()
 
 
 def _array(values, spec):

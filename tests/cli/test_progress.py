@@ -27,6 +27,15 @@ def test_log_has_a_line_a_minute_with_rate_and_time_left(monkeypatch, capsys):
         assert line == f"{counts}, 0:{20 - minute:02}:00 left"
 
 
+def test_log_stands_nothing_done_yet_and_more_than_was_expected(monkeypatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.sentence_progress(100) as advance:
+        for now, number in ((100.0, 0), (200.0, 130)):
+            advance(number)
+    assert capsys.readouterr().err == "130 of 100 sentences, 0.7/s, 0:00:00 left\n"
+
+
 def test_quick_translation_prints_nothing(capsys):
     with progress.sentence_progress(10) as advance:
         advance(10)

@@ -61,9 +61,13 @@ def test_folders_without_examples_are_told(changed, tmp_path):
     code, output = verify(tmp_path)
     assert code == 2 and "There is no SavedModel" in output
     folder = changed(0)
-    (folder / "examples.jsonl").write_text('{"text": "a"}\n')
-    code, output = verify(folder)
-    assert code == 2 and "Line 1 of" in output
+    for line, named in (
+        ('{"text": "a"}', "Line 1 of"),
+        ('{"text": 1, "translation": "A", "score": 0}', "must be a list of text"),
+    ):
+        (folder / "examples.jsonl").write_text(f"{line}\n")
+        code, output = verify(folder)
+        assert code == 2 and named in output
     (folder / "examples.jsonl").unlink()
     code, output = verify(folder)
     assert code == 2 and "examples.jsonl" in output
