@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.atomic_file import atomic_folder, named_errors, write_text
+from keras_transformer.atomic_file import atomic_folder, named_errors
 from keras_transformer.cores import usable_cores
 from keras_transformer.data.corpora import Corpus, hash_of
 from keras_transformer.data.encoding import encode_chunk, encode_chunks
@@ -177,22 +177,22 @@ def _build(path, pairs, tokenizers, advance):
     """Builds a store, or waits for another process that builds it, and returns its rows."""
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(path.with_name(f".{path.name}.lock"), waits=True):
-            if rows := _open(path, pairs):
-                return rows
-            for left in path.parent.glob(f".{path.name}-*"):
-                shutil.rmtree(left, ignore_errors=True)  # of a killed process
-            with atomic_folder(path) as new:
-                _write(new, pairs, tokenizers, advance)
-                if store_key(pairs, tokenizers) != path.name:
-                    raise ValueError(f"The files must not change while they are read: {pairs!r}")
+    with file_lock(path.with_name(f".{path.name}.lock"), waits=True):
+        if rows := _open(path, pairs):
+            return rows
+        for left in path.parent.glob(f".{path.name}-*"):
+            shutil.rmtree(left, ignore_errors=True)  # of a killed process
+        with atomic_folder(path) as new:
+            _write(new, pairs, tokenizers, advance, path)
+            if store_key(pairs, tokenizers) != path.name:
+                raise ValueError(f"The files must not change while they are read: {pairs!r}")
     if rows := _open(path, pairs):
         return rows
     raise OSError(f"{path} cannot be read after it was written. Check the disk.")
 
 
-def _write(folder, pairs, tokenizers, advance):
-    """Writes the files of a store, the header last."""
+def _write(folder, pairs, tokenizers, advance, path):
+    """Writes the files of a store that will be at `path`, the header last."""
     sample, end, sums = Sample(), np.zeros(2, np.int64), [0] * 4
     dtypes = [*(_id_type(each).str for each in tokenizers), STARTS, LENGTHS]
     with contextlib.ExitStack() as stack:
@@ -202,14 +202,17 @@ def _write(folder, pairs, tokenizers, advance):
             end += lengths.sum(axis=0)
             for number, part in enumerate((*ids, starts, lengths)):
                 part = np.ascontiguousarray(part, dtypes[number])
-                files[number].write(part)
+                with named_errors(path):
+                    files[number].write(part)
+                    files[number].flush()
                 sums[number] = zlib.crc32(part, sums[number])
             advance(len(lengths))
     header = {"of": repr(pairs), "pairs": sample.number, "dtypes": dtypes, "crc32": sums}
     header |= {"sample": sample.items, "counts": getattr(pairs, "counts", None)}
     header["fingerprint"] = _map(folder, header).fingerprint
     header["hash"] = hash_of(header)
-    write_text(folder / HEADER, json.dumps(header, ensure_ascii=False))
+    with named_errors(path):
+        (folder / HEADER).write_text(json.dumps(header, ensure_ascii=False), "utf-8")
 
 
 def _open(path, pairs):

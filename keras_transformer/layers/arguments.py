@@ -27,7 +27,7 @@ def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
     {'pad_token_id': 3, 'end_token_id': None}
     """
     *names, _ = inspect.signature(layer_class).parameters
-    return {name: getattr(owner, name) for name in names}
+    return {name: keras.saving.serialize_keras_object(getattr(owner, name)) for name in names}
 
 
 def require_positive(optional: bool = False, **size: Any) -> Any:

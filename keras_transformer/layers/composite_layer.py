@@ -69,7 +69,8 @@ class CompositeLayer(PartsInConfig):
     def _dense(self, units, name, activation=None, gain=1.0, **changes):
         options = self.dense_options.for_part(name) | changes
         if gain != 1:
-            options["kernel_initializer"] = ScaledInitializer(options["kernel_initializer"], gain)
+            unscaled = keras.initializers.get(options["kernel_initializer"])
+            options["kernel_initializer"] = lambda shape, dtype: unscaled(shape, dtype) * gain
         return Projection(units, activation, **options, dtype=self.dtype_policy, name=name)
 
     def _dropout(self, rate):
@@ -172,27 +173,6 @@ class DenseOptions:
     def get_config(self) -> dict[str, Any]:
         """Returns the options as JSON."""
         return {k: keras.saving.serialize_keras_object(v) for k, v in vars(self).items()}
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class ScaledInitializer(keras.initializers.Initializer):
-    """Draws the values of another initialiser, times a factor.
-
-    Args:
-        initializer: name or instance of the other one.
-        gain: float, the factor.
-    """
-
-    def __init__(self, initializer: str | Callable, gain: float) -> None:
-        self.initializer = keras.initializers.get(initializer)
-        self.gain = gain
-
-    def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        return self.initializer(shape, dtype=dtype) * self.gain
-
-    def get_config(self) -> dict[str, Any]:
-        initializer = keras.initializers.serialize(self.initializer)
-        return {"initializer": initializer, "gain": self.gain}
 
 
 def clone_initializer(initializer: Any, name: str) -> Any:

@@ -109,7 +109,6 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
             **kwargs,
         )
         self.supports_masking = True
-        self.autocast = False  # half precision cannot represent every token id
         self._set_positions(positions, max_sequence_length, first_position)
         self.positions_initializer = keras.initializers.get(positions_initializer)
         self.vocabulary_size = vocabulary_size
@@ -231,7 +230,5 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
 
     def get_config(self) -> dict[str, Any]:
         config = {**arguments_of(PositionalEmbedding, self), **super().get_config()}
-        initializer = keras.initializers.serialize(self.positions_initializer)
-        config |= {"positions_initializer": initializer}
         del config["input_dim"], config["output_dim"]  # here `vocabulary_size` and `hidden_dim`
         return config

@@ -202,8 +202,4 @@ class PositionalEncoding(Positions):
         return ops.cast(ops.cast(inputs, "float32") + encoded, self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        arguments = {
-            name: keras.saving.serialize_keras_object(value)
-            for name, value in arguments_of(PositionalEncoding, self).items()
-        }
-        return {**super().get_config(), **arguments}
+        return {**super().get_config(), **arguments_of(PositionalEncoding, self)}

@@ -113,15 +113,14 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         self._batch: int | None = None  # no update yet
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._epoch = epoch
+        self._epoch, self._names = epoch, ["loss"]
+        # With float16, an overflow is not an error: the optimizer skips the update.
+        if not hasattr(self.model.optimizer, "inner_optimizer"):
+            self._names.append("gradient_norm")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._batch = batch
-        names = ["loss"]
-        # With float16, an overflow is not an error: the optimizer skips the update.
-        if not hasattr(self.model.optimizer, "inner_optimizer"):
-            names.append("gradient_norm")
-        self._check_logs(names, logs or {})
+        self._check_logs(self._names, logs or {})
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._check_logs(["val_loss"], logs or {})

@@ -114,7 +114,7 @@ def check_devices(distribution, devices, timeout):
             )
         finally:
             process.kill()
-    if out.strip():
+    if not process.returncode:
         return json.loads(out.splitlines()[-1])
     last = err.decode(errors="replace").strip().rpartition("\n")[2]
     return False, f"ended with code {process.returncode}: {last}. {NCCL_ADVICE}"

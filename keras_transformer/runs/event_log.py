@@ -1,7 +1,5 @@
 """Logs for TensorBoard, written without TensorFlow."""
 
-import itertools
-import os
 import pathlib
 import socket
 import time
@@ -15,8 +13,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from keras_transformer.types import Path
-
-_NUMBERS = itertools.count()  # of the files of this process
 
 
 class EventLogger(keras.callbacks.Callback):
@@ -32,8 +28,7 @@ class EventLogger(keras.callbacks.Callback):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = pathlib.Path(folder)
-        place = map(str, (int(time.time()), socket.gethostname(), os.getpid(), next(_NUMBERS)))
-        self._name = ".".join(["events.out.tfevents", *place, "v2"])
+        self._name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.v2"
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         for name, value in (logs or {}).items():

@@ -15,12 +15,8 @@ from keras_transformer.training.model_state import unnumbered
 
 serialize = keras.saving.serialize_keras_object
 
-# Keys of configs that change no number of a training: where a class is, what the checkpoint holds,
-# and how the same update is computed.
-LEFT_OUT = {
-    *("module", "registered_name", "shared_object_id", "build_config", "compile_config", "seed"),
-    *("accumulation_steps", "fused_loss"),
-}
+# Keys of configs that change no number of a training: where a class is, what the checkpoint holds.
+LEFT_OUT = "module registered_name shared_object_id build_config compile_config seed".split()
 
 
 def identity_of(

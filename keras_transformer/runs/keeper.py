@@ -146,15 +146,15 @@ class RunKeeper(keras.callbacks.Callback):
             ValueError: if the model or the training or validation data changed, or if a finished
                 run has no checkpoint.
         """
-        strategy = workers.strategy_of(model)
+        self.set_model(model)
         self._build(model)
         stated = None if self._has_recipe else model
         self._identity = identity_of(self._stream, self._validation, stated)
         # Only the chief searches, because the search may rename files. Then all workers read it.
         check = functools.partial(self._check_model, model)
-        found = self._folder.newest(self._print, check) if workers.is_chief(strategy) else None
+        found = self._folder.newest(self._print, check) if self._is_chief else None
         step = found[2]["step"] if found else -1
-        step = int(workers.sum_over_workers(strategy, step if workers.is_chief(strategy) else 0))
+        step = int(workers.sum_over_workers(self._strategy, step if self._is_chief else 0))
         if step < 0:
             self._check_new()
             self._set_state({"step": int(model.optimizer.iterations.numpy())}, {})
@@ -167,7 +167,7 @@ class RunKeeper(keras.callbacks.Callback):
         check_identity(self._identity, metadata, path, self._advice)
         restore_model_state(model, arrays, ("model", "optimizer"))
         self._set_state(metadata, {n: a for n, a in arrays.items() if n.startswith("metrics/")})
-        if workers.is_chief(strategy):
+        if self._is_chief:
             self._run.write_history(self.history)
         self._restored = model
         if self.finished or self.epoch >= (self.params or {}).get("epochs", self.epoch + 1):
@@ -180,7 +180,7 @@ class RunKeeper(keras.callbacks.Callback):
     def _build(self, model):
         """Builds model and optimizer now. Keras would build them in the first update."""
         if not model.built:
-            with workers.strategy_of(model).scope():
+            with self._strategy.scope():
                 model(self._example(epoch=0, batch=0)[0])
         build_optimizer(model)
 
@@ -219,6 +219,12 @@ class RunKeeper(keras.callbacks.Callback):
         return epochs[-1] - best["epoch"] >= self._patience
 
     # === Callback methods ===
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        # On JAX, each use of `self.model` copies all variables out of the train step.
+        self._trained, self._strategy = model, workers.strategy_of(model)
+        self._is_chief = workers.is_chief(self._strategy)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._stop_interval = STOP_CHECK_INTERVAL if workers.num_workers(self._strategy) > 1 else 1
@@ -281,7 +287,7 @@ class RunKeeper(keras.callbacks.Callback):
             return  # `on_epoch_end` saves
         is_checked = self._updates // self._stop_interval > before // self._stop_interval
         is_stopped = is_checked and self._is_stop_requested()
-        is_left = self._stop_interval == 1 and self.model.stop_training  # by another callback
+        is_left = self._stop_interval == 1 and self._trained.stop_training  # by another callback
         if is_stopped or is_left or self._is_due:
             # "stop" is temporary: an uninterrupted run would not have this checkpoint.
             path = self._save(["updates"] if self._is_due else ["stop"])
@@ -312,14 +318,6 @@ class RunKeeper(keras.callbacks.Callback):
         # The chief decides, because only the chief has the scores of translations.
         if workers.sum_over_workers(self._strategy, float(self.finished and self._is_chief)):
             self.model.stop_training = True
-
-    @property
-    def _strategy(self):
-        return workers.strategy_of(self.model)
-
-    @property
-    def _is_chief(self):
-        return workers.is_chief(self._strategy)
 
     def _check_fit(self):
         """Raises a `ValueError` if folder or dataset do not match this `fit`."""

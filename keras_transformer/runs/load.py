@@ -61,9 +61,9 @@ def _load_ensemble(paths, model, frozen, dtype, settings):
     if model is not None:
         raise ValueError(f"`model` must be left out with several runs. Received: model={model!r}")
     options = {"frozen": False, **settings}
-    first, *others = translators = [load_run(path, **options) for path in paths]
-    for path, other in zip(paths[1:], others, strict=True):
-        for mine, theirs in zip(first.tokenizers, other.tokenizers, strict=True):
+    translators = [load_run(path, **options) for path in paths]
+    for path, other in zip(paths, translators, strict=True):
+        for mine, theirs in zip(translators[0].tokenizers, other.tokenizers, strict=True):
             if list(mine.vocabulary) != list(theirs.vocabulary):
                 raise ValueError(
                     "The runs of an ensemble must have the same vocabularies, token by token. "
@@ -72,6 +72,7 @@ def _load_ensemble(paths, model, frozen, dtype, settings):
     models: Any = Ensemble([each.model for each in translators])
     if frozen or dtype is not None:
         models = freeze(models, dtype, is_shared=False)
+    first = translators[0]
     return Translator(models, *first.tokenizers, **vars(first.settings))
 
 

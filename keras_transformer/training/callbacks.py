@@ -35,13 +35,16 @@ class BestModel(keras.callbacks.Callback):
 class AveragedWeights(keras.callbacks.Callback):
     """Swaps in the exponential moving average (EMA) of the weights after an epoch.
 
-    Validation and the callbacks after this one see the average, until `give_back`. The swap is
-    bit-exact. Requires an optimizer with `use_ema=True`.
+    Validation and the callbacks after this one see the average, until `give_back` or the next
+    epoch. The swap is bit-exact. Requires an optimizer with `use_ema=True`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._weights: list[Any] | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.give_back()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._weights is not None:

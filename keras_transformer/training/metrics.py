@@ -57,14 +57,6 @@ class TokenMean(keras.metrics.Mean):
         weights = token_weights(y_true, self.ignore_class, sample_weight)
         super().update_state(self.score_values(y_true, scores), sample_weight=weights)
 
-    def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
-        """Returns the `(B, T)` values to average."""
-        raise TypeError(f"{type(self).__name__} must define `token_values`.")
-
-    def score_values(self, labels: Tensor, scores: TokenScores) -> Tensor:
-        """Returns the `(N,)` values to average."""
-        raise TypeError(f"{type(self).__name__} must define `score_values`.")
-
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "ignore_class": self.ignore_class}
 

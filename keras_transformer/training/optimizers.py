@@ -3,7 +3,6 @@
 Paper, section 5.3.
 """
 
-import contextlib
 import math
 import operator
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.training.workers import strategy_of
 from keras_transformer.types import Tensor
 
 if keras.config.backend() == "tensorflow":
@@ -188,8 +188,7 @@ def build_optimizer(model: keras.Model) -> None:
     """Builds the optimizer of a model, if it has one that is not built yet."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
-        strategy = getattr(model, "distribute_strategy", None)  # only with TensorFlow
-        with strategy.scope() if strategy else contextlib.nullcontext():
+        with strategy_of(model).scope():
             optimizer.build(model.trainable_variables)
 
 

@@ -36,11 +36,7 @@ class WorkerLostError(ConnectionError):
 
 def strategy_of(model: keras.Model) -> Strategy:
     """Returns the strategy that a model was built under."""
-    if keras.config.backend() != "tensorflow":
-        return LocalDevices()
-    import tensorflow as tf
-
-    return model.distribute_strategy or tf.distribute.get_strategy()
+    return getattr(model, "distribute_strategy", None) or LocalDevices()
 
 
 @contextlib.contextmanager
@@ -73,12 +69,7 @@ def num_workers(strategy: Strategy) -> int:
 
 def is_chief(strategy: Strategy) -> bool:
     """Returns whether this process writes the files: only the first worker does."""
-    if num_workers(strategy) == 1:
-        return True
-    resolver = strategy.cluster_resolver
-    return resolver.task_type == "chief" or (
-        resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs
-    )
+    return num_workers(strategy) == 1 or strategy.extended.should_checkpoint
 
 
 def sum_over_workers(strategy: Strategy, value: float) -> float:

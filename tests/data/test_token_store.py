@@ -1,5 +1,6 @@
 """A token store gives the batches of memory, is never read when damaged, and is built once."""
 
+import errno
 import functools
 import json
 import os
@@ -272,6 +273,18 @@ def test_write_that_fails_leaves_nothing_and_names_the_store(folder, tmp_path):
     last = ran.stderr.splitlines()[-1]
     assert f"OSError: [Errno 27] {tmp_path}" in last and "could not be written" in last
     assert not list(tmp_path.iterdir())
+
+
+def test_text_that_cannot_be_read_is_no_failed_write(tokenizer, tmp_path):
+    class Pairs(list):
+        def fingerprint(self):
+            return "of unreadable pairs"
+
+        def __iter__(self):
+            raise OSError(errno.EIO, "Input/output error", "corpus.en")
+
+    with pytest.raises(OSError, match=r"Input/output error: 'corpus.en'$"):
+        token_rows(Pairs(), [tokenizer] * 2, tmp_path)
 
 
 def test_two_processes_at_once_build_it_once(folder, tmp_path):

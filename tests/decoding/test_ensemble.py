@@ -123,6 +123,10 @@ def test_saved_model_of_an_ensemble_translates_as_its_translator(tokenizer, tmp_
     assert [text.decode() for text in found] == translator(lines)
 
 
-def test_model_file_with_several_runs_is_refused():
-    with pytest.raises(ValueError, match="`model` must be left out"):
-        load_run(["a", "b"], model="c.keras")
+@pytest.mark.parametrize(
+    ("runs", "model", "named"),
+    [(["a", "b"], "c.keras", "`model` must be left out"), ([], None, "must have a model")],
+)
+def test_runs_that_are_no_ensemble_are_refused(runs, model, named):
+    with pytest.raises(ValueError, match=named):
+        load_run(runs, model)

@@ -2,9 +2,11 @@
 
 import pathlib
 
+import keras
+import numpy as np
 import pytest
 
-from keras_transformer.training.callbacks import BestModel
+from keras_transformer.training.callbacks import AveragedWeights, BestModel
 
 
 class Model:
@@ -57,3 +59,23 @@ def test_best_model_is_written_atomically(tmp_path, before):
     with pytest.raises(OSError, match="disk full"):
         callback.on_epoch_end(0, {"val_loss": 1.0})
     assert (path.read_text() if path.is_file() else None) == before
+
+
+def test_averages_of_a_plain_fit_are_those_of_keras():
+    """Seen by validation, and not by the epochs that follow."""
+
+    def seen(callback):
+        weights = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((1,)), weights])
+        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9), "mse")
+        x = np.ones((4, 1))
+        fitted = model.fit(
+            *(x, 3 * x), epochs=3, batch_size=1, verbose=0, validation_data=(x, 3 * x),
+            callbacks=[callback],
+        )  # fmt: skip
+        return fitted.history
+
+    expected = seen(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+    found = seen(AveragedWeights())
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
