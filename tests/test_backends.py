@@ -1,4 +1,4 @@
-"""Layers and model on the current backend and without TensorFlow; imports without a backend."""
+"""The package without TensorFlow, or another requirement: one line says what to install."""
 
 import os
 import subprocess
@@ -8,29 +8,6 @@ import pytest
 
 import keras_transformer
 from tests.builders import QUICK_XLA, ROOT, run_fresh
-
-
-def run(code, **environment):
-    command = [sys.executable, "-c", code]
-    environment = os.environ | environment
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
-
-
-@pytest.mark.tensorflow_only  # it starts a process with a backend of its own
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import keras_transformer",
-        "import keras_transformer.runs.recipe",
-        "from keras_transformer.cli import app",
-    ],
-)
-def test_import_imports_no_backend(statement):
-    """`keras-transformer --help` must answer at once."""
-    heavy = "{'keras', 'tensorflow', 'jax', 'torch', 'numpy', 'matplotlib', 'sacrebleu'}"
-    ran = run(f"import sys; {statement}; print(sorted({heavy} & set(sys.modules)))")
-    assert ran.stdout.strip() == "[]", ran.stderr
-
 
 NAMES_WITHOUT_TENSORFLOW = """
 import keras_transformer as kt
@@ -52,19 +29,15 @@ assert "export_saved_model" in dir(kt)
 """
 WITHOUT_TENSORFLOW = """
 import importlib.machinery, sys, tempfile
-NAMES = ("tensorflow", "tensorflow_text")
 
 class EmptyFolder:  # what is left of a package that was removed badly
     def find_spec(self, name, path=None, target=None):
-        if name in NAMES:
+        if name in ("tensorflow", "tensorflow_text"):
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = [tempfile.mkdtemp()]
             return spec
 
-if sys.argv.pop() == "empty folder":
-    sys.meta_path.insert(0, EmptyFolder())
-else:
-    sys.modules |= dict.fromkeys(NAMES)
+sys.meta_path.insert(0, EmptyFolder())
 if sys.argv[1] == "names":
     exec(sys.argv[2])
 else:
@@ -74,11 +47,10 @@ else:
 
 
 @pytest.mark.tensorflow_only  # it starts a process with a backend of its own
-@pytest.mark.parametrize("left", ["empty folder", "nothing"])
-def test_without_tensorflow_one_line_says_what_to_install(left):
-    def run_command(*words, backend="jax"):
-        command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *words, left]
-        environment = os.environ | {"KERAS_BACKEND": backend}
+def test_without_tensorflow_one_line_says_what_to_install():
+    def run_command(*words):
+        command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *words]
+        environment = os.environ | {"KERAS_BACKEND": "jax"}
         return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     ran = run_command("names", NAMES_WITHOUT_TENSORFLOW)
@@ -131,15 +103,15 @@ def test_command_line_without_its_requirements_says_what_to_install():
     code = (
         "import sys; sys.modules['typer'] = None\nimport keras_transformer.__main__ as p; p.main()"
     )
-    ran = run(code)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.returncode == 1
     assert ran.stderr == (
         "Error: The command line needs typer, which is not installed: pip install typer\n"
     )
 
 
+@pytest.mark.tensorflow_only  # what another backend changes is in `NAMES_WITHOUT_TENSORFLOW`
 def test_every_public_name_resolves_in_a_fresh_process():
-    """Data, decoding and export import TensorFlow, which is installed with every backend."""
     run_fresh("import keras_transformer as k; [getattr(k, name) for name in k.__all__]")
     with pytest.raises(AttributeError, match="Nothing"):
         keras_transformer.Nothing  # noqa: B018

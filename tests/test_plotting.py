@@ -19,6 +19,7 @@ from keras_transformer.plotting import (
     plot_history,
     plot_positional_encoding,
 )
+from tests.paper_reference import positional_encoding
 
 pytestmark = pytest.mark.slow
 
@@ -36,15 +37,6 @@ def make_scores(num_layers, num_heads, target_length=4, source_length=3):
     shape = (num_layers, num_heads, target_length, source_length)
     scores = np.random.default_rng(0).random(shape).astype("float32") ** 4
     return scores / scores.sum(axis=-1, keepdims=True)
-
-
-def sinusoids(length, hidden_dim):
-    """The formula of section 3.5 of the paper, element by element."""
-    encoding = np.empty((length, hidden_dim))
-    for position, dimension in np.ndindex(encoding.shape):
-        angle = position / 10000 ** (dimension // 2 * 2 / hidden_dim)
-        encoding[position, dimension] = np.cos(angle) if dimension % 2 else np.sin(angle)
-    return encoding
 
 
 def draw(figure, path, dpi=100):
@@ -101,25 +93,26 @@ def test_attention_tokens_are_literal(tmp_path):
         assert not label.get_parse_math() and not label.get_usetex()
 
 
-@pytest.mark.parametrize(
-    "token, label",
-    [
-        (" the", "␣the"),
-        ("\n", "\\n"),
-        ("\t", "\\t"),
-        ("\u200b", "\\u200b"),
-        ("\ud800", "\\ud800"),
-        (b"caf\xc3\xa9", "café"),
-        (b"\xff", "\ufffd"),
-        (17, "17"),
-        ("x" * 24, "x" * 24),
-        ("x" * 25, "x" * 23 + "…"),
-    ],
-)
-def test_attention_labels_escape_invisible_characters_and_cut_long_tokens(tmp_path, token, label):
-    figure = plot_attention(np.ones((1, 1, 1, 1)), [token], [token])
-    draw(figure, tmp_path / "label.png")
-    assert tick_texts(figure.axes[0].xaxis) == tick_texts(figure.axes[0].yaxis) == [label]
+LABELS = {
+    " the": "␣the",
+    "\n": "\\n",
+    "\t": "\\t",
+    "\u200b": "\\u200b",
+    "\ud800": "\\ud800",
+    b"caf\xc3\xa9": "café",
+    b"\xff": "\ufffd",
+    17: "17",
+    "x" * 24: "x" * 24,
+    "x" * 25: "x" * 23 + "…",
+}
+
+
+def test_attention_labels_escape_invisible_characters_and_cut_long_tokens(tmp_path):
+    tokens, number = list(LABELS), len(LABELS)
+    figure = plot_attention(make_scores(1, 1, number, number), tokens, tokens)
+    draw(figure, tmp_path / "labels.png")
+    ax, _ = figure.axes
+    assert tick_texts(ax.xaxis) == tick_texts(ax.yaxis) == list(LABELS.values())
 
 
 # The learning curve
@@ -193,7 +186,7 @@ def test_history_is_the_same_from_keras_a_dict_and_a_file(tmp_path):
 
 
 def test_positional_encoding_panels_hold_table_curves_and_inner_products():
-    encoding = sinusoids(60, 64).astype("float32")
+    encoding = positional_encoding(60, 64).astype("float32")
     table, waves, products, _ = plot_positional_encoding(encoding).axes
     np.testing.assert_array_equal(table.images[0].get_array(), encoding.T)
     assert set(curves(waves)) == {f"dimension {dimension}" for dimension in (0, 8, 16, 32)}
@@ -210,9 +203,8 @@ def test_positional_encoding_panels_hold_table_curves_and_inner_products():
 
 @pytest.mark.parametrize("length, hidden_dim", [(1, 1), (5, 3), (60, 64)])
 def test_positional_encoding_of_any_size_draws_without_warnings(tmp_path, length, hidden_dim):
-    pixels = draw(
-        plot_positional_encoding(sinusoids(length, hidden_dim)), tmp_path / "positions.png"
-    )
+    figure = plot_positional_encoding(positional_encoding(length, hidden_dim))
+    pixels = draw(figure, tmp_path / "positions.png")
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100
 
 

@@ -152,10 +152,12 @@ def test_export_says_what_the_card_lacks(
 
 HELP = """
 import sys
+import keras_transformer.runs.recipe
 from keras_transformer.cli import app
 for words in (["--help"], *([name, "--help"] for name in sys.argv[1:])):
     app(words, standalone_mode=False)
-print("imported:", *{"keras", "numpy", "tensorflow", "matplotlib"} & set(sys.modules))
+heavy = {"keras", "numpy", "tensorflow", "jax", "torch", "matplotlib", "sacrebleu"}
+print("imported:", *heavy & set(sys.modules))
 """
 
 

@@ -41,10 +41,7 @@ def test_read_lines_returns_the_written_lines(tmp_path, lines, end, is_gzip):
 @pytest.mark.parametrize(
     ("name", "data", "lines"),
     [
-        ("last line without an end", b"a\n\nb", ["a", "", "b"]),
-        ("mark at the start only", "\ufeffa\n\ufeffb\n".encode(), ["a", "\ufeffb"]),
         ("plain.gz", b"a\n", ["a"]),
-        ("gzip.txt", gzip.compress(b"b\n", mtime=0), ["b"]),
         ("like a glob [12]", b"right\n", ["right"]),
     ],
 )

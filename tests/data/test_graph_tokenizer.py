@@ -10,11 +10,13 @@ import tensorflow_text
 import tokenizer_agreement
 from tokenizer_agreement import train_sentencepiece
 
+from keras_transformer.data.marian_tokenizer import MarianTokenizer
 from keras_transformer.data.piece_tokenizer import UNICODE
 from keras_transformer.data.sentencepiece_proto import ModelProto
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.data.tokenizer import Tokenizer
 from tests.data.test_tokenizer import text_lines
+from tests.importing import opus_models
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -30,7 +32,10 @@ def tokenizer(request, tmp_path_factory):
 
 
 MAKERS = tokenizer_agreement.makers(text_lines(500), 295)
-QUICK = "nfc bpe", "nfkc unigram", "identity bpe", "as LLaMA"
+MAKERS["Marian"] = lambda: MarianTokenizer(
+    opus_models.sentencepiece_models()[0], opus_models.vocabulary()
+)
+QUICK = "nfc bpe", "nfkc unigram", "identity bpe", "as LLaMA", "Marian"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
 """Batches hold every pair once, within the budget, in an order set by seed and epoch."""
 
 import collections
-import itertools
 import os
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -18,6 +16,7 @@ from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.config import TransformerConfig
 from tests.builders import tokenizer_fixture
+from tests.data.test_feeder import assert_same_batches
 from tests.examples import examples
 from tests.shared_data import DATA, missing
 
@@ -53,12 +52,6 @@ def rows_of_batches(batches):
 
 def rows_of(dataset):
     return rows_of_batches(dataset.as_numpy_iterator())
-
-
-def assert_same_batches(batches, others):
-    assert len(batches) == len(others)
-    for batch, other in zip(batches, others, strict=True):
-        tf.nest.map_structure(np.testing.assert_array_equal, batch, other)
 
 
 @examples(short=40, long=200)
@@ -179,22 +172,6 @@ def padded(rows):
     """Token ids with END of some rows, as the arrays of a batch."""
     widest = max(map(len, rows))
     return np.array([[*row, END, *[PAD] * (widest - len(row))] for row in rows])
-
-
-def test_stream_begins_at_the_batch_that_is_sought(tokenizer):
-    stream = BatchStream(PAIRS, tokenizer, batch_tokens=1500, seed=5)
-    number = stream.report.batches_per_epoch
-    epochs = []
-    for epoch in (2, 3):
-        dataset, _ = make_dataset(PAIRS, tokenizer, batch_tokens=1500, seed=5, first_epoch=epoch)
-        epochs.append(list(dataset.as_numpy_iterator()))
-    dataset = stream.dataset()
-    for batch in (0, 1, number // 2, number - 1):
-        next(dataset.as_numpy_iterator())  # incomplete
-        stream.seek(2, batch)
-        tail = list(itertools.islice(dataset.as_numpy_iterator(), number - batch))
-        assert_same_batches(tail, epochs[0][batch:])
-        assert_same_batches(list(dataset.as_numpy_iterator()), epochs[1])
 
 
 def test_stream_names_the_pairs_and_counts_the_tokens_of_each_batch(tokenizer, source_tokenizer):

@@ -37,7 +37,7 @@ DROPPED = {
         {"max_length": None, "config": LEARNED},
         ["too long", "raise `max_sequence_length` of the model"],
     ),
-    "ratio": (RATIO, 10, {}, ["'one' | 'eins zwei", "raise `max_length_ratio` (now 9.0)"]),
+    "ratio": (RATIO, 10, {}, ["length ratio", "'one' | 'eins", "`max_length_ratio` (now 9.0)"]),
 }
 
 
@@ -99,6 +99,7 @@ def test_report_names_the_side_whose_text_is_changed(tmp_path):
     ]
     (warning,) = report.warnings
     assert warning.count("'½ c' -> '1⁄2 c'") == 3 and "50.0% of the target lines" in warning
+    assert "`normalization: nfc`" in warning
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 5000])

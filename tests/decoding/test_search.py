@@ -329,15 +329,6 @@ def test_numbers_that_are_no_log_probs_raise(beam_size, logits, processors, mess
     assert type(raised.value).__name__ == kind
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beam_size": 0}, "beam_size.*Received: beam_size=0"),
-        ({"beam_size": 2, "n_best": 3}, "n_best.*Received: n_best=3, beam_size=2"),
-        ({"beam_size": 2, "n_best": 0}, "n_best.*Received: .*n_best=0"),
-        ({"length_penalty": "wu"}, "length_penalty.*Received: .*'wu'"),
-    ],
-)
-def test_arguments_out_of_range_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        steps_taken([0.0] * 4, 3, **options)
+def test_n_best_above_the_beam_is_named():
+    with pytest.raises(ValueError, match="n_best.*Received: n_best=3, beam_size=2"):
+        steps_taken([0.0] * 4, 3, beam_size=2, n_best=3)

@@ -68,22 +68,6 @@ def test_one_initializer_gives_every_kernel_other_values(layer_class, config, in
     assert len(drawn) == len({kernel.tobytes() for kernel in drawn}) >= 2
 
 
-@pytest.mark.parametrize(
-    "layer_class, config, inputs", [each for each in LAYERS if each[0] is not FeedForward]
-)
-def test_gain_scales_the_kernels_of_query_key_and_value(layer_class, config, inputs):
-    name = "gain" if layer_class is MultiHeadAttention else "attention_gain"
-    layer = built(layer_class, config, inputs, **{name: 0.5}, kernel_initializer="ones")
-    again = layer_class.from_config(layer.get_config())
-    again(*[x] * inputs)
-    for each in (layer, again):
-        by_path = {v.path: to_numpy(v) for v in each.trainable_variables if "kernel" in v.path}
-        scaled = {path for path, kernel in by_path.items() if (kernel == 0.5).all()}
-        named = {path for path in by_path if path.split("/")[-2] in ("query", "key", "value")}
-        assert scaled == named and len(named) == (6 if layer_class is DecoderBlock else 3)
-        assert all((by_path[path] == 1).all() for path in by_path.keys() - named)
-
-
 @EVERY
 def test_options_reach_every_dense_layer_and_the_config(layer_class, config, inputs):
     initializers = {"kernel_initializer": "ones", "bias_initializer": "he_uniform"}

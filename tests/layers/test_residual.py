@@ -32,17 +32,6 @@ def norm_of(layer):
     return lambda x: layer_norm(weights, x.astype("float64"), epsilon=layer.layer_norm_epsilon)
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 0.1])
-def test_post_norm_normalises_the_sum(epsilon):
-    layer = built(layer_norm_epsilon=epsilon)
-    assert_close(apply(layer, double), norm_of(layer)(x + double(x)), 1e-6)
-
-
-def test_pre_norm_normalises_the_input_of_the_sublayer():
-    layer = built(normalize_first=True)
-    assert_close(apply(layer, double), x + double(norm_of(layer)(x)), 1e-6)
-
-
 def test_dropout_drops_units_of_the_sublayer_only():
     layer = built(dropout=0.5, normalize_first=True)
     ones = apply(layer, keras.ops.ones_like, training=True) - x

@@ -9,8 +9,6 @@ import pytest
 
 import keras_transformer
 from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Transformer, paper_optimizer
-from keras_transformer.layers import PositionalEmbedding
-from keras_transformer.models import TransformerDecoder, TransformerEncoder
 from tests.builders import (
     assert_close,
     assert_same_in_a_fresh_process,
@@ -180,21 +178,6 @@ def test_block_of_ones_own_is_trained_saved_and_loaded(tmp_path):
     model.save(tmp_path / "own.keras")
     load = OWN_BLOCK + 'model = keras.saving.load_model("{folder}/own.keras")\n'
     assert_same_in_a_fresh_process(model, inputs, load, tmp_path)
-
-
-def test_stacks_in_a_foreign_model_keep_sharing_their_embedding(tmp_path):
-    config = transformer().config
-    embedding = PositionalEmbedding(V, config.hidden_dim)
-    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
-    states = TransformerEncoder(config, embedding, name="encoder")(source)
-    hidden = TransformerDecoder(config, embedding, name="decoder")(target, states)
-    model = randomize(keras.Model([source, target], embedding(hidden, reverse=True)))
-    model.save(tmp_path / "foreign.keras")
-    loaded = keras.saving.load_model(tmp_path / "foreign.keras")
-    assert loaded.get_layer("encoder").embedding is loaded.get_layer("decoder").embedding
-    assert loaded.count_params() == model.count_params()
-    arrays = list(inputs.values())
-    np.testing.assert_array_equal(to_numpy(loaded(arrays)), to_numpy(model(arrays)))
 
 
 @pytest.mark.long

@@ -147,16 +147,6 @@ NUMBERS = number_names("train", 300)
 # {name: (training pairs, changed sections of the recipe, words of the warning)}
 WARNINGS = {
     "empty": ([*NUMBERS, *[("one", "")] * 150], {}, ["33.3%", "'one' | ''", "mend"]),
-    "ratio": (
-        [*NUMBERS, *[("one", " ".join(["eins"] * 30))] * 4],
-        {},
-        ["1.3%", "length ratio", "'one' | 'eins", "raise `max_length_ratio` (now 9.0)"],
-    ),
-    "changed text": (
-        [(source, f"½ {target}") for source, target in NUMBERS],
-        {"vocabulary": {"normalization": "nfkc"}},
-        ["100.0% of the target lines", "'½ ", "-> '1⁄2 ", "`normalization: nfc`"],
-    ),
     "warm-up": (
         NUMBERS,
         {"training": {"warmup_steps": 1000, "epochs": 4}},
