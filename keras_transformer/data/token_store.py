@@ -195,18 +195,17 @@ def _write(folder, pairs, tokenizers, advance, path):
     """Writes the files of a store that will be at `path`, the header last."""
     sample, end, sums = Sample(), np.zeros(2, np.int64), [0] * 4
     dtypes = [*(_id_type(each).str for each in tokenizers), STARTS, LENGTHS]
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(open(folder / name, "wb")) for name in FILES]
-        for ids, lengths in encode_chunks(_chunks(pairs, sample), tokenizers, usable_cores()):
-            starts = end + lengths.cumsum(axis=0, dtype=np.int64) - lengths
-            end += lengths.sum(axis=0)
-            for number, part in enumerate((*ids, starts, lengths)):
-                part = np.ascontiguousarray(part, dtypes[number])
-                with named_errors(path):
-                    files[number].write(part)
-                    files[number].flush()
-                sums[number] = zlib.crc32(part, sums[number])
-            advance(len(lengths))
+    for name in FILES:
+        (folder / name).touch()
+    for ids, lengths in encode_chunks(_chunks(pairs, sample), tokenizers, usable_cores()):
+        starts = end + lengths.cumsum(axis=0, dtype=np.int64) - lengths
+        end += lengths.sum(axis=0)
+        for number, part in enumerate((*ids, starts, lengths)):
+            part = np.ascontiguousarray(part, dtypes[number])
+            with named_errors(path), open(folder / FILES[number], "ab") as file:
+                file.write(part)
+            sums[number] = zlib.crc32(part, sums[number])
+        advance(len(lengths))
     header = {"of": repr(pairs), "pairs": sample.number, "dtypes": dtypes, "crc32": sums}
     header |= {"sample": sample.items, "counts": getattr(pairs, "counts", None)}
     header["fingerprint"] = _map(folder, header).fingerprint
