@@ -4,7 +4,6 @@ A store is a folder of plain arrays for `numpy.memmap`. Arrow and ArrayRecord wo
 dependency; here nothing is copied, and a row is found by its start.
 """
 
-import contextlib
 import functools
 import hashlib
 import itertools

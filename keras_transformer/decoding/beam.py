@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops, tree
 
 from keras_transformer.decoding.greedy import GreedySearch
-from keras_transformer.decoding.loop import first_k, pick, select
+from keras_transformer.decoding.loop import first_k, pick, require_numbers, select
 from keras_transformer.decoding.next_tokens import best_next_tokens
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepFunction, Tokens
@@ -99,7 +99,8 @@ def beam_search(
         end_token_id=end_token_id,
         pad_token_id=pad_token_id,
     )
-    return search.run(cache, max_lengths, start_token_id, target_prefix, compaction)
+    found = search.run(cache, max_lengths, start_token_id, target_prefix, compaction)
+    return require_numbers(found)
 
 
 def greedy_search(*arguments: Any, **options: Any) -> SearchResult:

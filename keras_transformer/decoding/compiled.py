@@ -56,7 +56,5 @@ class CompiledSearches:
         self, settings: SearchSettings, n_best: int, shape: tuple[int, int]
     ) -> tuple[int, int, int] | None:
         """Returns the `shape` for `search_model` if its search is compiled, else `None`."""
-        if not self._ready:
-            return None
         padded = padded_shape(*shape, settings, self._model.config)
         return padded if (settings.graph_settings, n_best, *padded) in self._ready else None

@@ -169,7 +169,8 @@ class CTranslate2Translator(LineTranslator):
         return penalties_up_to(self._config.max_sequence_length, settings).tolist()
 
     def _hypotheses(self, sources, found):
-        texts = iter(self.target_tokenizer.texts_of([t for ranks in found for t, *_ in ranks]))
+        rows = [tokens for ranks in found for tokens, *_ in ranks]
+        texts = iter(self.target_tokenizer.pieces.decode(rows))
         source_end, end = self._ends
         return [
             [
@@ -225,16 +226,13 @@ class CTranslate2Translator(LineTranslator):
     def _score(self, source, target):
         sources, targets = self._tokens(source, 0), self._tokens(target, 1)
         penalties = self._penalties(self.settings)
-        found = []
-        for tokens, one in zip(
-            sources, self._engine.score_batch(sources, targets, **WHOLE), strict=True
-        ):
+        scored, found = self._engine.score_batch(sources, targets, **WHOLE), []
+        for tokens, one in zip(sources, scored, strict=True):
             # Without any token to see, CTranslate2 says 0.
             is_seen = tokens or getattr(self._config, "source_end_token", True)
             log_probs = [each if is_seen else math.nan for each in one.log_probs]
-            found.append(
-                [(one.tokens, math.fsum(log_probs) / penalties[len(one.tokens)], log_probs)]
-            )
+            score = math.fsum(log_probs) / penalties[len(one.tokens)]
+            found.append([(one.tokens, score, log_probs)])
         return [one for (one,) in self._hypotheses(sources, found)]
 
 
@@ -261,8 +259,4 @@ class _Tokenizer(FolderTokenizer):
         return [[ids.get(token, unk) for token in row] for row in super().encode(texts)]
 
     def decode(self, rows):
-        return self.texts_of([[self.vocabulary[i] for i in row] for row in rows])
-
-    def texts_of(self, rows):
-        """Returns the texts of lists of tokens."""
-        return super().decode(rows) if rows else []
+        return self.pieces.decode([[self.vocabulary[i] for i in row] for row in rows])

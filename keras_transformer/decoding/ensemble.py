@@ -25,7 +25,6 @@ class Ensemble:
     Attributes:
         models: tuple of the models.
         config: that of the model with the fewest learned positions, or of the first one.
-        compute_dtype: that of the first model.
 
     Raises:
         ValueError: if there is no model, or their sizes of vocabulary or special tokens differ.
@@ -44,7 +43,6 @@ class Ensemble:
                     f"Received: {name}={values}"
                 )
         self.config = min(configs, key=lambda config: learned_positions(config) or math.inf)
-        self.compute_dtype = self.models[0].compute_dtype
 
     @property
     def weights(self) -> list[Any]:
@@ -72,23 +70,20 @@ class Ensemble:
             )
         return tree.map_structure(lambda *each: sum(each) / len(each), *found)
 
-    def init_cache(self, encoder_token_ids: Tensor, /, **options: Any) -> dict[str, Any]:
-        """Returns the cache of each model, by its number."""
-        return {
-            str(number): model.init_cache(encoder_token_ids, **options)
-            for number, model in enumerate(self.models)
-        }
+    def init_cache(self, encoder_token_ids: Tensor, /, **options: Any) -> tuple[Any, ...]:
+        """Returns the cache of each model."""
+        return tuple(model.init_cache(encoder_token_ids, **options) for model in self.models)
 
     def decode_step(
-        self, token_ids: Tensor, cache: dict[str, Any], index: Any, /, **options: Any
-    ) -> tuple[Tensor, dict[str, Any]]:
+        self, token_ids: Tensor, cache: tuple[Any, ...], index: Any, /, **options: Any
+    ) -> tuple[Tensor, tuple[Any, ...]]:
         """Returns the log-probs of the next tokens, and the extended caches."""
         steps = [
-            model.decode_step(token_ids, cache[str(number)], index, **options)
-            for number, model in enumerate(self.models)
+            model.decode_step(token_ids, each, index, **options)
+            for model, each in zip(self.models, cache, strict=True)
         ]
-        caches = {str(number): each for number, (_, each) in enumerate(steps)}
-        return _log_mean([logits for logits, _ in steps]), caches
+        logits, caches = zip(*steps, strict=True)
+        return _log_mean(logits), caches
 
 
 def _log_mean(logits):

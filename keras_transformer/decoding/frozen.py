@@ -68,13 +68,12 @@ class FrozenTransformer:
 
     Attributes:
         model: the model.
-        config, compute_dtype: those of the model.
+        config: that of the model.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.config = model.config
-        self.compute_dtype = model.compute_dtype
         self._weights = {id(v): tf.convert_to_tensor(v.value) for v in model.weights}
         self._cast: dict[Any, Tensor] = {}
 

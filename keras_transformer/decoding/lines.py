@@ -52,8 +52,8 @@ def require_room(prefixes, longest, lines):
 
 def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
     """Returns the maximum length of a translation of `source_length` tokens, end tokens counted."""
-    _, length_ratio, extra_length, max_length = settings.runtime_values
-    longest = min(math.floor(length_ratio * (source_length - 1)) + extra_length, max_length)
+    longest = math.floor(settings.length_ratio * (source_length - 1)) + settings.extra_length
+    longest = min(longest, settings.most_tokens)
     return max(1, min(longest, learned_positions(config) or longest))
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from keras import ops, tree
 
-from keras_transformer.decoding.loop import BACKEND, require_numbers, run_loop
+from keras_transformer.decoding.loop import BACKEND, run_loop
 from keras_transformer.decoding.next_tokens import Constraints
 from keras_transformer.decoding.processors import copy_tokens, force_end, suppress_tokens
 from keras_transformer.decoding.scores import IMPOSSIBLE, PENALTY_BASES, penalties_up_to
@@ -57,10 +57,6 @@ class SearchResult(NamedTuple):
     lengths: Tensor
     scores: Tensor
     log_probs: Tensor
-
-    def finish(self, pad_token_id: int, strict: bool = True) -> "SearchResult":
-        """Returns the result trimmed and, if `strict`, checked by `require_numbers`."""
-        return (require_numbers(self) if strict else self).trim(pad_token_id)
 
     def trim(self, pad_token_id: int) -> "SearchResult":
         """Cuts the result to its longest hypothesis, and pads the others."""
@@ -142,8 +138,6 @@ class Search:
             Optional.
         wanted: int32 tensor `(B,)`, at most `n_best`: the search of a sentence may stop when this
             many hypotheses are final; the rest are the best so far. Defaults to `n_best`.
-        strict: bool. Whether invalid log-probs raise an error; otherwise, the score of such a
-            sentence is NaN. Defaults to `True`.
         fixed_length: int. All tensors, including the cache, have room for this number of tokens
             from the start: XLA needs constant shapes. No sentence's maximum length may exceed it.
             The result is neither checked nor trimmed. Defaults to `None`: the tensors grow.
@@ -158,7 +152,6 @@ class Search:
     n_best: int = 1
     alpha: Tensor | None = None
     wanted: Tensor | None = None
-    strict: bool = True
     fixed_length: int | None = None
     penalties: Tensor | None = None
 
@@ -169,7 +162,7 @@ class Search:
             self = replace(self, penalties=penalties_up_to(longest, self.settings))
         state = self.first_state(cache, max_lengths, start_token_id, target_prefix, **more)
         result = run_loop(self, state, compaction)
-        return result if self.is_fixed else result.finish(self.pad_token_id, self.strict)
+        return result if self.is_fixed else result.trim(self.pad_token_id)
 
     def final(self, state):
         """Returns the result; a failed sentence has the score NaN and the length 0."""

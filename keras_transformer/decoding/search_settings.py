@@ -94,8 +94,8 @@ class SearchSettings(Settings):
 
     Example:
 
-    >>> SearchSettings(beam_size=8, alpha=1.0, max_length=200).runtime_values
-    (1.0, 1.0, 50, 200)
+    >>> SearchSettings(beam_size=8, alpha=1.0, max_length=200).max_hypotheses
+    8
     """
 
     beam_size: int = 4
@@ -169,13 +169,9 @@ class SearchSettings(Settings):
             )
 
     @property
-    def runtime_values(self) -> tuple[float, float, int, int]:
-        """`alpha`, `length_ratio`, `extra_length` and `max_length`, which graphs take as inputs.
-
-        Without a `max_length`, its value is the greatest int32.
-        """
-        max_length = self.max_length or 2**31 - 1
-        return self.alpha, self.length_ratio, self.extra_length, max_length
+    def most_tokens(self) -> int:
+        """`max_length`, or the greatest int32 without one."""
+        return self.max_length or 2**31 - 1
 
     @property
     def graph_settings(self) -> "SearchSettings":

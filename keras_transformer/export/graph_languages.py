@@ -9,33 +9,28 @@ from keras_transformer.export.graph_lines import refuse_first
 _TAG = r"(?s)^[\s\v\x1c-\x1f\x{85}\p{Z}]*(>>.*?<<)"
 
 
-def tag_lines(
-    text: tf.Tensor, languages: tf.Tensor, is_asked: tf.Tensor | bool, codes: list[str]
-) -> tf.Tensor:
+def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Tensor:
     """Returns lines with the tags of their target languages in front, each once.
 
     A line that begins with a tag of the model keeps it. Lines without text get none.
 
     Args:
         text: string tensor `(B,)`.
-        languages: string tensor `(B,)` or `(1,)`, codes such as `"fra"`.
-        is_asked: bool, or bool tensor of the same shape: whether a language is asked for at all.
-        codes: the languages that the model has tags for. If it has none, no text is a tag.
+        languages: string tensor `(B,)` or `(1,)`, codes such as `"fra"`; `""` if none is asked for.
+        codes: the languages that the model has tags for, at least one.
 
     Raises:
         ValueError, or in a graph InvalidArgumentError: if a language is none of the model's; or if
             a line begins with a tag that is none of the model's or not that of its language, or
             with two tags.
     """
-    known = ", ".join(codes) or "it has none"
+    known, is_asked = ", ".join(codes), languages != ""
     text = refuse_first(
         is_asked & ~_is_one_of(languages, codes),
         UNKNOWN_LANGUAGE,
         [tf.constant(known), languages],
         text,
     )
-    if not codes:
-        return text
     tags = [f">>{code}<<" for code in codes]
     shape = tf.shape(text)
     is_asked = tf.broadcast_to(is_asked, shape)

@@ -12,7 +12,6 @@ def token_ids_of(graph, text):
         graph: that of a tokenizer.
         text: string tensor.
     """
-    text = tf.convert_to_tensor(text, tf.string)
     return tokenize(graph, tf.where(tf.strings.strip(text) == "", "", text))
 
 

@@ -22,30 +22,37 @@ class GraphLineCutter:
         self._has_tags = any(getattr(tokenizer, name, None) for name in ("languages", "tag"))
         self._kinds = token_kinds(tokenizer.vocabulary)
 
-    def cut(
-        self,
-        token_ids: tf.RaggedTensor,
-        most: int | tf.Tensor,
-        on_too_long: str,
-        reserved: int | tf.Tensor = 0,
-    ) -> Pieces:
+    def cut(self, token_ids: tf.RaggedTensor, most: int, on_too_long: str) -> Pieces:
         """Cuts lines into pieces of at most `most` tokens.
+
+        If a line begins with the tag of a language, each of its pieces does.
 
         Args:
             token_ids: int32 `RaggedTensor` `(B, None)`, without end tokens.
-            most: int, or int64 tensor, at least 1.
+            most: int, at least 1.
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
                 all but the first piece, which ends with a word; `"error"`: raises an
                 `InvalidArgumentError`.
-            reserved: int, or int64 tensor `(B,)`: tokens to keep free in each piece of a line.
-                Defaults to `0`.
-
-        Returns:
-            `Pieces`.
         """
+        if not self._has_tags:
+            return self._cut(token_ids, most, on_too_long, reserved=0)
+        first = token_ids[:, :1]
+        is_tag = first.with_flat_values(self._graph.is_tag(first.flat_values))
+        tags = tf.ragged.boolean_mask(first, is_tag)
+        starts = token_ids.row_starts() + tags.row_lengths()
+        rest = tf.gather(token_ids.flat_values, tf.ragged.range(starts, token_ids.row_limits()))
+        pieces = self._cut(rest, most, on_too_long, reserved=tags.row_lengths())
+        tags = tf.gather(tags, pieces.lines)
+        # A line of a tag alone has no text to translate.
+        lengths = tf.where(pieces.token_ids.row_lengths() > 0, tags.row_lengths(), 0)
+        kept = tf.ragged.range(tags.row_starts(), tags.row_starts() + lengths)
+        tags = tf.gather(tags.flat_values, kept)
+        return pieces._replace(token_ids=tf.concat([tags, pieces.token_ids], axis=1))
+
+    def _cut(self, token_ids, most, on_too_long, reserved):
+        """Cuts lines; keeps `reserved` tokens free in each piece."""
         lines, dropped = tf.range(token_ids.nrows()), tf.zeros_like(token_ids.row_lengths())
-        room = tf.maximum(tf.cast(most, tf.int64) - reserved, 1) + dropped
-        fits = tf.reduce_all(token_ids.row_lengths() <= room)
+        room = tf.maximum(dropped + most - reserved, 1)
         if on_too_long == "split":
             return self._split(token_ids, room)
         if on_too_long == "truncate":
@@ -53,28 +60,10 @@ class GraphLineCutter:
             cuts = _cuts(starts, ends, room, self._places(token_ids.flat_values)[:2])
             kept = tf.gather(token_ids.flat_values, tf.ragged.range(starts, cuts))
             return Pieces(kept, lines, ends - cuts)
+        fits = tf.reduce_all(token_ids.row_lengths() <= room)
         message = f"A line is longer than {most + 1} tokens, `max_source_tokens`"
         with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
             return Pieces(tf.identity(token_ids), lines, dropped)
-
-    def cut_behind_tags(
-        self, token_ids: tf.RaggedTensor, most: int | tf.Tensor, on_too_long: str
-    ) -> Pieces:
-        """As `cut`; if a line begins with the tag of a language, each of its pieces does."""
-        if not self._has_tags:
-            return self.cut(token_ids, most, on_too_long)
-        first = token_ids[:, :1]
-        is_tag = first.with_flat_values(self._graph.is_tag(first.flat_values))
-        tags = tf.ragged.boolean_mask(first, is_tag)
-        starts = token_ids.row_starts() + tags.row_lengths()
-        rest = tf.gather(token_ids.flat_values, tf.ragged.range(starts, token_ids.row_limits()))
-        pieces = self.cut(rest, most, on_too_long, reserved=tags.row_lengths())
-        tags = tf.gather(tags, pieces.lines)
-        # A line of a tag alone has no text to translate.
-        lengths = tf.where(pieces.token_ids.row_lengths() > 0, tags.row_lengths(), 0)
-        kept = tf.ragged.range(tags.row_starts(), tags.row_starts() + lengths)
-        tags = tf.gather(tags.flat_values, kept)
-        return pieces._replace(token_ids=tf.concat([tags, pieces.token_ids], axis=1))
 
     def _split(self, token_ids, room):
         """Cuts the next piece off all lines together, until no line has tokens left."""
@@ -121,19 +110,6 @@ def _cuts(starts, ends, most, places):
         last = tf.gather(tokens, tf.searchsorted(tokens, furthest, side="right") - 1)
         cuts = tf.where(last > starts, last, cuts)
     return tf.where(furthest == ends, ends, cuts)
-
-
-def prefixes_of_first_pieces(prefixes: tf.RaggedTensor, lines: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the prefix of each piece `(P, None)`: only the first piece of a line has one.
-
-    Args:
-        prefixes: int32 `RaggedTensor` `(B, None)`.
-        lines: int64 tensor `(P,)`, ascending: the line of each piece.
-    """
-    # The last row is empty, for the other pieces.
-    rows = tf.concat([prefixes, tf.ragged.constant([[]], prefixes.dtype)], axis=0)
-    is_first = tf.concat([lines[:1] >= 0, lines[1:] > lines[:-1]], axis=0)
-    return tf.gather(rows, tf.where(is_first, lines, prefixes.nrows()))
 
 
 def join_translations(texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:

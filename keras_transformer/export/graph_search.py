@@ -1,6 +1,5 @@
 """The search with a model in a graph of TensorFlow, whose settings of each sentence are inputs."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,15 +9,12 @@ from keras_transformer.decoding.model_search import SearchModel, make_model_sear
 from keras_transformer.decoding.search import Search
 from keras_transformer.decoding.search_settings import SearchSettings
 
-# Of `SearchSettings.runtime_values`.
-_DTYPES = "float32", "float64", "int32", "int32"
-
 
 def make_graph_search(
     model: SearchModel,
     encoder_token_ids: tf.Tensor,
     settings: SearchSettings,
-    runtime_values: tuple[tf.Tensor, ...],
+    max_length: int | tf.Tensor,
     n_best: int = 1,
     **options: Any,
 ) -> tuple[Search, tuple[Any, tf.Tensor, int]]:
@@ -26,37 +22,32 @@ def make_graph_search(
 
     Args:
         model, encoder_token_ids, settings, n_best: as in `search_model`; tensors.
-        runtime_values: as by `runtime_inputs`, scalars or `(B,)`.
-        **options: `wanted` and `strict` of `Search`.
+        max_length: as in `max_lengths`.
+        **options: `alpha` and `wanted` of `Search`.
     """
-    alpha, *limits = runtime_values
     is_token = encoder_token_ids != model.config.pad_token_id
     lengths = tf.math.count_nonzero(is_token, axis=1, dtype=tf.int32)
-    longest = max_lengths(model.config, lengths - 1, limits)
+    longest = max_lengths(model.config, lengths - 1, settings, max_length)
     given = model, encoder_token_ids, longest, settings, n_best
-    return make_model_search(*given, alpha=alpha, **options)
+    return make_model_search(*given, **options)
 
 
-def runtime_inputs(settings: SearchSettings) -> tuple[tf.Tensor, ...]:
-    """Returns the settings' `runtime_values` as scalar tensors."""
-    return tuple(tf.constant(*pair) for pair in zip(settings.runtime_values, _DTYPES, strict=True))
-
-
-def max_lengths(config: Any, lengths: tf.Tensor, limits: Sequence[tf.Tensor]) -> tf.Tensor:
+def max_lengths(
+    config: Any, lengths: tf.Tensor, settings: SearchSettings, max_length: int | tf.Tensor
+) -> tf.Tensor:
     """As `longest_target`, in a graph: maximum tokens, end token and prefix included.
 
     Args:
         config: as in `SearchModel`.
         lengths: int32 tensor `(B,)`: tokens of each source, without the end token.
-        limits: `length_ratio`, `extra_length` and `max_length`, as by `runtime_inputs`.
+        settings: `SearchSettings`, for `length_ratio` and `extra_length`.
+        max_length: int, or int32 tensor `(B,)`.
 
     Returns:
         int32 tensor `(B,)`, 0 for empty sources.
     """
-    length_ratio, extra_length, max_length = limits
     # float64 rounds as Python does. The cast is safe, because `max_length` fits into int32.
-    longest = tf.floor(length_ratio * tf.cast(lengths, tf.float64))
-    longest = longest + tf.cast(extra_length, tf.float64)
+    longest = tf.floor(settings.length_ratio * tf.cast(lengths, tf.float64)) + settings.extra_length
     longest = tf.minimum(longest, tf.cast(max_length, tf.float64))
     longest = tf.maximum(tf.cast(longest, tf.int32), 1)
     longest = tf.minimum(longest, learned_positions(config) or longest)

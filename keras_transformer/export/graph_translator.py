@@ -3,7 +3,6 @@
 Letters: B lines, P pieces of lines, b rows of a batch.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -11,7 +10,6 @@ import tensorflow as tf
 from keras_transformer.data.graph_tokenizer import append_token
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.lines import NO_ROOM, learned_positions
-from keras_transformer.decoding.long_lines import Pieces
 from keras_transformer.decoding.loop import select
 from keras_transformer.decoding.model_search import attend_model, score_model
 from keras_transformer.decoding.scores import IMPOSSIBLE
@@ -20,12 +18,8 @@ from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.export.graph_batches import map_batches
 from keras_transformer.export.graph_languages import tag_lines
 from keras_transformer.export.graph_lines import refuse_first, token_ids_of
-from keras_transformer.export.graph_long_lines import (
-    GraphLineCutter,
-    join_translations,
-    prefixes_of_first_pieces,
-)
-from keras_transformer.export.graph_search import make_graph_search, max_lengths, runtime_inputs
+from keras_transformer.export.graph_long_lines import GraphLineCutter, join_translations
+from keras_transformer.export.graph_search import make_graph_search, max_lengths
 from keras_transformer.export.graph_sentences import GraphSentences
 from keras_transformer.export.search_tree import tree_of_model
 
@@ -53,8 +47,8 @@ class Options(NamedTuple):
     @classmethod
     def default(cls, settings: Any, n_best: int = 1) -> "Options":
         """Returns the options of `SearchSettings` for all lines, as tensors `(1,)`."""
-        alpha, _, _, max_length = runtime_inputs(settings)
-        return cls(tf.constant([n_best]), alpha[None], max_length[None], tf.constant([""]))
+        alpha, max_length = float(settings.alpha), settings.most_tokens
+        return cls(*map(tf.constant, ([n_best], [alpha], [max_length], [""])))
 
     def for_lines(self, count: tf.Tensor, most: int) -> "Options":
         """Broadcasts the options from `(1,)` to `(B,)`, and clips them to their ranges."""
@@ -103,28 +97,17 @@ class GraphTranslator:
         self._cutter = GraphLineCutter(source_tokenizer)
         self._joiner = getattr(target_tokenizer, "joiner", " ")
 
-    def tagged(
-        self, text: tf.Tensor, languages: tf.Tensor | None = None, is_asked: Any = None
-    ) -> tf.Tensor:
-        """Tags lines, see `tag_lines`; `languages` defaults to none."""
-        if languages is None and not self.languages:
-            return text
-        if languages is None:
-            languages, is_asked = tf.constant([""]), tf.constant([False])
-        return tag_lines(text, languages, is_asked, self.languages)
+    def _tagged(self, text, languages=("",)):
+        """Returns lines with their tags, see `tag_lines`, if the model has tags."""
+        languages = tf.convert_to_tensor(languages)
+        return tag_lines(text, languages, self.languages) if self.languages else text
 
-    def pieces(
-        self,
-        text: tf.Tensor,
-        most: int | tf.Tensor,
-        on_too_long: str,
-        split: str = "lines",
-    ) -> Pieces:
+    def _pieces(self, text, most, on_too_long, split="lines"):
         """Tokenizes lines, or their sentences, and cuts those that are too long.
 
         Args:
             text: string tensor `(B,)`.
-            most: int, or int64 tensor: maximum tokens of a piece, without its end token.
+            most: int: maximum tokens of a piece, without its end token.
             on_too_long: as in `LineCutter.cut`.
             split: `"lines"` or `"sentences"`.
         """
@@ -132,35 +115,38 @@ class GraphTranslator:
         token_ids = token_ids_of(self.source_tokenizer, sentences.texts)
         kept = sentences.first_tokens(token_ids, LONGEST_LINE)
         dropped = token_ids.row_lengths() - kept.row_lengths()
-        pieces = self._cutter.cut_behind_tags(kept, most, on_too_long)
+        pieces = self._cutter.cut(kept, most, on_too_long)
         pieces = pieces._replace(dropped=dropped + pieces.dropped)
         pieces = sentences.of_lines(pieces)
-        return pieces._replace(token_ids=self.with_end(pieces.token_ids), joiner=self._joiner)
+        return pieces._replace(token_ids=self._with_end(pieces.token_ids), joiner=self._joiner)
 
-    def with_end(self, token_ids: tf.RaggedTensor) -> tf.RaggedTensor:
+    def _with_end(self, token_ids):
         """Returns the rows with their end tokens."""
         return append_token(token_ids, self.model.config.end_token_id)
 
-    def prefixes(
-        self, token_ids: tf.RaggedTensor, pieces: Pieces, limits: Sequence[tf.Tensor]
-    ) -> tf.RaggedTensor:
-        """Returns the prefix of each piece `(P, None)`.
+    def _prefixes(self, token_ids, pieces, settings, max_length):
+        """Returns the prefix of each piece `(P, None)`: only the first piece of a line has one.
 
         Raises the error of `refuse_first` if a prefix leaves no room for another token.
 
         Args:
             token_ids: int32 `RaggedTensor` `(B, None)`, the prefix of each line.
             pieces: `Pieces` of the lines.
-            limits: as in `max_lengths`, scalars or `(P,)`.
+            settings, max_length: as in `max_lengths`, for the pieces.
         """
-        prefixes = prefixes_of_first_pieces(token_ids, pieces.lines)
+        # The last row is empty, for the other pieces.
+        rows = tf.concat([token_ids, tf.ragged.constant([[]], tf.int32)], axis=0)
+        lines = pieces.lines
+        is_first = tf.concat([lines[:1] >= 0, lines[1:] > lines[:-1]], axis=0)
+        prefixes = tf.gather(rows, tf.where(is_first, lines, token_ids.nrows()))
         lengths = tf.cast(pieces.token_ids.row_lengths(), tf.int32) - 1
-        longest = tf.minimum(max_lengths(self.model.config, lengths, limits), self._longest())
+        longest = max_lengths(self.model.config, lengths, settings, max_length)
+        longest = tf.minimum(longest, self._longest())
         given = tf.cast(prefixes.row_lengths(), tf.int32)
         return refuse_first(
             (given >= longest) & (longest > 0),  # an empty source gets no prefix
             NO_ROOM,
-            [tf.strings.as_string(each) for each in (pieces.lines + 1, given, longest)],
+            [tf.strings.as_string(each) for each in (lines + 1, given, longest)],
             prefixes,
         )
 
@@ -168,10 +154,8 @@ class GraphTranslator:
         self,
         text: tf.Tensor,
         settings: Any,
-        options: Options | None = None,
-        *,
-        languages: tf.Tensor | None = None,
-        strict: bool = True,
+        options: Options,
+        languages: Any = ("",),
     ) -> Translations:
         """Translates lines. A line that was split has one translation.
 
@@ -180,28 +164,23 @@ class GraphTranslator:
             settings: `SearchSettings` with `max_source_tokens`. `on_too_long="error"` raises an
                 `InvalidArgumentError`; there are no warnings.
             options: `Options` of the lines, `(B,)` or `(1,)`. Values are clipped to their ranges.
-                Defaults to one translation by the settings.
             languages: string tensor `(B,)` or `(1,)`: the target language of each line, `""` for
-                none, as in `tag_lines`. Optional.
-            strict: whether an error is raised if the numbers of a line are not finite.
+                none, as in `tag_lines`. Defaults to none.
         """
-        text = self.tagged(text, languages, None if languages is None else languages != "")
+        text = self._tagged(text, languages)
         most = settings.max_hypotheses
-        options = (options or Options.default(settings)).for_lines(tf.size(text), most)
+        options = options.for_lines(tf.size(text), most)
         longest_piece = settings.max_source_tokens - 1
-        pieces = self.pieces(text, longest_piece, settings.on_too_long, settings.split)
+        pieces = self._pieces(text, longest_piece, settings.on_too_long, settings.split)
         n_best, alpha, max_length = (tf.gather(each, pieces.lines) for each in options[:3])
-        _, length_ratio, extra_length, _ = runtime_inputs(settings)
         prefixes = token_ids_of(self.target_tokenizer, options.target_prefix)
-        prefixes = self.prefixes(prefixes, pieces, (length_ratio, extra_length, max_length))
+        prefixes = self._prefixes(prefixes, pieces, settings, max_length)
 
         def translate_batch(source, prefix, n_best, alpha, max_length):
-            values = alpha, length_ratio, extra_length, max_length
             # To pick several with distinct texts, a search must keep all; for 1, one is enough.
             wanted = tf.where(n_best == 1, 1, most) if settings.distinct_texts else n_best
-            rules = {"wanted": wanted, "strict": strict}
-            given = self.decoder, source, settings, values, most
-            search, inputs = make_graph_search(*given, **rules)
+            given = self.decoder, source, settings, max_length, most
+            search, inputs = make_graph_search(*given, alpha=alpha, wanted=wanted)
             found = search.run(*inputs, prefix)
             found, texts = self._with_texts(found, settings.distinct_texts and most > 1)
             return self._parts_of_scores(found, texts, n_best)
@@ -273,8 +252,8 @@ class GraphTranslator:
 
     def _sides(self, source, target, most=None):
         """Returns the first `most` ids of both sides' tokens, with end tokens."""
-        sides = (self.source_tokenizer, self.tagged(source)), (self.target_tokenizer, target)
-        return [self.with_end(token_ids_of(*side)[:, :most]) for side in sides]
+        sides = (self.source_tokenizer, self._tagged(source)), (self.target_tokenizer, target)
+        return [self._with_end(token_ids_of(*side)[:, :most]) for side in sides]
 
     def score(self, source: tf.Tensor, target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Scores given translations.
@@ -346,7 +325,7 @@ class GraphTranslator:
             string tensor, the tokens; int32, the parents; float32, the log-probs; and bool, whether
             the best translation begins with the hypothesis: each `(B, T, W)`.
         """
-        pieces = self.pieces(self.tagged(text), settings.max_source_tokens - 1, "truncate")
+        pieces = self._pieces(self._tagged(text), settings.max_source_tokens - 1, "truncate")
         source = pieces.token_ids.to_tensor(self.model.config.pad_token_id)
         found, tree = tree_of_model(self.decoder, source, settings)
         tokens = self.target_tokenizer.tokens(tree.token_ids)

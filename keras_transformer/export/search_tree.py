@@ -12,7 +12,7 @@ from keras_transformer.decoding.model_search import SearchModel
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import SearchResult
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.export.graph_search import make_graph_search, runtime_inputs
+from keras_transformer.export.graph_search import make_graph_search
 
 
 class SearchTree(NamedTuple):
@@ -59,7 +59,7 @@ def tree_of_model(
 ) -> tuple[SearchResult, SearchTree]:
     """As `search_model`, with the tree of the search; sentences may fail, see `Search.strict`."""
     search, (cache, max_lengths, start_token_id) = make_graph_search(
-        model, encoder_token_ids, settings, runtime_inputs(settings)
+        model, encoder_token_ids, settings, settings.most_tokens
     )
     state = search.first_state(cache, max_lengths, start_token_id)
     shape = [tf.size(max_lengths), 0, state.totals.shape[1]]

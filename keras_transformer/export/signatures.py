@@ -43,9 +43,8 @@ class Signatures(tf.Module):
         }
         for name, function in functions.items():
             setattr(self, name, function)
-        self.functions = {"serving_default": self.serve} | functions
-        del self.functions["serve"]
-        traced = (function.get_concrete_function() for function in functions.values())
+        self.functions = {"serving_default": functions.pop("serve"), **functions}
+        traced = (function.get_concrete_function() for function in self.functions.values())
         self.weights = list({id(v): v for one in traced for v in one.variables}.values())
         self.tokenizers = graph.source_tokenizer, graph.target_tokenizer
 
@@ -60,8 +59,7 @@ def _translations(graph, settings, most):
         input_signature=[_column("text"), _column("target_language"), *specs], autograph=False
     )
     def search(text, languages, *options):
-        languages = languages if graph.languages else None
-        return graph.translate(text, settings, Options(*options), languages=languages, strict=False)
+        return graph.translate(text, settings, Options(*options), languages)
 
     @tf.function(input_signature=[_column("text")], autograph=False)
     def serve(text):

@@ -200,7 +200,7 @@ def test_tag_is_in_front_of_every_piece_of_a_line_in_a_graph_too(tokenizer):
     texts, tag = ["", "one <a> two", "three thousand and four " * 5], tagged.vocabulary.index("<a>")
     token_ids = tagged.graph.tokenize(texts)
     assert token_ids.to_list() == tagged.encode(texts)
-    pieces = GraphLineCutter(tagged).cut_behind_tags(token_ids, 20, "split").token_ids.to_list()
+    pieces = GraphLineCutter(tagged).cut(token_ids, 20, "split").token_ids.to_list()
     expected = LineCutter(tagged).cut(tagged.encode(texts), 20, "split").token_ids
     assert pieces == [list(row) for row in expected]
     assert all(row[0] == tag and len(row) <= 20 for row in pieces if row) and len(pieces) > 4

@@ -355,7 +355,7 @@ def search(
     run = compiled(run) if settings.sampler is None else run  # a sampler has a state
     result = run(cache, ops.convert_to_tensor(lengths), target_prefix)
     return SearchResult(
-        *map(ops.convert_to_numpy, result.finish(made.pad_token_id) if is_fixed else result)
+        *map(ops.convert_to_numpy, result.trim(made.pad_token_id) if is_fixed else result)
     )
 
 

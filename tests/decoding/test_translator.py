@@ -24,7 +24,7 @@ BACKEND = keras.config.backend()
 if BACKEND == "tensorflow":
     import tensorflow as tf
 
-    from keras_transformer.export.graph_search import max_lengths, runtime_inputs
+    from keras_transformer.export.graph_search import max_lengths
     from keras_transformer.export.graph_translator import GraphTranslator, Options
 
 pytestmark = pytest.mark.slow
@@ -309,16 +309,17 @@ def test_maximum_lengths_are_those_python_computes():
     """For token counts far beyond any line; settings are inputs of a graph."""
     config, counts = TransformerConfig.tiny(50), [1, 7, 100, 3_000_000]
 
-    @tf.function(autograph=False)
-    def in_graph(runtime_values):
-        return max_lengths(config, tf.constant(counts), runtime_values[1:])
-
     ratios, extras = (0.0, 0.29, 1.0, 1.1, 999.99, 1000.0), (0, 50, 1_000_000)
     for ratio, extra, most in itertools.product(ratios, extras, (None, 1, 200)):
         settings = SearchSettings(length_ratio=ratio, extra_length=extra, max_length=most)
         most = most or 2**31 - 1
         expected = [max(1, min(math.floor(ratio * n) + extra, most)) for n in counts]
-        assert in_graph(runtime_inputs(settings)).numpy().tolist() == expected
+        assert (
+            max_lengths(config, tf.constant(counts), settings, settings.most_tokens)
+            .numpy()
+            .tolist()
+            == expected
+        )
 
 
 @pytest.mark.long
