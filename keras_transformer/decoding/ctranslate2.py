@@ -39,6 +39,7 @@ def engine_settings(settings: SearchSettings) -> SearchSettings:
         count_end_token=True,
         stopping="first_beams",
         processors=(),
+        copied_tokens=(),
         force_end=False,
         sampler=None,
         distinct_texts=False,

@@ -184,7 +184,8 @@ class LineTranslator:
         token_ids = encode_lines(self.source_tokenizer, parts.texts)
         if on_too_long == "error" or (must_be_whole and on_too_long == "split"):
             where = ", because attention is returned" if must_be_whole else ""
-            require_at_most(most, f"`max_source_tokens`{where}", token_ids, split, _TRUNCATE)
+            rule = most, f"`max_source_tokens`{where}", token_ids, "lines", _TRUNCATE
+            require_at_most(*rule, parts.lines)
         pieces = parts.of_lines(self._cutter.cut(token_ids, most - 1, on_too_long))
         return pieces._replace(joiner=getattr(self.target_tokenizer, "joiner", " "))
 

@@ -25,14 +25,18 @@ def encode_lines(tokenizer: TokenizerLike, lines: list[str]) -> list[np.ndarray]
     return encode(tokenizer, [line if line.strip(ASCII_SPACE) else "" for line in lines])
 
 
-def require_at_most(most, what, token_ids, name, advice=""):
-    """Raises if a line has more than `most` tokens with the end token, which is still missing."""
+def require_at_most(most, what, token_ids, name, advice="", lines=None):
+    """Raises if a row has more than `most` tokens with the end token, which is still missing.
+
+    The error names the line of the row, from 0 in `lines`; without them, each row is a line.
+    """
     lengths = [len(row) + 1 for row in token_ids]
     longest = max(lengths, default=0)
     if longest > most:
+        row = lengths.index(longest)
         raise ValueError(
             f"A line must have at most {most:,} tokens with the end token, {what}. Received: line "
-            f"{lengths.index(longest) + 1} of `{name}` has {longest:,} tokens. "
+            f"{(row if lines is None else lines[row]) + 1} of `{name}` has {longest:,} tokens. "
             + f"Shorten it {advice}".strip()
         )
 

@@ -170,7 +170,7 @@ def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
     empty.
 
     Args:
-        text: str, a result of `SpanFinder.mask`, or a part of it.
+        text: str, a result of `mask`, or a part of it.
         spans: iterator, of which those of this text are taken.
     """
     if MARK not in text:

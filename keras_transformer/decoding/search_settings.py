@@ -21,6 +21,7 @@ GRAPH_SETTINGS = (
     "beam_size length_penalty count_end_token stopping processors suppressed_tokens "
     "copied_tokens force_end sampler"
 ).split()
+_TOKENS = "suppressed_tokens", "copied_tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +132,9 @@ class SearchSettings(Settings):
                 self._reject(name, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
-        if not all(type(token) is int and token >= 0 for token in self.suppressed_tokens):
-            self._reject("suppressed_tokens", "a list of token ids, ints of at least 0")
+        for name in _TOKENS:
+            if not all(type(token) is int and token >= 0 for token in getattr(self, name)):
+                self._reject(name, "a list of token ids, ints of at least 0")
         if self.sampler is not None and not _draws_tokens(self.sampler):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
         if self.max_source_tokens is not None and self.max_source_tokens < 2:
@@ -140,15 +142,16 @@ class SearchSettings(Settings):
         for name, choices in CHOICES.items():
             self._require_choice(name, choices)
         # A tuple can be hashed: the settings are the key of the traced graphs.
-        for name in ("processors", "suppressed_tokens", "copied_tokens", "protect"):
+        for name in ("processors", *_TOKENS, "protect"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(value))
         finders(tuple(self.protect or ()))  # raises if one is no pattern
 
     def require_ids_below(self, vocabulary_size: int) -> None:
-        """Raises a `ValueError` if a suppressed token is not in the model's vocabulary."""
-        is_valid = max(self.suppressed_tokens, default=0) < vocabulary_size
-        self._require("suppressed_tokens", is_valid, f"ids less than {vocabulary_size}")
+        """Raises a `ValueError` if a token of a setting is not in the model's vocabulary."""
+        for name in _TOKENS:
+            is_valid = max(getattr(self, name), default=0) < vocabulary_size
+            self._require(name, is_valid, f"ids less than {vocabulary_size}")
 
     @property
     def keeps_lines_whole(self) -> bool:

@@ -99,7 +99,13 @@ def test_errors_are_those_of_translator(pair, arguments, options):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"length_penalty": "gnmt"}, {"suppressed_tokens": [3]}, {"distinct_texts": True}]
+    "changes",
+    [
+        {"length_penalty": "gnmt"},
+        {"suppressed_tokens": [3]},
+        {"copied_tokens": [3]},
+        {"distinct_texts": True},
+    ],
 )
 def test_settings_that_the_engine_does_not_have_are_refused(pair, changes):
     (name,) = changes

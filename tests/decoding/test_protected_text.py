@@ -126,6 +126,8 @@ def test_parts_are_translated_by_themselves(translator):
     assert [len(ranks) for ranks in found] == [1, 2, 1, 2]
     assert translator(lines[0], target_prefix="two", **asked).startswith("%s: two")
     assert translator([], **asked) == []
+    with pytest.raises(ValueError, match="line 3 of `lines` has"):
+        translator([lines[0], "", "one " * 30], **asked, max_source_tokens=30, on_too_long="error")
 
 
 @pytest.fixture(scope="module")

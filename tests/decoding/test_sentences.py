@@ -130,7 +130,7 @@ def test_a_long_sentence_is_cut_within(translator):
     with pytest.warns(UserWarning, match="line 1 in"):
         expected = [translator(each, max_source_tokens=24) for each in (short, long)]
     assert translator([f"{short} {long}"], **bounds) == [" ".join(expected)]
-    with pytest.raises(ValueError, match="line 2 of `sentences` has"):
+    with pytest.raises(ValueError, match="line 1 of `lines` has"):
         translator([f"{short} {long}"], **bounds, on_too_long="error")
 
 
