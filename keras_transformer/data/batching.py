@@ -77,7 +77,7 @@ class Passes:
 
 def plan_batches(
     lengths: np.ndarray,
-    rows: np.ndarray | None = None,
+    rows: np.ndarray,
     *,
     batch_tokens: int | None = None,
     batch_sentences: int | None = None,
@@ -97,7 +97,6 @@ def plan_batches(
     Args:
         lengths: int array `(N, 2)`, tokens of source and target, START or END included.
         rows: int array, the rows of `lengths` to plan. The plan needs memory for six such arrays.
-            Defaults to all.
         batch_tokens: maximum token slots of a batch on each side: number of sentences times the
             longest side. A row that is longer than this is a batch by itself.
         batch_sentences: alternative to `batch_tokens`: sentences per batch.
@@ -109,14 +108,8 @@ def plan_batches(
 
     Returns:
         list of int arrays: the rows of each batch, every one of `rows` in exactly one.
-
-    Raises:
-        ValueError: if not exactly one batch size is given.
     """
-    check_batch_size(batch_tokens, batch_sentences)
     rng = np.random.default_rng([seed, epoch])
-    if rows is None:
-        rows = np.arange(len(lengths), dtype=np.int32)
     order = np.arange(len(rows), dtype=rows.dtype)  # places in `rows`
     if shuffle:
         order = rng.permutation(order)

@@ -44,8 +44,10 @@ class BpeDropout:
     """
 
     def __init__(self, tokenizer: TokenizerLike, rate: float) -> None:
-        proto = read_model(tokenizer.model_bytes)[1] if isinstance(tokenizer, Tokenizer) else None
-        if proto is None or proto.trainer_spec.model_type != BPE:
+        if (
+            not isinstance(tokenizer, Tokenizer)
+            or (proto := read_model(tokenizer.model_bytes)[1]).trainer_spec.model_type != BPE
+        ):
             raise ValueError(
                 'BPE-dropout needs a `Tokenizer` that was trained with `model_type="bpe"`. '
                 f"Received: {tokenizer!r}"
@@ -53,12 +55,13 @@ class BpeDropout:
         self._rate = rate
         self._symbols_of = functools.lru_cache(CACHED_WORDS)(self._find_symbols)
         self._ids = {p.piece: token_id for token_id, p in enumerate(proto.pieces)}
+        self._tag = [] if tokenizer.tag is None else [self._ids[tokenizer.tag]]
         symbols = filter(SYMBOL.fullmatch, self._ids)
         self._characters = re.compile("|".join([*symbols, "."]), re.DOTALL)
         self._keys, self._orders, self._merged = _merges(proto, self._ids)
 
     def split(self, texts: Iterable[str], rng: np.random.Generator) -> list[list[int]]:
-        """Returns the token ids of each text, without start and end tokens.
+        """Returns the token ids of each text, without start and end tokens; the tag is in front.
 
         Args:
             texts: normalised texts, see `Tokenizer.normalize`.
@@ -75,7 +78,8 @@ class BpeDropout:
             for number, row in zip(numbers, matrix, strict=True):
                 merged[number] = row[row >= 0].tolist()
         split = iter(merged)
-        return [[token_id for _ in each for token_id in next(split)] for each in words]
+        rows = ([token_id for _ in each for token_id in next(split)] for each in words)
+        return [self._tag + row if row else row for row in rows]
 
     def _find_symbols(self, word):
         """Returns the ids of a word's characters and symbols; those of bytes for unknown ones."""

@@ -22,7 +22,34 @@ WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
 _TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
 
 
-class GraphTokenizer(tf.Module):
+class BaseGraphTokenizer(tf.Module):
+    """Base class of the tokenizers for graphs.
+
+    Args:
+        tokenizer: the plain tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(name="tokenizer")
+        self._normalization = tokenizer.normalization
+        self._without_text = tuple(getattr(tokenizer, name) for name in SPECIAL_TOKENS)
+        self._pieces = tf.constant(tokenizer.vocabulary)
+
+    def tokens(
+        self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]
+    ) -> tf.RaggedTensor | tf.Tensor:
+        """Returns tokens as strings, such as `▁cat`, `s`, `<0xC3>` or `</s>`.
+
+        Args:
+            token_ids: int tensor, `RaggedTensor` or nested list of any shape.
+
+        Returns:
+            string tensor or `RaggedTensor` of the same shape.
+        """
+        return tf.gather(self._pieces, ints_of(token_ids))
+
+
+class GraphTokenizer(BaseGraphTokenizer):
     """A `SentencePieceTokenizer` or `Tokenizer` for graphs.
 
     All methods give the same values and types eagerly and inside a `tf.function`. Bytes that are
@@ -35,14 +62,15 @@ class GraphTokenizer(tf.Module):
         ImportError: if tensorflow-text is missing (it has no build for Windows).
     """
 
+    _out_type = tf.int32
+
     def __init__(self, tokenizer: Any) -> None:
-        super().__init__(name="tokenizer")
-        self._normalization = tokenizer.normalization
+        super().__init__(tokenizer)
         self._has_other_pieces = tokenizer.rules["has_other_pieces"]
-        self._without_text = tuple(getattr(tokenizer, name) for name in SPECIAL_TOKENS)
-        self._ids = tf.constant(tokenizer.ids)
-        self._pieces = tf.constant(tokenizer.vocabulary)
-        self._sentencepiece = self._processor(tokenizer.model_bytes, tf.int32)
+        self._ids, self._tags = tf.constant(tokenizer.ids), tf.constant(tokenizer.tag_ids, tf.int32)
+        kind = _import_tensorflow_text().SentencepieceTokenizer
+        self._sentencepiece = kind(model=tokenizer.model_bytes, out_type=self._out_type)
+        self._sentencepiece._model_resource = _NamedModelResource(tokenizer.model_bytes)
         self._tag = None if tokenizer.tag is None else tokenizer.vocabulary.index(tokenizer.tag)
         self._ties = _ties_of(tokenizer.vocabulary) if tokenizer.rules["sorts_ties"] else None
         spec = read_model(tokenizer.model_bytes)[1].normalizer_spec
@@ -68,7 +96,7 @@ class GraphTokenizer(tf.Module):
 
     def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
         """Returns which token ids are a tag at the beginning of texts, as a bool tensor."""
-        return token_ids == self._tag
+        return tf.reduce_any(tf.expand_dims(token_ids, -1) == self._tags, axis=-1)
 
     def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
         """Returns the text of token ids, without pad, start and end tokens.
@@ -91,19 +119,6 @@ class GraphTokenizer(tf.Module):
             return tf.strings.strip(tf.strings.regex_replace(text, SPACE_SYMBOL, " "))
         return text
 
-    def tokens(
-        self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]
-    ) -> tf.RaggedTensor | tf.Tensor:
-        """Returns tokens as strings, such as `▁cat`, `s`, `<0xC3>` or `</s>`.
-
-        Args:
-            token_ids: int tensor, `RaggedTensor` or nested list of any shape.
-
-        Returns:
-            string tensor or `RaggedTensor` of the same shape.
-        """
-        return tf.gather(self._pieces, ints_of(token_ids))
-
     def _keep_spaces(self, pieces):
         """Detokenizes without the first space only; tensorflow-text leaves out all in front."""
         first = pieces[:, :1]
@@ -111,13 +126,6 @@ class GraphTokenizer(tf.Module):
         stop = tf.fill([pieces.nrows(), 1], ".")
         text = self._sentencepiece.detokenize(tf.concat([stop, first, pieces[:, 1:]], axis=1))
         return tf.strings.regex_replace(text, r"^\.", "")
-
-    def _processor(self, model_bytes, out_type):
-        """Returns a SentencePiece processor of the model, to ids or to strings."""
-        tensorflow_text = _import_tensorflow_text()
-        made = tensorflow_text.SentencepieceTokenizer(model=model_bytes, out_type=out_type)
-        made._model_resource = _NamedModelResource(model_bytes)
-        return made
 
     def _ids_of_text(self, text):
         """Returns the ids of prepared text, without start and end tokens."""
@@ -133,21 +141,17 @@ class GraphMarianTokenizer(GraphTokenizer):
         tokenizer: `MarianTokenizer`.
     """
 
+    # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
+    _out_type = tf.string
+
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer)
         self._without_text += (tokenizer.unk_token_id,)
-        self._tags = tf.constant(tokenizer.tag_ids, tf.int32)
-        # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
-        self._sentencepiece = self._processor(tokenizer.model_bytes, tf.string)
         ids = range(tokenizer.vocabulary_size)
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(self._pieces, tf.constant(ids, tf.int32)),
             default_value=tokenizer.unk_token_id,
         )
-
-    def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """Returns which token ids are tags of languages, as a bool tensor."""
-        return tf.reduce_any(tf.expand_dims(token_ids, -1) == self._tags, axis=-1)
 
     def _ids_of_text(self, text):
         is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
@@ -158,7 +162,7 @@ class GraphMarianTokenizer(GraphTokenizer):
         return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
 
 
-class GraphSymbolTokenizer(tf.Module):
+class GraphSymbolTokenizer(BaseGraphTokenizer):
     """A `CharacterTokenizer` or `WordTokenizer` for graphs. Only normalising needs tensorflow-text.
 
     Args:
@@ -166,11 +170,8 @@ class GraphSymbolTokenizer(tf.Module):
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        super().__init__(name="tokenizer")
-        self._without_text = tuple(getattr(tokenizer, name) for name in SPECIAL_TOKENS)
-        self._normalization, self._pattern = tokenizer.normalization, tokenizer.pattern
-        self._joiner = tokenizer.joiner
-        self._pieces = tf.constant(tokenizer.vocabulary)
+        super().__init__(tokenizer)
+        self._pattern, self._joiner = tokenizer.pattern, tokenizer.joiner
         first = tokenizer.vocabulary_size - len(tokenizer.rules["symbols"])
         texts = [*tokenizer.vocabulary[:first], *tokenizer.rules["symbols"]]
         self._texts = tf.constant(texts)
@@ -194,12 +195,6 @@ class GraphSymbolTokenizer(tf.Module):
         symbols = tf.gather(self._texts, without_ids(token_ids, self._without_text))
         text = tf.strings.reduce_join(symbols, axis=1, separator=self._joiner)
         return text if self._normalization == "identity" else _in_form(text, "nfc")
-
-    def tokens(
-        self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]
-    ) -> tf.RaggedTensor | tf.Tensor:
-        """Returns tokens as strings: the entries of `vocabulary`."""
-        return tf.gather(self._pieces, ints_of(token_ids))
 
 
 class _NamedModelResource(tf.saved_model.experimental.TrackableResource):

@@ -129,10 +129,6 @@ class MarianTokenizer(SentencePieceTokenizer):
 
         return GraphMarianTokenizer(self)
 
-    def is_tag(self, token_id: int) -> bool:
-        """Returns whether a token id is the tag of a language."""
-        return token_id in self.tag_ids
-
     def _encode(self, texts):
         # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
         rows, unk = self._pieces.encode(texts), self.unk_token_id

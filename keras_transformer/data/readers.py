@@ -201,7 +201,7 @@ def _tmx(stream, name, options, skip):
                 yield tuple(pair)
             else:
                 skip("untranslated", *pair)
-            body.clear()  # the units that were read
+            (element if body is None else body).clear()  # the units that were read
     is_known = all(any(is_language(each, wanted) for each in languages) for wanted in asked)
     if languages and not is_known or len(asked) > 2:
         raise CorpusError(

@@ -31,17 +31,13 @@ class TextChanges:
     examples: tuple[str, ...]
 
     @property
-    def share(self) -> float:
-        """Fraction of the lines that are changed."""
-        return self.changed / max(1, self.lines)
-
-    @property
     def warnings(self) -> list[str]:
         """One line if the tokenizer changes too much text, else none."""
-        if self.share < MAX_LOST:
+        share = self.changed / max(1, self.lines)
+        if share < MAX_LOST:
             return []
         return [
-            f"the tokenizer changes {self.share:.1%} of the {self.name} lines ({self.changed:,} of "
+            f"the tokenizer changes {share:.1%} of the {self.name} lines ({self.changed:,} of "
             f"{self.lines:,}): {', '.join(self.examples)}; the model never sees or writes "
             "the former: train the vocabulary with `normalization: nfc` or `identity`, or clean "
             "the text"
@@ -84,22 +80,14 @@ class DatasetReport:
     notes: tuple[str, ...] = ()
 
     @property
-    def source_efficiency(self) -> float:
-        """Fraction of the encoder's token slots that hold tokens."""
-        return self.source_tokens / self.source_slots
-
-    @property
-    def target_efficiency(self) -> float:
-        """Fraction of the decoder's token slots that hold tokens."""
-        return self.target_tokens / self.target_slots
-
-    @property
     def efficiency(self) -> float:
         """Fraction of all token slots that hold tokens; the rest is padding."""
         tokens = self.source_tokens + self.target_tokens
         return tokens / (self.source_slots + self.target_slots)
 
     def __str__(self):
+        source = self.source_tokens / self.source_slots
+        target = self.target_tokens / self.target_slots
         shapes = f", in {len(self.shapes)} shapes of batches" if self.shapes else ""
         lines = [
             f"{self.pairs_kept:,} of {self.pairs_read:,} pairs kept "
@@ -107,7 +95,7 @@ class DatasetReport:
             f"{self.batches_per_epoch:,} batches per epoch, {self.source_tokens:,} source and "
             f"{self.target_tokens:,} target tokens",
             f"{self.efficiency:.1%} of the token slots are real tokens "
-            f"(source {self.source_efficiency:.1%}, target {self.target_efficiency:.1%}){shapes}",
+            f"(source {source:.1%}, target {target:.1%}){shapes}",
             *self.notes,
         ]
         return "\n".join([*lines, *(f"Warning: {warning}" for warning in self.warnings)])

@@ -93,6 +93,7 @@ class SentencePieceTokenizer(BaseTokenizer):
                 f"Received: vocabulary_size={vocabulary_size}"
             )
         self.vocabulary = texts_of(ids, self.vocabulary_size)
+        self.tag_ids = [i for i, piece in enumerate(self.vocabulary) if piece == self.tag]
         unk = self.unk_token_id
         # Our ids, by those of the model.
         self.ids = [unk if p.type == UNKNOWN else ids.get(p.piece, unk) for p in proto.pieces]
@@ -118,7 +119,7 @@ class SentencePieceTokenizer(BaseTokenizer):
 
     def is_tag(self, token_id: int) -> bool:
         """Returns whether a token id is a tag at the beginning of texts."""
-        return self.vocabulary[token_id] == self.tag
+        return token_id in self.tag_ids
 
     def __reduce__(self):
         """For `pickle` and `copy`: SentencePiece's processor is made anew."""

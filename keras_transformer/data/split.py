@@ -5,11 +5,12 @@ Pure Python.
 
 import contextlib
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_path
-from keras_transformer.data.corpus import read_lines, read_parallel
+from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.data.readers import BOTH_SIDES
 from keras_transformer.texts import suffix_of
 
@@ -76,8 +77,8 @@ def split_files(
     spaces as white space.
 
     Args:
-        source, target: files, as for `read_parallel`; without `target`, one
-            with both sides.
+        source, target: files, as for `read_parallel`; without `target`, one with both sides. TSV
+            must not come from a pipe, because it is read twice.
         output: folder to write to, made if it is missing.
         validation, test, seed: as in `split_pairs`.
 
@@ -97,10 +98,18 @@ def split_files(
     existing = [str(file) for part in files.values() for file in part if file.exists()]
     if existing:
         raise FileExistsError(f"{', '.join(existing)} exist. Give another folder, or move them")
+    if is_text and target is None and Path(source).is_fifo():
+        raise CorpusError(
+            "TSV must not come from a pipe, because it is read twice. "
+            f"Received: source={str(source)!r}. Write it to a file, or give a pipe for each side"
+        )
     pairs = list(read_parallel(source, target))
     parts = split_pairs(pairs, validation, test, seed)
-    if is_text:
-        lines = [list(read_lines(name)) for name in inputs]  # TSV may have further columns
+    lines: list[Sequence[str]]
+    if target is not None:
+        lines = list(zip(*pairs, strict=True))
+    elif is_text:
+        lines = [list(read_lines(source))]  # TSV may have further columns
     else:
         lines = [["\t".join(" ".join(text.split()) for text in pair) for pair in pairs]]
     Path(output).mkdir(parents=True, exist_ok=True)

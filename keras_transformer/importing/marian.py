@@ -158,23 +158,16 @@ def config_of(path, vocabularies, counts, sizes, names, **fields):
             f"{reprlib.repr(counts)} in the model, {expected} in the vocabulary, padding included"
         )
     sizes = dict(zip(SIZES, sizes, strict=True))
-    for name, value in sizes.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(
-                f"{path} must say the model's `{name}`. Received: {reprlib.repr(value)}"
-            )
     for side in ("encoder", "decoder"):
         layers = {found[1] for name in names if (found := re.match(LAYER.format(side), name))}
         if sizes[f"num_{side}_layers"] != len(layers):
             raise ValueError(
                 f"{path} must say the number of layers of the {side} that the weights have, "
-                f"{len(layers)}. Received: {sizes[f'num_{side}_layers']}"
+                f"{len(layers)}. Received: {reprlib.repr(sizes[f'num_{side}_layers'])}"
             )
-    if sizes["hidden_dim"] % 2:
-        raise ValueError(f"{path}: `hidden_dim` must be even. Received: {sizes['hidden_dim']}")
     source, vocabulary = vocabularies
     try:
-        return TransformerConfig(
+        config = TransformerConfig(
             vocabulary_size=len(vocabulary),
             source_vocabulary_size=len(source),
             output_bias=True,
@@ -187,6 +180,9 @@ def config_of(path, vocabularies, counts, sizes, names, **fields):
         )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    if config.hidden_dim % 2:
+        raise ValueError(f"{path}: `hidden_dim` must be even. Received: {config.hidden_dim}")
+    return config
 
 
 def check_options(settings, options, path):

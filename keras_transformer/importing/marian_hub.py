@@ -142,8 +142,9 @@ def _search(config, generation, vocabulary, path):
 
 def _weights(folder, given_name):
     """Returns the arrays of the file, and its path."""
-    pickles = [files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin")]
-    if not files.has_file(folder, WEIGHTS) and (pickles or given_name):
+    # Lazy: a pickle beside whole weights may be a pointer of Git LFS.
+    pickles = (files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin"))
+    if not files.has_file(folder, WEIGHTS) and (list(pickles) or given_name):
         name = (given_name or str(folder)).partition("@")[0]
         command = (
             "from transformers import MarianMTModel as M, MarianTokenizer as T; "

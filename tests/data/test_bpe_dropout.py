@@ -14,6 +14,7 @@ from tokenizer_agreement import train_sentencepiece
 from keras_transformer import Tokenizer, make_dataset, number_names
 from keras_transformer.data import SentencePieceTokenizer
 from keras_transformer.data.bpe_dropout import BpeDropout
+from keras_transformer.data.noise import Noise
 from keras_transformer.data.pipeline import BatchStream
 
 pytestmark = pytest.mark.tensorflow_only
@@ -148,6 +149,16 @@ def test_noise_keeps_texts_and_labels(tokenizers):
         read += weights[:, 1:].sum() + (source > tokenizer.end_token_id).sum()
     assert found == targets
     assert dropped / read == pytest.approx(0.1, abs=0.02)
+
+
+def test_tag_of_the_tokenizer_stays_in_front(folder):
+    plain = Tokenizer.train_on_lines(LINES, 300, folder / "tagged", tags=["<a>"])
+    tagged = Tokenizer(plain.model_bytes, tag="<a>")
+    rows = [np.append(row, 2).astype(int) for row in tagged.encode(["", *LINES])]
+    split = Noise([tagged] * 2, 0.5, 0.0).split(0, rows, np.random.default_rng(0), 256)
+    assert split[0].tolist() == [2]
+    assert {row[0] for row in split[1:]} == {tagged.vocabulary.index("<a>")}
+    assert tagged.decode(split) == ["", *LINES]
 
 
 def test_split_that_would_be_too_long_is_the_usual_one(tokenizers):

@@ -54,6 +54,10 @@ def rows_of(dataset):
     return rows_of_batches(dataset.as_numpy_iterator())
 
 
+def plan_all(lengths, **options):
+    return plan_batches(lengths, np.arange(len(lengths)), **options)
+
+
 @examples(short=40, long=200)
 @given(
     lengths=lengths_of_pairs,
@@ -64,7 +68,7 @@ def rows_of(dataset):
 def test_plan_holds_every_row_once_within_the_budget(lengths, batch_tokens, seed, shuffle):
     counts = set()
     for epoch in range(3):
-        batches = plan_batches(
+        batches = plan_all(
             lengths, batch_tokens=batch_tokens, shuffle=shuffle, seed=seed, epoch=epoch
         )
         assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
@@ -76,7 +80,7 @@ def test_plan_holds_every_row_once_within_the_budget(lengths, batch_tokens, seed
 @examples(short=25, long=100)
 @given(lengths=lengths_of_pairs, batch_sentences=st.integers(1, 50))
 def test_plan_by_sentences_makes_the_fewest_batches(lengths, batch_sentences):
-    batches = plan_batches(lengths, batch_sentences=batch_sentences)
+    batches = plan_all(lengths, batch_sentences=batch_sentences)
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
     assert max(map(len, batches)) <= batch_sentences
     assert len(batches) == -(-len(lengths) // batch_sentences)
@@ -93,14 +97,14 @@ def members(batches):
 def test_plan_is_a_function_of_seed_and_epoch():
     lengths = random_lengths()
     options = {"batch_tokens": 2000}
-    again = plan_batches(lengths, seed=1, epoch=1, **options)
-    assert_same_batches(again, plan_batches(lengths, seed=1, epoch=1, **options))
+    again = plan_all(lengths, seed=1, epoch=1, **options)
+    assert_same_batches(again, plan_all(lengths, seed=1, epoch=1, **options))
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):
-        plan = plan_batches(lengths, seed=seed, epoch=epoch, **options)
+        plan = plan_all(lengths, seed=seed, epoch=epoch, **options)
         # Different members, not only a different order.
         assert len(members(plan) & members(again)) < len(again) / 4
     options["shuffle"] = False
-    plans = [plan_batches(lengths, seed=seed, epoch=seed, **options) for seed in (0, 1)]
+    plans = [plan_all(lengths, seed=seed, epoch=seed, **options) for seed in (0, 1)]
     assert_same_batches(*plans)
     assert lengths[plans[0][0]].max() == lengths.max()  # longest first
 
@@ -108,12 +112,12 @@ def test_plan_is_a_function_of_seed_and_epoch():
 def test_plan_makes_a_row_over_the_budget_a_batch_by_itself():
     lengths = np.array([[5, 9], [3, 3], [2, 3], [40, 2], [39, 39]])
     expected = {frozenset([0]), frozenset([1, 2]), frozenset([3]), frozenset([4])}
-    assert members(plan_batches(lengths, batch_tokens=8)) == expected
+    assert members(plan_all(lengths, batch_tokens=8)) == expected
 
 
 def test_plan_orders_batches_independently_of_length():
     longest = [
-        random_lengths()[rows].max() for rows in plan_batches(random_lengths(), batch_tokens=800)
+        random_lengths()[rows].max() for rows in plan_all(random_lengths(), batch_tokens=800)
     ]
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
 
@@ -225,10 +229,10 @@ def test_report_counts_tokens_and_slots(tokenizer):
     tokens = [sum(np.sum(ids != PAD) for ids in side) for side in sides]
     slots = [sum(map(np.size, side)) for side in sides]
     assert [report.source_tokens, report.target_tokens] == tokens
-    assert report.source_efficiency == tokens[0] / slots[0]
-    assert report.target_efficiency == tokens[1] / slots[1]
-    assert report.efficiency == sum(tokens) / sum(slots)
-    assert f"{report.efficiency:.1%}" in str(report)
+    source, target, both = tokens[0] / slots[0], tokens[1] / slots[1], sum(tokens) / sum(slots)
+    assert report.efficiency == both
+    assert f"{both:.1%} of the token slots" in str(report)
+    assert f"(source {source:.1%}, target {target:.1%})" in str(report)
 
 
 @pytest.mark.long

@@ -104,6 +104,7 @@ def test_accelerator_is_removed_before_a_letter_only(tmp_path, mark, label, expe
 
 TWO = tmx([("one", "eins")])
 THREE = TWO.replace(b"</body>", b'<tu><tuv lang="fr"><seg>un</seg></tuv></tu></body>')
+BARE = TWO.replace(b"<body>", b"").replace(b"</body>", b"")
 CODES = "a <bpt i='1'>&lt;b&gt;<sub>x</sub></bpt>b<ept i='1'>&lt;/b&gt;</ept> <hi>c</hi><ph/> d"
 BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n in range(2, 9))
 
@@ -116,6 +117,7 @@ BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n
         ("a.tmx", THREE, {"languages": ["en_US", "de"]}, [("one", "eins")]),
         ("a.tmx", THREE, {}, "choose two .*: de, en-us, fr. Received: languages=None"),
         ("a.tmx", TWO, {"languages": ["en-GB", "de"]}, "choose two .*: de, en-us. Received"),
+        ("a.tmx", BARE, {}, [("one", "eins")]),
         ("a.tmx", tmx([(CODES, CODES)]), {}, [("a b c d",) * 2]),
         (
             "a.tmx",

@@ -31,7 +31,8 @@ def test_every_batch_has_a_row_for_each_pair_in_one_of_a_few_shapes(lengths, num
     shapes = Shapes(lengths, number, **size)
     used = []
     for epoch in range(2):
-        batches = plan_batches(lengths, **size, shuffle=shuffle, epoch=epoch, shapes=shapes)
+        options = {**size, "shuffle": shuffle, "epoch": epoch, "shapes": shapes}
+        batches = plan_batches(lengths, np.arange(len(lengths)), **options)
         assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
         found = [shapes.find(lengths[rows]) for rows in batches]
         for rows, shape in zip(batches, found, strict=True):

@@ -3,12 +3,14 @@
 import collections
 import gzip
 import json
+import os
 import random
 
 import pytest
 from typer.testing import CliRunner
 
 from keras_transformer.cli import app
+from keras_transformer.data.corpus import CorpusError
 from keras_transformer.data.split import split_files, split_pairs
 
 
@@ -100,6 +102,33 @@ def test_lines_of_files_are_kept_as_they_are(tmp_path, kind, end):
         for pair in zip(*(read[part + ending] for ending in endings), strict=True)
     ]
     assert collections.Counter(rows) == collections.Counter(zip(*texts, strict=True))
+
+
+@pytest.fixture
+def pipe():
+    ends = []
+
+    def make(lines):
+        end, write = os.pipe()
+        ends.append(end)
+        with open(write, "w") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        return f"/dev/fd/{end}"
+
+    yield make
+    for end in ends:
+        os.close(end)
+
+
+def test_pipes_are_read_once(tmp_path, pipe):
+    source, target = (pipe(f"{side}{n}" for n in range(9)) for side in "ab")
+    files = split_files(source, target, tmp_path, validation=1, test=2)
+    rows = [path.read_text().split() for path in files]
+    pairs = [pair for n in (0, 2, 4) for pair in zip(*rows[n : n + 2], strict=True)]
+    assert sorted(pairs) == [(f"a{n}", f"b{n}") for n in range(9)]
+    both = pipe(f"a{n}\tb{n}" for n in range(9))
+    with pytest.raises(CorpusError, match=f"must not come from a pipe.*source='{both}'"):
+        split_files(both, None, tmp_path / "new", validation=1, test=2)
 
 
 def test_existing_files_are_not_replaced_and_nothing_is_written(tmp_path):

@@ -290,6 +290,7 @@ HUB = {
     ),
     "no target.spm": (remove("target.spm"), "must hold the file 'target.spm'"),
     "pickle": (rename(WEIGHTS, "pytorch_model.bin"), "has no `model.safetensors`.*pickle.*save"),
+    "a pointer beside the weights": (text("pytorch_model.bin", LFS), same),
     **{
         f"pointer, {name}": (text(name, LFS), f"{name} is a Git LFS pointer.*`git lfs pull`")
         for name in (CONFIG, VOCABULARY, WEIGHTS, "source.spm", "target.spm")
