@@ -73,6 +73,7 @@ class Noise:
 
 
 def _special_ids(tokenizer):
-    """Returns the ids of special tokens and of symbols: a look at the whole vocabulary."""
+    """Returns the ids of special tokens, tags and symbols: a look at the whole vocabulary."""
     ids = [tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id]
+    ids += getattr(tokenizer, "tag_ids", [])
     return ids + [i for i, token in enumerate(tokenizer.vocabulary) if SYMBOL.fullmatch(token)]

@@ -155,10 +155,14 @@ def test_tag_of_the_tokenizer_stays_in_front(folder):
     plain = Tokenizer.train_on_lines(LINES, 300, folder / "tagged", tags=["<a>"])
     tagged = Tokenizer(plain.model_bytes, tag="<a>")
     rows = [np.append(row, 2).astype(int) for row in tagged.encode(["", *LINES])]
-    split = Noise([tagged] * 2, 0.5, 0.0).split(0, rows, np.random.default_rng(0), 256)
+    noise, rng = Noise([tagged] * 2, 0.5, 0.9), np.random.default_rng(0)
+    split = noise.split(0, rows, rng, 256)
     assert split[0].tolist() == [2]
     assert {row[0] for row in split[1:]} == {tagged.vocabulary.index("<a>")}
     assert tagged.decode(split) == ["", *LINES]
+    tags = np.array([row[:1] for row in split[1:]])
+    noise.drop_words(0, tags, rng)
+    assert {*tags[:, 0]} == {split[1][0]}
 
 
 def test_split_that_would_be_too_long_is_the_usual_one(tokenizers):
