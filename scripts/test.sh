@@ -43,10 +43,9 @@ training=(tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_
     tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py "${training[@]}"
 )
 contract+=(tests/decoding/test_{search,processors,sampling,search_model}.py)
-# Of strings, what the search and the model do; the rest is Python on every backend.
-translator=(translation_{is_the_argmax_of_the_full_pass_at_every_step,does_not_depend_on_the_batch})
-translator+=(hypotheses_carry_what_the_full_pass_says_of_them score_is_that_of_the_full_pass)
-translator+=(translate_train_translate attention_is_that_of_the_decoding_steps)
+# Of strings, what the model does besides the search; the rest is Python on every backend.
+translator=(score_is_that_of_the_full_pass translate_train_translate)
+translator+=(attention_is_that_of_the_decoding_steps)
 contract+=("${translator[@]/#/tests/decoding/test_translator.py::test_}")
 contract+=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py tests/test_backends.py)
 # Small operations of PyTorch wait for one another when two processes have two threads each.
