@@ -7,16 +7,17 @@ cd "$(dirname "$0")/.."
 
 extras=dev
 [[ " $* " != *" --long "* ]] || extras+=,ray
-bash scripts/make_venv.sh "$extras"
-python=.venv/bin/python
-# The CPU build; as a requirement of the package it would bring gigabytes of CUDA.
-$python -m pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0
-# The browser of tests/serving/test_page.py.
+# The browser of tests/serving/test_page.py, while pip installs the rest.
 if ! command -v chromedriver >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get update --quiet --quiet &&
         apt-get install --quiet --quiet --yes --no-install-recommends chromium chromium-driver ||
         echo "apt-get could not install Chromium."
-fi
+fi & browser=$!
+bash scripts/make_venv.sh "$extras"
+python=.venv/bin/python
+# The CPU build; as a requirement of the package it would bring gigabytes of CUDA.
+$python -m pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0
+wait "$browser"
 
 $python -m ruff check .
 $python -m ruff format --check .
@@ -43,10 +44,9 @@ training=(tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_
     tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py "${training[@]}"
 )
 contract+=(tests/decoding/test_{search,processors,sampling,search_model}.py)
-# Of strings, what the search and the model do; the rest is Python on every backend.
-translator=(translation_{is_the_argmax_of_the_full_pass_at_every_step,does_not_depend_on_the_batch})
-translator+=(hypotheses_carry_what_the_full_pass_says_of_them score_is_that_of_the_full_pass)
-translator+=(translate_train_translate attention_is_that_of_the_decoding_steps)
+# Of strings, what the model does besides the search; the rest is Python on every backend.
+translator=(score_is_that_of_the_full_pass translate_train_translate)
+translator+=(attention_is_that_of_the_decoding_steps)
 contract+=("${translator[@]/#/tests/decoding/test_translator.py::test_}")
 contract+=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py tests/test_backends.py)
 # Small operations of PyTorch wait for one another when two processes have two threads each.

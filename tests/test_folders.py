@@ -26,16 +26,16 @@ FOLDERS = {
 # Lines of code of each folder, with 3% of air. To add code, first remove code of the same folder. A
 # commit that raises a budget says why.
 BUDGETS = {
-    "layers": 1_125,
-    "data": 2_720,
-    "training": 1_350,
-    "models": 587,
-    "decoding": 2_000,
-    "export": 950,
-    "runs": 2_473,
-    "importing": 871,
-    "serving": 1_430,
-    "cli": 1_520,
+    "layers": 1_103,
+    "data": 2_700,
+    "training": 1_325,
+    "models": 575,
+    "decoding": 1_980,
+    "export": 891,
+    "runs": 2_462,
+    "importing": 840,
+    "serving": 1_392,
+    "cli": 1_515,
     None: 868,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.

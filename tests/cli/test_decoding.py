@@ -162,7 +162,6 @@ def test_score_gives_translations_the_scores_they_were_found_with(folder):
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_long_lines_are_reported_on_standard_error(folder):
     stdin = ("one\n" + "seventy-three thousand, two hundred. " * 9 + "\ntwo\n").encode()
     bound = ("translate", "run", "--max-source-tokens", 30)

@@ -1,9 +1,7 @@
 """`distil`: which pairs are kept, the files, and what a kill changes: nothing."""
 
-import json
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
@@ -13,7 +11,7 @@ from keras_transformer.data.corpus import read_parallel
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.runs.recipe import Recipe
-from tests.cli.small_run import CLI, RECIPE, cli
+from tests.cli.small_run import CLI, RECIPE, cli, wait_for_lines
 from tests.processes import Popen
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -166,9 +164,7 @@ def test_killed_at_five_points_the_files_are_the_same_and_train_a_student(folder
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     for point in (1, 300, 600, 900, 1200):
         with Popen(words, **quiet) as process:
-            while not state.exists() or json.loads(state.read_text())["lines"] < point:
-                assert process.poll() is None, "it ended too early"
-                time.sleep(0.01)
+            wait_for_lines(process, state, point)
             process.kill()
     with Popen(words, **quiet) as process:
         assert process.wait(300) == 0

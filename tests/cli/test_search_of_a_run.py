@@ -1,6 +1,7 @@
 """The section `search` of a run's recipe: what it says is the default of every command."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -22,7 +23,7 @@ LINES = ["twenty-one", "six hundred and two", "two", ""]
 def run(folder, tmp_path):
     """A run whose most common token is suppressed, and its recipe's `search`."""
     run = shutil.copytree(folder / "run", tmp_path / "run")
-    common = kt.load_run(run).target_tokenizer.encode("eins")[0]
+    common = kt.Tokenizer(run / "tokenizer.model").encode("eins")[0]
     search = SEARCH | {"suppressed_tokens": [int(common)]}
     (run / "config.yaml").write_text(yaml.safe_dump(RECIPE | {"search": search}), "utf-8")
     return run, search
@@ -54,6 +55,9 @@ def test_command_overrides_only_what_the_user_gives(run, monkeypatch, command):
     def make(model, *tokenizers, **settings):
         raise ValueError(f"made with {sorted(settings.items())}")
 
+    model = SimpleNamespace(config=SimpleNamespace(max_sequence_length=None))
+    monkeypatch.setattr(load, "load_model", lambda path: model)
+    monkeypatch.setattr(load, "freeze", lambda model, *options, **others: model)
     monkeypatch.setattr(load, "Translator", make)
     for words, given in (
         ((), {}),

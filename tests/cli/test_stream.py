@@ -1,11 +1,9 @@
 """`translate` in chunks: bounded memory, slow pipes, and files that go on after a kill."""
 
 import itertools
-import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -13,7 +11,7 @@ from keras_transformer import texts
 from keras_transformer.cli import stream, translators
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.search_settings import SearchSettings
-from tests.cli.small_run import CLI, cli
+from tests.cli.small_run import CLI, cli, wait_for_lines
 from tests.processes import Popen, run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -234,9 +232,7 @@ def test_killed_at_five_points_the_file_is_the_same(folder, engine, tmp_path, is
     words, state = [*command, "--output", tmp_path / "killed"], tmp_path / "killed.partial.json"
     for point in (1, 300, 600, 900, 1200):
         with Popen(words, stderr=subprocess.DEVNULL) as process:
-            while not state.exists() or json.loads(state.read_text())["lines"] < point:
-                assert process.poll() is None, "it ended too early"
-                time.sleep(0.01)
+            wait_for_lines(process, state, point)
             process.kill()
     with Popen(words) as process:
         assert process.wait(300) == 0

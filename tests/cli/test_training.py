@@ -7,7 +7,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from tests.cli.small_run import CLI, RECIPE, broken, cli
 from tests.processes import Popen
 from tests.runs import tiny_run
 from tests.screen import Screen, run_on_terminal
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -92,8 +92,8 @@ def test_training_told_to_stop_ends_as_if_it_had_not_been(folder, tmp_path):
     after = random.SystemRandom().randrange(3, 18)  # in the first epoch
     print(f"SIGTERM after update {after}")
     process = Popen([*CLI, *command, stopped, *changes], stderr=subprocess.PIPE)
-    while process.poll() is None and max(updates_saved(stopped), default=0) < after:
-        time.sleep(0.01)
+    is_saved = lambda: max(updates_saved(stopped), default=0) >= after  # noqa: E731
+    wait_until(lambda: is_saved() or process.poll() is not None, 300)
     process.terminate()
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, stderr

@@ -92,10 +92,6 @@ class Characters:
         return ["".join(chr(i) for i in row if i > 2) for row in rows]
 
 
-def own(folder, rule="nfc"):
-    return kt.Tokenizer.train_on_lines(SOURCES + TARGETS, 330, folder / "m", normalization=rule)
-
-
 def opus(folder):
     return MarianTokenizer(opus_models.sentencepiece_models()[0], opus_models.vocabulary())
 
@@ -157,10 +153,9 @@ def use_everywhere(source, target, folder):
     "make",
     [
         lambda folder: Characters(),
-        pytest.param(own, marks=pytest.mark.long),
         pytest.param(opus, marks=pytest.mark.long),
     ],
-    ids=["a class of your own", "Tokenizer", "MarianTokenizer"],
+    ids=["a class of your own", "MarianTokenizer"],
 )
 def test_every_tokenizer_takes_the_way_of_all_commands(make, tmp_path):
     tokenizer = make(tmp_path)

@@ -78,7 +78,7 @@ def test_compiled_search_is_the_search_in_the_graph(
 def test_translations_are_the_same_and_follow_training(translator):
     in_graph = Translator(translator.model, translator.source_tokenizer, extra_length=6)
     by_xla = copy.copy(in_graph)
-    by_xla.warm_up(source_lengths=[8, 16, 24], batch_sizes=[4])
+    by_xla.warm_up(source_lengths=[24], batch_sizes=[4])  # those of the longest lines
     for seed in (4, 3):
         randomize(translator.model, seed=seed)
         expected = in_graph(LINES, batch_sentences=4)

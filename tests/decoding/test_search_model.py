@@ -39,8 +39,9 @@ def found_by(made, ids, n_best=1, target_prefix=None, strict=True, **settings):
 
 def log_probs_of(made, source, tokens, excluded=None):
     """Float64 log-probs of each next token `(T, V)`, by a teacher-forced pass."""
-    given = np.array([[made.config.start_token_id, *tokens]], "int32")
-    logits = np.float64(to_numpy(made(token_inputs(source[None], given)))[0])
+    given = np.zeros((1, 16), "int32")  # of one length: JAX compiles each
+    given[0, : len(tokens) + 1] = made.config.start_token_id, *tokens
+    logits = np.float64(to_numpy(made(token_inputs(source[None], given)))[0, : len(tokens) + 1])
     if excluded is not None:
         logits[:, excluded] = -np.inf
     return log_softmax(logits, axis=-1)

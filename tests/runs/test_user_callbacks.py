@@ -38,7 +38,7 @@ def trained(tokenizer, *make_callbacks):
     )
     model = Transformer(config)
     model.compile(keras.optimizers.Adam(0.01), SmoothedCrossEntropy())
-    dataset, _ = make_dataset(PAIRS, tokenizer, batch_sentences=16)
+    dataset, _ = make_dataset(PAIRS, tokenizer, batch_sentences=16, shapes=1)
     callbacks = [make(model, dataset) for make in make_callbacks]
     model.fit(dataset, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
     return model

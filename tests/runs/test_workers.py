@@ -3,7 +3,6 @@
 import collections
 import json
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from tests import processes
 from tests.builders import ROOT
 from tests.runs import tiny_run
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -114,9 +114,7 @@ def test_dead_worker_stops_the_other_and_a_restart_resumes(folder):
         if victim is None:
             break
         saved = folder / "killed" / "checkpoints" / f"checkpoint-{step:08d}.npz"
-        deadline = time.monotonic() + 300
-        while not saved.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(saved.exists, 300)
         started[victim].kill()
         started[victim].wait()
         assert started[1 - victim].wait(timeout=SECONDS_TO_NOTICE) == 2

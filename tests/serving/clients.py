@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import time
 
 from starlette.testclient import TestClient
 
@@ -11,6 +10,7 @@ from keras_transformer.serving.app import build_app
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
+from tests.waiting import wait_until
 
 
 @contextlib.contextmanager
@@ -29,6 +29,4 @@ def client_of(
 
 
 def wait_until_ready(engine):
-    deadline = time.monotonic() + 30
-    while not (engine.is_ready or engine.failure) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: engine.is_ready or engine.failure)

@@ -89,7 +89,7 @@ def main(seconds_to_load, limits, proxies):
     from keras_transformer.serving import server
     from keras_transformer.serving.limits import Limits
 
-    server.DRAIN_SECONDS, server.EXIT_SECONDS = 2, 5  # not 20 and 24
+    server.DRAIN_SECONDS, server.EXIT_SECONDS = 1, 5  # not 20 and 24
 
     def load():
         time.sleep(float(seconds_to_load))

@@ -64,7 +64,7 @@ def upper(text):
     refused = contains(text, REFUSED)
     message = "A line was refused."
     with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(refused), [message])]):
-        turns = tf.where(tf.reduce_any(contains(text, SLOW)), 20_000, 0)
+        turns = tf.where(tf.reduce_any(contains(text, SLOW)), 40_000, 0)
     turns = tf.while_loop(lambda turn: turn < turns, lambda turn: [turn + 1], [0])[0]
     with tf.control_dependencies([turns]):
         return tf.where(contains(text, NAN), "", tf.strings.upper(text, encoding="utf-8"))

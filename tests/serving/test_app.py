@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
@@ -12,6 +11,7 @@ from keras_transformer.serving.app import ROUTES
 from keras_transformer.serving.status import description
 from tests.serving.clients import client_of, wait_until_ready
 from tests.serving.plain_model import PlainModel
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.tensorflow_only
 
@@ -25,12 +25,11 @@ def translate_together(model, lines, **limits):
     model.may_run.clear()
     with client_of(lambda: model, **limits) as client, ThreadPoolExecutor(50) as pool:
         first = pool.submit(translate, client, "first")
-        model.runs.wait(30)
+        assert model.runs.wait(30)
         found = [pool.submit(translate, client, line) for line in lines]
         most = min(len(lines), limits.get("max_queue", 1_000) // 2)  # of one client
-        while f"queue_rows {most}.0" not in client.get("/metrics").text:
-            time.sleep(0.01)
-        time.sleep(0.1)  # for those that find no place
+        wait_until(lambda: f"queue_rows {most}.0" in client.get("/metrics").text)
+        wait_until(lambda: sum(one.done() for one in found) == len(lines) - most)
         model.may_run.set()
         assert first.result().json() == {"translatedText": "FIRST"}
         answers = [one.result() for one in found]
@@ -76,7 +75,7 @@ def test_answer_that_takes_too_long_is_503_and_its_lines_are_not_run():
     model.may_run.clear()
     with client_of(lambda: model, timeout=1) as client, ThreadPoolExecutor(2) as pool:
         found = [pool.submit(translate, client, "running")]
-        model.runs.wait(30)
+        assert model.runs.wait(30)
         found.append(pool.submit(translate, client, "waiting"))
         for answer in (one.result(30) for one in found):
             assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"

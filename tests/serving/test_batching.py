@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.serving.batching import Batcher, QueueFull, Row
+from tests.waiting import until
 
 
 class Model:
-    """Answers `(group, value)` when so many batches run at once, and records the batches."""
+    """Records the batches, and answers `(group, value)` when so many run at once and may run."""
 
     def __init__(self, bad=(), at_once=1):
         self.batches = []
@@ -22,8 +23,8 @@ class Model:
         self._bad = bad
 
     def __call__(self, group, values):
-        self.may_run.wait()
         self.batches.append((group, values))
+        self.may_run.wait()
         self._together.wait()
         if bad := set(values) & set(self._bad):
             raise ArithmeticError(min(bad))
@@ -99,13 +100,13 @@ def test_callers_that_come_again_at_once_share_a_batch_with_those_that_waited():
             await batcher.submit(rows_of([value + 10]))
 
         first = asyncio.create_task(twice(0))
-        await asyncio.sleep(0.05)  # it runs alone
+        await until(lambda: model.batches)  # it runs alone
         others = [asyncio.create_task(twice(value)) for value in (1, 2, 3)]
-        await asyncio.sleep(0.1)
+        await until(lambda: batcher.queue_length == 3)
         model.may_run.set()
         await asyncio.gather(first, *others)
 
-    run(scenario, model, max_wait=0.05)
+    run(scenario, model, max_wait=0.5)
     assert [sorted(values) for _, values in model.batches[:2]] == [[0], [1, 2, 3, 10]]
 
 
@@ -219,10 +220,11 @@ def test_full_queue_refuses_whole_requests_and_recovers():
 
         async def submit(client, count):
             tasks.append(asyncio.create_task(batcher.submit(rows_of(range(count)), client)))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # its rows are in the queue, or it is refused
             return tasks[-1].done() and isinstance(tasks[-1].exception(), QueueFull)
 
-        assert not await submit("a", 1)  # it runs
+        assert not await submit("a", 1)
+        await until(lambda: model.batches)  # it runs
         assert await submit("a", 5) and not await submit("a", 4) and await submit("a", 1)
         assert not await submit("b", 2) and await submit("b", 1)
         assert not await submit("c", 1) and await submit("c", 1)

@@ -13,6 +13,7 @@ from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from tests.serving.plain_model import PlainModel
+from tests.waiting import until
 
 PREDICT = "/v1/models/plain:predict"
 MANY = 200_000
@@ -80,8 +81,7 @@ def serve(model, scenario, **limits):
     async def main():
         engine = Engine(lambda: model, limits=Limits(**limits), metrics=Metrics(), max_batch=8)
         async with engine.running():
-            while not engine.is_ready:
-                await asyncio.sleep(0.01)
+            await until(lambda: engine.is_ready)
             try:
                 return await asyncio.wait_for(scenario(build_app(engine), engine), 60)
             finally:
@@ -139,14 +139,12 @@ def test_lines_of_clients_that_went_away_are_not_run_and_leave_the_queue():
         model.may_run.clear()
         gone = asyncio.Event()
         first = asyncio.create_task(ask(app, "/translate", {"q": "first"}))
-        while not model.runs.is_set():
-            await asyncio.sleep(0.01)
+        await until(model.runs.is_set)
         lines = ["unwanted"] * 16
         requests = [("/translate", {"q": lines}), (PREDICT, {"instances": lines})] * 2
         left = [asyncio.create_task(ask(app, *request, gone)) for request in requests]
         stays = asyncio.create_task(ask(app, "/translate", {"q": "wanted"}))
-        while b"queue_rows 65.0" not in engine.metrics.text():
-            await asyncio.sleep(0.01)
+        await until(lambda: b"queue_rows 65.0" in engine.metrics.text())
         gone.set()
         assert {status for status, _ in await asyncio.gather(*left)} == {499}
         assert b"queue_rows 1.0" in engine.metrics.text()
@@ -176,15 +174,21 @@ def test_network_address_is_the_client():
 def test_request_with_a_prefix_shares_no_batch():
     """A model may refuse it."""
     model = PlainModel()
-    bodies = [n_best(text=["a", "b"]), n_best(text=["c"])]
+    bodies = [n_best(text=["first"]), n_best(text=["a", "b"]), n_best(text=["c"])]
     bodies += [n_best(text=[line], target_prefix=["x"]) for line in "de"]
 
     async def scenario(app, engine):
-        return await asyncio.gather(*(ask(app, PREDICT, body) for body in bodies))
+        model.may_run.clear()
+        tasks = [asyncio.create_task(ask(app, PREDICT, bodies[0]))]
+        await until(model.runs.is_set)
+        tasks += [asyncio.create_task(ask(app, PREDICT, body)) for body in bodies[1:]]
+        await until(lambda: b"queue_rows 5.0" in engine.metrics.text())
+        model.may_run.set()
+        return await asyncio.gather(*tasks)
 
     answers = serve(model, scenario)
-    assert [status for status, _ in answers] == [200] * 4
-    assert sorted(map(sorted, model.batches)) == [["a", "b", "c"], ["d"], ["e"]]
+    assert [status for status, _ in answers] == [200] * 5
+    assert sorted(map(sorted, model.batches)) == [["a", "b", "c"], ["d"], ["e"], ["first"]]
 
 
 def test_line_that_the_model_would_refuse_does_not_wait_for_it():
