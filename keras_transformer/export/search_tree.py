@@ -57,7 +57,7 @@ class SearchTree(NamedTuple):
 def tree_of_model(
     model: SearchModel, encoder_token_ids: tf.Tensor, settings: SearchSettings
 ) -> tuple[SearchResult, SearchTree]:
-    """As `search_model`, with the tree of the search; sentences may fail, see `Search.strict`."""
+    """As `search_model`, with the tree of the search; the score of a sentence that fails is NaN."""
     search, (cache, max_lengths, start_token_id) = make_graph_search(
         model, encoder_token_ids, settings, settings.most_tokens
     )

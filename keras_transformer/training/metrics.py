@@ -24,7 +24,11 @@ class TokenScores(NamedTuple):
 
 
 class TokenMean(keras.metrics.Mean):
-    """Weighted mean of a per-token value; base of both metrics."""
+    """Weighted mean of a per-token value; base of both metrics.
+
+    They define `token_values(labels, logits)`, of shape `(B, T)`, and `score_values(labels,
+    scores)`, of shape `(N,)`.
+    """
 
     default_name: str
 
