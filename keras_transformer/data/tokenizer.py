@@ -73,10 +73,17 @@ class Tokenizer(SentencePieceTokenizer):
         source = f"{len(model)} bytes" if isinstance(model, bytes) else f"model={str(model)!r}"
         model, proto = read_model(model)
         _require_own_model(proto, source)
+        trainer = proto.trainer_spec
         self.normalization: str = proto.normalizer_spec.name
-        self.learned_from = ", ".join(proto.trainer_spec.input)
+        self.learned_from = ", ".join(trainer.input)
         self.tag = tag
-        super().__init__(model)
+        super().__init__(
+            model,
+            pad_token_id=trainer.pad_id,
+            start_token_id=trainer.bos_id,
+            end_token_id=trainer.eos_id,
+            unk_token_id=trainer.unk_id,
+        )
         if tag is not None and tag not in self.vocabulary:
             raise ValueError(f"`tag` must be a token of the vocabulary. Received: tag={tag!r}")
 
