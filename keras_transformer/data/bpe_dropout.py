@@ -55,7 +55,7 @@ class BpeDropout:
         self._rate = rate
         self._symbols_of = functools.lru_cache(CACHED_WORDS)(self._find_symbols)
         self._ids = {p.piece: token_id for token_id, p in enumerate(proto.pieces)}
-        self._tag = [] if tokenizer.tag is None else [self._ids[tokenizer.tag]]
+        self._tag = tokenizer.tag_ids
         symbols = filter(SYMBOL.fullmatch, self._ids)
         self._characters = re.compile("|".join([*symbols, "."]), re.DOTALL)
         self._keys, self._orders, self._merged = _merges(proto, self._ids)

@@ -314,12 +314,8 @@ def test_maximum_lengths_are_those_python_computes():
         settings = SearchSettings(length_ratio=ratio, extra_length=extra, max_length=most)
         most = most or 2**31 - 1
         expected = [max(1, min(math.floor(ratio * n) + extra, most)) for n in counts]
-        assert (
-            max_lengths(config, tf.constant(counts), settings, settings.most_tokens)
-            .numpy()
-            .tolist()
-            == expected
-        )
+        found = max_lengths(config, tf.constant(counts), settings, settings.most_tokens)
+        assert found.numpy().tolist() == expected
 
 
 @pytest.mark.long
