@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
@@ -133,8 +134,7 @@ def export_saved_model(
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel("WARNING")
         tf.saved_model.save(module, str(written), module.functions)
-        described = {name: _described(f) for name, f in module.functions.items()}
-        entries: dict[str, Any] = {"engine": "saved_model", "signatures": described}
+        entries: dict[str, Any] = {"engine": "saved_model", "signatures": _described(written)}
         write_model_card(written, translator, VERSIONED, card, **entries)
         lines = example_lines(translator, examples)
         found = module.serve(tf.constant(lines, tf.string))
@@ -155,10 +155,19 @@ def _require_graphs(translator):
             )
 
 
-def _described(function):
-    outputs = function.get_concrete_function().structured_outputs
-    inputs = {spec.name: spec for spec in function.input_signature}
+def _described(folder):
+    """Reads the file: to ask a function would trace it once more."""
+    saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    signatures = saved.meta_graphs[0].signature_def
     return {
-        side: {name: f"{spec.dtype.name} {spec.shape}" for name, spec in specs.items()}
-        for side, specs in {"inputs": inputs, "outputs": outputs}.items()
+        name: {"inputs": _shapes(one.inputs), "outputs": _shapes(one.outputs)}
+        for name, one in sorted(signatures.items())
+        if one.inputs  # not what initializes the tables
+    }
+
+
+def _shapes(tensors):
+    return {
+        name: f"{tf.as_dtype(info.dtype).name} {tf.TensorShape(info.tensor_shape)}"
+        for name, info in sorted(tensors.items())
     }

@@ -44,8 +44,7 @@ class Signatures(tf.Module):
         for name, function in functions.items():
             setattr(self, name, function)
         self.functions = {"serving_default": functions.pop("serve"), **functions}
-        traced = (function.get_concrete_function() for function in self.functions.values())
-        self.weights = list({id(v): v for one in traced for v in one.variables}.values())
+        self.weights = [weight.value for weight in model.weights]
         self.tokenizers = graph.source_tokenizer, graph.target_tokenizer
 
 
