@@ -5,7 +5,9 @@ Each row is another `protect_by`; "lost" counts the strings in which the model d
 something.
 
     keras-transformer train number_names --run RUN --set vocabulary.protected_symbols=4 \\
-        --set training.epochs=6 --set "data.train={number_names: train, size: 300000}"
+        --set "data.train={number_names: train, size: 300000}" --set model.dropout=0 \\
+        --set training.learning_rate=0.002 --set training.schedule=cosine \\
+        --set training.epochs=20 --set training.decay_epochs=20
     python benchmarks/protected_text.py RUN
 """
 

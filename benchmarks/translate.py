@@ -9,7 +9,8 @@ model reach their maximum length, and CTranslate2 searches them twice. It prints
 - lines per second, from the first chunk that is done to the last; for a folder of CTranslate2 also
   those of one call of its own `translate_batch` with the tokens of `--own-lines` lines, the same
   search and as many workers as cores. That call neither reads nor tokenizes nor writes;
-- the memory at a tenth of the lines and at the end: `RssAnon`, and `RssFile` of mapped files;
+- the memory at a tenth of the lines and at the end: `RssAnon`, and `RssFile` of mapped files, the
+  medians of some seconds, because a chunk comes and goes;
 - whether the file is byte-equal to the one of a process that was killed (SIGKILL) at five points
   and resumed each time.
 
@@ -20,6 +21,7 @@ import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,7 @@ MEMORY_LIMIT = 1.05
 KILLS = 5
 BATCH_SENTENCES = 256
 SECONDS = 0.05  # between two looks at a process
+LOOKS = 200  # of which the median of the memory is taken
 
 
 class Look(NamedTuple):
@@ -61,6 +64,14 @@ def watch(command, output, until=None):
     if until is None and process.returncode:
         raise SystemExit(f"`translate` failed: {' '.join(command)}")
     return looks
+
+
+def median_memory(looks):
+    """Prints the medians of both kinds of memory, and returns that of `RssAnon`."""
+    medians = [statistics.median(each) for each in zip(*(look[2:] for look in looks), strict=True)]
+    anonymous, mapped = (f"{size / 2**20:,.1f} MiB" for size in medians)
+    print(f"memory from line {looks[0].lines:,} on: {anonymous}, mapped {mapped}")
+    return medians[0]
 
 
 def own_rate(folder, lines):
@@ -110,15 +121,13 @@ def main():
         if (arguments.folder / "model.bin").is_file():
             own = own_rate(arguments.folder, lines[: arguments.own_lines])
             print(f"CTranslate2's own call: {own:,.1f}, so {rate / own:.2f} of it")
-        early = next(look for look in looks if look.lines >= len(lines) / 10)
-        for name, look in (("a tenth", early), ("the end", last)):
-            memory = f"{look.anonymous / 2**20:,.1f} MiB, mapped {look.mapped / 2**20:,.1f} MiB"
-            print(f"memory at {name}, {look.lines:,} lines: {memory}")
+        later = [look for look in looks if look.lines >= len(lines) / 10]
+        early, late = median_memory(later[:LOOKS]), median_memory(looks[-LOOKS:])
         for point in range(KILLS):
             watch(command, killed, until=max(1, len(lines) * point // KILLS))
         watch(command, killed)
         is_equal = killed.read_bytes() == whole.read_bytes()
-        is_bounded = last.anonymous <= MEMORY_LIMIT * early.anonymous
+        is_bounded = late <= MEMORY_LIMIT * early
         print_verdict(is_bounded, "memory is bounded")
         print_verdict(is_equal, f"the same bytes after {KILLS} kills")
         sys.exit(not (is_bounded and is_equal))
