@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 from keras_transformer.texts import (
     COMPRESSED,
     CorpusError,
-    Opened,
     decode_lines,
     import_extra,
     is_language,
@@ -48,9 +47,7 @@ class ReadOptions(NamedTuple):
         return self.columns or self.languages or ("source", "target")
 
 
-def read_pairs(
-    path: Path, options: ReadOptions, skip: Skip, opened: Opened
-) -> Iterator[tuple[str, str]]:
+def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[str, str]]:
     """Yields the (source, target) pairs of a file by the reader of its ending, else as TSV.
 
     Raises:
@@ -58,7 +55,7 @@ def read_pairs(
         ImportError: if the format needs a package that is not installed.
     """
     ending = suffix_of(path)
-    with open_bytes(path, opened) as stream:
+    with open_bytes(path) as stream:
         try:
             yield from READERS.get(ending, _tsv)(stream, str(path), options, skip)
         except CorpusError as error:

@@ -6,7 +6,6 @@ dependency; here nothing is copied, and a row is found by its start.
 
 import functools
 import hashlib
-import itertools
 import json
 import pathlib
 import shutil
@@ -18,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.atomic_file import atomic_folder, named_errors
-from keras_transformer.data.corpora import Corpus, hash_of
-from keras_transformer.data.report import SAMPLE_SIZE, Sample
+from keras_transformer.data.corpora import hash_of
+from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode
 from keras_transformer.lock import file_lock
 from keras_transformer.texts import pair_chunks
@@ -30,7 +29,6 @@ HEADER = "store.json"
 FILES = "source.ids", "target.ids", "starts", "lengths"
 ENCODED_AT_ONCE = 8192  # pairs
 HASHED_AT_ONCE = 1 << 20  # numbers
-MAX_READ = 100_000  # pairs of a corpus, to estimate the size of its store
 STARTS, LENGTHS = "<i8", "<i4"
 ROW_BYTES = 24  # starts and lengths of a pair
 
@@ -112,21 +110,15 @@ def store_key(pairs: Any, tokenizers: Sequence[Any]) -> str | None:
     return hash_of(hashes)[:32]
 
 
-def expected_size(corpora: Iterable[Corpus], tokenizers: Sequence[TokenizerLike]) -> list[int]:
-    """Returns about how many pairs corpora hold, and the bytes of their store.
-
-    Only the first pairs of a large corpus are read. Cleaning may leave fewer.
-    """
-    total, sizes = np.zeros(2), [_id_type(each).itemsize for each in tokenizers]
-    for corpus in corpora:
-        rows = iter(corpus.pairs if corpus.weight else ())
-        if first := list(itertools.islice(rows, MAX_READ)):
-            share = getattr(corpus.pairs, "share_read", 1)
-            number = len(first) / share if share < 1 else len(first) + sum(1 for _ in rows)
-            sample = first[:: -(-len(first) // SAMPLE_SIZE)]
-            _, lengths = encode_chunk(next(pair_chunks(sample)), tokenizers)
-            total += number, number * (lengths.mean(axis=0) @ sizes + ROW_BYTES)
-    return total.round().astype(int).tolist()
+def expected_size(
+    pairs: Iterable[tuple[str, str]], tokenizers: Sequence[TokenizerLike]
+) -> tuple[int, int]:
+    """Returns the number of pairs, which are read, and about how many bytes their store has."""
+    sample = Sample(pairs)
+    number = sum(1 for _ in sample)
+    tokens = _in_memory(sample.items, tokenizers).lengths.sum(axis=0)
+    id_bytes = tokens @ [_id_type(each).itemsize for each in tokenizers]
+    return number, round(number * (ROW_BYTES + id_bytes / max(1, len(sample.items))))
 
 
 def list_stores(folder: Path) -> Iterator[tuple[str, str]]:
