@@ -1,13 +1,12 @@
 """Tokenizers of symbols: a token is a character, or what stands between white space."""
 
 import collections
-import functools
 import json
 import os
 import pathlib
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import regex
 
@@ -22,6 +21,7 @@ class SymbolTokenizer(BaseTokenizer):
     """Base class of `CharacterTokenizer` and `WordTokenizer`."""
 
     kind: str
+    _graph_class = "GraphSymbolTokenizer"
 
     def __init__(self, symbols: Sequence[str], normalization: str = "identity") -> None:
         if isinstance(symbols, str | os.PathLike):
@@ -77,10 +77,8 @@ class SymbolTokenizer(BaseTokenizer):
     @classmethod
     def _train(cls, lines, split, path, vocabulary_size, normalization):
         counts: collections.Counter[str] = collections.Counter()
-        for line in training_lines(lines):
-            counts.update(split(line))
-        if not counts:
-            raise ValueError(f"There must be a line of text to train on. Received: {lines!r}")
+        for symbols in training_lines(lines, split):
+            counts.update(symbols)
         ordered = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
         kept = len(ordered) if vocabulary_size is None else max(1, vocabulary_size - len(SPECIAL))
         if lost := ordered[kept:]:
@@ -124,13 +122,6 @@ class SymbolTokenizer(BaseTokenizer):
     def unknown(self, texts: Iterable[str]) -> "collections.Counter[str]":
         """Counts the symbols of texts that have no token."""
         return self._pieces.unknown(texts)
-
-    @functools.cached_property
-    def graph(self) -> Any:
-        """The same tokenizer for TensorFlow graphs, a `tf.Module`; see `TokenizerLike`."""
-        from keras_transformer.data.graph_tokenizer import GraphSymbolTokenizer
-
-        return GraphSymbolTokenizer(self)
 
     def __reduce__(self):
         return type(self), (self.rules["symbols"], self.normalization)

@@ -4,13 +4,10 @@ Second step of the data flow (strings -> token ids) and last step (token ids -> 
 section 5.1 (a shared subword vocabulary).
 """
 
-import itertools
-import os
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from keras_transformer.atomic_file import atomic_path
 from keras_transformer.data.base_tokenizer import training_lines
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, normalize, prepare
@@ -154,7 +151,7 @@ class Tokenizer(SentencePieceTokenizer):
         _check_choice("model_type", model_type, ("unigram", "bpe"))
         _check_choice("normalization", normalization, NORMALIZATIONS)
         model = train_sentencepiece(
-            _training_lines(lines, normalization),
+            training_lines(lines, lambda line: prepare(line, normalization)),
             vocabulary_size,
             normalization,
             max_lines,
@@ -179,30 +176,12 @@ class Tokenizer(SentencePieceTokenizer):
         """Returns the text that the model reads, by the rules in the class docstring."""
         return normalize(text, self.normalization)
 
-    def save(self, path: Path) -> None:
-        """Writes the model atomically to a file that `Tokenizer(path)` reads.
-
-        Creates missing folders.
-        """
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        with atomic_path(path, unique=True) as partial:
-            partial.write_bytes(self.model_bytes)
-
     def __reduce__(self):
         return type(self), (self.model_bytes, self.tag)
 
     def __repr__(self):
         size, rule = self.vocabulary_size, self.normalization
         return f"Tokenizer(vocabulary_size={size}, normalization={rule!r})"
-
-
-def _training_lines(lines, normalization):
-    """Returns an iterator of the non-empty lines, prepared; raises if there is none."""
-    prepared = filter(None, (prepare(line, normalization) for line in training_lines(lines)))
-    first = next(prepared, None)
-    if first is None:
-        raise ValueError(f"There must be a line of text to train on. Received: {lines!r}")
-    return itertools.chain([first], prepared)
 
 
 def _require_own_model(proto, source):

@@ -4,7 +4,6 @@ The package uses tokenizers only through this interface, so any object that has 
 place of `Tokenizer`.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -104,17 +103,13 @@ def require_matching_vocabularies(
         config: `TransformerConfig` of the model.
         tokenizer, target_tokenizer: `TokenizerLike` of the source and of the target.
     """
-    sizes = config.source_vocabulary_size, config.vocabulary_size
-    tokenizers = tokenizer, target_tokenizer
-    for side, each, size in zip(("source", "target"), tokenizers, sizes, strict=True):
-        if each.vocabulary_size != size:
-            raise ValueError(
-                f"The {side} tokenizer must have the {size} tokens of the model's vocabulary. "
-                f"Received: a tokenizer of {each.vocabulary_size} tokens"
-            )
-        for name in SPECIAL_TOKENS:
-            expected, received = getattr(config, name), getattr(each, name)
-            if expected != received:
+    special = {name: getattr(config, name) for name in SPECIAL_TOKENS}
+    for side, each, size in (
+        ("source", tokenizer, config.source_vocabulary_size),
+        ("target", target_tokenizer, config.vocabulary_size),
+    ):
+        for name, expected in {"vocabulary_size": size, **special}.items():
+            if (received := getattr(each, name)) != expected:
                 raise ValueError(
                     f"The {side} tokenizer must have the model's `{name}`, {expected}. "
                     f"Received: {received}"
@@ -148,5 +143,4 @@ def encode(tokenizer: TokenizerLike, texts: list[str]) -> list[np.ndarray]:
             f"{method} must return ids from 0 to {size - 1}, `vocabulary_size - 1`. Received: "
             f"{ids[(ids < 0) | (ids >= size)][0]}"
         )
-    splits = list(itertools.accumulate(map(len, rows)))[:-1]
-    return np.split(ids.astype(np.int32), splits)[: len(rows)]  # one part too many for no texts
+    return [row.astype(np.int32) for row in rows]
