@@ -4,12 +4,9 @@ A reader takes a binary stream of the uncompressed file, so that every format ma
 """
 
 import csv
-import gettext
-import io
 import itertools
 import json
 import re
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -65,7 +62,7 @@ def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[s
                 f"{error} A name with another ending than {', '.join(READERS)} (and behind it "
                 f"{', '.join(COMPRESSED)}) is read as TSV."
             ) from None
-        except (ValueError, OSError, SyntaxError, csv.Error, struct.error) as error:
+        except (ValueError, OSError, SyntaxError, csv.Error) as error:
             if getattr(error, "errno", None):  # of the disk
                 raise
             reason = " ".join(str(error).split())
@@ -74,16 +71,16 @@ def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[s
 
 def _tsv(stream, name, options, skip):
     rows = ((n, line.split("\t")) for n, line in enumerate(decode_lines(stream, name), 1))
-    yield from _cells(rows, name, options.columns or (1, 2), "a tab")
+    yield from pairs_of_cells(rows, name, options.columns or (1, 2), "a tab")
 
 
 def _csv(stream, name, options, skip):
     reader = csv.reader((f"{line}\n" for line in decode_lines(stream, name)), strict=True)
     rows = ((reader.line_num, row) for row in reader if row)
-    yield from _cells(rows, name, options.fields(), "a comma")
+    yield from pairs_of_cells(rows, name, options.fields(), "a comma")
 
 
-def _cells(rows, name, columns, separator):
+def pairs_of_cells(rows, name, columns, separator):
     """Yields two cells of each of some (line number, row)."""
     if isinstance(columns[0], str):
         _, header = next(rows, (1, []))
@@ -138,20 +135,16 @@ def _present(name, names, where):
 def _gettext(stream, name, options, skip):
     polib = import_extra(["polib"], f"{name} needs", "'polib>=1.2,<2'")
     data = stream.read()
-    if suffix_of(name) == ".mo":
-        gettext.GNUTranslations(io.BytesIO(data))  # raises if it is cut; polib does not
-        catalog = polib.mofile(data)
-    else:
-        text = data.decode(polib.detect_encoding(data)).removeprefix("\ufeff")
-        last = text.rstrip().rpartition("\n")[2]
-        if not re.fullmatch(r'|#(?!~).*|.*"', last):
-            raise CorpusError(f"{name}: the last line is cut. Received: {last!r}")
-        catalog = polib.pofile(text)
+    text = data.decode(polib.detect_encoding(data)).removeprefix("\ufeff")
+    last = text.rstrip().rpartition("\n")[2]
+    if not re.fullmatch(r'|#(?!~).*|.*"', last):
+        raise CorpusError(f"{name}: the last line is cut. Received: {last!r}")
+    catalog = polib.pofile(text)
     if catalog.metadata:
         skip("header", "", "")
     for entry in catalog:
         forms = entry.msgstr_plural or {0: entry.msgstr}
-        reason = "fuzzy" if "fuzzy" in getattr(entry, "flags", ()) else "untranslated"
+        reason = "fuzzy" if "fuzzy" in entry.flags else "untranslated"
         reason = "obsolete" if entry.obsolete else reason
         for form, target in sorted(forms.items()):
             source = entry.msgid_plural if form else entry.msgid
@@ -224,7 +217,6 @@ READERS: dict[str, Callable[[Any, str, ReadOptions, Skip], Iterator[tuple[str, s
     ".ndjson": _json_lines,
     ".parquet": _parquet,
     ".po": _gettext,
-    ".mo": _gettext,
     ".tmx": _tmx,
 }
 BOTH_SIDES = READERS.keys() - {".tsv"}  # endings of files that are no lines of text
