@@ -4,7 +4,7 @@ import functools
 import hashlib
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,8 +130,19 @@ class BaseTokenizer:
         pieces = {i: (piece,) for i, piece in enumerate(self.vocabulary)}
         return pieces | dict.fromkeys(special, ())
 
+    def __getstate__(self):
+        """For `pickle` and `copy`: the tables of a TensorFlow graph are made anew."""
+        return {name: value for name, value in vars(self).items() if name != "graph"}
+
     def __repr__(self):
-        return f"{type(self).__name__}(vocabulary_size={self.vocabulary_size})"
+        size, rule = self.vocabulary_size, self.normalization
+        return f"{type(self).__name__}(vocabulary_size={size}, normalization={rule!r})"
+
+
+def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises a `ValueError` if a value is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"`{argument}` must be one of {choices}. Received: {argument}={value!r}")
 
 
 def training_lines(lines: Iterable[str], read: Callable[[str], Any]) -> Iterator[Any]:

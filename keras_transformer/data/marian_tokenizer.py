@@ -115,9 +115,6 @@ class MarianTokenizer(SentencePieceTokenizer):
         super().save(path)
         write_text(vocabulary_file(path), json.dumps(self._given, ensure_ascii=False))
 
-    def __reduce__(self):
-        return type(self), (self.model_bytes, self._given)
-
     def _encode(self, texts):
         # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
         rows, unk = self._pieces.encode(texts), self.unk_token_id

@@ -379,7 +379,9 @@ class BatchStream:
         shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
         slots = [sum(n * each[0] * each[side] for each, n in shapes.items()) for side in (1, 2)]
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
-        examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
+        examples = {
+            name: self._texts(rows[:EXAMPLES]) for name, rows in dropped.items() if len(rows)
+        }
         sample = zip(*self._rows.sample, strict=True)
         sides = zip(("source", "target"), self._tokenizers, sample, strict=True)
         changes = tuple(text_changes(*side) for side in sides)
@@ -392,8 +394,6 @@ class BatchStream:
 
     def _texts(self, rows):
         """Returns the (source, target) texts of some pairs."""
-        if not len(rows):
-            return []
         sides = enumerate(self._tokenizers)
         texts = [tokenizer.decode(self._rows.rows(side, rows)) for side, tokenizer in sides]
         return list(zip(*texts, strict=True))

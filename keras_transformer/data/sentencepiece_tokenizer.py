@@ -1,6 +1,5 @@
 """`SentencePieceTokenizer`: any SentencePiece model, with the ids of its model's embeddings."""
 
-import functools
 import operator
 import os
 import pathlib
@@ -117,11 +116,6 @@ class SentencePieceTokenizer(BaseTokenizer):
     def is_tag(self, token_id: int) -> bool:
         """Returns whether a token id is a tag at the beginning of texts."""
         return token_id in self.tag_ids
-
-    def __reduce__(self):
-        """For `pickle` and `copy`: SentencePiece's processor is made anew."""
-        given = {name: getattr(self, name) for name in (*SPECIAL, "vocabulary_size")}
-        return functools.partial(type(self), vocabulary=self._given, **given), (self.model_bytes,)
 
 
 def read_model(model):

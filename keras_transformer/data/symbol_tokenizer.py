@@ -11,7 +11,12 @@ from typing import Self
 import regex
 
 from keras_transformer.atomic_file import write_text
-from keras_transformer.data.base_tokenizer import SPECIAL, BaseTokenizer, training_lines
+from keras_transformer.data.base_tokenizer import (
+    SPECIAL,
+    BaseTokenizer,
+    check_choice,
+    training_lines,
+)
 from keras_transformer.data.piece_tokenizer import SYMBOL_NORMALIZATIONS, SymbolPieces, any_of
 from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
@@ -28,11 +33,7 @@ class SymbolTokenizer(BaseTokenizer):
             name = type(self).__name__
             raise TypeError(f"`symbols` must be a list. To read a file: {name}.load({symbols!r})")
         checked_lines(list(symbols), "symbols")
-        if normalization not in SYMBOL_NORMALIZATIONS:
-            raise ValueError(
-                f"`normalization` must be one of {', '.join(SYMBOL_NORMALIZATIONS)}. "
-                f"Received: normalization={normalization!r}"
-            )
+        check_choice("normalization", normalization, SYMBOL_NORMALIZATIONS)
         self.normalization = normalization
         self.rules = {"kind": self.kind, "normalization": normalization, "symbols": [*symbols]}
         self._pieces = SymbolPieces(**self.rules)
@@ -122,9 +123,6 @@ class SymbolTokenizer(BaseTokenizer):
     def unknown(self, texts: Iterable[str]) -> "collections.Counter[str]":
         """Counts the symbols of texts that have no token."""
         return self._pieces.unknown(texts)
-
-    def __reduce__(self):
-        return type(self), (self.rules["symbols"], self.normalization)
 
 
 class CharacterTokenizer(SymbolTokenizer):

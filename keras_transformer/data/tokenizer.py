@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from keras_transformer.data.base_tokenizer import training_lines
+from keras_transformer.data.base_tokenizer import check_choice, training_lines
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, normalize, prepare
 from keras_transformer.data.placeholders import symbols
@@ -70,17 +70,10 @@ class Tokenizer(SentencePieceTokenizer):
         source = f"{len(model)} bytes" if isinstance(model, bytes) else f"model={str(model)!r}"
         model, proto = read_model(model)
         _require_own_model(proto, source)
-        trainer = proto.trainer_spec
         self.normalization: str = proto.normalizer_spec.name
-        self.learned_from = ", ".join(trainer.input)
+        self.learned_from = ", ".join(proto.trainer_spec.input)
         self.tag = tag
-        super().__init__(
-            model,
-            pad_token_id=trainer.pad_id,
-            start_token_id=trainer.bos_id,
-            end_token_id=trainer.eos_id,
-            unk_token_id=trainer.unk_id,
-        )
+        super().__init__(model)
         if tag is not None and tag not in self.vocabulary:
             raise ValueError(f"`tag` must be a token of the vocabulary. Received: tag={tag!r}")
 
@@ -104,13 +97,7 @@ class Tokenizer(SentencePieceTokenizer):
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
             FileNotFoundError, CorpusError: the errors of `read_lines`.
         """
-        try:
-            lines = read_lines(files)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"{error}. To train on lines of text: `Tokenizer.train_on_lines(lines, ...)`"
-            ) from None
-        return cls.train_on_lines(lines, vocabulary_size, path, **options)
+        return cls.train_on_lines(read_lines(files), vocabulary_size, path, **options)
 
     @classmethod
     def train_on_lines(
@@ -148,8 +135,8 @@ class Tokenizer(SentencePieceTokenizer):
             TypeError: if `lines` is not an iterable of strings.
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
         """
-        _check_choice("model_type", model_type, ("unigram", "bpe"))
-        _check_choice("normalization", normalization, NORMALIZATIONS)
+        check_choice("model_type", model_type, ("unigram", "bpe"))
+        check_choice("normalization", normalization, NORMALIZATIONS)
         model = train_sentencepiece(
             training_lines(lines, lambda line: prepare(line, normalization)),
             vocabulary_size,
@@ -176,13 +163,6 @@ class Tokenizer(SentencePieceTokenizer):
         """Returns the text that the model reads, by the rules in the class docstring."""
         return normalize(text, self.normalization)
 
-    def __reduce__(self):
-        return type(self), (self.model_bytes, self.tag)
-
-    def __repr__(self):
-        size, rule = self.vocabulary_size, self.normalization
-        return f"Tokenizer(vocabulary_size={size}, normalization={rule!r})"
-
 
 def _require_own_model(proto, source):
     """Raises unless `Tokenizer` trained a model."""
@@ -196,8 +176,3 @@ def _require_own_model(proto, source):
             "other. In Python, load another SentencePiece model with `SentencePieceTokenizer`. "
             f"Received: {source}"
         )
-
-
-def _check_choice(argument, value, choices):
-    if value not in choices:
-        raise ValueError(f"`{argument}` must be one of {choices}. Received: {argument}={value!r}")

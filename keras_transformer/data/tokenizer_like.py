@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 
 SPECIAL_TOKENS = ("pad_token_id", "start_token_id", "end_token_id")
-METHODS = ("encode", "decode")
 
 
 class TokenizerLike(Protocol):
@@ -85,7 +84,8 @@ def _check(argument, tokenizer):
         if not hasattr(getattr(tokenizer, name, None), "__index__")
     ]
     missing += [] if hasattr(tokenizer, "vocabulary") else ["`vocabulary`"]
-    missing += [f"`{name}()`" for name in METHODS if not callable(getattr(tokenizer, name, None))]
+    methods = ("encode", "decode")
+    missing += [f"`{name}()`" for name in methods if not callable(getattr(tokenizer, name, None))]
     if missing:
         raise TypeError(
             f"`{argument}` must be a `Tokenizer` or have the members of `TokenizerLike`. Received: "
