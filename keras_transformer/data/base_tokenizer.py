@@ -65,8 +65,6 @@ class BaseTokenizer:
         if isinstance(texts, str):
             return self.encode([texts], add_start, add_end)[0]
         rows = self._encode(checked_lines(list(texts), "texts"))
-        if not (add_start or add_end):
-            return rows
         start, end = [self.start_token_id] * add_start, [self.end_token_id] * add_end
         return [[*start, *row, *end] for row in rows]
 

@@ -379,9 +379,7 @@ class BatchStream:
         shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
         slots = [sum(n * each[0] * each[side] for each, n in shapes.items()) for side in (1, 2)]
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
-        examples = {
-            name: self._texts(rows[:EXAMPLES]) for name, rows in dropped.items() if len(rows)
-        }
+        examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
         sample = zip(*self._rows.sample, strict=True)
         sides = zip(("source", "target"), self._tokenizers, sample, strict=True)
         changes = tuple(text_changes(*side) for side in sides)

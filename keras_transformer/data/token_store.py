@@ -4,6 +4,7 @@ A store is a folder of plain arrays for `numpy.memmap`. Arrow and ArrayRecord wo
 dependency; here nothing is copied, and a row is found by its start.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -33,6 +34,7 @@ STARTS, LENGTHS = "<i8", "<i4"
 ROW_BYTES = 24  # starts and lengths of a pair
 
 
+@dataclasses.dataclass(eq=False)
 class TokenRows:
     """Token ids of both sides of pairs, END included.
 
@@ -43,18 +45,14 @@ class TokenRows:
         sample: some of the pairs, as text.
     """
 
-    def __init__(
-        self,
-        ids: Sequence[np.ndarray],
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        sample: Sequence[Sequence[str]],
-    ) -> None:
-        self._ids, self._starts, self.lengths, self.sample = ids, starts, lengths, sample
+    ids: Sequence[np.ndarray]
+    starts: np.ndarray
+    lengths: np.ndarray
+    sample: Sequence[Sequence[str]]
 
     def rows(self, side: int, pairs: np.ndarray) -> list[np.ndarray]:
         """Returns the token ids of one side, 0 or 1, of some pairs."""
-        ids, starts = self._ids[side], self._starts[pairs, side].tolist()
+        ids, starts = self.ids[side], self.starts[pairs, side].tolist()
         lengths = self.lengths[pairs, side].tolist()
         return [ids[start : start + n] for start, n in zip(starts, lengths, strict=True)]
 
@@ -62,7 +60,7 @@ class TokenRows:
     def fingerprint(self) -> str:
         """Hash of the token ids in their order, the same for a store and in memory."""
         digest = hashlib.sha256()
-        for side, ids in enumerate(self._ids):
+        for side, ids in enumerate(self.ids):
             for numbers, dtype in ((self.lengths[:, side], "<i8"), (ids, "<i4")):
                 for start in range(0, len(numbers), HASHED_AT_ONCE):
                     digest.update(numbers[start : start + HASHED_AT_ONCE].astype(dtype).data)

@@ -70,28 +70,24 @@ def check_tokenizers(
         tokenizer: `TokenizerLike` of the source.
         target_tokenizer: `TokenizerLike` of the target. Defaults to `tokenizer`.
     """
-    if target_tokenizer is None:
-        target_tokenizer = tokenizer
-    _check("tokenizer", tokenizer)
-    _check("target_tokenizer", target_tokenizer)
-    return tokenizer, target_tokenizer
-
-
-def _check(argument, tokenizer):
-    missing = [
-        f"the integer `{name}`"
-        for name in ("vocabulary_size", *SPECIAL_TOKENS)
-        if not hasattr(getattr(tokenizer, name, None), "__index__")
-    ]
-    missing += [] if hasattr(tokenizer, "vocabulary") else ["`vocabulary`"]
-    methods = ("encode", "decode")
-    missing += [f"`{name}()`" for name in methods if not callable(getattr(tokenizer, name, None))]
-    if missing:
-        raise TypeError(
-            f"`{argument}` must be a `Tokenizer` or have the members of `TokenizerLike`. Received: "
-            f"{type(tokenizer).__name__} without {', '.join(missing)}. Wrap KerasHub's tokenizers "
-            "in `KerasHubTokenizer`; load a SentencePiece model as `SentencePieceTokenizer`."
-        )
+    tokenizers = tokenizer, tokenizer if target_tokenizer is None else target_tokenizer
+    for argument, each in zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True):
+        missing = [
+            f"the integer `{name}`"
+            for name in ("vocabulary_size", *SPECIAL_TOKENS)
+            if not hasattr(getattr(each, name, None), "__index__")
+        ]
+        missing += [] if hasattr(each, "vocabulary") else ["`vocabulary`"]
+        methods = ("encode", "decode")
+        missing += [f"`{name}()`" for name in methods if not callable(getattr(each, name, None))]
+        if missing:
+            raise TypeError(
+                f"`{argument}` must be a `Tokenizer` or have the members of `TokenizerLike`. "
+                f"Received: {type(each).__name__} without {', '.join(missing)}. Wrap KerasHub's "
+                "tokenizers in `KerasHubTokenizer`; load a SentencePiece model as "
+                "`SentencePieceTokenizer`."
+            )
+    return tokenizers
 
 
 def require_matching_vocabularies(
