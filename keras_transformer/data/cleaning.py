@@ -52,7 +52,7 @@ class CleaningSettings(Settings):
 class Cleaner:
     """Leaves out pairs of one or several corpora.
 
-    Memory: 8 bytes a pair if duplicates are left out, for its hash of 64 bits.
+    Memory: 16 bytes a pair if duplicates are left out, for its hash of 64 bits and a copy.
     """
 
     def __init__(self, settings: CleaningSettings) -> None:
