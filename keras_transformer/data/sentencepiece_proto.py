@@ -21,6 +21,7 @@ FIELDS = (
     "TrainerSpec input 1 STRING",
     "TrainerSpec model_type 3 INT32 1",
     "TrainerSpec byte_fallback 35 BOOL false",
+    "TrainerSpec unk_id 40 INT32 0",
     "TrainerSpec bos_id 41 INT32 1",
     "TrainerSpec eos_id 42 INT32 2",
     "TrainerSpec pad_id 43 INT32 -1",

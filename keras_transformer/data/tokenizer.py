@@ -168,7 +168,8 @@ def _require_own_model(proto, source):
     """Raises unless `Tokenizer` trained a model."""
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
     settings = normalizer.name, normalizer.remove_extra_whitespaces, normalizer.add_dummy_prefix
-    is_complete = min(trainer.pad_id, trainer.bos_id, trainer.eos_id) >= 0 and trainer.byte_fallback
+    ids = [trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id]
+    is_complete = ids == [0, 1, 2, 3] and trainer.byte_fallback
     known = [(name, *[name != "identity"] * 2) for name in NORMALIZATIONS]
     if not is_complete or settings not in known:
         raise ValueError(
