@@ -11,7 +11,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 # `lazy_names`, as every file may; `__main__` also `cli`.
 FOLDERS = {
     "layers": "",
-    "data": "atomic_file texts settings lock",
+    "data": "atomic_file texts settings cores lock",
     "training": "layers atomic_file evaluation",
     "models": "layers training settings",
     "decoding": "data settings texts cores",

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.atomic_file import atomic_folder, named_errors
+from keras_transformer.cores import usable_cores
 from keras_transformer.data.corpora import hash_of
+from keras_transformer.data.encoding import encode_chunks
 from keras_transformer.data.report import Sample
-from keras_transformer.data.tokenizer_like import TokenizerLike, encode
+from keras_transformer.data.tokenizer_like import TokenizerLike
 from keras_transformer.lock import file_lock
 from keras_transformer.texts import pair_chunks
 from keras_transformer.types import Path
@@ -146,34 +148,18 @@ def _id_type(tokenizer):
 def _in_memory(pairs, tokenizers):
     sample = Sample()
     none = [np.zeros(0, np.int32)] * 2, np.zeros((0, 2), np.int32)
-    sides, lengths = zip(none, *_encoded(pairs, tokenizers, sample), strict=True)
+    chunks = encode_chunks(_chunks(pairs, sample), tokenizers)
+    sides, lengths = zip(none, *chunks, strict=True)
     lengths = np.concatenate(lengths)
     starts = np.cumsum(lengths, axis=0, dtype=np.int64) - lengths
     ids = [np.concatenate(side) for side in zip(*sides, strict=True)]
     return TokenRows(ids, starts, lengths, sample.items)
 
 
-def _encoded(pairs, tokenizers, sample):
-    """Yields the token ids of pairs in chunks. SentencePiece tokenizes a chunk on all cores."""
+def _chunks(pairs, sample):
     for chunk in pair_chunks(pairs, ENCODED_AT_ONCE):
         sample.extend(list(zip(*chunk, strict=True)))
-        yield encode_chunk(chunk, tokenizers)
-
-
-def encode_chunk(
-    chunk: tuple[list[str], list[str]], tokenizers: Sequence[TokenizerLike]
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns the token ids of sources and targets, END after each row; and their lengths.
-
-    The lengths are an int32 array `(pairs, 2)`.
-    """
-    ids, lengths = [], []
-    for tokenizer, lines in zip(tokenizers, chunk, strict=True):
-        rows = encode(tokenizer, lines)
-        lengths.append(np.fromiter(map(len, rows), np.int32, len(rows)))
-        ends = np.cumsum(lengths[-1])
-        ids.append(np.insert(np.concatenate(rows), ends, tokenizer.end_token_id))
-    return ids, np.stack(lengths, axis=1) + np.int32(1)
+        yield chunk
 
 
 def _build(path, pairs, tokenizers, advance):
@@ -200,7 +186,7 @@ def _write(folder, pairs, tokenizers, advance, path):
     dtypes = [*(_id_type(each).str for each in tokenizers), STARTS, LENGTHS]
     for name in FILES:
         (folder / name).touch()
-    for ids, lengths in _encoded(pairs, tokenizers, sample):
+    for ids, lengths in encode_chunks(_chunks(pairs, sample), tokenizers, usable_cores()):
         starts = end + lengths.cumsum(axis=0, dtype=np.int64) - lengths
         end += lengths.sum(axis=0)
         for number, part in enumerate((*ids, starts, lengths)):

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from keras_transformer.data import cleaning
+from keras_transformer.data import cleaning, token_store
 from keras_transformer.data.cleaning import CleaningSettings
 from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import read_parallel
@@ -207,7 +207,8 @@ def test_tag_is_in_front_of_every_piece_of_a_line_in_a_graph_too(tokenizer):
     assert list(tagged.graph.detokenize(token_ids).numpy()) == [t.strip().encode() for t in texts]
 
 
-def test_token_store_keeps_what_was_counted(tokenizer, tmp_path):
+def test_token_store_keeps_what_was_counted(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(token_store, "usable_cores", lambda: 1)
     for name, pairs in (("1", PAIRS), ("2", PAIRS[:2])):
         text = "".join(f"{source}\t{target}\n" for source, target in pairs)
         (tmp_path / f"{name}.tsv").write_text(text)

@@ -16,10 +16,12 @@ import pytest
 
 from keras_transformer.data import token_store
 from keras_transformer.data.corpus import read_parallel
+from keras_transformer.data.encoding import encode_chunk
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream
-from keras_transformer.data.token_store import HEADER, encode_chunk, expected_size, token_rows
+from keras_transformer.data.token_store import HEADER, expected_size, token_rows
 from keras_transformer.data.tokenizer import Tokenizer
+from tests.builders import ROOT
 from tests.data.test_feeder import arrays_of, assert_same_batches, planned
 
 PAIRS = [*number_names(size=400), ("", "leer"), ("two  words\u2028", "zwei\xa0Wörter…")]
@@ -32,11 +34,21 @@ from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.tokenizer import Tokenizer
 
 token_store.ENCODED_AT_ONCE = 50
+token_store.usable_cores = lambda: 1
 folder, store, seconds = *sys.argv[1:3], float(sys.argv[3])
 tokenizer = Tokenizer(folder + "/joint.model")
 pairs = read_parallel(folder + "/a.en", folder + "/a.de")
 wait = lambda number: (print(number, flush=True), time.sleep(seconds))
 token_store.token_rows(pairs, [tokenizer] * 2, store, wait)
+"""
+
+DAEMON = """
+import multiprocessing
+
+context = multiprocessing.get_context("fork")
+process = context.Process(target=exec, args=({!r}, {{}}), daemon=True)
+process.start()
+process.join()
 """
 
 
@@ -60,6 +72,11 @@ def pairs(folder):
     return read_parallel(folder / "a.en", folder / "a.de")
 
 
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch):
+    monkeypatch.setattr(token_store, "usable_cores", lambda: 1)
+
+
 def contents(store):
     """The bytes of all files of a folder of stores."""
     return {
@@ -73,9 +90,11 @@ def build(folder, store, seconds=0.0, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"shapes": 3}, {"subword_regularization": 0.3}, {"word_dropout": 0.3}]
+    ("cores", "options"),
+    [(2, {"shapes": 3}), (1, {"subword_regularization": 0.3}), (2, {"word_dropout": 0.3})],
 )
-def test_batches_are_those_of_memory(pairs, tokenizer, tmp_path, monkeypatch, options):
+def test_batches_are_those_of_memory(pairs, tokenizer, tmp_path, monkeypatch, options, cores):
+    monkeypatch.setattr(token_store, "usable_cores", lambda: cores)
     monkeypatch.setattr(token_store, "ENCODED_AT_ONCE", 100)
     options = {"batch_tokens": 400, "max_length": 40, "seed": 3, **options}
     memory = BatchStream(list(pairs), tokenizer, **options)
@@ -174,17 +193,33 @@ def test_without_a_fingerprint_nothing_is_stored(folder, pairs, tokenizer, tmp_p
     assert not store.exists()
 
 
-def repeat_chunk(number, chunk, tokenizers):
-    ids, lengths = encode_chunk(chunk, tokenizers)
-    return [np.tile(each, number) for each in ids], np.tile(lengths, (number, 1))
+@pytest.mark.parametrize("is_daemonic", [False, True])
+def test_script_without_a_guard_builds_on_two_cores(
+    folder, pairs, tokenizer, tmp_path, is_daemonic
+):
+    token_rows(pairs, [tokenizer] * 2, tmp_path / "usual")
+    script = BUILD.replace("lambda: 1", "lambda: 2").replace("= 50", "= 8192")
+    if is_daemonic:
+        script = DAEMON.format(script)
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, tmp_path / "script.py", folder, tmp_path / "two", "0"]
+    ran = subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
+    assert (ran.stdout.split(), ran.stderr) == ([b"%d" % len(PAIRS)], b"")
+    assert contents(tmp_path / "two") == contents(tmp_path / "usual")
+
+
+def repeat_chunk(encoded, number, chunks, *_):
+    list(chunks)
+    return [encoded] * number
 
 
 def test_memory_of_a_stream_does_not_follow_its_store(pairs, tokenizer, tmp_path, monkeypatch):
     """At most 40 bytes a pair, also while it plans an epoch."""
+    encoded = encode_chunk(tuple(map(list, zip(*PAIRS, strict=True))), [tokenizer] * 2)
     peaks = []
     for number in (200, 800):
-        repeated = functools.partial(repeat_chunk, number)
-        monkeypatch.setattr(token_store, "encode_chunk", repeated)
+        repeated = functools.partial(repeat_chunk, encoded, number)
+        monkeypatch.setattr(token_store, "encode_chunks", repeated)
         store = tmp_path / str(number)
         token_rows(pairs, [tokenizer] * 2, store)
         tracemalloc.start()
@@ -194,6 +229,15 @@ def test_memory_of_a_stream_does_not_follow_its_store(pairs, tokenizer, tmp_path
         tracemalloc.stop()
     assert stream.report.pairs_read == 800 * len(PAIRS)
     assert peaks[1] - peaks[0] < 40 * 600 * len(PAIRS)
+
+
+def test_where_no_process_starts_this_one_builds(pairs, tokenizer, tmp_path, monkeypatch):
+    token_rows(pairs, [tokenizer] * 2, tmp_path / "usual")
+    monkeypatch.setattr(token_store, "usable_cores", lambda: 2)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with pytest.warns(UserWarning, match="No further process can tokenize.*: this one"):
+        token_rows(pairs, [tokenizer] * 2, tmp_path / "alone")
+    assert contents(tmp_path / "alone") == contents(tmp_path / "usual")
 
 
 def test_reading_writes_nothing_and_files_have_the_usual_rights(
