@@ -4,9 +4,12 @@ A reader takes a binary stream of the uncompressed file, so that every format ma
 """
 
 import csv
+import gettext
+import io
 import itertools
 import json
 import re
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -62,7 +65,7 @@ def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[s
                 f"{error} A name with another ending than {', '.join(READERS)} (and behind it "
                 f"{', '.join(COMPRESSED)}) is read as TSV."
             ) from None
-        except (ValueError, OSError, SyntaxError, csv.Error) as error:
+        except (ValueError, OSError, SyntaxError, csv.Error, struct.error) as error:
             if getattr(error, "errno", None):  # of the disk
                 raise
             reason = " ".join(str(error).split())
@@ -135,16 +138,20 @@ def _present(name, names, where):
 def _gettext(stream, name, options, skip):
     polib = import_extra(["polib"], f"{name} needs", "'polib>=1.2,<2'")
     data = stream.read()
-    text = data.decode(polib.detect_encoding(data)).removeprefix("\ufeff")
-    last = text.rstrip().rpartition("\n")[2]
-    if not re.fullmatch(r'|#(?!~).*|.*"', last):
-        raise CorpusError(f"{name}: the last line is cut. Received: {last!r}")
-    catalog = polib.pofile(text)
+    if suffix_of(name) == ".mo":
+        gettext.GNUTranslations(io.BytesIO(data))  # raises if it is cut; polib does not
+        catalog = polib.mofile(data)
+    else:
+        text = data.decode(polib.detect_encoding(data)).removeprefix("\ufeff")
+        last = text.rstrip().rpartition("\n")[2]
+        if not re.fullmatch(r'|#(?!~).*|.*"', last):
+            raise CorpusError(f"{name}: the last line is cut. Received: {last!r}")
+        catalog = polib.pofile(text)
     if catalog.metadata:
         skip("header", "", "")
     for entry in catalog:
         forms = entry.msgstr_plural or {0: entry.msgstr}
-        reason = "fuzzy" if "fuzzy" in entry.flags else "untranslated"
+        reason = "fuzzy" if "fuzzy" in getattr(entry, "flags", ()) else "untranslated"
         reason = "obsolete" if entry.obsolete else reason
         for form, target in sorted(forms.items()):
             source = entry.msgid_plural if form else entry.msgid
@@ -217,6 +224,7 @@ READERS: dict[str, Callable[[Any, str, ReadOptions, Skip], Iterator[tuple[str, s
     ".ndjson": _json_lines,
     ".parquet": _parquet,
     ".po": _gettext,
+    ".mo": _gettext,
     ".tmx": _tmx,
 }
 BOTH_SIDES = READERS.keys() - {".tsv"}  # endings of files that are no lines of text

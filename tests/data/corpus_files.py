@@ -86,6 +86,7 @@ FORMATS = {
     "parquet": (".parquet", lambda pairs: parquet(named(pairs)), NAMES),
     "parquet of the Hub": (".parquet", lambda pairs: parquet(inner(pairs)), NAMES),
     "gettext": (".po", lambda pairs: str(po(pairs)).encode(), {}),
+    "compiled gettext": (".mo", lambda pairs: po(pairs).to_binary(), {}),
     "TMX": (".tmx", tmx, {"languages": ["en", "de"]}),
     "TMX in UTF-16": (".tmx", lambda pairs: tmx(pairs, "utf-16"), {}),
 }
