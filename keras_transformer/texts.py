@@ -12,8 +12,8 @@ import pathlib
 import re
 import reprlib
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from keras_transformer.types import Path
 
@@ -34,7 +34,6 @@ SHOWN = 40  # characters of an example
 CHUNK_BYTES = 1 << 18  # some thousand lines
 # Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f"
-Opened: TypeAlias = Callable[[BinaryIO], object]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -42,21 +41,17 @@ class CorpusError(ValueError):
     """Text that cannot be read; the message is one line and names the file and the line."""
 
 
-def lines_of(path: Path, opened: Opened = lambda file: None) -> Iterator[str]:
+def lines_of(path: Path) -> Iterator[str]:
     """Yields the lines of a file, plain or compressed, by the rules of `read_lines`."""
-    with open_bytes(path, opened) as stream:
+    with open_bytes(path) as stream:
         yield from decode_lines(stream, str(path))
 
 
 @contextlib.contextmanager
-def open_bytes(path: Path, opened: Opened = lambda file: None) -> Iterator[Any]:
+def open_bytes(path: Path) -> Iterator[Any]:
     """Opens a file, plain or compressed by gzip, bzip2, xz or zstd, as a binary stream.
 
     The contents tell the compression. Every member, or frame, is read.
-
-    Args:
-        path: of the file.
-        opened: called with the file as it is on disk, whose position tells what was read. Optional.
 
     Raises:
         CorpusError: if the compressed data is damaged or cut.
@@ -64,7 +59,6 @@ def open_bytes(path: Path, opened: Opened = lambda file: None) -> Iterator[Any]:
     """
     # Opened once: a pipe, such as `<(zcat file)` in a shell, cannot be read again.
     with open(path, "rb") as file:
-        opened(file)
         head = file.peek(16)
         name = next((n for n, (_, magic, _) in COMPRESSIONS.items() if re.match(magic, head)), None)
         if name is None:

@@ -139,14 +139,13 @@ def prepare(
     with tempfile.TemporaryDirectory() as scratch:
         tokenizers = find_tokenizers(parsed, data, folder, scratch)
     pairs = pairs_of(parsed, data, tokenizers, "train")
-    number, size = expected_size(pairs.parts, tokenizers)
-    print(f"About {number:,} pairs: a store of {size / 1e6:,.1f} MB in {store}", flush=True)
-    if dry_run:
-        number = sum(1 for _ in pairs)
-    else:
+    number, size = expected_size(pairs, tokenizers)
+    print(f"{number:,} pairs: a store of about {size / 1e6:,.1f} MB in {store}", flush=True)
+    if not dry_run:
         with sentence_progress(number) as advance:
-            number = len(token_rows(pairs, tokenizers, store, advance).lengths)
-    print(*sample_notes(tokenizers), *pairs.notes(), f"{number:,} pairs", sep="\n")
+            token_rows(pairs, tokenizers, store, advance)
+    for note in (*sample_notes(tokenizers), *pairs.notes()):
+        print(note)
 
 
 class _Lines:

@@ -165,8 +165,8 @@ def kept_pairs(path, is_reverse, min_probability, max_length_ratio):
     from keras_transformer.data.corpora import Corpora, Corpus
     from keras_transformer.data.corpus import FileStream
 
-    def read(path, skip, opened):
-        for source, found in map(json.loads, lines_of(path, opened)):
+    def read(path, skip):
+        for source, found in map(json.loads, lines_of(path)):
             for text, probability, is_whole in found:
                 rules = {
                     "empty": not (source.strip() and text.strip()),

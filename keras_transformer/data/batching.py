@@ -54,8 +54,7 @@ class Passes:
         """Returns ascending numbers of pairs, each as often as an epoch passes over it."""
         if {*self._weights} <= {1}:
             return rows
-        parts = np.split(rows, np.searchsorted(rows, self._ends[:-1]))
-        return np.concatenate(list(map(np.repeat, parts, self._weights)))
+        return np.repeat(rows, np.take(self._weights, self._parts_of(rows)))
 
     def lengths(self, lengths: np.ndarray) -> np.ndarray:
         """Returns the lengths `(pairs, 2)` with the tags; an empty source has none."""
@@ -70,9 +69,11 @@ class Passes:
         """Returns the token ids of the sources of some pairs with their tags in front."""
         if not self.tag_ids:
             return sources
-        tags = self._tags[np.searchsorted(self._ends, rows, side="right")]
-        tagged = zip(tags, sources, strict=True)
+        tagged = zip(self._tags[self._parts_of(rows)], sources, strict=True)
         return [np.append(tag, ids) if tag >= 0 else ids for tag, ids in tagged]
+
+    def _parts_of(self, rows):
+        return np.searchsorted(self._ends, rows, side="right")
 
 
 def plan_batches(
@@ -152,13 +153,3 @@ def _split(order, negative, lengths, rows, noise, batch_tokens, batch_sentences)
         bucket[:] = rows[bucket[np.argsort(difference, kind="stable")]]
         batches += np.array_split(bucket, -(-len(bucket) // size))
     return batches
-
-
-def check_batch_size(batch_tokens, batch_sentences):
-    """Raises unless exactly one of the two is given, and positive."""
-    sizes = [size for size in (batch_tokens, batch_sentences) if size is not None]
-    if len(sizes) != 1 or sizes[0] < 1:
-        raise ValueError(
-            "Exactly one of `batch_tokens` and `batch_sentences` must be given, a positive "
-            f"integer. Received: batch_tokens={batch_tokens}, batch_sentences={batch_sentences}"
-        )

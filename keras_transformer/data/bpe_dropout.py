@@ -125,12 +125,8 @@ def _merges(proto, ids):
             left, right = ids.get(piece[:middle]), ids.get(piece[middle:])
             if left is not None and right is not None:
                 orders[_key(left, right)] = order
-    keys = sorted(orders)
-    return (
-        np.array(keys),
-        np.array([orders[k] for k in keys]),
-        np.array([ids[p.piece] for p in pieces]),
-    )
+    keys, of_keys = zip(*sorted(orders.items()), strict=True)
+    return np.array(keys), np.array(of_keys), np.array([ids[p.piece] for p in pieces])
 
 
 def _key(left, right):

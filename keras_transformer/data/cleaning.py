@@ -10,12 +10,13 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from keras_transformer.data.piece_tokenizer import UNICODE
 from keras_transformer.settings import Settings
 from keras_transformer.texts import UNSPACED
 
-CHECKED_AT_ONCE = 8192  # pairs
+CHECKED_AT_ONCE = 1 << 16  # pairs
 MIN_SHARE = 0.05  # of the letters: the scripts of a side
 
 
@@ -32,7 +33,7 @@ class CleaningSettings(Settings):
             the other. Optional.
         max_other_script: float. Pairs with a side that has a larger share of letters of another
             script than its language. The scripts of a language are those of at least 5% of the
-            letters in the first 8,192 pairs. Optional.
+            letters in the first 65,536 pairs. Optional.
     """
 
     duplicates: bool = False
@@ -51,11 +52,13 @@ class CleaningSettings(Settings):
 class Cleaner:
     """Leaves out pairs of one or several corpora.
 
-    Memory: 8 bytes a pair if duplicates are left out, for its hash of 64 bits.
+    Memory: 16 bytes a pair if duplicates are left out, for its hash of 64 bits and a copy.
     """
 
     def __init__(self, settings: CleaningSettings) -> None:
-        self._settings, self._hashes = settings, _Hashes()
+        self._settings = settings
+        # Sorted hashes of the pairs so far. The last one keeps `searchsorted` in range.
+        self._hashes: Any = [2**64 - 1]
         self._rules: dict[str, Callable[[str, str], bool]] | None = None
 
     def clean(
@@ -65,13 +68,28 @@ class Cleaner:
         rows = iter(pairs)
         while chunk := list(itertools.islice(rows, CHECKED_AT_ONCE)):
             rules = self._rules = self._rules or _rules(self._settings, chunk)
-            is_old = self._hashes.add(chunk) if self._settings.duplicates else [False] * len(chunk)
+            is_old = self._repeated(chunk) if self._settings.duplicates else [False] * len(chunk)
             for pair, is_duplicate in zip(chunk, is_old, strict=True):
                 broken = (reason for reason, holds in rules.items() if holds(*pair))
                 if reason := "duplicate" if is_duplicate else next(broken, None):
                     skip(reason, *pair)
                 else:
                     yield pair
+
+    def _repeated(self, pairs):
+        """Returns for each pair whether it is equal to an earlier one."""
+        import numpy as np  # not at the top: recipes are read without it
+
+        texts = ("\0".join(pair).encode(errors="surrogatepass") for pair in pairs)
+        digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+        hashes = np.frombuffer(digests, np.uint64)
+        known = np.asarray(self._hashes, np.uint64)
+        is_new = np.zeros(len(hashes), bool)
+        is_new[np.unique(hashes, return_index=True)[1]] = True
+        is_new &= known[np.searchsorted(known, hashes)] != hashes
+        new = np.sort(hashes[is_new])
+        self._hashes = np.insert(known, np.searchsorted(known, new), new)
+        return ~is_new
 
 
 def _rules(settings, chunk):
@@ -102,27 +120,3 @@ def _scripts(text):
 @functools.cache
 def _script(character):
     return UNICODE.name(character, "").partition(" ")[0]
-
-
-class _Hashes:
-    """The hashes of pairs, 64 bits each, in sorted arrays of which each is longer than the next."""
-
-    def __init__(self):
-        self._arrays = []
-
-    def add(self, pairs):
-        """Returns for each pair whether it is the repetition of an earlier one."""
-        import numpy as np  # not at the top: recipes are read without it
-
-        texts = ("\0".join(pair).encode(errors="surrogatepass") for pair in pairs)
-        digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
-        hashes = np.frombuffer(digests, np.uint64)
-        is_old = np.ones(len(hashes), bool)
-        is_old[np.unique(hashes, return_index=True)[1]] = False
-        for array in self._arrays:
-            is_old |= array[np.searchsorted(array[:-1], hashes)] == hashes
-        added = np.sort(hashes[~is_old])
-        while self._arrays and len(self._arrays[-1]) <= len(added):
-            added = np.sort(np.concatenate([self._arrays.pop(), added]))
-        self._arrays += [added] * bool(len(added))
-        return is_old

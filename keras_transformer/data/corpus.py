@@ -22,8 +22,7 @@ class FileStream:
     """Iterates over what `read` yields for the files; each iteration reads them again.
 
     Args:
-        read: generator function that takes one path of each side, `skip`, and `opened` as for
-            `open_bytes`.
+        read: generator function that takes one path of each side, and `skip`.
         *sides: lists of paths, equally long.
         options: how the files are read.
     """
@@ -35,26 +34,14 @@ class FileStream:
         options: ReadOptions | None = None,
     ) -> None:
         self._read, self._sides, self._options = read, sides, options
-        self._opened: list[Any] = []
 
     def __iter__(self):
         return self.read(lambda *entry: None)
 
     def read(self, skip: Skip) -> Iterator[Any]:
         """Iterates; calls `skip` with each entry that is no pair, see `READERS`."""
-        self._opened = []
         for paths in zip(*self._sides, strict=True):
-            yield from self._read(*paths, skip=skip, opened=self._opened.append)
-
-    @property
-    def share_read(self) -> float:
-        """Fraction of the bytes on disk that the present iteration has read; 1 if it cannot say."""
-        # These are read whole, or in parts without order; a pipe has no size.
-        is_unordered = any(suffix_of(f.name) in (".parquet", ".po", ".mo") for f in self._opened)
-        if is_unordered or not self.num_bytes:
-            return 1.0
-        read = (os.path.getsize(f.name) if f.closed else f.tell() for f in self._opened)
-        return sum(read) / self.num_bytes
+            yield from self._read(*paths, skip=skip)
 
     @property
     def num_bytes(self) -> int:
@@ -95,9 +82,7 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return FileStream(
-        lambda path, skip, opened: lines_of(path, opened), _find_files(files, "files", True)
-    )
+    return FileStream(lambda path, skip: lines_of(path), _find_files(files, "files", True))
 
 
 def read_parallel(
@@ -113,7 +98,7 @@ def read_parallel(
     Line n of the source is paired with line n of the target, file by file; see `read_lines` for
     what a line is. With `target=None` the files hold both sides. The ending of a name tells the
     format, in front of `.gz`, `.bz2`, `.xz` or `.zst`: `.tsv`, `.csv`, `.jsonl` or `.ndjson`,
-    `.parquet`, `.po`, `.mo` or `.tmx`. Any other is TSV: source, tab, target.
+    `.parquet`, `.po` or `.tmx`. Any other is TSV: source, tab, target.
 
     Args:
         source: a path, a glob (its files in sorted order), or a list of these.
@@ -124,8 +109,8 @@ def read_parallel(
             `languages`, else to `["source", "target"]`.
         languages: the languages of source and target in TMX, such as `["en", "de"]`; `en` is also
             `en-US`. Needed if the file has more than two.
-        accelerator: `"&"`, `"_"` or `"~"`: the mark of a key in the labels of `.po` and `.mo`,
-            which is removed. Optional.
+        accelerator: `"&"`, `"_"` or `"~"`: the mark of a key in the labels of `.po`, which is
+            removed. Optional.
 
     Returns:
         An iterable of pairs `(source, target)`. Iterating raises `CorpusError` if two files have
@@ -160,10 +145,6 @@ def _find_files(patterns, argument, are_lines=False):
             raise FileNotFoundError(
                 f"`{argument}` must name existing files. Received: {argument}={pattern!r}"
             )
-        if os.path.isdir(found[0]):
-            raise IsADirectoryError(
-                f"`{argument}` must name files, not a folder. Received: {argument}={pattern!r}"
-            )
         paths.extend(found)
     if not paths:
         raise CorpusError(f"`{argument}` must name a file. Received: {argument}={patterns!r}")
@@ -175,12 +156,9 @@ def _find_files(patterns, argument, are_lines=False):
     return paths
 
 
-def _aligned_lines_of(source, target, skip, opened):
+def _aligned_lines_of(source, target, skip):
     # Closed explicitly: a generator that an error leaves suspended would keep its file open.
-    with (
-        closing(lines_of(source, opened)) as sources,
-        closing(lines_of(target, opened)) as targets,
-    ):
+    with closing(lines_of(source)) as sources, closing(lines_of(target)) as targets:
         pairs = itertools.zip_longest(sources, targets)
         for number, pair in enumerate(pairs, start=1):
             if None in pair:

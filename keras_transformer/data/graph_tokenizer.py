@@ -278,22 +278,6 @@ def ints_of(token_ids):
     return tf.cast(token_ids, tf.int32)
 
 
-def tokenize(graph: Any, text: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the token ids of text `(B,)`; raises a `TypeError` if they are of another type.
-
-    Args:
-        graph: the `graph` of a `TokenizerLike`.
-        text: string tensor `(B,)`.
-    """
-    token_ids = graph.tokenize(text)
-    if not isinstance(token_ids, tf.RaggedTensor) or token_ids.dtype != tf.int32:
-        raise TypeError(
-            f"`{type(graph).__name__}.tokenize` must return an int32 `RaggedTensor`. "
-            f"Received: {token_ids!r}"
-        )
-    return token_ids
-
-
 def append_token(token_ids: tf.RaggedTensor, token_id: int) -> tf.RaggedTensor:
     """Returns ragged rows with one more token at their ends."""
     column = tf.fill([token_ids.nrows(tf.int32), 1], tf.constant(token_id, token_ids.dtype))

@@ -1,14 +1,12 @@
 """`MarianTokenizer`: the tokenizer of one side of a Marian model, such as OPUS-MT's."""
 
-import functools
 import json
 import pathlib
 import re
 import reprlib
 from collections.abc import Mapping
-from typing import Any
 
-from keras_transformer.atomic_file import atomic_path, write_text
+from keras_transformer.atomic_file import write_text
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.types import Path
 
@@ -79,6 +77,7 @@ class MarianTokenizer(SentencePieceTokenizer):
     """
 
     _is_marian = True
+    _graph_class = "GraphMarianTokenizer"
 
     def __init__(self, model: Path | bytes, vocabulary: Mapping[str, int]) -> None:
         checked_vocabulary(vocabulary, "`vocabulary`")
@@ -90,7 +89,6 @@ class MarianTokenizer(SentencePieceTokenizer):
             unk_token_id=vocabulary["<unk>"],
             vocabulary=vocabulary,
         )
-        self._ids = dict(vocabulary)
         tags = sorted(filter(is_tag_piece, vocabulary))
         self.languages = [tag[2:-2] for tag in tags]
         self.tag_ids = [vocabulary[tag] for tag in tags]
@@ -114,22 +112,10 @@ class MarianTokenizer(SentencePieceTokenizer):
 
         That of `source.model` is `source.vocabulary.json`.
         """
-        path = pathlib.Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path, unique=True) as partial:
-            partial.write_bytes(self.model_bytes)
-        write_text(vocabulary_file(path), json.dumps(self._ids, ensure_ascii=False))
-
-    def __reduce__(self):
-        return type(self), (self.model_bytes, self._ids)
-
-    @functools.cached_property
-    def graph(self) -> Any:
-        from keras_transformer.data.graph_tokenizer import GraphMarianTokenizer
-
-        return GraphMarianTokenizer(self)
+        super().save(path)
+        write_text(vocabulary_file(path), json.dumps(self._given, ensure_ascii=False))
 
     def _encode(self, texts):
         # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
         rows, unk = self._pieces.encode(texts), self.unk_token_id
-        return [[self._ids.get(piece, unk) for piece in row] for row in rows]
+        return [[self._given.get(piece, unk) for piece in row] for row in rows]

@@ -43,10 +43,7 @@ UNICODE = _unicode_module()
 
 def normalize(text: str, normalization: str) -> str:
     """Returns a text by a rule of `Tokenizer`: `"nfc"`, `"nfkc"` or `"identity"`."""
-    if not text.isascii():
-        if normalization != "identity":
-            text = UNICODE.normalize(normalization.upper(), text)
-        text = text.replace(SPACE_SYMBOL, " ")
+    text = _in_form(text, normalization).replace(SPACE_SYMBOL, " ")
     return text if normalization == "identity" else " ".join(text.split())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.data.batching import Passes, check_batch_size, plan_batches
+from keras_transformer.data.batching import Passes, plan_batches
 from keras_transformer.data.corpora import Corpora
 from keras_transformer.data.feeder import BatchFeeder
 from keras_transformer.data.noise import Noise
@@ -31,6 +31,7 @@ from keras_transformer.data.tokenizer_like import (
     check_tokenizers,
     require_matching_vocabularies,
 )
+from keras_transformer.settings import Settings
 from keras_transformer.texts import EXAMPLES
 from keras_transformer.types import Path
 
@@ -41,13 +42,6 @@ PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
 NOISE = "subword_regularization", "word_dropout"
 AUTO_SHAPES = {"jax": 8}  # by backend
-# Ranges of numbers: {setting: (rule in words, function that checks a value)}.
-RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "seed": ("at least 0", lambda seed: seed >= 0),
-    "shapes": ('"auto", None or at least 1', lambda number: type(number) is int and number >= 1),
-    "subword_regularization": ("more than 0 and at most 1", lambda rate: 0 < rate <= 1),
-    "word_dropout": ("at least 0 and less than 1", lambda rate: 0 <= rate < 1),
-}
 
 
 def make_dataset(
@@ -142,7 +136,7 @@ def make_dataset(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BatchSettings:
+class BatchSettings(Settings):
     """The arguments of `make_dataset` that decide what the batches hold.
 
     Raises:
@@ -162,11 +156,19 @@ class BatchSettings:
     def __post_init__(self):
         if self.shapes == "auto":
             object.__setattr__(self, "shapes", AUTO_SHAPES.get(keras.config.backend()))
-        check_batch_size(self.batch_tokens, self.batch_sentences)
-        for name, (rule, is_valid) in RULES.items():
-            value = getattr(self, name)
-            if value is not None and not is_valid(value):
-                raise ValueError(f"`{name}` must be {rule}. Received: {name}={value}")
+        super().__post_init__()
+        sizes = [size for size in (self.batch_tokens, self.batch_sentences) if size is not None]
+        if len(sizes) != 1 or sizes[0] < 1:
+            raise ValueError(
+                "Exactly one of `batch_tokens` and `batch_sentences` must be given, a positive "
+                f"integer. Received: {self}"
+            )
+        is_number = isinstance(self.shapes, int) and self.shapes >= 1
+        self._require("shapes", self.shapes is None or is_number, '"auto", None or at least 1')
+        self._require("seed", self.seed >= 0, "at least 0")
+        is_rate = self.subword_regularization is None or 0 < self.subword_regularization <= 1
+        self._require("subword_regularization", is_rate, "more than 0 and at most 1")
+        self._require("word_dropout", 0 <= self.word_dropout < 1, "at least 0 and less than 1")
 
 
 class BatchStream:
@@ -195,16 +197,15 @@ class BatchStream:
         store: Path | None = None,
         **settings: Any,
     ) -> None:
-        # As in a checkpoint's JSON: Python's numbers, not NumPy's, and only the options in use.
-        plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
-        options = BatchSettings(**plain)
+        options = BatchSettings(**settings)
+        # Only the options in use: checkpoints store them.
         self.settings = {n: v for n, v in vars(options).items() if v or n not in (*NOISE, "shapes")}
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(options, config)
-        rates = {name: getattr(options, name) for name in NOISE}
-        self._noise, self._longest = Noise(self._tokenizers, **rates), longest
+        rates = options.subword_regularization, options.word_dropout
+        self._noise, self._longest = Noise(self._tokenizers, *rates), longest
         self._rows = token_rows(pairs, self._tokenizers, store)
         self._passes = Passes(pairs, self._tokenizers[0])
         self._noise.kept = self._passes.tag_ids
@@ -219,8 +220,7 @@ class BatchStream:
         self._plan = functools.lru_cache(maxsize=1)(plan)
         notes = sample_notes(self._tokenizers)
         notes += pairs.notes() if isinstance(pairs, Corpora) else []
-        report = self._report(dropped)
-        self.report = dataclasses.replace(report, pairs_kept=len(kept), notes=tuple(notes))
+        self.report = self._report(len(kept), dropped, notes)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)
@@ -374,7 +374,7 @@ class BatchStream:
         self.seek(self._epoch + 1)
         yield last
 
-    def _report(self, dropped):
+    def _report(self, pairs_kept, dropped, notes):
         tokens = self.lengths[self._kept].sum(axis=0, dtype=np.int64)
         shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
         slots = [sum(n * each[0] * each[side] for each, n in shapes.items()) for side in (1, 2)]
@@ -383,16 +383,15 @@ class BatchStream:
         sample = zip(*self._rows.sample, strict=True)
         sides = zip(("source", "target"), self._tokenizers, sample, strict=True)
         changes = tuple(text_changes(*side) for side in sides)
-        warnings = dropped_warnings(numbers, examples, len(self.lengths), self.settings)
+        limits = self._longest, self.settings["max_length_ratio"]
+        warnings = dropped_warnings(numbers, examples, len(self.lengths), *limits)
         warnings += [warning for each in changes for warning in each.warnings]
-        counts = len(self.lengths), len(self._kept), numbers, shapes.total(), *tokens.tolist()
+        counts = len(self.lengths), pairs_kept, numbers, shapes.total(), *tokens.tolist(), *slots
         limited = sorted(shapes) if self._shapes is not None else ()
-        return DatasetReport(*counts, *slots, changes, tuple(warnings), tuple(limited))
+        return DatasetReport(*counts, changes, *map(tuple, (warnings, limited, notes)))
 
     def _texts(self, rows):
         """Returns the (source, target) texts of some pairs."""
-        if not len(rows):
-            return []
         sides = enumerate(self._tokenizers)
         texts = [tokenizer.decode(self._rows.rows(side, rows)) for side, tokenizer in sides]
         return list(zip(*texts, strict=True))

@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 from keras_transformer.texts import (
     COMPRESSED,
     CorpusError,
-    Opened,
     decode_lines,
     import_extra,
     is_language,
@@ -48,9 +47,7 @@ class ReadOptions(NamedTuple):
         return self.columns or self.languages or ("source", "target")
 
 
-def read_pairs(
-    path: Path, options: ReadOptions, skip: Skip, opened: Opened
-) -> Iterator[tuple[str, str]]:
+def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[str, str]]:
     """Yields the (source, target) pairs of a file by the reader of its ending, else as TSV.
 
     Raises:
@@ -58,7 +55,7 @@ def read_pairs(
         ImportError: if the format needs a package that is not installed.
     """
     ending = suffix_of(path)
-    with open_bytes(path, opened) as stream:
+    with open_bytes(path) as stream:
         try:
             yield from READERS.get(ending, _tsv)(stream, str(path), options, skip)
         except CorpusError as error:
@@ -77,16 +74,16 @@ def read_pairs(
 
 def _tsv(stream, name, options, skip):
     rows = ((n, line.split("\t")) for n, line in enumerate(decode_lines(stream, name), 1))
-    yield from _cells(rows, name, options.columns or (1, 2), "a tab")
+    yield from pairs_of_cells(rows, name, options.columns or (1, 2), "a tab")
 
 
 def _csv(stream, name, options, skip):
     reader = csv.reader((f"{line}\n" for line in decode_lines(stream, name)), strict=True)
     rows = ((reader.line_num, row) for row in reader if row)
-    yield from _cells(rows, name, options.fields(), "a comma")
+    yield from pairs_of_cells(rows, name, options.fields(), "a comma")
 
 
-def _cells(rows, name, columns, separator):
+def pairs_of_cells(rows, name, columns, separator):
     """Yields two cells of each of some (line number, row)."""
     if isinstance(columns[0], str):
         _, header = next(rows, (1, []))

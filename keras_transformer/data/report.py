@@ -160,24 +160,24 @@ def unknown_note(counts: "collections.Counter[str]", what: str) -> str | None:
     return f"{note} model; {len(counts):,} different ones: {most}" if counts else None
 
 
-def dropped_warnings(dropped, examples, total, settings):
+def dropped_warnings(dropped, examples, total, longest, ratio):
     """Returns a line for each reason if too many pairs are dropped, else none.
 
     Args:
         dropped: {reason: number of pairs}.
         examples: {reason: list of (source, target) texts}.
         total: number of all pairs.
-        settings: arguments of `make_dataset`, by name.
+        longest: maximum tokens of a side.
+        ratio: `max_length_ratio` of `make_dataset`.
     """
     if sum(dropped.values()) < MAX_LOST * total:
         return []
-    limits = [key for key in ("max_length", "batch_tokens") if settings[key]]
-    # Without `max_length`, only learned positions are a limit.
-    limit = min(limits, key=settings.get) if settings["max_length"] else "max_sequence_length"
-    advice = {"empty": "mend the files"}
-    for reason, key in (("too long", limit), ("length ratio", "max_length_ratio")):
-        now = f" (now {settings[key]})" if key in settings else " of the model"
-        advice[reason] = f"raise `{key}`{now}"
+    advice = {
+        "empty": "mend the files",
+        "too long": "raise `max_length`, `batch_tokens` or the model's `max_sequence_length`, "
+        f"which allow {longest} tokens",
+        "length ratio": f"raise `max_length_ratio` (now {ratio})",
+    }
     return [
         f"{number / total:.1%} of the pairs ({number:,} of {total:,}) are dropped, {reason}: "
         + shown_pairs(examples[reason])

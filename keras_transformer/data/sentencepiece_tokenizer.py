@@ -1,6 +1,5 @@
 """`SentencePieceTokenizer`: any SentencePiece model, with the ids of its model's embeddings."""
 
-import functools
 import operator
 import os
 import pathlib
@@ -9,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from keras_transformer.atomic_file import atomic_path
 from keras_transformer.data.base_tokenizer import SPECIAL, BaseTokenizer
 from keras_transformer.data.piece_tokenizer import PieceTokenizer
 from keras_transformer.data.sentencepiece_proto import BYTE, NORMAL, UNIGRAM, UNKNOWN, ModelProto
@@ -63,9 +63,8 @@ class SentencePieceTokenizer(BaseTokenizer):
         [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
     """
 
-    # The rule of a `Tokenizer`; `None`: that of the model.
-    normalization: str | None = None
     _is_marian = False
+    _graph_class = "GraphTokenizer"
 
     def __init__(
         self,
@@ -107,24 +106,16 @@ class SentencePieceTokenizer(BaseTokenizer):
         }
         self._pieces = PieceTokenizer(self.model_bytes, **self.rules)
 
-    @functools.cached_property
-    def graph(self) -> Any:
-        """The same tokenizer for TensorFlow graphs, a `tf.Module`; see `TokenizerLike`.
-
-        Raises an `ImportError` if TensorFlow or tensorflow-text is missing.
-        """
-        from keras_transformer.data.graph_tokenizer import GraphTokenizer
-
-        return GraphTokenizer(self)
+    def save(self, path: Path) -> None:
+        """Writes the SentencePiece model atomically to a file. Creates missing folders."""
+        path = pathlib.Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path, unique=True) as partial:
+            partial.write_bytes(self.model_bytes)
 
     def is_tag(self, token_id: int) -> bool:
         """Returns whether a token id is a tag at the beginning of texts."""
         return token_id in self.tag_ids
-
-    def __reduce__(self):
-        """For `pickle` and `copy`: SentencePiece's processor is made anew."""
-        given = {name: getattr(self, name) for name in (*SPECIAL, "vocabulary_size")}
-        return functools.partial(type(self), vocabulary=self._given, **given), (self.model_bytes,)
 
 
 def read_model(model):
@@ -154,39 +145,37 @@ def read_model(model):
 
 
 def _special_ids(given, ids, proto, start_is_pad):
-    """Returns the ids of the special tokens by name, and adds their pieces to `ids`."""
+    """Returns the ids of the special tokens by name, and adds their pieces to `ids`.
+
+    Raises a `ValueError` unless each has an id of its own, and no text has it.
+    """
     text_ids = {ids.get(p.piece) for p in proto.pieces if p.type in (NORMAL, BYTE)}
     names = proto.trainer_spec
     pieces = names.pad_piece, names.bos_piece, names.eos_piece, names.unk_piece
     special: dict[str, int] = {}
     for name, token_id, piece in zip(SPECIAL, given, pieces, strict=True):
         token_id = ids.get(piece) if token_id is None else token_id
+        if token_id is None:
+            raise ValueError(
+                f"`{name}` must be given, because the vocabulary has no {piece!r}. An id after the "
+                "last one is free. Received: None"
+            )
+        if token_id < 0 or token_id in text_ids:
+            raise ValueError(
+                f"`{name}` must be the id of a control piece or an id without a piece. Received: "
+                f"{token_id}"
+            )
         is_pad = start_is_pad and name == "start_token_id"
-        special[name] = _special_id(name, token_id, piece, {} if is_pad else special, text_ids)
-        if not is_pad:
-            ids.setdefault(piece, special[name])
-    return special
-
-
-def _special_id(name, token_id, piece, others, text_ids):
-    """Returns the id of a special token; raises unless it is its own, and no text has it."""
-    if token_id is None:
-        raise ValueError(
-            f"`{name}` must be given, because the vocabulary has no {piece!r}. An id after the "
-            "last one is free. Received: None"
-        )
-    if token_id < 0 or token_id in text_ids:
-        raise ValueError(
-            f"`{name}` must be the id of a control piece or an id without a piece. Received: "
-            f"{token_id}"
-        )
-    for other, other_id in others.items():
-        if token_id == other_id:
+        if not is_pad and token_id in special.values():
+            other = next(other for other, other_id in special.items() if other_id == token_id)
             raise ValueError(
                 f"`{name}` must differ from `{other}`. Received: {token_id}. Give one of them an "
                 "id after the last one of the vocabulary."
             )
-    return operator.index(token_id)
+        special[name] = operator.index(token_id)
+        if not is_pad:
+            ids.setdefault(piece, special[name])
+    return special
 
 
 def ids_of(vocabulary: Sequence[str] | Mapping[str, int]) -> dict[str, int]:

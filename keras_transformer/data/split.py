@@ -10,8 +10,8 @@ from pathlib import Path
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_path
-from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
-from keras_transformer.data.readers import BOTH_SIDES
+from keras_transformer.data.corpus import read_lines, read_parallel
+from keras_transformer.data.readers import BOTH_SIDES, pairs_of_cells
 from keras_transformer.texts import suffix_of
 
 PARTS = ("test", "val", "train")  # the rest is for training
@@ -77,8 +77,7 @@ def split_files(
     spaces as white space.
 
     Args:
-        source, target: files, as for `read_parallel`; without `target`, one with both sides. TSV
-            must not come from a pipe, because it is read twice.
+        source, target: files, as for `read_parallel`; without `target`, one with both sides.
         output: folder to write to, made if it is missing.
         validation, test, seed: as in `split_pairs`.
 
@@ -98,20 +97,18 @@ def split_files(
     existing = [str(file) for part in files.values() for file in part if file.exists()]
     if existing:
         raise FileExistsError(f"{', '.join(existing)} exist. Give another folder, or move them")
-    if is_text and target is None and Path(source).is_fifo():
-        raise CorpusError(
-            "TSV must not come from a pipe, because it is read twice. "
-            f"Received: source={str(source)!r}. Write it to a file, or give a pipe for each side"
-        )
-    pairs = list(read_parallel(source, target))
-    parts = split_pairs(pairs, validation, test, seed)
     lines: list[Sequence[str]]
     if target is not None:
+        pairs = list(read_parallel(source, target))
         lines = list(zip(*pairs, strict=True))
     elif is_text:
         lines = [list(read_lines(source))]  # TSV may have further columns
+        rows = enumerate((line.split("\t") for line in lines[0]), 1)
+        pairs = list(pairs_of_cells(rows, str(source), (1, 2), "a tab"))
     else:
+        pairs = list(read_parallel(source))
         lines = [["\t".join(" ".join(text.split()) for text in pair) for pair in pairs]]
+    parts = split_pairs(pairs, validation, test, seed)
     Path(output).mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:  # no file has its name before all are written
         for name, paths in files.items():

@@ -1,18 +1,22 @@
 """Tokenizers of symbols: a token is a character, or what stands between white space."""
 
 import collections
-import functools
 import json
 import os
 import pathlib
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import regex
 
 from keras_transformer.atomic_file import write_text
-from keras_transformer.data.base_tokenizer import SPECIAL, BaseTokenizer, training_lines
+from keras_transformer.data.base_tokenizer import (
+    SPECIAL,
+    BaseTokenizer,
+    check_choice,
+    training_lines,
+)
 from keras_transformer.data.piece_tokenizer import SYMBOL_NORMALIZATIONS, SymbolPieces, any_of
 from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
@@ -22,17 +26,14 @@ class SymbolTokenizer(BaseTokenizer):
     """Base class of `CharacterTokenizer` and `WordTokenizer`."""
 
     kind: str
+    _graph_class = "GraphSymbolTokenizer"
 
     def __init__(self, symbols: Sequence[str], normalization: str = "identity") -> None:
         if isinstance(symbols, str | os.PathLike):
             name = type(self).__name__
             raise TypeError(f"`symbols` must be a list. To read a file: {name}.load({symbols!r})")
         checked_lines(list(symbols), "symbols")
-        if normalization not in SYMBOL_NORMALIZATIONS:
-            raise ValueError(
-                f"`normalization` must be one of {', '.join(SYMBOL_NORMALIZATIONS)}. "
-                f"Received: normalization={normalization!r}"
-            )
+        check_choice("normalization", normalization, SYMBOL_NORMALIZATIONS)
         self.normalization = normalization
         self.rules = {"kind": self.kind, "normalization": normalization, "symbols": [*symbols]}
         self._pieces = SymbolPieces(**self.rules)
@@ -77,10 +78,8 @@ class SymbolTokenizer(BaseTokenizer):
     @classmethod
     def _train(cls, lines, split, path, vocabulary_size, normalization):
         counts: collections.Counter[str] = collections.Counter()
-        for line in training_lines(lines):
-            counts.update(split(line))
-        if not counts:
-            raise ValueError(f"There must be a line of text to train on. Received: {lines!r}")
+        for symbols in training_lines(lines, split):
+            counts.update(symbols)
         ordered = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
         kept = len(ordered) if vocabulary_size is None else max(1, vocabulary_size - len(SPECIAL))
         if lost := ordered[kept:]:
@@ -124,16 +123,6 @@ class SymbolTokenizer(BaseTokenizer):
     def unknown(self, texts: Iterable[str]) -> "collections.Counter[str]":
         """Counts the symbols of texts that have no token."""
         return self._pieces.unknown(texts)
-
-    @functools.cached_property
-    def graph(self) -> Any:
-        """The same tokenizer for TensorFlow graphs, a `tf.Module`; see `TokenizerLike`."""
-        from keras_transformer.data.graph_tokenizer import GraphSymbolTokenizer
-
-        return GraphSymbolTokenizer(self)
-
-    def __reduce__(self):
-        return type(self), (self.rules["symbols"], self.normalization)
 
 
 class CharacterTokenizer(SymbolTokenizer):

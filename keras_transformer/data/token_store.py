@@ -4,9 +4,9 @@ A store is a folder of plain arrays for `numpy.memmap`. Arrow and ArrayRecord wo
 dependency; here nothing is copied, and a row is found by its start.
 """
 
+import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import pathlib
 import shutil
@@ -19,9 +19,9 @@ import numpy as np
 
 from keras_transformer.atomic_file import atomic_folder, named_errors
 from keras_transformer.cores import usable_cores
-from keras_transformer.data.corpora import Corpus, hash_of
-from keras_transformer.data.encoding import encode_chunk, encode_chunks
-from keras_transformer.data.report import SAMPLE_SIZE, Sample
+from keras_transformer.data.corpora import hash_of
+from keras_transformer.data.encoding import encode_chunks
+from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import TokenizerLike
 from keras_transformer.lock import file_lock
 from keras_transformer.texts import pair_chunks
@@ -32,11 +32,11 @@ HEADER = "store.json"
 FILES = "source.ids", "target.ids", "starts", "lengths"
 ENCODED_AT_ONCE = 8192  # pairs
 HASHED_AT_ONCE = 1 << 20  # numbers
-MAX_READ = 100_000  # pairs of a corpus, to estimate the size of its store
 STARTS, LENGTHS = "<i8", "<i4"
 ROW_BYTES = 24  # starts and lengths of a pair
 
 
+@dataclasses.dataclass(eq=False)
 class TokenRows:
     """Token ids of both sides of pairs, END included.
 
@@ -47,18 +47,14 @@ class TokenRows:
         sample: some of the pairs, as text.
     """
 
-    def __init__(
-        self,
-        ids: Sequence[np.ndarray],
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        sample: Sequence[Sequence[str]],
-    ) -> None:
-        self._ids, self._starts, self.lengths, self.sample = ids, starts, lengths, sample
+    ids: Sequence[np.ndarray]
+    starts: np.ndarray
+    lengths: np.ndarray
+    sample: Sequence[Sequence[str]]
 
     def rows(self, side: int, pairs: np.ndarray) -> list[np.ndarray]:
         """Returns the token ids of one side, 0 or 1, of some pairs."""
-        ids, starts = self._ids[side], self._starts[pairs, side].tolist()
+        ids, starts = self.ids[side], self.starts[pairs, side].tolist()
         lengths = self.lengths[pairs, side].tolist()
         return [ids[start : start + n] for start, n in zip(starts, lengths, strict=True)]
 
@@ -66,7 +62,7 @@ class TokenRows:
     def fingerprint(self) -> str:
         """Hash of the token ids in their order, the same for a store and in memory."""
         digest = hashlib.sha256()
-        for side, ids in enumerate(self._ids):
+        for side, ids in enumerate(self.ids):
             for numbers, dtype in ((self.lengths[:, side], "<i8"), (ids, "<i4")):
                 for start in range(0, len(numbers), HASHED_AT_ONCE):
                     digest.update(numbers[start : start + HASHED_AT_ONCE].astype(dtype).data)
@@ -114,21 +110,15 @@ def store_key(pairs: Any, tokenizers: Sequence[Any]) -> str | None:
     return hash_of(hashes)[:32]
 
 
-def expected_size(corpora: Iterable[Corpus], tokenizers: Sequence[TokenizerLike]) -> list[int]:
-    """Returns about how many pairs corpora hold, and the bytes of their store.
-
-    Only the first pairs of a large corpus are read. Cleaning may leave fewer.
-    """
-    total, sizes = np.zeros(2), [_id_type(each).itemsize for each in tokenizers]
-    for corpus in corpora:
-        rows = iter(corpus.pairs if corpus.weight else ())
-        if first := list(itertools.islice(rows, MAX_READ)):
-            share = getattr(corpus.pairs, "share_read", 1)
-            number = len(first) / share if share < 1 else len(first) + sum(1 for _ in rows)
-            sample = first[:: -(-len(first) // SAMPLE_SIZE)]
-            _, lengths = encode_chunk(next(pair_chunks(sample)), tokenizers)
-            total += number, number * (lengths.mean(axis=0) @ sizes + ROW_BYTES)
-    return total.round().astype(int).tolist()
+def expected_size(
+    pairs: Iterable[tuple[str, str]], tokenizers: Sequence[TokenizerLike]
+) -> tuple[int, int]:
+    """Returns the number of pairs, which are read, and about how many bytes their store has."""
+    sample = Sample(pairs)
+    number = sum(1 for _ in sample)
+    tokens = _in_memory(sample.items, tokenizers).lengths.sum(axis=0)
+    id_bytes = tokens @ [_id_type(each).itemsize for each in tokenizers]
+    return number, round(number * (ROW_BYTES + id_bytes / max(1, len(sample.items))))
 
 
 def list_stores(folder: Path) -> Iterator[tuple[str, str]]:

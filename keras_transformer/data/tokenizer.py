@@ -4,14 +4,11 @@ Second step of the data flow (strings -> token ids) and last step (token ids -> 
 section 5.1 (a shared subword vocabulary).
 """
 
-import itertools
-import os
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from keras_transformer.atomic_file import atomic_path
-from keras_transformer.data.base_tokenizer import training_lines
+from keras_transformer.data.base_tokenizer import check_choice, training_lines
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, normalize, prepare
 from keras_transformer.data.placeholders import symbols
@@ -73,17 +70,10 @@ class Tokenizer(SentencePieceTokenizer):
         source = f"{len(model)} bytes" if isinstance(model, bytes) else f"model={str(model)!r}"
         model, proto = read_model(model)
         _require_own_model(proto, source)
-        trainer = proto.trainer_spec
         self.normalization: str = proto.normalizer_spec.name
-        self.learned_from = ", ".join(trainer.input)
+        self.learned_from = ", ".join(proto.trainer_spec.input)
         self.tag = tag
-        super().__init__(
-            model,
-            pad_token_id=trainer.pad_id,
-            start_token_id=trainer.bos_id,
-            end_token_id=trainer.eos_id,
-            unk_token_id=trainer.unk_id,
-        )
+        super().__init__(model)
         if tag is not None and tag not in self.vocabulary:
             raise ValueError(f"`tag` must be a token of the vocabulary. Received: tag={tag!r}")
 
@@ -107,13 +97,7 @@ class Tokenizer(SentencePieceTokenizer):
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
             FileNotFoundError, CorpusError: the errors of `read_lines`.
         """
-        try:
-            lines = read_lines(files)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"{error}. To train on lines of text: `Tokenizer.train_on_lines(lines, ...)`"
-            ) from None
-        return cls.train_on_lines(lines, vocabulary_size, path, **options)
+        return cls.train_on_lines(read_lines(files), vocabulary_size, path, **options)
 
     @classmethod
     def train_on_lines(
@@ -151,10 +135,10 @@ class Tokenizer(SentencePieceTokenizer):
             TypeError: if `lines` is not an iterable of strings.
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
         """
-        _check_choice("model_type", model_type, ("unigram", "bpe"))
-        _check_choice("normalization", normalization, NORMALIZATIONS)
+        check_choice("model_type", model_type, ("unigram", "bpe"))
+        check_choice("normalization", normalization, NORMALIZATIONS)
         model = train_sentencepiece(
-            _training_lines(lines, normalization),
+            training_lines(lines, lambda line: prepare(line, normalization)),
             vocabulary_size,
             normalization,
             max_lines,
@@ -179,37 +163,13 @@ class Tokenizer(SentencePieceTokenizer):
         """Returns the text that the model reads, by the rules in the class docstring."""
         return normalize(text, self.normalization)
 
-    def save(self, path: Path) -> None:
-        """Writes the model atomically to a file that `Tokenizer(path)` reads.
-
-        Creates missing folders.
-        """
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        with atomic_path(path, unique=True) as partial:
-            partial.write_bytes(self.model_bytes)
-
-    def __reduce__(self):
-        return type(self), (self.model_bytes, self.tag)
-
-    def __repr__(self):
-        size, rule = self.vocabulary_size, self.normalization
-        return f"Tokenizer(vocabulary_size={size}, normalization={rule!r})"
-
-
-def _training_lines(lines, normalization):
-    """Returns an iterator of the non-empty lines, prepared; raises if there is none."""
-    prepared = filter(None, (prepare(line, normalization) for line in training_lines(lines)))
-    first = next(prepared, None)
-    if first is None:
-        raise ValueError(f"There must be a line of text to train on. Received: {lines!r}")
-    return itertools.chain([first], prepared)
-
 
 def _require_own_model(proto, source):
     """Raises unless `Tokenizer` trained a model."""
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
     settings = normalizer.name, normalizer.remove_extra_whitespaces, normalizer.add_dummy_prefix
-    is_complete = min(trainer.pad_id, trainer.bos_id, trainer.eos_id) >= 0 and trainer.byte_fallback
+    ids = [trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id]
+    is_complete = ids == [0, 1, 2, 3] and trainer.byte_fallback
     known = [(name, *[name != "identity"] * 2) for name in NORMALIZATIONS]
     if not is_complete or settings not in known:
         raise ValueError(
@@ -217,8 +177,3 @@ def _require_own_model(proto, source):
             "other. In Python, load another SentencePiece model with `SentencePieceTokenizer`. "
             f"Received: {source}"
         )
-
-
-def _check_choice(argument, value, choices):
-    if value not in choices:
-        raise ValueError(f"`{argument}` must be one of {choices}. Received: {argument}={value!r}")

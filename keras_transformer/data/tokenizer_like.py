@@ -4,14 +4,12 @@ The package uses tokenizers only through this interface, so any object that has 
 place of `Tokenizer`.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 SPECIAL_TOKENS = ("pad_token_id", "start_token_id", "end_token_id")
-METHODS = ("encode", "decode")
 
 
 class TokenizerLike(Protocol):
@@ -72,27 +70,24 @@ def check_tokenizers(
         tokenizer: `TokenizerLike` of the source.
         target_tokenizer: `TokenizerLike` of the target. Defaults to `tokenizer`.
     """
-    if target_tokenizer is None:
-        target_tokenizer = tokenizer
-    _check("tokenizer", tokenizer)
-    _check("target_tokenizer", target_tokenizer)
-    return tokenizer, target_tokenizer
-
-
-def _check(argument, tokenizer):
-    missing = [
-        f"the integer `{name}`"
-        for name in ("vocabulary_size", *SPECIAL_TOKENS)
-        if not hasattr(getattr(tokenizer, name, None), "__index__")
-    ]
-    missing += [] if hasattr(tokenizer, "vocabulary") else ["`vocabulary`"]
-    missing += [f"`{name}()`" for name in METHODS if not callable(getattr(tokenizer, name, None))]
-    if missing:
-        raise TypeError(
-            f"`{argument}` must be a `Tokenizer` or have the members of `TokenizerLike`. Received: "
-            f"{type(tokenizer).__name__} without {', '.join(missing)}. Wrap KerasHub's tokenizers "
-            "in `KerasHubTokenizer`; load a SentencePiece model as `SentencePieceTokenizer`."
-        )
+    tokenizers = tokenizer, tokenizer if target_tokenizer is None else target_tokenizer
+    for argument, each in zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True):
+        missing = [
+            f"the integer `{name}`"
+            for name in ("vocabulary_size", *SPECIAL_TOKENS)
+            if not hasattr(getattr(each, name, None), "__index__")
+        ]
+        missing += [] if hasattr(each, "vocabulary") else ["`vocabulary`"]
+        methods = ("encode", "decode")
+        missing += [f"`{name}()`" for name in methods if not callable(getattr(each, name, None))]
+        if missing:
+            raise TypeError(
+                f"`{argument}` must be a `Tokenizer` or have the members of `TokenizerLike`. "
+                f"Received: {type(each).__name__} without {', '.join(missing)}. Wrap KerasHub's "
+                "tokenizers in `KerasHubTokenizer`; load a SentencePiece model as "
+                "`SentencePieceTokenizer`."
+            )
+    return tokenizers
 
 
 def require_matching_vocabularies(
@@ -104,17 +99,13 @@ def require_matching_vocabularies(
         config: `TransformerConfig` of the model.
         tokenizer, target_tokenizer: `TokenizerLike` of the source and of the target.
     """
-    sizes = config.source_vocabulary_size, config.vocabulary_size
-    tokenizers = tokenizer, target_tokenizer
-    for side, each, size in zip(("source", "target"), tokenizers, sizes, strict=True):
-        if each.vocabulary_size != size:
-            raise ValueError(
-                f"The {side} tokenizer must have the {size} tokens of the model's vocabulary. "
-                f"Received: a tokenizer of {each.vocabulary_size} tokens"
-            )
-        for name in SPECIAL_TOKENS:
-            expected, received = getattr(config, name), getattr(each, name)
-            if expected != received:
+    special = {name: getattr(config, name) for name in SPECIAL_TOKENS}
+    for side, each, size in (
+        ("source", tokenizer, config.source_vocabulary_size),
+        ("target", target_tokenizer, config.vocabulary_size),
+    ):
+        for name, expected in {"vocabulary_size": size, **special}.items():
+            if (received := getattr(each, name)) != expected:
                 raise ValueError(
                     f"The {side} tokenizer must have the model's `{name}`, {expected}. "
                     f"Received: {received}"
@@ -148,5 +139,4 @@ def encode(tokenizer: TokenizerLike, texts: list[str]) -> list[np.ndarray]:
             f"{method} must return ids from 0 to {size - 1}, `vocabulary_size - 1`. Received: "
             f"{ids[(ids < 0) | (ids >= size)][0]}"
         )
-    splits = list(itertools.accumulate(map(len, rows)))[:-1]
-    return np.split(ids.astype(np.int32), splits)[: len(rows)]  # one part too many for no texts
+    return [row.astype(np.int32) for row in rows]

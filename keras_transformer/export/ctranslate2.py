@@ -19,7 +19,6 @@ import numpy as np
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.data import piece_tokenizer
-from keras_transformer.data.base_tokenizer import BaseTokenizer
 from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Translator, engine_settings
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
@@ -109,7 +108,7 @@ def export_ctranslate2(
     with atomic_folder(path) as written:
         spec.save(str(written))
         write_model_card(written, translator, VERSIONED, card, settings, **entries)
-        if all(isinstance(each, BaseTokenizer) for each in translator.tokenizers):
+        if all(getattr(each, "rules", None) for each in translator.tokenizers):
             _write_tokenizers(written, translator.tokenizers)
             lines = example_lines(translator, examples)
             found = CTranslate2Translator(written, workers=1)(lines, n_best=1)

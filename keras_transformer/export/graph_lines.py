@@ -2,8 +2,6 @@
 
 import tensorflow as tf
 
-from keras_transformer.data.graph_tokenizer import tokenize
-
 
 def token_ids_of(graph, text):
     """As `encode_lines`, in a graph: ragged ids of a string tensor `(B,)`.
@@ -12,7 +10,7 @@ def token_ids_of(graph, text):
         graph: that of a tokenizer.
         text: string tensor.
     """
-    return tokenize(graph, tf.where(tf.strings.strip(text) == "", "", text))
+    return graph.tokenize(tf.where(tf.strings.strip(text) == "", "", text))
 
 
 def refuse_first(is_wrong, message, values, tensors):

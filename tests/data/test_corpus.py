@@ -113,7 +113,7 @@ def pairs_of(*contents):
             (lambda f, name=name: read_parallel(f / name), FileNotFoundError, f"`source`.*{name}")
             for name in ("missing", "missing-.*txt")
         ),
-        (read_lines, IsADirectoryError, "`files` must name files, not a folder.*{}"),
+        (read_lines, IsADirectoryError, "Is a directory: '{}'"),
         (lambda folder: read_lines([]), CorpusError, "must name a file"),
         (
             lambda folder: decode_lines([b"\xff\n"], "standard input"),

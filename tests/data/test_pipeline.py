@@ -304,8 +304,8 @@ def test_tokenizers_with_another_vocabulary_than_the_model_raise(tokenizer, sour
     config = learned(tokenizer, 256, **both)
     make_dataset(PAIRS, source_tokenizer, tokenizer, batch_tokens=700, config=config)
     for tokenizers, named in [
-        ([tokenizer], f"source tokenizer must have the {source_size} tokens .* {size} tokens"),
-        ([source_tokenizer], f"target tokenizer must have the {size} tokens .* {source_size} tok"),
+        ([tokenizer], f"source tokenizer .* `vocabulary_size`, {source_size}.* {size}"),
+        ([source_tokenizer], f"target tokenizer .* `vocabulary_size`, {size}.* {source_size}"),
     ]:
         with pytest.raises(ValueError, match=named):
             make_dataset(PAIRS, *tokenizers, batch_tokens=700, config=config)

@@ -115,7 +115,7 @@ def test_rare_symbols_are_left_out_with_a_warning(path):
         (lambda path: CharacterTokenizer(str(path)), "must be a list.*load"),
         (lambda path: CharacterTokenizer(["a", "a"]), "different.*'a'"),
         (lambda path: CharacterTokenizer(["\xe9"], "nfd"), "form of `normalization`"),
-        (lambda path: CharacterTokenizer(["a"], "nfkc"), "nfc, nfd, identity.*'nfkc'"),
+        (lambda path: CharacterTokenizer(["a"], "nfkc"), "'nfc', 'nfd', 'identity'.*'nfkc'"),
         (lambda path: WordTokenizer(["a b"]), "without white space"),
         (lambda path: WordTokenizer([""]), "not empty"),
         (lambda path: WordTokenizer.train_on_lines([" "], path), "a line of text"),

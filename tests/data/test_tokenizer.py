@@ -228,7 +228,7 @@ def train_on(*lines, size=300, **options):
             (
                 lambda path, files=files: Tokenizer.train(files, 300, path),
                 FileNotFoundError,
-                r"(missing|one line).*train_on_lines\(lines",
+                "`files` must name existing files.*(missing|one line)",
             )
             for files in ("missing.txt", ["one line", "another"], iter(["one line"]))
         ),

@@ -173,13 +173,13 @@ def test_data_that_train_but_lose_or_lack_something_are_a_warning(here, untraine
     assert all(finding.passed for finding in findings), "a warning is no failure"
 
 
-def test_token_id_outside_the_table_of_the_model_fails_vocabulary(here, folder, tmp_path):
+def test_model_with_other_special_ids_fails_vocabulary(here, folder, tmp_path):
     lines = itertools.chain.from_iterable(healthy_pairs())
     tokenizer = Tokenizer.train_on_lines(lines, 330, tmp_path / "a.model")
     proto = ModelProto.FromString(tokenizer.model_bytes)
     proto.trainer_spec.bos_id = 5000
     (tmp_path / "a.model").write_bytes(proto.SerializeToString())
-    assert_not_a_vocabulary("a.model", folder, tmp_path, ["start_token_id", "5000"])
+    assert_not_a_vocabulary("a.model", folder, tmp_path, ["Tokenizer.train", "a.model"])
 
 
 def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):
