@@ -28,34 +28,33 @@ class Engine:
 
     Attributes:
         failure: the exception that ended loading or the batcher, or `None`.
+        metrics: `Metrics`.
 
     Args:
         load: function without arguments that returns a `ServedModel`. It is called once, in one of
             the threads.
         limits: `Limits`.
-        metrics: `Metrics`.
         workers: int, threads that run the model. Defaults to `1`.
-        batching: `max_batch` of `Batcher`.
+        max_batch: int, maximum number of lines in a batch. Defaults to `32`.
     """
 
     def __init__(
         self,
         load: Callable[[], Any],
         limits: Limits,
-        metrics: Metrics,
         workers: int = 1,
-        **batching: Any,
+        max_batch: int = 32,
     ) -> None:
         self.limits = limits
-        self.metrics = metrics
+        self.metrics = Metrics()
         self.failure: Exception | None = None
         self._load = load
         self._model: Any = None
         self._is_draining = False
         self._threads = ThreadPoolExecutor(workers, "model")
-        queue = {"max_queue": limits.max_queue, "workers": workers, **batching}
-        self._batcher = Batcher(self._run_batch, self._threads, **queue)
-        metrics.queue_rows.set_function(lambda: self._batcher.queue_length)
+        sizes = {"workers": workers, "max_batch": max_batch, "max_queue": limits.max_queue}
+        self._batcher = Batcher(self._run_batch, self._threads, **sizes)
+        self.metrics.queue_rows.set_function(lambda: self._batcher.queue_length)
 
     @property
     def model(self) -> Any:

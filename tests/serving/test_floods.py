@@ -11,7 +11,6 @@ from keras_transformer.serving.app import build_app
 from keras_transformer.serving.connection import client_of
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.metrics import Metrics
 from tests.serving.plain_model import PlainModel
 from tests.waiting import until
 
@@ -79,7 +78,7 @@ def serve(model, scenario, **limits):
     """Runs `scenario(app, engine)` in the loop of a server."""
 
     async def main():
-        engine = Engine(lambda: model, limits=Limits(**limits), metrics=Metrics(), max_batch=8)
+        engine = Engine(lambda: model, limits=Limits(**limits), max_batch=8)
         async with engine.running():
             await until(lambda: engine.is_ready)
             try:
