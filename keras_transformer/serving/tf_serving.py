@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -20,8 +19,6 @@ async def status(request: Request) -> JSONResponse:
     ---
     responses: {200: ModelStatus, 404: NotFound, 503: Unavailable}
     """
-    if request.url.path.endswith(":predict"):  # a GET of the path that POST has
-        raise HTTPException(405, headers={"Allow": "POST"})
     _check_model(request)
     state = "AVAILABLE" if request.app.state.engine.is_ready else "UNLOADING"
     fine = {"error_code": "OK", "error_message": ""}
