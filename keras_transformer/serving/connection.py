@@ -10,8 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 STOP_SECONDS = 1
 TIMED_OUT = (
-    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
-    b"Connection: close\r\n\r\n"
+    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
 )
 
 
