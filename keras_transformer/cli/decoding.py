@@ -159,7 +159,6 @@ def open_input(path):
     if path is None:
         yield sys.stdin.buffer, "standard input"
     else:
-        options.check_input(path)
         with open_bytes(path) as file:
             yield file, str(path)
 

@@ -14,12 +14,6 @@ from keras_transformer.serving.limits import Limits
 
 commands = typer.Typer()
 
-# The requirements of the extra `serve`.
-REQUIREMENTS = (
-    "'starlette>=1.0,<2' 'anyio>=4.9,<5' 'uvicorn>=0.40,<1' 'h11>=0.16,<1' "
-    "'prometheus-client>=0.22,<1'"
-)
-
 FolderArgument = Annotated[
     Path, typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False)
 ]
@@ -120,7 +114,7 @@ def serve(
     try:
         from keras_transformer.serving import server
     except ImportError as error:
-        missing = f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
+        missing = "A server needs the extra `serve`: pip install '.[serve]' in a clone"
         raise ImportError(missing) from error
     server.serve(
         load,

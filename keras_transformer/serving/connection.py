@@ -8,7 +8,6 @@ from collections.abc import Hashable
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-STOP_SECONDS = 1
 TIMED_OUT = (
     b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
 )
@@ -40,12 +39,6 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._set_timer(None)
-
-    def shutdown(self) -> None:
-        """Begins to close: a request that is incomplete has a second for its rest."""
-        super().shutdown()
-        if self._timer:
-            self._set_timer(STOP_SECONDS)
 
     def _set_timer(self, seconds):
         if self._timer:

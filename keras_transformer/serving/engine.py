@@ -155,19 +155,16 @@ class Engine:
 def _rows(signature, columns):
     """Splits a request into rows, which may run in different batches.
 
-    Rows with the same signature and options form a group and may share a batch. Rows with a prefix,
-    which the model may refuse, share no batch with other requests.
+    Rows with the same signature and options form a group and may share a batch.
     """
-    lines, request = signature.lines(columns), object()
+    lines = signature.lines(columns)
     if lines and signature.name not in BATCHED:
-        yield Row((signature.name, (), request), 0, columns)
+        yield Row((signature.name, (), object()), 0, columns)
         return
     options = columns.keys() & signature.defaults
     for line in range(lines):
         chosen = {name: columns[name][line % len(columns[name])] for name in options}
         inputs = {name: columns[name][line : line + 1] for name in columns.keys() - options}
-        prefix = len(chosen.get("target_prefix", b""))
         texts = (column[0] for column in inputs.values() if column.dtype == object)
-        length = prefix + sum(map(len, texts))
-        alone = request if prefix else None
-        yield Row((signature.name, tuple(sorted(chosen.items())), alone), length, inputs)
+        length = len(chosen.get("target_prefix", b"")) + sum(map(len, texts))
+        yield Row((signature.name, tuple(sorted(chosen.items())), None), length, inputs)

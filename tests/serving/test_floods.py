@@ -168,23 +168,3 @@ def test_network_address_is_the_client():
         assert {client_of(each) for each in others} == {client_of(one)}
     addresses = [*ONE_CLIENT, "1.2.3.5", "::ffff:1.2.3.6", "2001:db8:0:1::1"]
     assert len({client_of(each) for each in addresses}) == len(addresses)
-
-
-def test_request_with_a_prefix_shares_no_batch():
-    """A model may refuse it."""
-    model = PlainModel()
-    bodies = [n_best(text=["first"]), n_best(text=["a", "b"]), n_best(text=["c"])]
-    bodies += [n_best(text=[line], target_prefix=["x"]) for line in "de"]
-
-    async def scenario(app, engine):
-        model.may_run.clear()
-        tasks = [asyncio.create_task(ask(app, PREDICT, bodies[0]))]
-        await until(model.runs.is_set)
-        tasks += [asyncio.create_task(ask(app, PREDICT, body)) for body in bodies[1:]]
-        await until(lambda: b"queue_rows 5.0" in engine.metrics.text())
-        model.may_run.set()
-        return await asyncio.gather(*tasks)
-
-    answers = serve(model, scenario)
-    assert [status for status, _ in answers] == [200] * 5
-    assert sorted(map(sorted, model.batches)) == [["a", "b", "c"], ["d"], ["e"], ["first"]]
