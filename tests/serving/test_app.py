@@ -55,7 +55,7 @@ def test_server_is_alive_but_not_ready_while_it_loads():
         loaded.set()
         wait_until_ready(client.engine)
         assert ready() == 200
-        client.engine.drain()
+        client.engine.is_draining = True
         assert ready() == 503
         assert translate(client, "a").json() == {"translatedText": "A"}
 
