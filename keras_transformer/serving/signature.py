@@ -144,10 +144,8 @@ def to_json(array: np.ndarray) -> list:
     if array.dtype == object:
         text = [element.decode("utf-8", "replace") for element in array.flat]
         return np.array(text, object).reshape(array.shape).tolist()
-    if array.dtype == np.float32 and not np.isfinite(array).all():
-        numbers = array.astype(object)
-        numbers[~np.isfinite(array)] = None
-        return numbers.tolist()
+    if array.dtype == np.float32:
+        array = np.where(np.isfinite(array), array.astype(object), None)
     return array.tolist()
 
 
