@@ -145,7 +145,8 @@ def to_json(array: np.ndarray) -> list:
         text = [element.decode("utf-8", "replace") for element in array.flat]
         return np.array(text, object).reshape(array.shape).tolist()
     if array.dtype == np.float32:
-        array = np.where(np.isfinite(array), array.astype(object), None)
+        is_finite, array = np.isfinite(array), array.astype(object)
+        array[~is_finite] = None
     return array.tolist()
 
 
