@@ -92,6 +92,8 @@ class Batcher:
         self._running: list[list[_Waiting]] = []
         self._arrival = asyncio.Event()
         self._forming = asyncio.Lock()
+        self._batches = 0  # that have been formed
+        self._turns: dict[Hashable, int] = {}  # of the last client and those with rows in the queue
 
     @property
     def queue_length(self) -> int:
@@ -113,6 +115,7 @@ class Batcher:
         loop, caller = asyncio.get_running_loop(), object()
         waiting = [_Waiting(row, loop.create_future(), caller, client) for row in rows]
         self._queue += waiting
+        self._turns.setdefault(client, self._batches)
         self._arrival.set()
         try:
             return await asyncio.gather(*(one.answer for one in waiting))
@@ -153,9 +156,12 @@ class Batcher:
         longest = itertools.accumulate((one.row.length for one in rows), max)
         fit = sum(n * length <= MAX_BATCH_LENGTH for n, length in enumerate(longest, 1))
         batch = rows[: min(share, self._max_batch, max(fit, 1))]
-        rest = [one for one in self._queue if one not in batch]
-        # The client that had its turn goes to the end of the queue.
-        self._queue = sorted(rest, key=lambda one: one.client == batch[0].client)
+        self._queue = [one for one in self._queue if one not in batch]
+        # The client that had its turn comes after all that arrive before the next batch.
+        self._batches += 1
+        self._turns |= {one.client: self._batches + 1 for one in batch[:1]}
+        kept = {one.client for one in [*batch[:1], *self._queue]}
+        self._turns = {client: self._turns[client] for client in kept}
         return batch
 
     async def _next_arrival(self, deadline):
@@ -165,7 +171,9 @@ class Batcher:
 
     def _in_turn(self):
         """Returns the rows that may be in the next batch, in the order in which they join it."""
-        leader = next(iter(self._queue), None)
+        if not self._queue:
+            return []
+        leader = min(self._queue, key=lambda one: self._turns[one.client])
         mates = [one for one in self._queue if _may_share(one.row, leader.row)]
         firsts = {one.caller: one for one in reversed(mates)}
 
