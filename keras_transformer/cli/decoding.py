@@ -145,7 +145,7 @@ def score(
     scored = translators.with_progress(
         translator.score, sources, targets, batch_sentences=batch_sentences
     )
-    sys.stdout.write(stream.as_lines(rows(score_row(pair, tokens) for pair in scored)))
+    stream.write_lines(rows(score_row(pair, tokens) for pair in scored))
     count, total = sum(len(pair.tokens) for pair in scored), sum(pair.log_prob for pair in scored)
     mean = total / count if count else math.nan
     console.print(

@@ -93,10 +93,11 @@ def is_device(path):
     return path.exists() and not path.is_file()
 
 
-def write_lines(lines, path):
-    """Writes each string as one line: atomically, unless it is to a device."""
-    if is_device(path):
-        path.write_text(as_lines(lines), "utf-8")
+def write_lines(lines, path=None):
+    """Writes each string as one line: to a file, atomically, or as `open_output` does."""
+    if path is None or is_device(path):
+        with open_output(path) as (_, write):
+            write(as_lines(lines), None)
     else:
         write_text(path.resolve(), as_lines(lines))
 

@@ -31,7 +31,7 @@ async def predict(request: Request) -> JSONResponse:
         raise RequestError(400, must, sorted(body))
     signature = model.signature(body.get("signature_name") or "serving_default")
     if by_row:
-        values = _columns(body["instances"], request.app.state.engine.limits)
+        values = _columns(signature, body["instances"], request.app.state.engine.limits)
     else:
         values = body["inputs"]
     if not isinstance(values, dict):
@@ -57,11 +57,13 @@ def _check_model(request):
     return model
 
 
-def _columns(rows, limits):
+def _columns(signature, rows, limits):
     """Returns the values of each input; or of the only one, if the rows are not objects."""
     if not isinstance(rows, list):
         raise RequestError(400, "`instances` must be a list.", rows)
     limits.check_lines(len(rows))
+    if not rows:
+        return {name: [] for name in signature.required}
     named = [row for row in rows if isinstance(row, dict)]
     if not named:
         return rows

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.decoding.lines import encode_lines
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.model import Model
@@ -27,11 +28,13 @@ SIGNATURES: dict[str, tuple[dict[str, Spec], dict[str, Spec]]] = {
         {"source": TEXT, "target": TEXT},
         {"log_prob": NUMBER, "tokens": COUNT, "perplexity": NUMBER},
     ),
+    "tokenize": ({"text": TEXT}, {"token_ids": COUNTS, "lengths": COUNT}),
+    "detokenize": ({"token_ids": COUNTS}, {"text": TEXT}),
 }
 
 
 class TranslatorModel(Model):
-    """A translator with the signatures of a SavedModel that translate or score.
+    """A translator with the signatures that a SavedModel has, but for `align` and `search_tree`.
 
     Also has the output `protected`, see `Hypothesis`.
 
@@ -96,6 +99,17 @@ class TranslatorModel(Model):
     def _score(self, source, target):
         for one in self._translator.score(source, target):
             yield one.log_prob, len(one.tokens), one.perplexity
+
+    def _tokenize(self, text):
+        for row in encode_lines(self._translator.source_tokenizer, text):
+            yield row, len(row)
+
+    def _detokenize(self, token_ids):
+        size = self._translator.target_tokenizer.vocabulary_size
+        if not all(0 <= each < size for row in token_ids for each in row):
+            raise ValueError(f"`token_ids` must be from 0 to {size - 1}")
+        for text in self._translator.target_tokenizer.decode(token_ids):
+            yield (text,)
 
 
 def _array(values, spec):

@@ -59,18 +59,24 @@ def test_answers_are_those_of_the_translator(client, served):
     assert other == [h.text for h in translator("two", n_best=4, max_length=9)]
 
 
-def test_score_is_that_of_the_translator(client, served):
+def test_other_signatures(client, served):
     translator = served[1]
     scored = predict(client, "score", source=["one"], target=["eins"]).json()["outputs"]
     best = translator.score("one", "eins")
     assert scored["tokens"] == [len(best.tokens)]
     assert scored["log_prob"] == pytest.approx([best.log_prob], rel=1e-4)
     assert scored["perplexity"] == pytest.approx([math.exp(-best.log_prob / 5)], rel=1e-3)
+    ids = predict(client, "tokenize", text=["two", " "]).json()["outputs"]
+    assert ids["token_ids"][0] == translator.source_tokenizer.encode("two")
+    assert ids["lengths"] == [len(ids["token_ids"][0]), 0]
+    text = predict(client, "detokenize", token_ids=ids["token_ids"]).json()["outputs"]
+    assert text == ["two", ""]
 
 
 def test_what_the_engine_lacks_and_mistakes_get_one_line(client):
-    answer = predict(client, "search_tree", text=["a"])
-    assert answer.status_code == 400 and "\n" not in answer.json()["error"]
+    for name, inputs in (("search_tree", {"text": ["a"]}), ("detokenize", {"token_ids": [[9999]]})):
+        answer = predict(client, name, **inputs)
+        assert answer.status_code == 400 and "\n" not in answer.json()["error"]
     prefix = predict(client, "translate_n_best", text=["a"], target_prefix=["ein " * 99])
     assert prefix.status_code == 400 and "must leave room" in prefix.json()["error"]
     card = client.get("/model_card").json()
