@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_transformer.serving.batching import Batcher, QueueFull, Row
 from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.languages import check_tags
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.signature import NUMPY_TYPES
@@ -28,7 +29,6 @@ class Engine:
     Attributes:
         failure: the exception that ended loading or the batcher, or `None`.
         metrics: `Metrics`.
-        is_draining: whether the server is shutting down; it still answers.
 
     Args:
         load: function without arguments that returns a `ServedModel`. It is called once, in one of
@@ -50,7 +50,7 @@ class Engine:
         self.failure: Exception | None = None
         self._load = load
         self._model: Any = None
-        self.is_draining = False
+        self._is_draining = False
         self._threads = ThreadPoolExecutor(workers, "model")
         sizes = {"workers": workers, "max_batch": max_batch, "max_queue": limits.max_queue}
         self._batcher = Batcher(self._run_batch, self._threads, **sizes)
@@ -72,7 +72,11 @@ class Engine:
     @property
     def is_ready(self) -> bool:
         """Whether the server accepts requests: the model is loaded and no shutdown has begun."""
-        return self._model is not None and not self.is_draining
+        return self._model is not None and not self._is_draining
+
+    def drain(self) -> None:
+        """Marks the server as shutting down; it still answers."""
+        self._is_draining = True
 
     def stop(self) -> None:
         """Ends all open requests with 503, because a running batch cannot be cancelled."""
@@ -110,6 +114,7 @@ class Engine:
         signature = self.model.signature(name)
         self.limits.check(signature, values)
         columns = signature.columns(values)
+        check_tags(self.model.card, name, columns)
         rows = list(_rows(signature, columns))
         try:
             async with asyncio.timeout(self.limits.timeout):

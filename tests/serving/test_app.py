@@ -55,7 +55,7 @@ def test_server_is_alive_but_not_ready_while_it_loads():
         loaded.set()
         wait_until_ready(client.engine)
         assert ready() == 200
-        client.engine.is_draining = True
+        client.engine.drain()
         assert ready() == 503
         assert translate(client, "a").json() == {"translatedText": "A"}
 

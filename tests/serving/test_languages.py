@@ -1,7 +1,13 @@
 """What `/translate`, `/languages` and tags of lines make of the languages of a model card."""
 
+import contextlib
+
+import numpy as np
 import pytest
 
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.languages import check_tags
+from tests.decoding.test_tags import ROWS as MODEL_ROWS
 from tests.serving.clients import client_of
 from tests.serving.plain_model import PlainModel
 
@@ -54,6 +60,7 @@ def test_translate_is_into_the_language_asked_for_or_refused(card, fields, line,
         response = client.post("/translate", json={"q": line, **fields})
     if isinstance(expected, ValueError):
         assert response.status_code == 400 and str(expected) in response.json()["error"]
+        assert not model.batches, "refused before it is queued"
     else:
         assert response.json() == {"translatedText": expected}
 
@@ -71,12 +78,13 @@ SIGNATURES = [
 
 
 @pytest.mark.parametrize(("name", "inputs", "message"), SIGNATURES)
-def test_languages_and_tags_that_the_model_lacks_are_400(name, inputs, message):
+def test_signatures_refuse_languages_and_tags_that_the_model_lacks(name, inputs, message):
     model = PlainModel(SEVERAL)
     body = {"signature_name": name, "inputs": inputs}
     with client_of(lambda: model) as client:
         response = client.post("/v1/models/plain:predict", json=body)
     assert response.status_code == (400 if message else 200)
+    assert bool(model.batches) == (not message)
     if message:
         assert message in response.json()["error"]
 
@@ -109,3 +117,14 @@ def test_alternatives_repeat_neither_the_best_nor_each_other():
             "translatedText": ["A", "B\nC"],
             "alternatives": [["A!"], ["B!\nC!"]],
         }
+
+
+def test_server_refuses_the_tags_that_the_model_refuses():
+    """The rows of the test of the model: what its graph raises an error for, and nothing else."""
+    for line, option, codes, expected in MODEL_ROWS:
+        columns = {"text": np.array([b"two", line.encode()], object)}
+        if option:
+            columns["target_language"] = np.array([option.encode()], object)
+        is_refused = codes and isinstance(expected, ValueError)
+        with pytest.raises(RequestError) if is_refused else contextlib.nullcontext():
+            check_tags({"target_languages": list(codes)}, "translate_n_best", columns)
