@@ -30,7 +30,7 @@ async def json_object(request: Request) -> dict[str, Any]:
 
 def _parsed(body):
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_constant=_refuse)
     except RecursionError as error:
         raise RequestError(400, "The body is JSON that is nested too deeply.") from error
     except ValueError as error:
@@ -39,6 +39,10 @@ def _parsed(body):
     if not isinstance(value, dict):
         raise RequestError(400, "The body must be a JSON object.", value)
     return value
+
+
+def _refuse(constant):
+    raise ValueError(f"JSON has no {constant}")
 
 
 async def json_or_form(request: Request) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from collections.abc import Hashable
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-TIMED_OUT = (
-    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
-)
+STOP_SECONDS = 1
+MAX_READ_AHEAD_BYTES = 2**16  # of further requests on a connection
 
 
 class Connection(H11Protocol):
@@ -31,14 +30,36 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._set_timer(None)
-        elif not self._timer:
-            self._set_timer(self.max_seconds)
+        # Uvicorn stops reading when another request follows before this one is answered. Then it
+        # would not see that the client closes the connection.
+        ahead = len(self.conn.trailing_data[0])
+        if self.conn.their_state is h11.DONE and ahead < MAX_READ_AHEAD_BYTES:
+            self.flow.resume_reading()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:  # of the next request, which arrived before
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._set_timer(None)
+        # After a reset, Uvicorn leaves it, and it would hold the connection like an idle one.
+        if self.timeout_keep_alive_task:
+            self.timeout_keep_alive_task.cancel()
+
+    def shutdown(self) -> None:
+        """Begins to close: a request that is incomplete has a second for its rest."""
+        super().shutdown()
+        if self._timer:
+            self._set_timer(STOP_SECONDS)
+
+    def _watch(self):
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._set_timer(None)
+        elif not self._timer:
+            self._set_timer(self.max_seconds)
 
     def _set_timer(self, seconds):
         if self._timer:
@@ -53,7 +74,13 @@ class Connection(H11Protocol):
         has_begun = self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]
         if has_begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             message = f"A request must arrive within {self.max_seconds:g} s. Try again."
-            self.transport.write(TIMED_OUT + json.dumps({"error": message}).encode())
+            headers = [("content-type", "application/json"), ("connection", "close")]
+            for event in (
+                h11.Response(status_code=408, reason=b"Request Timeout", headers=headers),
+                h11.Data(data=json.dumps({"error": message}).encode()),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
 

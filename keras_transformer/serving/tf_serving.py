@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -15,6 +16,8 @@ PATH = "/v1/models/{name}"
 
 async def status(request: Request) -> JSONResponse:
     """Status, as TensorFlow Serving's."""
+    if request.url.path.endswith(":predict"):  # a GET of the path that POST has
+        raise HTTPException(405, headers={"Allow": "POST"})
     _check_model(request)
     state = "AVAILABLE" if request.app.state.engine.is_ready else "UNLOADING"
     fine = {"error_code": "OK", "error_message": ""}

@@ -33,6 +33,8 @@ UNFINISHED = {
     "half of the headers": b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-",
     "half of the body": b"POST /translate HTTP/1.1\r\n" + BODY,
     "half of a body that nobody reads": b"POST /no HTTP/1.1\r\n" + BODY,
+    "half of a second request": b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    b"POST /translate HTTP/1.1\r\n" + BODY,
 }
 
 
@@ -277,6 +279,7 @@ def test_requests_that_do_not_arrive_are_closed_and_hold_no_sigterm(start_plain)
         assert answers[name].startswith(b"HTTP/1.1 408 "), name
         assert b"must arrive within 1 s" in answers[name]
     assert answers["half of a body that nobody reads"].startswith(b"HTTP/1.1 404 ")
+    assert answers["half of a second request"].count(b"HTTP/1.1 408 ") == 1
     # A client that sends a byte now and then gains no time.
     began = time.perf_counter()
     with send(b"a") as slow, pytest.raises(OSError):
@@ -311,12 +314,15 @@ def test_header_of_a_proxy_says_who_the_client_is_only_if_the_proxy_is_named(sta
         assert "lines wait for the model" in one.result()[2]["error"]
 
 
-def test_client_that_leaves_is_seen_to_leave(start_plain):
+@pytest.mark.parametrize("follows", ["", "GET /health HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_client_that_sends_another_request_and_leaves_is_seen_to_leave(start_plain, follows):
     server = start_plain()
     head = "POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(f'{head}{{"q": "stuck"}}'.encode())
         wait_until(lambda: server.rows == (1, 0))
+        connection.sendall(follows.encode())
+        time.sleep(0.3)  # the server reads it
     others = "/metrics", "/health/ready"
     log = wait_until(lambda: [one for one in server.log if one["path"] not in others])
     assert [one["status"] for one in log] == [499]

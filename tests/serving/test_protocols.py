@@ -274,6 +274,8 @@ def test_tf_serving_describes_the_model(client):
     status = client.get(TFS).json()["model_version_status"]
     fine = {"error_code": "OK", "error_message": ""}
     assert status == [{"version": "1", "state": "AVAILABLE", "status": fine}]
+    response = client.get(f"{TFS}:predict")
+    assert response.status_code == 405 and response.headers["allow"] == "POST"
 
 
 @pytest.mark.parametrize(
@@ -325,7 +327,7 @@ def test_tf_serving_has_no_other_model(client):
 
 @pytest.mark.parametrize("path", ["/translate", f"{TFS}:predict"])
 def test_bodies_that_are_not_objects_are_refused(client, path):
-    for body in (b"", b"\xff", b"[1]", b"NaN", b"1" * 5000, b'"' + b"\\ud800" * 50 + b'"'):
+    for body in (b"", b"\xff", b"[1]", b'{"q": NaN}', b"1" * 5000, b'"' + b"\\ud800" * 50 + b'"'):
         assert "The body must be" in error(client, path, 400, content=body)
     assert "nested too deeply" in error(client, path, 400, content=b"[" * 200_000)
 
