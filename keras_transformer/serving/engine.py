@@ -14,10 +14,12 @@ from keras_transformer.serving.languages import check_tags
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.signature import NUMPY_TYPES
+from keras_transformer.serving.tokens import check_tokens
 
 # Signatures that give a row the same result in any batch. The others pad rows to the longest one,
 # so each of their requests runs alone.
-BATCHED = ("serving_default", "translate_n_best", "score")
+TRANSLATING = ("serving_default", "translate_n_best")
+BATCHED = (*TRANSLATING, "score")
 _FAILED = "The model failed, and the server ends. Its log says why. Try again later."
 
 
@@ -115,6 +117,8 @@ class Engine:
         self.limits.check(signature, values)
         columns = signature.columns(values)
         check_tags(self.model.card, name, columns)
+        if name in TRANSLATING:
+            await check_tokens(self.model, name, columns)
         rows = list(_rows(signature, columns))
         try:
             async with asyncio.timeout(self.limits.timeout):

@@ -69,6 +69,8 @@ def _examples(path):
         except (ValueError, TypeError, KeyError) as error:
             must = f"Line {number} of {str(path)!r} must have `text`, `translation` and `score`."
             raise ValueError(f"{must} Received: {line[:80]!r}") from error
+    if not examples:
+        raise ValueError(f"{str(path)!r} must hold an example in each line. Received: no line")
     return examples
 
 

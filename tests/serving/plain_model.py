@@ -37,13 +37,14 @@ class PlainModel:
             inputs["target_language"] = TEXT
         matrix = {name: Spec(kind.dtype, (-1, -1)) for name, kind in (("translations", TEXT),
                   ("scores", NUMBER))}  # fmt: skip
-        ids = {"token_ids": Spec("int32", (-1, -1))}
+        ids = Spec("int32", (-1, -1))
         self.signatures = {
             each.name: each
             for each in (
                 Signature("serving_default", {"text": TEXT}, {"translation": TEXT}, {}),
                 Signature("translate_n_best", inputs, matrix, defaults),
-                Signature("detokenize", ids, {"text": TEXT}, {}),
+                Signature("tokenize", {"text": TEXT}, {"token_ids": ids, "lengths": ids}, {}),
+                Signature("detokenize", {"token_ids": ids}, {"text": TEXT}, {}),
             )
         }
 
@@ -56,6 +57,8 @@ class PlainModel:
         pass
 
     def call(self, name, inputs):
+        if name == "tokenize":  # a token for each word
+            return {"lengths": np.array([len(text.split()) for text in inputs["text"]])}
         self.runs.set()
         self.may_run.wait(60)
         inputs = self.signatures[name].defaults | inputs

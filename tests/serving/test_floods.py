@@ -168,3 +168,19 @@ def test_network_address_is_the_client():
         assert {client_of(each) for each in others} == {client_of(one)}
     addresses = [*ONE_CLIENT, "1.2.3.5", "::ffff:1.2.3.6", "2001:db8:0:1::1"]
     assert len({client_of(each) for each in addresses}) == len(addresses)
+
+
+def test_line_that_the_model_would_refuse_does_not_wait_for_it():
+    model = PlainModel({"search": {"on_too_long": "error", "max_source_tokens": 8}})
+
+    async def scenario(app, engine):
+        model.may_run.clear()
+        allowed = asyncio.create_task(ask(app, "/translate", {"q": "a b c d e f g"}))
+        refused = await ask(app, "/translate", {"q": ["a", "a b c d e f g h"]})
+        model.may_run.set()
+        return await allowed, refused
+
+    (status, _), (refused, answer) = serve(model, scenario)
+    assert (status, refused) == (200, 400)
+    assert "at most 8 tokens. Received: 9, with the end token" in answer["error"]
+    assert model.batches == [["a b c d e f g"]]
