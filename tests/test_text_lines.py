@@ -1,5 +1,6 @@
 """Lines of files: the same for every command and function that reads them."""
 
+import contextlib
 import gzip
 import io
 import sys
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 
 from keras_transformer import texts
-from keras_transformer.cli.decoding import open_input
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.serving import verification
 from tests.data.corpus_files import packed
@@ -59,11 +59,12 @@ CASES = {
 def translated(path, monkeypatch):
     """In chunks of one byte, or one line; as many as are counted."""
     monkeypatch.setattr(texts, "CHUNK_BYTES", 1)
-    with open_input(path) as (stream, name):
+    opened = texts.open_bytes(path) if path else contextlib.nullcontext(sys.stdin.buffer)
+    with opened as stream:
         count = texts.count_lines(stream)
         chunks = list(texts.read_chunks(stream, is_pipe=path is None))
         numbers = [chunk.first for chunk in chunks] + [1 + sum(chunk.num_lines for chunk in chunks)]
-        lines = [chunk.lines(name) for chunk in chunks]
+        lines = [chunk.lines(str(path)) for chunk in chunks]
     assert count in (None, sum(map(len, lines)))
     assert list(np.diff(numbers)) == list(map(len, lines)), "the number of the first line of each"
     return [line for chunk in lines for line in chunk]

@@ -1,6 +1,5 @@
 """Commands before a run: `recipe`, `split`, `vocabulary` and `prepare`."""
 
-import itertools
 import shutil
 import tempfile
 from pathlib import Path
@@ -53,18 +52,17 @@ def vocabulary(
     from keras_transformer.data.report import Sample, text_changes
     from keras_transformer.data.tokenizer import Tokenizer
 
-    samples = [Sample(read_lines(name)) for name in files]  # a pipe can be read only once
+    lines = Sample(read_lines(files))  # a pipe can be read only once
     tokenizer = Tokenizer.train_on_lines(
-        _Lines(samples),
+        lines,
         size,
         output,
         model_type=model_type,
         normalization=normalization,
         character_coverage=character_coverage,
     )
-    for name, sample in zip(files, samples, strict=True):
-        for warning in text_changes(name, tokenizer, sample.items).warnings:
-            console.print(f"Warning: {warning}")
+    for warning in text_changes(", ".join(files), tokenizer, lines.items).warnings:
+        console.print(f"Warning: {warning}")
     print(f"{output}: {tokenizer.vocabulary_size:,} tokens")
 
 
@@ -139,6 +137,7 @@ def prepare(
     with tempfile.TemporaryDirectory() as scratch:
         tokenizers = find_tokenizers(parsed, data, folder, scratch)
     pairs = pairs_of(parsed, data, tokenizers, "train")
+    console.print("Counting the pairs ...")
     number, size = expected_size(pairs, tokenizers)
     print(f"{number:,} pairs: a store of about {size / 1e6:,.1f} MB in {store}", flush=True)
     if not dry_run:
@@ -146,16 +145,3 @@ def prepare(
             token_rows(pairs, tokenizers, store, advance)
     for note in (*sample_notes(tokenizers), *pairs.notes()):
         print(note)
-
-
-class _Lines:
-    """The lines of several samples. Errors show the names of their files."""
-
-    def __init__(self, samples):
-        self._samples = samples
-
-    def __iter__(self):
-        return itertools.chain.from_iterable(self._samples)
-
-    def __repr__(self):
-        return ", ".join(map(repr, self._samples))

@@ -85,7 +85,8 @@ def translate(
     if output is not None:
         options.check_output(output)
     settings = {"beam_size": mbr} | settings if mbr else settings
-    with stream.ends_at_once(), open_input(input) as (source, name):
+    opened_input = open_bytes(input) if input else contextlib.nullcontext(sys.stdin.buffer)
+    with stream.ends_at_once(), opened_input as source:
         total = count_lines(source)
         asked: dict[str, Any] = {"n_best": mbr or n_best or 1, "target_language": target_language}
         asked["batch_sentences"] = batch_sentences
@@ -94,14 +95,14 @@ def translate(
         if output is None or stream.is_device(output):
             opened = stream.open_output(output)
         else:
-            printed: dict[str, Any] = {"dtype": dtype, "n_best": n_best, "scores": scores}
-            printed["mbr"] = [mbr, mbr_utility]
-            decisive = stream.what_decides(translator, runs, model, asked | printed)
+            own = {"dtype": dtype, "n_best": n_best, "scores": scores, "mbr": [mbr, mbr_utility]}
+            decisive = stream.what_decides(translator, runs, model, asked | own)
             opened = stream.resume_file(output, decisive, source)
         has_bar = output is not None or not sys.stdout.isatty()
         with opened as (done, write), sentence_progress(total, done, has_bar) as progress:
             is_pipe, asked["on_progress"] = total is None and output is None, progress
             chunks = read_chunks(source, done + 1, is_pipe)
+            name = str(input or "standard input")
             results = stream.translate_chunks(translator, chunks, name, asked, ahead=not is_pipe)
             for chunk, _, found in results:
                 if mbr is not None:
@@ -151,17 +152,6 @@ def score(
         f"{len(scored):,} pairs, {count:,} tokens: log-probability {mean:.4f} per token, "
         f"perplexity {math.exp(-mean):.4f}"
     )
-
-
-@contextlib.contextmanager
-def open_input(path):
-    """Opens a file, or standard input for `None`: yields a binary stream and its name."""
-    if path is None:
-        yield sys.stdin.buffer, "standard input"
-    else:
-        options.check_input(path)
-        with open_bytes(path) as file:
-            yield file, str(path)
 
 
 def rows(table):

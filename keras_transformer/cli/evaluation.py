@@ -51,33 +51,34 @@ def evaluate(
 
     folder = RunFolder(runs[0])
     is_recorded = source is None and model is None and len(runs) == 1
-    if is_recorded:
-        folder.report()  # fails early if the report is damaged
+    folder.report()  # fails early if the report is damaged
     if output is not None:
         options.check_output(output)
     sources, references = test_set(runs[0], data, source, reference)
     others = baseline and read_baseline(baseline, len(sources))
     translator = translators.load_translator(runs, model, **settings)
-    found = translators.with_progress(
-        translator, sources, n_best=n_best, target_language=target_language
-    )
+    asked = {"n_best": n_best, "target_language": target_language}
+    found = translators.with_progress(translator, sources, **asked)
     ranked = [[each.text for each in hypotheses] for hypotheses in found]
     translations = [texts[0] for texts in ranked]
-    scores, match = evaluation_scores(translations, references, tokenized)
-    print_samples(samples, sources, translations, references[0])
-    at_n = accuracy_at_n(n_best, ranked, references)
-    shown = [f"{name} {value:.4f}" for name, value in at_n.items()]
-    exact = f"exact match {match:.4f} of {len(sources):,} lines"
-    print(*scores, exact, *shown, sep="\n", flush=True)
-    if others:
-        print_comparison(translations, others, references, tokenized)
-    notes = [*long_line_notes(found, translator), *length_notes(translator, found, references)]
-    for note in [*notes, *unknown_notes(translator, sources, references)]:
+    names = score_names(references, tokenized)
+    scores = [evaluation.score(name, translations, references, tokenized) for name in names]
+    matches = {"exact_match": evaluation.exact_match(translations, references)}
+    if n_best > 1:
+        matches[f"accuracy@{n_best}"] = evaluation.accuracy_at_n(ranked, references)
+    for row in itertools.islice(zip(sources, translations, references[0], strict=True), samples):
+        print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
+    print(*scores, sep="\n")
+    for name, value in matches.items():
+        print(f"{name.replace('_', ' ')} {value:.4f} of {len(sources):,} lines", flush=True)
+    for name in names if others else ():
+        print(evaluation.paired_bootstrap(translations, others, references, tokenized, metric=name))
+    for note in notes(translator, found, sources, references):
         console.print(note)
     if output is not None:
         stream.write_lines(translations, output)
     if is_recorded:
-        record(folder, translator.settings, scores, {"exact_match": match} | at_n)
+        record(folder, translator.settings, scores, matches)
 
 
 @commands.command()
@@ -141,33 +142,23 @@ def plot(
         print(path)
 
 
-def long_line_notes(found, translator):
-    """Yields the first reports of lines that are too long, and the number of the others."""
+def notes(translator, found, sources, references):
+    """Yields what lowers the scores: long lines, the maximum length, symbols without a token."""
+    from keras_transformer.data.report import unknown_note, unknown_symbols
+
     reports = list(translators.long_line_reports(found, translator))
     yield from reports[:MOST_REPORTS]
     if len(reports) > MOST_REPORTS:
         yield f"{len(reports) - MOST_REPORTS:,} more lines are too long."
-
-
-def length_notes(translator, found, references):
-    """Yields what the maximum length does to the scores, unless it does nothing."""
-    from keras_transformer.decoding.lines import encode_lines, longest_target
-
-    settings, config = translator.settings, translator.model.config
-    cut = sum(best.cut_off for best, *_ in found)
-    longer = 0
-    for each in references:
-        rows = encode_lines(translator.target_tokenizer, each)
-        for (best, *_), length in zip(found, (len(row) + 1 for row in rows), strict=True):
-            most = longest_target(len(best.source_tokens), settings, config)
-            longer += best.pieces == 1 and length > most
-    if cut or longer:
+    if cut := sum(best.cut_off for best, *_ in found):
         yield (
-            f"{cut:,} of {len(found):,} translations were cut off at the maximum length, and "
-            f"{longer:,} of {len(references) * len(found):,} references are longer than it, so no "
-            "translation can equal them. --length-ratio and --extra-length raise it"
-            + (", and --max-length." if settings.max_length else ".")
+            f"{cut:,} of {len(found):,} translations were cut off at the maximum length: see "
+            "--length-ratio, --extra-length and --max-length."
         )
+    for side, lines in (("source", [sources]), ("target", references)):
+        unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
+        if note := unknown_note(unknown, f"the {side}"):
+            yield note
 
 
 def read_baseline(path, lines):
@@ -181,32 +172,6 @@ def read_baseline(path, lines):
     return others
 
 
-def print_comparison(translations, others, references, tokenized):
-    """Prints the paired bootstrap of each score, with `others` as the baseline."""
-    names = score_names(references, tokenized)
-    if "bleu" not in names:
-        print("No reference has 4 tokens, so BLEU is not computed and cannot be compared.")
-    for name in names:
-        given = translations, others, references, tokenized
-        print(evaluation.paired_bootstrap(*given, metric=name))
-
-
-def print_samples(number, *columns):
-    """Prints the first of some sources, translations and references."""
-    for row in itertools.islice(zip(*columns, strict=True), number):
-        print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
-
-
-def unknown_notes(translator, sources, references):
-    """Yields a note for each side that has symbols which its vocabulary lacks."""
-    from keras_transformer.data.report import unknown_note, unknown_symbols
-
-    for side, lines in (("source", [sources]), ("target", references)):
-        unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
-        if note := unknown_note(unknown, f"the {side}"):
-            yield note
-
-
 def record(folder, settings, scores, matches):
     """Adds scores and search settings to a run's report; prints a note if it is not finished."""
     if "updates" not in folder.report():
@@ -217,26 +182,6 @@ def record(folder, settings, scores, matches):
     search = {name: getattr(settings, name) for name in options.ONE_BEST}
     by_name = {score.name: vars(score) for score in scores}
     folder.add_to_report(search=search, **matches, **by_name)
-
-
-def evaluation_scores(translations, references, tokenized):
-    """Returns the list of scores (without BLEU if no reference has 4 tokens), and the exact match.
-
-    Args:
-        translations: list of strings.
-        references: a list of lists of strings.
-        tokenized: whether BLEU splits at white space only.
-    """
-    scores = [
-        evaluation.score(name, translations, references, tokenized)
-        for name in score_names(references, tokenized)
-    ]
-    return scores, evaluation.exact_match(translations, references)
-
-
-def accuracy_at_n(n, ranked, references):
-    """Returns `{"accuracy@n": value}`; nothing for n = 1, which is the exact match."""
-    return {} if n == 1 else {f"accuracy@{n}": evaluation.accuracy_at_n(ranked, references)}
 
 
 def score_names(references, tokenized):

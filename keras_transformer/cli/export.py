@@ -69,7 +69,9 @@ def export(
     translator = load_translator(runs, model, **settings)
     card = model_card(runs[0], source_language, target_language)
     tags = getattr(translator.source_tokenizer, "languages", [])
-    if missing := missing_languages(card, has_tags=bool(tags)):
+    # A model with tags has several target languages, which the card lists.
+    sides = ("source",) if tags else ("source", "target")
+    if missing := [side for side in sides if card[f"{side}_language"] is None]:
         unknown = f"the {' and the '.join(missing)} language, so model_card.json has none"
         cure = " ".join(f"--{side}-language CODE" for side in missing)
         console.print(f"The names of the training files do not tell {unknown}. To name it: {cure}")
@@ -115,15 +117,6 @@ def print_differences(settings, held):
     if other:
         shown = ", ".join(f"{name}={value!r}" for name, value in other.items())
         console.print(f"CTranslate2 searches by other rules than the run: {shown}")
-
-
-def missing_languages(card, has_tags):
-    """Returns the sides, source and target, whose language the model card does not name.
-
-    A model with tags has several target languages, which the card lists.
-    """
-    sides = ("source",) if has_tags else ("source", "target")
-    return [side for side in sides if card[f"{side}_language"] is None]
 
 
 def model_card(run, source_language, target_language):

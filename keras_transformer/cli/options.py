@@ -147,13 +147,6 @@ def expand(
     return decorate
 
 
-def check_input(path):
-    """Raises, before the work is done, if the path of `--input` cannot be read as a file."""
-    if not path.exists() or path.is_dir():
-        received = f"the folder {str(path)!r}" if path.is_dir() else str(path)
-        raise FileNotFoundError(f"`--input` must name an existing file. Received: {received}")
-
-
 def run_folder(run: Path | None, recipe: str) -> Path:
     """Returns the folder of a run: the one that `--run` names, or that of the recipe's name."""
     return run or Path("runs") / Path(recipe).stem

@@ -14,17 +14,8 @@ from keras_transformer.serving.limits import Limits
 
 commands = typer.Typer()
 
-# The requirements of the extra `serve`.
-REQUIREMENTS = (
-    "'starlette>=1.0,<2' 'anyio>=4.9,<5' 'uvicorn>=0.40,<1' 'h11>=0.16,<1' "
-    "'prometheus-client>=0.22,<1'"
-)
-
 FolderArgument = Annotated[
     Path, typer.Argument(help="Folder that `keras-transformer export` wrote.", show_default=False)
-]
-Sentences = Annotated[
-    bool, typer.Option("--sentences/--lines", help="What /translate translates by itself.")
 ]
 Protect = Annotated[
     list[str] | None,
@@ -32,15 +23,6 @@ Protect = Annotated[
         help="What /translate keeps as it is: printf, braces, tags, urls, emails, backticks, "
         "emoji, or a regular expression; several times for several. [default: nothing]"
     ),
-]
-Proxies = Annotated[
-    str, typer.Option(help="Proxies, as 10.0.0.1,10.1.0.0/16, whose X-Forwarded-For is believed.")
-]
-Workers = Annotated[
-    int | None, typer.Option(help="Batches that run at once. [default: one for each core]", min=1)
-]
-Device = Annotated[
-    Literal["cpu", "cuda"], typer.Option(help="For CTranslate2; cuda has not been tried.")
 ]
 LIMITS = {
     "max_queue": "Maximum lines that wait; others get status 503.",
@@ -97,16 +79,26 @@ def serve(
         int, typer.Option(help="0 takes a free one, which is printed.", min=0, max=65535)
     ] = 8000,
     max_batch: Annotated[int, typer.Option(help="Maximum lines in a batch.", min=1)] = 32,
-    workers: Workers = None,
-    device: Device = "cpu",
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Batches that run at once. [default: one for each core]", min=1),
+    ] = None,
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option(help="For CTranslate2; cuda has not been tried.")
+    ] = "cpu",
     *,
     limits: dict[str, Any],
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="Its pages may call the server; several for several.")
     ] = None,
-    sentences: Sentences = True,
+    sentences: Annotated[
+        bool, typer.Option("--sentences/--lines", help="What /translate translates by itself.")
+    ] = True,
     protect: Protect = None,
-    forwarded_allow_ips: Proxies = "",
+    forwarded_allow_ips: Annotated[
+        str,
+        typer.Option(help="Proxies, as 10.0.0.1,10.1.0.0/16, whose X-Forwarded-For is believed."),
+    ] = "",
 ) -> None:
     """Answer HTTP requests with an exported model, and show a page to try it.
 
@@ -120,7 +112,7 @@ def serve(
     try:
         from keras_transformer.serving import server
     except ImportError as error:
-        missing = f"A server needs the extra `serve`: pip install {REQUIREMENTS}"
+        missing = "A server needs the extra `serve`: pip install '.[serve]' in a clone"
         raise ImportError(missing) from error
     server.serve(
         load,

@@ -224,9 +224,8 @@ def what_decides(translator, runs, model, options):
         digest.update(path.read_bytes())
     search = {name: repr(value) for name, value in vars(translator.settings).items()}
     versions = {name: sys.modules[name].__version__ for name in ("keras_transformer", *engines)}
-    return (
-        {"model": digest.hexdigest()[:16], "processor": processor(), **versions} | search | options
-    )
+    own = {"model": digest.hexdigest()[:16], "processor": processor()}
+    return own | versions | search | options
 
 
 def processor():

@@ -5,13 +5,11 @@ from keras_transformer.cli.progress import sentence_progress
 
 
 def load_translator(runs, model=None, *, dtype=None, **settings):
-    """Returns the translator of a list of runs; checks what it can before the backend's import."""
-    from keras_transformer.decoding.search_settings import SearchSettings
+    """Returns the translator of a list of runs; checks them before it imports the backend."""
     from keras_transformer.runs.folder import RunFolder
 
     for run in runs:
         RunFolder.existing(run)
-    SearchSettings(**settings)
     import_backend()
     from keras_transformer.runs.load import load_run
 

@@ -15,7 +15,7 @@ from keras_transformer.decoding.protected_text import Mask
 from keras_transformer.serving import libretranslate, status, tf_serving
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.errors import RequestError, shown
-from keras_transformer.serving.observation import Observation
+from keras_transformer.serving.observation import observed
 
 ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes]
 RETRY_SECONDS = 1
@@ -44,7 +44,7 @@ def build_app(
         async with engine.running():
             yield
 
-    middleware = [Middleware(Observation, metrics=engine.metrics)]
+    middleware = [Middleware(observed, metrics=engine.metrics)]
     if cors_origins:
         allowed = ["GET", "POST"], ["Authorization", "Content-Type"]
         middleware.append(Middleware(CORSMiddleware, cors_origins, *allowed))

@@ -14,9 +14,6 @@ from starlette.requests import ClientDisconnect, Request
 from keras_transformer.serving.connection import client_of
 from keras_transformer.serving.errors import RequestError, shown
 
-# At most this much of a body that is too large is read and discarded: a client that is still
-# sending when the connection closes does not see the answer.
-MAX_DISCARDED_BYTES = 64 * 2**20
 MAX_FORM_FIELDS = 16  # besides the lines
 MAX_HEAD_BYTES = 1_024  # of the headers of a field, because `email` reads them in quadratic time
 UTF_8 = ("utf-8", "utf8", "us-ascii")
@@ -122,12 +119,12 @@ async def _body(request):
     kept, received = [], 0
     async for chunk in request.stream():
         received += len(chunk)
+        # The rest is read too: a client that is still sending when the connection closes does not
+        # see the answer.
         if received <= limit:
             kept.append(chunk)
-        elif received > limit + MAX_DISCARDED_BYTES:
-            break
     if received > limit:
-        must = f"The body may have at most {limit} bytes. Received: {received} or more."
+        must = f"The body may have at most {limit} bytes. Received: {received}."
         raise RequestError(413, f"{must} Send the lines in several requests.")
     return b"".join(kept)
 

@@ -30,34 +30,33 @@ class Engine:
 
     Attributes:
         failure: the exception that ended loading or the batcher, or `None`.
+        metrics: `Metrics`.
 
     Args:
         load: function without arguments that returns a `ServedModel`. It is called once, in one of
             the threads.
         limits: `Limits`.
-        metrics: `Metrics`.
         workers: int, threads that run the model. Defaults to `1`.
-        batching: `max_batch` of `Batcher`.
+        max_batch: int, maximum number of lines in a batch. Defaults to `32`.
     """
 
     def __init__(
         self,
         load: Callable[[], Any],
         limits: Limits,
-        metrics: Metrics,
         workers: int = 1,
-        **batching: Any,
+        max_batch: int = 32,
     ) -> None:
         self.limits = limits
-        self.metrics = metrics
+        self.metrics = Metrics()
         self.failure: Exception | None = None
         self._load = load
         self._model: Any = None
         self._is_draining = False
         self._threads = ThreadPoolExecutor(workers, "model")
-        queue = {"max_queue": limits.max_queue, "workers": workers, **batching}
-        self._batcher = Batcher(self._run_batch, self._threads, **queue)
-        metrics.queue_rows.set_function(lambda: self._batcher.queue_length)
+        sizes = {"workers": workers, "max_batch": max_batch, "max_queue": limits.max_queue}
+        self._batcher = Batcher(self._run_batch, self._threads, **sizes)
+        self.metrics.queue_rows.set_function(lambda: self._batcher.queue_length)
 
     @property
     def model(self) -> Any:
@@ -160,19 +159,16 @@ class Engine:
 def _rows(signature, columns):
     """Splits a request into rows, which may run in different batches.
 
-    Rows with the same signature and options form a group and may share a batch. Rows with a prefix,
-    which the model may refuse, share no batch with other requests.
+    Rows with the same signature and options form a group and may share a batch.
     """
-    lines, request = signature.lines(columns), object()
+    lines = signature.lines(columns)
     if lines and signature.name not in BATCHED:
-        yield Row((signature.name, (), request), 0, columns)
+        yield Row((signature.name, (), object()), 0, columns)
         return
     options = columns.keys() & signature.defaults
     for line in range(lines):
         chosen = {name: columns[name][line % len(columns[name])] for name in options}
         inputs = {name: columns[name][line : line + 1] for name in columns.keys() - options}
-        prefix = len(chosen.get("target_prefix", b""))
         texts = (column[0] for column in inputs.values() if column.dtype == object)
-        length = prefix + sum(map(len, texts))
-        alone = request if prefix else None
-        yield Row((signature.name, tuple(sorted(chosen.items())), alone), length, inputs)
+        length = len(chosen.get("target_prefix", b"")) + sum(map(len, texts))
+        yield Row((signature.name, tuple(sorted(chosen.items())), None), length, inputs)

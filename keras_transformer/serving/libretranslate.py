@@ -15,32 +15,19 @@ from keras_transformer.serving.signature import to_json
 
 
 async def languages(request: Request) -> JSONResponse:
-    """Languages, as LibreTranslate's.
-
-    ---
-    responses: {200: Languages, 503: Unavailable}
-    """
+    """Languages, as LibreTranslate's."""
     return JSONResponse(described(request.app.state.engine.model.card))
 
 
 async def detect(request: Request) -> JSONResponse:
-    """The language of a text, as LibreTranslate's: always the source language of the model.
-
-    ---
-    requestBody: {$ref: "#/components/requestBodies/Detect"}
-    responses: {200: Detection, 415: UnsupportedMediaType}
-    """
+    """The language of a text, as LibreTranslate's: always the source language of the model."""
     engine = request.app.state.engine
     _texts(await json_or_form(request), engine.limits)
     return JSONResponse(detected(engine.model.card))
 
 
 async def settings(request: Request) -> JSONResponse:
-    """What LibreTranslate's page asks for: languages to begin with, and limits.
-
-    ---
-    responses: {200: Settings, 503: Unavailable}
-    """
+    """What LibreTranslate's page asks for: languages to begin with, and limits."""
     engine = request.app.state.engine
     known = described(engine.model.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
     pair = {"source": known[0], "target": known[:2][-1]}
@@ -51,12 +38,7 @@ async def settings(request: Request) -> JSONResponse:
 
 
 async def translate(request: Request) -> JSONResponse:
-    """Translate one text or several, plain or HTML, as LibreTranslate's.
-
-    ---
-    requestBody: {$ref: "#/components/requestBodies/Translate"}
-    responses: {200: Translation, 415: UnsupportedMediaType}
-    """
+    """Translate one text or several, plain or HTML, as LibreTranslate's."""
     engine = request.app.state.engine
     card, fields = engine.model.card, await json_or_form(request)
     texts = _texts(fields, engine.limits)

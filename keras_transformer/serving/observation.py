@@ -9,22 +9,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from keras_transformer.serving.metrics import Metrics
 
 
-class Observation:
-    """Middleware that records each request when its answer is sent.
+def observed(app: ASGIApp, metrics: Metrics) -> ASGIApp:
+    """Middleware: returns the application that also records each request when it is answered.
+
+    An exception counts as status 500.
 
     Args:
         app: the application.
         metrics: `Metrics`.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs the application; an exception counts as status 500."""
+    async def observe(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         status = 500
 
@@ -37,22 +34,25 @@ class Observation:
         scope.setdefault("state", {})["rows"] = 0
         began = time.perf_counter()
         try:
-            await self._app(scope, receive, observed_send)
+            await app(scope, receive, observed_send)
         finally:
-            self._record(scope, status, time.perf_counter() - began)
+            _record(metrics, scope, status, time.perf_counter() - began)
 
-    def _record(self, scope, status, seconds):
-        # The path of the route, because there are endless paths that clients could ask for.
-        route = getattr(scope.get("route"), "path", "none")
-        self._metrics.requests.labels(route, status).inc()
-        self._metrics.seconds.labels(route).observe(seconds)
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "method": scope["method"],
-            "path": scope["path"],
-            "status": status,
-            "rows": scope["state"]["rows"],
-            "ms": round(seconds * 1000, 1),
-        }
-        with contextlib.suppress(OSError):  # nobody reads the log
-            print(json.dumps(line), flush=True)
+    return observe
+
+
+def _record(metrics, scope, status, seconds):
+    # The path of the route, because there are endless paths that clients could ask for.
+    route = getattr(scope.get("route"), "path", "none")
+    metrics.requests.labels(route, status).inc()
+    metrics.seconds.labels(route).observe(seconds)
+    line = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "rows": scope["state"]["rows"],
+        "ms": round(seconds * 1000, 1),
+    }
+    with contextlib.suppress(OSError):  # nobody reads the log
+        print(json.dumps(line), flush=True)

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
@@ -20,7 +19,6 @@ from keras_transformer.serving.app import build_app
 from keras_transformer.serving.connection import Connection
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.model import Model
 
 # Within 25 s after SIGTERM: Kubernetes kills a process after 30 s, and others can be told to.
@@ -34,11 +32,11 @@ def serve(
     port: int,
     limits: Limits,
     workers: int = 1,
+    max_batch: int = 32,
     cors_origins: Sequence[str] = (),
     split: str = "lines",
     protect: tuple[str, ...] = (),
     proxies: str = "",
-    **batching: Any,
 ) -> None:
     """Serves a model until SIGTERM or Ctrl-C, then ends the process.
 
@@ -50,12 +48,12 @@ def serve(
         port: int; 0 for any free one, which is printed.
         limits: `Limits`.
         workers: int, threads that run the model. Defaults to `1`.
+        max_batch: int, maximum number of lines in a batch. Defaults to `32`.
         cors_origins: list of strings: pages of these origins may call the server.
         split: `"lines"` or `"sentences"`: what `/translate` translates by itself.
         protect: what `/translate` keeps as it is; see `SearchSettings`. Defaults to nothing.
         proxies: str, addresses and networks, separated by commas. What comes from there names its
             client in `X-Forwarded-For`. Defaults to none.
-        batching: `max_batch` of `Batcher`.
 
     Raises:
         OSError: if the server cannot listen there.
@@ -67,7 +65,7 @@ def serve(
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
-    engine = Engine(functools.partial(_load, load), limits, Metrics(), workers, **batching)
+    engine = Engine(functools.partial(_load, load), limits, workers, max_batch)
     config = uvicorn.Config(
         build_app(engine, cors_origins, split, masked),
         log_config=None,

@@ -35,10 +35,10 @@ NUMPY_TYPES: dict[str, Any] = {
 # In the answer for several lines, the shorter rows of a tensor are padded with these.
 PADDING: dict[str, Any] = {"string": b"", "float32": -np.inf, "int32": 0, "int64": 0, "bool": False}
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-# The values in JSON, and what errors call them; the others are integers.
-KINDS: dict[str, Any] = {"float32": ("numbers", int | float), "bool": ("booleans", bool)}
-KINDS["string"] = "text", bytes
-INTEGERS = "integers", int
+# The values in JSON, and what errors call them.
+KINDS: dict[str, Any] = {"string": ("text", bytes), "bool": ("booleans", bool)}
+KINDS["float32"] = "numbers", int | float
+KINDS["int32"] = KINDS["int64"] = "integers", int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ def to_array(name: str, value: Any, spec: Spec) -> np.ndarray:
         message = f"{name!r} must be text that UTF-8 can encode. Received: half of a surrogate pair"
         raise RequestError(400, message) from error
     except (TypeError, ValueError, OverflowError) as error:
-        what = f"{KINDS.get(spec.dtype, INTEGERS)[0]} ({spec.dtype})"
+        what = f"{KINDS[spec.dtype][0]} ({spec.dtype})"
         shape = " of equally long lists" if len(spec.shape) > 1 else ""
         raise RequestError(400, f"{name!r} must be a list{shape} of {what}.", value) from error
     return array.reshape(array.shape if array.size else [len(nested), *[0] * (len(spec.shape) - 1)])
@@ -128,7 +128,7 @@ def _converted(value, dtype, axes):
             raise TypeError
         return [_converted(element, dtype, axes - 1) for element in value]
     value = value.encode() if isinstance(value, str) else value
-    is_right = isinstance(value, KINDS.get(dtype, INTEGERS)[1])
+    is_right = isinstance(value, KINDS[dtype][1])
     # The comparison is false for NaN too.
     is_finite = dtype != "float32" or (is_right and abs(value) <= FLOAT32_MAX)
     if not (is_right and is_finite) or isinstance(value, bool) != (dtype == "bool"):
@@ -144,10 +144,9 @@ def to_json(array: np.ndarray) -> list:
     if array.dtype == object:
         text = [element.decode("utf-8", "replace") for element in array.flat]
         return np.array(text, object).reshape(array.shape).tolist()
-    if array.dtype == np.float32 and not np.isfinite(array).all():
-        numbers = array.astype(object)
-        numbers[~np.isfinite(array)] = None
-        return numbers.tolist()
+    if array.dtype == np.float32:
+        is_finite, array = np.isfinite(array), array.astype(object)
+        array[~is_finite] = None
     return array.tolist()
 
 

@@ -15,11 +15,7 @@ PATH = "/v1/models/{name}"
 
 
 async def status(request: Request) -> JSONResponse:
-    """Status, as TensorFlow Serving's.
-
-    ---
-    responses: {200: ModelStatus, 404: NotFound, 503: Unavailable}
-    """
+    """Status, as TensorFlow Serving's."""
     if request.url.path.endswith(":predict"):  # a GET of the path that POST has
         raise HTTPException(405, headers={"Allow": "POST"})
     _check_model(request)
@@ -30,15 +26,7 @@ async def status(request: Request) -> JSONResponse:
 
 
 async def predict(request: Request) -> JSONResponse:
-    """Call a signature, by rows (`instances`) or by columns (`inputs`), as TensorFlow Serving's.
-
-    ---
-    requestBody:
-      required: true
-      content:
-        application/json: {schema: {$ref: "#/components/schemas/PredictRequest"}}
-    responses: {200: Prediction, 404: NotFound}
-    """
+    """Call a signature, by rows (`instances`) or by columns (`inputs`), as TensorFlow Serving's."""
     model, body = _check_model(request), await json_object(request)
     by_row = "instances" in body
     if by_row == ("inputs" in body):

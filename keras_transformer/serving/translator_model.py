@@ -114,12 +114,7 @@ class TranslatorModel(Model):
 
 def _array(values, spec):
     """Returns rows as an array, padded to the longest."""
-    kind = NUMPY_TYPES[spec.dtype]
-    if spec.dtype == "string":
-        values = [
-            one.encode() if isinstance(one, str) else [each.encode() for each in one]
-            for one in values
-        ]
-    if len(spec.shape) == 1:
-        return np.array(values, kind)
-    return joined([np.array([value], kind) for value in values], spec)
+    if len(spec.shape) > 1:
+        return joined([_array(row, Spec(spec.dtype, (-1,)))[None] for row in values], spec)
+    values = [one.encode() if isinstance(one, str) else one for one in values]
+    return np.array(values, NUMPY_TYPES[spec.dtype])

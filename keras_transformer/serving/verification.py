@@ -76,7 +76,6 @@ def _examples(path):
 
 def _difference(expected, score):
     """`None` is a score that is not a number."""
-    expected, score = (math.nan if one is None else one for one in (expected, score))
-    if math.isnan(expected) or math.isnan(score):
-        return 0.0 if math.isnan(expected) == math.isnan(score) else math.inf
+    if expected is None or score is None:
+        return 0.0 if expected is score else math.inf
     return abs(expected - score)

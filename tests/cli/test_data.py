@@ -22,7 +22,7 @@ def vocabulary(*words):
 
 
 @pytest.mark.parametrize("rule", ["nfc", "nfkc"])
-def test_vocabulary_warns_of_the_file_whose_text_it_changes(tmp_path, monkeypatch, rule):
+def test_vocabulary_warns_of_text_that_it_changes(tmp_path, monkeypatch, rule):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path)
     ran = vocabulary("a.en", "a.de", "--normalization", rule)
@@ -30,7 +30,7 @@ def test_vocabulary_warns_of_the_file_whose_text_it_changes(tmp_path, monkeypatc
     warnings = [line for line in ran.stderr.splitlines() if line.startswith("Warning: ")]
     assert len(warnings) == (rule == "nfkc")
     for warning in warnings:
-        assert "33.3% of the a.de lines (10 of 30)" in warning
+        assert "16.7% of the a.en, a.de lines (10 of 60)" in warning
         assert warning.count("'½ Stunde' -> '1⁄2 Stunde'") == 3
 
 

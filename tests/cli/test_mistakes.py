@@ -40,8 +40,8 @@ MISTAKES = {
     "average run --last 2 --output nodir/x.keras": ["nodir", "--output"],
     "translate no_run": ["no_run", "no trained model"],
     "translate halved": ["halved/model.keras", "complete"],
-    "translate run --input no.en": ["`--input`", "no.en"],
-    "translate run --input run": ["'run'"],
+    "translate run --input no.en": ["No such file or directory: no.en"],
+    "translate run --input run": ["Is a directory: run"],
     "translate run --input train.en --output nodir/out": ["nodir", "--output"],
     "translate run --n-best 5": ["n_best=5", "beam_size=4"],
     "translate run --extra-length 2147483647": [

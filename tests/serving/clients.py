@@ -9,7 +9,6 @@ from keras_transformer.decoding.protected_text import mask
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.metrics import Metrics
 from tests.waiting import wait_until
 
 
@@ -18,7 +17,7 @@ def client_of(
     load, cors_origins=(), split="lines", protect=(), max_batch=8, workers=1, wait=True, **limits
 ):
     """A client of a server in this process; the answer to a bug is an exception."""
-    engine = Engine(load, Limits(**limits), Metrics(), workers, max_batch=max_batch)
+    engine = Engine(load, Limits(**limits), workers, max_batch)
     with TestClient(
         build_app(engine, cors_origins, split, functools.partial(mask, protect, None))
     ) as client:

@@ -157,7 +157,7 @@ def test_metrics_count_requests_by_route_rows_and_batches(model):
 # === Description, page, other origins ===
 
 
-DESCRIPTION = description(ROUTES)
+DESCRIPTION = description()
 
 
 def test_description_has_exactly_the_routes():

@@ -12,7 +12,6 @@ from urllib.response import addinfourl
 import jsonschema
 import pytest
 
-from keras_transformer.serving.app import ROUTES
 from keras_transformer.serving.status import description
 from tests.builders import ROOT
 from tests.serving.clients import client_of
@@ -170,7 +169,7 @@ def test_client_gets_the_answer_that_it_can_read(client, name):
 
 
 def test_description_takes_what_clients_send():
-    components = description(ROUTES)["components"]
+    components = description()["components"]
     schema = {**components["schemas"]["TranslateRequest"], "components": components}
     bodies = [body for rows in REQUESTS.values() for _, _, _, body, _ in rows if body[:1] == b"{"]
     for body in bodies:

@@ -11,7 +11,6 @@ from keras_transformer.serving.app import build_app
 from keras_transformer.serving.connection import client_of
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.metrics import Metrics
 from tests.serving.plain_model import PlainModel
 from tests.waiting import until
 
@@ -79,7 +78,7 @@ def serve(model, scenario, **limits):
     """Runs `scenario(app, engine)` in the loop of a server."""
 
     async def main():
-        engine = Engine(lambda: model, limits=Limits(**limits), metrics=Metrics(), max_batch=8)
+        engine = Engine(lambda: model, limits=Limits(**limits), max_batch=8)
         async with engine.running():
             await until(lambda: engine.is_ready)
             try:
@@ -169,26 +168,6 @@ def test_network_address_is_the_client():
         assert {client_of(each) for each in others} == {client_of(one)}
     addresses = [*ONE_CLIENT, "1.2.3.5", "::ffff:1.2.3.6", "2001:db8:0:1::1"]
     assert len({client_of(each) for each in addresses}) == len(addresses)
-
-
-def test_request_with_a_prefix_shares_no_batch():
-    """A model may refuse it."""
-    model = PlainModel()
-    bodies = [n_best(text=["first"]), n_best(text=["a", "b"]), n_best(text=["c"])]
-    bodies += [n_best(text=[line], target_prefix=["x"]) for line in "de"]
-
-    async def scenario(app, engine):
-        model.may_run.clear()
-        tasks = [asyncio.create_task(ask(app, PREDICT, bodies[0]))]
-        await until(model.runs.is_set)
-        tasks += [asyncio.create_task(ask(app, PREDICT, body)) for body in bodies[1:]]
-        await until(lambda: b"queue_rows 5.0" in engine.metrics.text())
-        model.may_run.set()
-        return await asyncio.gather(*tasks)
-
-    answers = serve(model, scenario)
-    assert [status for status, _ in answers] == [200] * 5
-    assert sorted(map(sorted, model.batches)) == [["a", "b", "c"], ["d"], ["e"], ["first"]]
 
 
 def test_line_that_the_model_would_refuse_does_not_wait_for_it():

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from keras_transformer import Translator, export_ctranslate2
 from keras_transformer.cli.serving import model_loader
 from keras_transformer.decoding import CTranslate2Translator
-from keras_transformer.serving.app import ROUTES
 from keras_transformer.serving.status import description
 from tests.decoding.test_translator import make_translator
 from tests.serving.clients import client_of
 from tests.serving.stand_in import NAN, REFUSED, translation_of
 
 pytestmark = pytest.mark.tensorflow_only
-DESCRIPTION = description(ROUTES)
+DESCRIPTION = description()
 POSTS = [
     path
     for path, item in DESCRIPTION["paths"].items()
