@@ -144,9 +144,9 @@ DATA = "data: {train: [a.tsv]}\n"
 @pytest.mark.parametrize(
     "text, named",
     [
-        ("", ["a YAML mapping", "`data`", "nothing"]),
-        ("Zwei Männer schlafen.\nEin Hund.\n", ["a YAML mapping", "`data`", "text"]),
-        ("- one\n- two\n", ["a YAML mapping", "list"]),
+        ("", ["Recipe must be a mapping", "nothing"]),
+        ("Zwei Männer schlafen.\nEin Hund.\n", ["Recipe must be a mapping", "Zwei"]),
+        ("- one\n- two\n", ["Recipe must be a mapping", "['one'"]),
         (DATA + "training: [", ["not valid YAML", "line 2"]),
         (DATA + "training: {epochs: \0}", ["not valid YAML"]),
         (DATA + "training: {epochs: 0}", ["`epochs`"]),
