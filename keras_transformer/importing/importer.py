@@ -2,8 +2,8 @@
 
 import contextlib
 import json
+import os
 import re
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -25,9 +25,8 @@ from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.training.model_state import save_model
 
-# What is taken out of a zip file, and its largest size: the largest models have some 1 GB.
-UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
-LARGEST = 8 * 2**30
+# What is taken out of a zip file.
+UNPACKED = r".+\.(npz|yml|spm|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
 # Marian's own default; the positions have no end.
 LONGEST_SOURCE = 512
 FINE_TUNING = {"learning_rate": 1e-4, "warmup_steps": 200, "epochs": 5, "batch_tokens": 2048}
@@ -207,19 +206,15 @@ def _local(folder: types.Path) -> Iterator[Path]:
 
 def _unpack(path, folder):
     """Writes the files of a model into a folder; the folders of the archive are left out."""
-    with contextlib.ExitStack() as stack:
-        with damaged(path):
-            archive = stack.enter_context(zipfile.ZipFile(path))
-        members = {m: Path(m.filename).name for m in archive.infolist() if not m.is_dir()}
-        wanted = {m: name for m, name in members.items() if re.fullmatch(UNPACKED, name)}
-        if len(set(wanted.values())) < len(wanted):
-            raise ValueError(f"{path} must hold one model, but has files of the same name.")
-        size = sum(member.file_size for member in wanted)
-        if size > LARGEST:
-            raise ValueError(f"{path} must unpack to at most {LARGEST} bytes. Received: {size}")
-        for member, name in wanted.items():
-            with damaged(path), archive.open(member) as source, open(folder / name, "wb") as target:
-                shutil.copyfileobj(source, target)
+    names = []
+    with damaged(path), zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            member.filename = os.path.basename(member.filename)  # where `extract` writes it
+            if re.fullmatch(UNPACKED, member.filename):
+                names.append(member.filename)
+                archive.extract(member, folder)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path} must hold one model, but has files of the same name.")
 
 
 def _is_hub_name(folder):

@@ -142,9 +142,8 @@ def _search(config, generation, vocabulary, path):
 
 def _weights(folder, given_name):
     """Returns the arrays of the file, and its path."""
-    # Lazy: a pickle beside whole weights may be a pointer of Git LFS.
-    pickles = (files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin"))
-    if not files.has_file(folder, WEIGHTS) and (list(pickles) or given_name):
+    has_pickle = any(folder.glob("pytorch_model*.bin"))
+    if not (folder / WEIGHTS).is_file() and (has_pickle or given_name):
         name = (given_name or str(folder)).partition("@")[0]
         command = (
             "from transformers import MarianMTModel as M, MarianTokenizer as T; "
@@ -163,17 +162,14 @@ def _hub_vocabulary(folder):
     """Returns `vocab.json` with the tokens that were added to it."""
     path = files.file_of(folder, "vocab.json")
     vocabulary = checked_vocabulary(files.read_json(path), path)
-    if files.has_file(folder, "added_tokens.json"):
-        path = files.file_of(folder, "added_tokens.json")
-        added = files.read_mapping(path)
-        if others := [p for p in added if p not in vocabulary and not is_tag_piece(p)]:
-            raise ValueError(
-                f"{path}: only tags of languages, such as `>>fra<<`, can be added to the "
-                "vocabulary; other tokens would have to be found inside of words. Received: "
-                f"{reprlib.repr(others)}"
-            )
-        vocabulary = checked_vocabulary(vocabulary | added, path)
-    return vocabulary
+    path = folder / "added_tokens.json"
+    added = files.read_optional(folder, path.name)
+    if others := [p for p in added if p not in vocabulary and not is_tag_piece(p)]:
+        raise ValueError(
+            f"{path}: only tags of languages, such as `>>fra<<`, can be added to the vocabulary; "
+            f"other tokens would have to be found inside of words. Received: {reprlib.repr(others)}"
+        )
+    return checked_vocabulary(vocabulary | added, path)
 
 
 def _hub_config(settings, vocabularies, fields, stored, path):

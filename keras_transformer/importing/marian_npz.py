@@ -49,20 +49,18 @@ OF_TOKENS |= {OUTPUT_BIAS: (1, 1), OUTPUT_KERNEL: (1, 1)}
 
 def read_npz(folder, weights=None, arithmetic="marian"):
     decoder, decoder_path = _decoder_settings(folder, weights)
-    path = _weights_file(folder, files.names_in(decoder, "models", decoder_path), weights)
+    path = _weights_file(folder, decoder.get("models") or [], weights)
     stored = files.read_npz_file(path)
     settings = _model_yaml(stored, path)
     marian.check_options(settings, MARIAN_OPTIONS, path)
     is_pre_norm = settings.get("transformer-preprocess") == "n"
     marian.check_options(settings, PRE_NORM if is_pre_norm else POST_NORM, path)
-    vocabularies, models = _vocabularies(folder, files.names_in(decoder, "vocabs", decoder_path))
+    vocabularies, models = _vocabularies(folder, decoder.get("vocabs") or [])
     fields = {**marian.ARITHMETIC[arithmetic], "normalize_first": is_pre_norm, "dropout": 0.1}
     fields["tie_embeddings"] = _take_embeddings(settings, stored, vocabularies, path)
     fields["activation"] = marian.ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")]
-    counts, sizes = settings.get("dim-vocabs"), map(settings.get, SIZES)
-    if not isinstance(counts, list) or not all(type(count) is int for count in counts):
-        raise ValueError(f"{path}: `dim-vocabs` must be two numbers. Received: {counts}")
-    counts = [count + 1 for count in counts]  # and padding
+    counts = [count + 1 for count in settings["dim-vocabs"]]  # and padding
+    sizes = map(settings.get, SIZES)
     vocabularies = _take_tokens(vocabularies, stored)
     config = marian.config_of(path, vocabularies, counts, sizes, stored, **fields)
     stored = {name.removesuffix("_pre"): array for name, array in stored.items()}
@@ -70,7 +68,7 @@ def read_npz(folder, weights=None, arithmetic="marian"):
     if config.activation == "gelu" and _version(settings) <= LAST_SWISH_GELU:
         config = replace(config, activation="silu")
         _scale_gelu(arrays)
-    search = _search(decoder, vocabularies[1], decoder_path)
+    search = _search(decoder, vocabularies[1])
     notes = marian.without_equal(decoder, WITHOUT_EQUAL, decoder_path)
     origin = marian.origin_of(folder, marian.name_of(folder), "marian", [None, None])
     return marian.MarianModel(config, arrays, vocabularies, models, search, notes, origin)
@@ -90,7 +88,7 @@ def _weights_file(folder, named, weights):
 
 def _decoder_settings(folder, weights):
     """Returns what `decoder.yml`, or that of the weights, says, and its path."""
-    names = [n for n in (f"{weights}.decoder.yml", "decoder.yml") if files.has_file(folder, n)]
+    names = [n for n in (f"{weights}.decoder.yml", "decoder.yml") if (folder / n).is_file()]
     if not names and any(folder.glob("*.decoder.yml")):
         names = [files.one_file(folder, "*.decoder.yml").name]
     name = names[0] if names else "decoder.yml"
@@ -161,11 +159,9 @@ def _scale_gelu(arrays):
             arrays[name] /= GELU
 
 
-def _search(decoder, vocabulary, path):
+def _search(decoder, vocabulary):
     """Returns the settings of Marian's search, whose defaults count if `decoder.yml` is silent."""
     power, factor = decoder.get("normalize", 0), decoder.get("max-length-factor", 3)
-    if not (isinstance(factor, int | float) and 0 <= factor <= 1000):
-        raise ValueError(f"{path}: `max-length-factor` must be 0 to 1000. Received: {factor!r}")
     return {
         "beam_size": decoder.get("beam-size", 12),
         **({"length_penalty": "mean", "alpha": power} if power else {"length_penalty": None}),

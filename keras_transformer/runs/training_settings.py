@@ -4,7 +4,7 @@ Pure Python, like `recipe.py`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from keras_transformer.evaluation import SCORES
 from keras_transformer.settings import Settings
@@ -13,20 +13,7 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("auto", "single", "mirrored", "multi_worker")
 LOSSES = ("loss", "val_loss")
 SCHEDULES = ("inverse_sqrt", "cosine")
-# What numbers must be: {the words of the error: (the check, the settings)}.
-LIMITS = {
-    "at least 1": (
-        lambda v: v >= 1,
-        "batch_tokens epochs warmup_steps decay_epochs patience accumulation_steps keep_last "
-        "micro_batch_tokens checkpoint_updates average translation_sample translation_epochs",
-    ),
-    "at least 0": (lambda v: v >= 0, "min_learning_rate weight_decay r_drop keep_best"),
-    "positive": (lambda v: v > 0, "learning_rate clip_norm adam_epsilon"),
-    "in [0, 1)": (lambda v: 0 <= v < 1, "label_smoothing beta_1 beta_2 word_dropout protected_text"),
-    "in (0, 1)": (lambda v: 0 < v < 1, "ema_momentum"),
-    "in (0, 1]": (lambda v: 0 < v <= 1, "subword_regularization"),
-    "in [0, 2**32)": (lambda v: 0 <= v < 2**32, "seed"),
-}
+MAY_BE_ZERO = ("seed", "keep_best")
 # Keys of `training` that may change on resume. Changing any other key requires a new run.
 RESUMABLE = (
     "epochs patience distribution devices accumulation_steps micro_batch_tokens checkpoint_updates "
@@ -140,12 +127,25 @@ class TrainingSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        for must, (is_valid, names) in LIMITS.items():
-            for name in names.split():
-                value = getattr(self, name)
-                self._require(name, value is None or is_valid(value), must)
-        is_valid = self.shapes in ("auto", None) or isinstance(self.shapes, int) and self.shapes >= 1
-        self._require("shapes", is_valid, 'at least 1, "auto" or null')
+        for setting in fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            minimum = 0 if name in MAY_BE_ZERO else 1
+            if setting.type in (int, int | None) and value is not None:
+                self._require(name, value >= minimum, f"at least {minimum}")
+        for name in ("learning_rate", "clip_norm", "adam_epsilon", "subword_regularization"):
+            value = getattr(self, name)
+            self._require(name, value is None or value > 0, "positive")
+        is_number = isinstance(self.shapes, int) and self.shapes >= 1
+        self._require(
+            "shapes", is_number or self.shapes in ("auto", None), 'at least 1, "auto" or null'
+        )
+        self._require("seed", self.seed < 2**32, "less than 2**32")
+        alpha = self.subword_regularization
+        self._require("subword_regularization", alpha is None or alpha <= 1, "at most 1")
+        for name in ("min_learning_rate", "weight_decay", "r_drop"):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
+        for name in ("label_smoothing", "beta_1", "beta_2", "word_dropout", "protected_text"):
+            self._require(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
         self._check_schedule()
         self._require_choice("precision", PRECISIONS)
         self._require_choice("distribution", DISTRIBUTIONS)
@@ -158,6 +158,8 @@ class TrainingSettings(Settings):
         if self.devices is not None:
             is_valid = self.devices and all(isinstance(name, str) for name in self.devices)
             self._require("devices", is_valid, 'a list of names such as "GPU:0"')
+        if self.ema_momentum is not None:
+            self._require("ema_momentum", 0 < self.ema_momentum < 1, "in (0, 1)")
         if self.micro_batch_tokens is not None and self.accumulation_steps > 1:
             self._reject("micro_batch_tokens", "null if `accumulation_steps` is set")
         if self.average is not None and self.average > self.keep_last:

@@ -258,7 +258,7 @@ HUB = {
     "float16": (cast("float16"), rounded("float16")),
     "bfloat16": (cast("bfloat16"), rounded("bfloat16")),
     "float64": (cast("float64"), same),
-    "int8": (cast("int8", FFN), f"{FFN} must hold float32.*Received: I8$"),
+    "int8": (cast("int8", FFN), f"{FFN} must hold float32.*Received: int8$"),
     "NaN": (put(FFN, float("nan")), f"{FFN} must hold finite numbers"),
     "beyond float32": (all_of(cast("float64", FFN), put(FFN, 1e300)), "must hold finite numbers"),
     "positions": (positions(lambda table: table), same),
@@ -376,10 +376,6 @@ NPZ = {
         for name in ("opus.model1.npz", "decoder.yml", "opus.vocab.yml", "source.spm")
     },
     "no vocabulary": (remove("opus.vocab.yml"), "must hold the file 'opus.vocab.yml'"),
-    "names": (
-        replace("decoder.yml", "models:\n  - opus.model1.npz", "models: 1"),
-        "`models` must be a list of file names",
-    ),
     # Vocabularies.
     "lines of pieces": (all_of(as_text, name_vocabulary("vocab.txt")), same),
     "JSON": (all_of(as_json, name_vocabulary("vocab.json")), same),
@@ -387,7 +383,6 @@ NPZ = {
     "nothing": (text("opus.vocab.yml", ""), "opus.vocab.yml must have the pieces"),
     # Options.
     "layers": (options(enc_depth=HUGE), "number of layers of the encoder.* 2. Received: 10000000"),
-    "vocabularies": (options(dim_vocabs=125), "`dim-vocabs` must be two numbers"),
     "RNN": (options(type="s2s"), "`type` must be 'transformer'"),
     "tied layers": (options(transformer_tied_layers=[1, 1]), "`transformer-tied-layers`"),
     "norms": (options(transformer_preprocess="n"), "`transformer-postprocess` must be 'da'"),
