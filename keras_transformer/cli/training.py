@@ -120,6 +120,6 @@ def average(
     import_backend()
     from keras_transformer.runs.averaging import average_run
 
-    for path in average_run(run, output, last=last, best=best, print_fn=console.print):
+    for path in average_run(run, output, last=last, best=best):
         console.print(f"averaged {path}")
     print(output)

@@ -127,12 +127,11 @@ class _Checks:
         self.folders = data_folder, scratch
         self.disk_folder = Path(run_folder or ".").absolute()
         # Checks that need no devices use one device, so a missing worker cannot block them.
-        single = replace(recipe.training, distribution="single", devices=None)
-        single = replace(recipe, training=single)
+        training = replace(recipe.training, distribution="single", devices=None)
+        single = replace(recipe, training=training)
         self.single_device_trainer = Trainer(single, *self.folders, print_fn=lambda line: None)
-        self.run = self.single_device_trainer.run
-        if run_folder is not None:
-            self.run = Trainer(single, data_folder, run_folder).run  # raises if of another recipe
+        # Raises an error if it is of another recipe.
+        self.run = Trainer(single, data_folder, run_folder or scratch).run
         self.trainer = self.tokenizers = self.sample = self.stream = self.batches = None
 
     def devices(self):
@@ -145,8 +144,8 @@ class _Checks:
 
     def data(self):
         sample = Sample(self.recipe.data.pairs("train", self.folders[0]))
-        if not sum(bool(source.strip() and target.strip()) for source, target in sample):
-            return False, "`train` holds no pair with text on both sides"
+        for _ in sample:  # reads all pairs
+            pass
         self.sample = sample
         try:
             self.tokenizers = self._tokenizers()

@@ -102,10 +102,10 @@ class RunKeeper(keras.callbacks.Callback):
             if not (value is None and name == "patience") and not (value or 0) >= 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
         self._has_recipe = isinstance(folder, RunFolder)
-        self._advice = "choose another folder"
-        if self._has_recipe:
-            self._advice = "start again with `--no-resume`"
         self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        self._advice = (
+            "start again with `--no-resume`" if self._has_recipe else "choose another folder"
+        )
         self._stream = stream_of(dataset)
         self._validation = None if validation is None else stream_of(validation)
         self._monitor = monitor
