@@ -36,9 +36,8 @@ HUB_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
     "share_encoder_decoder_embeddings": (True, [True, False]),
     "tie_word_embeddings": (True, [True, False]),
 }
-# Settings that must be equal; the first pair if the second of them is given.
+# Settings that must be equal.
 EQUAL = (
-    ("vocab_size", "decoder_vocab_size"),
     ("encoder_attention_heads", "decoder_attention_heads"),
     ("encoder_ffn_dim", "decoder_ffn_dim"),
     ("pad_token_id", "decoder_start_token_id"),
@@ -174,7 +173,7 @@ def _hub_vocabulary(folder):
 
 def _hub_config(settings, vocabularies, fields, stored, path):
     vocabulary, _ = vocabularies
-    for first, second in EQUAL if settings.get("decoder_vocab_size") else EQUAL[1:]:
+    for first, second in EQUAL:
         if settings.get(first) != settings.get(second):
             raise ValueError(
                 f"{path}: `{first}` and `{second}` must be equal. Received: "

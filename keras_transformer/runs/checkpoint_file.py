@@ -61,18 +61,14 @@ def write_checkpoint(path: Path, arrays: Mapping[str, Any], metadata: Mapping[st
     if LISTING in metadata:
         raise ValueError(f"`metadata` must not have the key {LISTING!r}. Received: {metadata}")
     text = json.dumps({**metadata, LISTING: listing})
-    try:
-        with atomic_path(path) as partial, zipfile.ZipFile(partial, "w") as archive:
-            archive.writestr(zipfile.ZipInfo(METADATA), text)
-            for name, array in arrays.items():
-                if array.dtype.isbuiltin == 2:  # such as bfloat16: .npy stores raw bytes
-                    array = array.view(f"V{array.itemsize}")
-                member = zipfile.ZipInfo(f"{name}.npy")
-                with archive.open(member, "w", force_zip64=True) as stream:
-                    npy.write_array(stream, array, allow_pickle=False)
-    except OSError as error:
-        advice = "Older checkpoints are intact: the same command resumes from the newest."
-        raise OSError(error.errno, f"{error.strerror} {advice}") from error
+    with atomic_path(path) as partial, zipfile.ZipFile(partial, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(METADATA), text)
+        for name, array in arrays.items():
+            if array.dtype.isbuiltin == 2:  # such as bfloat16: .npy stores raw bytes
+                array = array.view(f"V{array.itemsize}")
+            member = zipfile.ZipInfo(f"{name}.npy")
+            with archive.open(member, "w", force_zip64=True) as stream:
+                npy.write_array(stream, array, allow_pickle=False)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.runs.recipe import Recipe
-from tests.processes import Popen
+from tests.processes import run
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
@@ -110,7 +110,7 @@ def test_healthy_recipe_passes_every_check(folder, tmp_path, monkeypatch):
         return fit(model, dataset, **options)
 
     monkeypatch.setattr(Transformer, "fit", recording_fit)
-    starts_fast = SimpleNamespace(**vars(subprocess) | {"Popen": Popen})
+    starts_fast = SimpleNamespace(**vars(subprocess) | {"run": run})
     monkeypatch.setattr(device_check, "subprocess", starts_fast)
     findings = doctor.run_checks(recipe(), folder, folder / "run", print_fn=said.append)
     assert [(f.name, f.passed) for f in findings] == [(name, True) for name in CHECKS], said
