@@ -36,15 +36,10 @@ def doctor(
 
     parsed = Recipe.load(recipe, changes or ())
     import_backend()
-    from keras_transformer.runs.doctor import CHECKS, run_checks
+    from keras_transformer.runs.doctor import run_checks
 
     run = options.run_folder(run, recipe)
-
-    def on_start(name):
-        console.print(f"Checking {name} ({CHECKS.index(name) + 1} of {len(CHECKS)})")
-
-    print_line = functools.partial(print, flush=True)
-    findings = run_checks(parsed, data, run, timeout, print_line, on_start)
+    findings = run_checks(parsed, data, run, timeout, functools.partial(print, flush=True))
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 

@@ -86,8 +86,13 @@ def untrained(monkeypatch):
 
 def verdicts(recipe, folder, **options):
     events = []
-    said = {"print_fn": lambda line: events.append(line.split()[1]), "on_start": events.append}
-    findings = doctor.run_checks(recipe, folder, **said, **options)
+
+    def told(line):
+        events.append(line.split()[1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "console", SimpleNamespace(print=told))
+        findings = doctor.run_checks(recipe, folder, print_fn=told, **options)
     assert [finding.name for finding in findings] == CHECKS
     assert events == [name for name in CHECKS for _ in range(2)], "told before and after a check"
     return {finding.name: finding.passed for finding in findings}, {
