@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.sentencepiece_proto import NORMAL
 from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.importing.files import as_floats, file_of
 from keras_transformer.models.config import TransformerConfig
@@ -227,20 +226,9 @@ def checked_arrays(arrays, config, path, names=None):
     }
 
 
-def sentencepiece_models(folder, vocabularies):
-    """Returns the models of both sides; raises unless most pieces are in the vocabulary."""
-    models = []
-    for name, vocabulary in zip(("source.spm", "target.spm"), vocabularies, strict=True):
-        content, proto = read_model(file_of(folder, name))
-        pieces = {piece.piece for piece in proto.pieces if piece.type == NORMAL}
-        known = len(pieces & vocabulary.keys())
-        if 2 * known < len(pieces):
-            raise ValueError(
-                f"{folder / name} must be of the same model as the vocabulary, which has only "
-                f"{known} of its {len(pieces)} pieces."
-            )
-        models.append(content)
-    return models
+def sentencepiece_models(folder):
+    """Returns the models of both sides."""
+    return [read_model(file_of(folder, name))[0] for name in ("source.spm", "target.spm")]
 
 
 def without_equal(settings, usual, path):

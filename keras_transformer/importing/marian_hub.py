@@ -68,7 +68,8 @@ def read_hub(folder, given_name=None, arithmetic=None):
     tied, names = _take_embeddings(settings, stored, weights)
     fields = {**marian.ARITHMETIC[kind], "tie_embeddings": tied}
     config = _hub_config(settings, vocabularies, fields, stored, path)
-    _take_positions(stored, config.hidden_dim, weights)
+    for side in ("encoder", "decoder"):  # sinusoids, as `static_position_embeddings` says
+        stored.pop(f"model.{side}.embed_positions.weight", None)
     parts = marian.arrays_of(config)
     names = {theirs: part.hub for theirs, part in parts.items()} | names
     arrays = {
@@ -86,7 +87,7 @@ def read_hub(folder, given_name=None, arithmetic=None):
     search, unequal = _search(settings, generation, vocabulary, path)
     (other,) = marian.ARITHMETIC.keys() - {kind}
     notes = [f"Arithmetic of {kind}: {why}. For the other: --arithmetic {other}", *unequal]
-    models = marian.sentencepiece_models(folder, vocabularies)
+    models = marian.sentencepiece_models(folder)
     return marian.MarianModel(config, arrays, vocabularies, models, search, notes, origin)
 
 
@@ -218,23 +219,3 @@ def _take_embeddings(settings, stored, path):
     for name in {shared, encoder, decoder, head} - set(names.values()):
         stored.pop(name, None)
     return tied, names
-
-
-def _take_positions(stored, width, path):
-    """Removes stored positions; raises unless they are the sinusoids the permutation expects."""
-    for side in ("encoder", "decoder"):
-        table = stored.pop(f"model.{side}.embed_positions.weight", None)
-        if table is None:
-            continue
-        # The width first: a table of another one must not be computed. Rounded as in bfloat16.
-        is_wide = table.shape[1:] == (width,)
-        if not (is_wide and np.allclose(table, _sinusoids(*table.shape), rtol=0, atol=5e-3)):
-            raise ValueError(
-                f"{path}: the positions of the {side} must be sinusoidal, all sines before all "
-                "cosines. Learned positions cannot be imported."
-            )
-
-
-def _sinusoids(count, width):
-    angles = np.arange(count)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)

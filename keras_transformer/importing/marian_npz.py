@@ -103,7 +103,7 @@ def _vocabularies(folder, names):
     vocabularies = (source, source) if source == target else (source, target)
     if all(path.suffix == ".spm" for path in paths):
         return vocabularies, [paths[0].read_bytes(), paths[-1].read_bytes()]
-    return vocabularies, marian.sentencepiece_models(folder, vocabularies)
+    return vocabularies, marian.sentencepiece_models(folder)
 
 
 def _read_vocabulary(path):

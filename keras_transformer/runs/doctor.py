@@ -20,7 +20,7 @@ from keras_transformer.data.symbol_tokenizer import WordTokenizer
 from keras_transformer.data.tokenizer_like import encode, require_matching_vocabularies
 from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
-from keras_transformer.runs.memory import is_out_of_memory, peak_memory, peak_memory_of_gpus
+from keras_transformer.runs.memory import is_out_of_memory, peak_memory_of_gpus
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 
@@ -170,7 +170,6 @@ class _Checks:
     def memory(self):
         _require(devices=self.trainer, vocabulary=self.batches)
         slots, lengths = self.batches
-        before = peak_memory()
         try:
             self._train([np.argmax(slots), np.argmax(lengths)])
         except Exception as error:
@@ -180,12 +179,11 @@ class _Checks:
                 f"a batch of {slots.max():,} token slots does not fit: set `micro_batch_tokens` "
                 f"or lower `batch_tokens` (now {self.recipe.training.batch_tokens})"
             )
-        taken, owner = peak_memory() - before, ""
-        if peaks := peak_memory_of_gpus():
-            taken, owner = max(peaks), " of a GPU"
+        peaks = peak_memory_of_gpus()
+        taken = f": {max(peaks) / GIB:.2f} GiB of a GPU" if peaks else ""
         return True, (
             f"updates on the largest batch ({slots.max():,} token slots) and on the batch with the "
-            f"longest sentence ({lengths.max()} tokens) took {taken / GIB:.2f} GiB{owner}"
+            f"longest sentence ({lengths.max()} tokens) fit{taken}"
         )
 
     def learning(self):
