@@ -116,8 +116,8 @@ def average_checkpoints(paths: Iterable[Path], ema: bool = False) -> dict[str, n
         seeds, are taken from the newest checkpoint.
 
     Raises:
-        ValueError: no paths, no such arrays, checkpoints whose arrays differ in name, shape or
-            dtype, or int8 or LoRA weights, which cannot be averaged array by array.
+        ValueError: checkpoints whose arrays differ in name, shape or dtype, or int8 or LoRA
+            weights, which cannot be averaged array by array.
         CorruptCheckpointError: a checkpoint cannot be read.
     """
     paths = sorted(paths, key=step_of)
@@ -145,11 +145,6 @@ def average_checkpoints(paths: Iterable[Path], ema: bool = False) -> dict[str, n
         raise ValueError(
             "Checkpoints with int8 or LoRA weights cannot be averaged array by array. "
             f"Received: {adapted[0]}. Average them before `quantize` or `enable_lora`."
-        )
-    if not arrays:
-        raise ValueError(
-            "`paths` must name checkpoints with arrays of a model, `model/...`. "
-            f"Received: paths={[str(path) for path in paths]}"
         )
     for name, total in sums.items():
         arrays[name] = np.asarray(total / len(paths)).astype(arrays[name].dtype, copy=False)

@@ -60,16 +60,13 @@ def _sum_over_replicas(strategy):
 
 def _sum_over_devices(devices):
     """Sums a row of ones on each device of JAX, or on the device of PyTorch."""
-    rows = np.ones([devices.num_replicas_in_sync, VECTOR_LENGTH], np.float32)
-    if devices.num_replicas_in_sync == 1:
-        tensor = keras.ops.convert_to_tensor(rows)
-        names = [str(tensor.device)]
-    else:
-        parallel = keras.distribution.DataParallel()
-        layout = parallel.get_data_layout(rows.shape)
-        tensor = keras.distribution.distribute_tensor(rows, layout)
+    rows = keras.ops.ones([devices.num_replicas_in_sync, VECTOR_LENGTH])
+    names = [str(rows.device)]
+    if devices.num_replicas_in_sync > 1:
         names = keras.distribution.list_devices()
-    return [keras.ops.convert_to_numpy(keras.ops.sum(tensor, axis=0))], names
+        layout = keras.distribution.DataParallel().get_data_layout(rows.shape)
+        rows = keras.distribution.distribute_tensor(rows, layout)
+    return [keras.ops.convert_to_numpy(keras.ops.sum(rows, axis=0))], names
 
 
 def main():
