@@ -80,7 +80,7 @@ def import_marian(
     if run_folder is not None:
         _require_new(run_folder)
     name = str(folder) if _is_hub_name(folder) else None
-    with _local(folder) as local:
+    with _local(folder, name) as local:
         read = read_marian(local, name, weights, arithmetic)
     for note in read.notes:
         print_fn(note)
@@ -187,20 +187,20 @@ def recipe_of(read: MarianModel, run: types.Path) -> Recipe:
 
 
 @contextlib.contextmanager
-def _local(folder: types.Path) -> Iterator[Path]:
+def _local(folder: types.Path, name: str | None) -> Iterator[Path]:
     """Yields a folder with the files: the given one, or a temporary one."""
     path = Path(folder)
     is_zip = path.is_file() and path.suffix == ".zip"
-    if not (is_zip or _is_hub_name(folder)):
+    if not (is_zip or name):
         yield path
         return
     with tempfile.TemporaryDirectory() as temporary:
         copied = Path(temporary) / re.sub(r"@.*|\.zip$", "", path.name)
         copied.mkdir()
-        if is_zip:
-            _unpack(file_of(path.parent, path.name), copied)
+        if name:
+            _download(name, copied)
         else:
-            _download(str(folder), copied)
+            _unpack(file_of(path.parent, path.name), copied)
         yield copied
 
 
