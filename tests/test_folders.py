@@ -32,8 +32,8 @@ BUDGETS = {
     "models": 575,
     "decoding": 1_980,
     "export": 891,
-    "runs": 2_462,
-    "importing": 840,
+    "runs": 2_360,
+    "importing": 777,
     "serving": 1_392,
     "cli": 1_515,
     None: 868,  # the top level
