@@ -12,9 +12,12 @@ from keras_transformer import types
 
 # How Git LFS begins the few lines that stand for a file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# Types of safetensors by their names in NumPy, where Keras adds bfloat16.
-KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-KINDS |= {"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8"}
+# Types of safetensors that become float32. BF16 is the upper half of a float32.
+FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+def has_file(folder, name):
+    return (folder / name).is_file()
 
 
 def file_of(folder, name):
@@ -40,6 +43,17 @@ def one_file(folder, pattern):
             f"{folder} must hold one `{pattern}`. Received: {', '.join(names) or 'none'}"
         )
     return file_of(folder, names[0])
+
+
+def names_in(settings, key, path):
+    """Returns the strings of a list in a YAML file; none if it is missing."""
+    value = settings.get(key) or []
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(
+            f"{path}: `{key}` must be a list of file names. Received: {reprlib.repr(value)}"
+        )
+    return value
 
 
 @contextlib.contextmanager
@@ -77,7 +91,7 @@ def read_mapping(path):
 
 def read_optional(folder, name):
     """Returns a mapping in JSON or YAML, an empty one if there is no such file."""
-    return read_mapping(file_of(folder, name)) if (folder / name).is_file() else {}
+    return read_mapping(file_of(folder, name)) if has_file(folder, name) else {}
 
 
 def parse_yaml(text, path):
@@ -98,28 +112,38 @@ def map_safetensors(path):
         start = 8 + int.from_bytes(content[:8].tobytes(), "little")
         header = json.loads(content[8:start].tobytes())
         header.pop("__metadata__", None)
-        arrays = {}
-        for name, entry in header.items():
-            first, last = entry["data_offsets"]
-            array = np.ndarray(entry["shape"], KINDS[entry["dtype"]], content, start + first)
+        kinds = {name: str(entry["dtype"]) for name, entry in header.items()}
+    for name, kind in kinds.items():
+        if kind not in FLOATS:
+            _refuse_numbers(path, name, kind)
+    arrays = {}
+    with damaged(path):
+        for name, kind in kinds.items():
+            first, last = header[name]["data_offsets"]
+            array = np.ndarray(header[name]["shape"], FLOATS[kind], content, start + first)
             if array.nbytes != last - first:
                 raise ValueError(f"{name} has {last - first} bytes, not {array.nbytes}")
-            arrays[name] = array
+            is_half = kind == "BF16"
+            arrays[name] = (array.astype("<u4") << 16).view("<f4") if is_half else array
     return arrays
 
 
 def as_floats(array, name, path):
     """Returns an array as float32; raises if it holds other numbers, infinity or NaN."""
-    if "float" not in array.dtype.name:  # of kind "f" or, as bfloat16, "V"
-        raise ValueError(
-            f"{path}: {name} must hold float32, float16, bfloat16 or float64; quantized weights "
-            f"cannot be imported. Received: {array.dtype}"
-        )
+    if array.dtype.kind != "f":
+        _refuse_numbers(path, name, array.dtype)
     with np.errstate(over="ignore"):
         floats = np.array(array, "float32")
     if not np.isfinite(floats).all():
         raise ValueError(f"{path}: {name} must hold finite numbers of float32.")
     return floats
+
+
+def _refuse_numbers(path, name, kind):
+    raise ValueError(
+        f"{path}: {name} must hold float32, float16, bfloat16 or float64; quantized weights cannot "
+        f"be imported. Received: {kind}"
+    )
 
 
 def read_vocabulary(path: types.Path) -> dict[str, int]:

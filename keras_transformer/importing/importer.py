@@ -2,8 +2,8 @@
 
 import contextlib
 import json
-import os
 import re
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -25,8 +25,9 @@ from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.training.model_state import save_model
 
-# What is taken out of a zip file.
-UNPACKED = r".+\.(npz|yml|spm|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
+# What is taken out of a zip file, and its largest size: the largest models have some 1 GB.
+UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
+LARGEST = 8 * 2**30
 # Marian's own default; the positions have no end.
 LONGEST_SOURCE = 512
 FINE_TUNING = {"learning_rate": 1e-4, "warmup_steps": 200, "epochs": 5, "batch_tokens": 2048}
@@ -80,7 +81,7 @@ def import_marian(
     if run_folder is not None:
         _require_new(run_folder)
     name = str(folder) if _is_hub_name(folder) else None
-    with _local(folder, name) as local:
+    with _local(folder) as local:
         read = read_marian(local, name, weights, arithmetic)
     for note in read.notes:
         print_fn(note)
@@ -187,34 +188,38 @@ def recipe_of(read: MarianModel, run: types.Path) -> Recipe:
 
 
 @contextlib.contextmanager
-def _local(folder: types.Path, name: str | None) -> Iterator[Path]:
+def _local(folder: types.Path) -> Iterator[Path]:
     """Yields a folder with the files: the given one, or a temporary one."""
     path = Path(folder)
     is_zip = path.is_file() and path.suffix == ".zip"
-    if not (is_zip or name):
+    if not (is_zip or _is_hub_name(folder)):
         yield path
         return
     with tempfile.TemporaryDirectory() as temporary:
         copied = Path(temporary) / re.sub(r"@.*|\.zip$", "", path.name)
         copied.mkdir()
-        if name:
-            _download(name, copied)
-        else:
+        if is_zip:
             _unpack(file_of(path.parent, path.name), copied)
+        else:
+            _download(str(folder), copied)
         yield copied
 
 
 def _unpack(path, folder):
     """Writes the files of a model into a folder; the folders of the archive are left out."""
-    names = []
-    with damaged(path), zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            member.filename = os.path.basename(member.filename)  # where `extract` writes it
-            if re.fullmatch(UNPACKED, member.filename):
-                names.append(member.filename)
-                archive.extract(member, folder)
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path} must hold one model, but has files of the same name.")
+    with contextlib.ExitStack() as stack:
+        with damaged(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+        members = {m: Path(m.filename).name for m in archive.infolist() if not m.is_dir()}
+        wanted = {m: name for m, name in members.items() if re.fullmatch(UNPACKED, name)}
+        if len(set(wanted.values())) < len(wanted):
+            raise ValueError(f"{path} must hold one model, but has files of the same name.")
+        size = sum(member.file_size for member in wanted)
+        if size > LARGEST:
+            raise ValueError(f"{path} must unpack to at most {LARGEST} bytes. Received: {size}")
+        for member, name in wanted.items():
+            with damaged(path), archive.open(member) as source, open(folder / name, "wb") as target:
+                shutil.copyfileobj(source, target)
 
 
 def _is_hub_name(folder):

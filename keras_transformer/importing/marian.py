@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.data.sentencepiece_proto import NORMAL
 from keras_transformer.data.sentencepiece_tokenizer import read_model
-from keras_transformer.importing.files import as_floats, file_of
+from keras_transformer.importing.files import as_floats, file_of, has_file
 from keras_transformer.models.config import TransformerConfig
 
 SIZES = "hidden_dim intermediate_dim num_heads num_encoder_layers num_decoder_layers".split()
@@ -166,7 +167,7 @@ def config_of(path, vocabularies, counts, sizes, names, **fields):
             )
     source, vocabulary = vocabularies
     try:
-        return TransformerConfig(
+        config = TransformerConfig(
             vocabulary_size=len(vocabulary),
             source_vocabulary_size=len(source),
             output_bias=True,
@@ -179,6 +180,9 @@ def config_of(path, vocabularies, counts, sizes, names, **fields):
         )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    if config.hidden_dim % 2:
+        raise ValueError(f"{path}: `hidden_dim` must be even. Received: {config.hidden_dim}")
+    return config
 
 
 def check_options(settings, options, path):
@@ -226,9 +230,25 @@ def checked_arrays(arrays, config, path, names=None):
     }
 
 
-def sentencepiece_models(folder):
-    """Returns the models of both sides."""
-    return [read_model(file_of(folder, name))[0] for name in ("source.spm", "target.spm")]
+def sentencepiece_models(folder, vocabularies):
+    """Returns the models of both sides; raises unless most pieces are in the vocabulary."""
+    if has_file(folder, "source.bpe") and not has_file(folder, "source.spm"):
+        raise ValueError(
+            f"{folder} has `source.bpe`, an older kind of vocabulary that needs a tokenizer of its "
+            "own. Only models with `source.spm` and `target.spm` can be imported."
+        )
+    models = []
+    for name, vocabulary in zip(("source.spm", "target.spm"), vocabularies, strict=True):
+        content, proto = read_model(file_of(folder, name))
+        pieces = {piece.piece for piece in proto.pieces if piece.type == NORMAL}
+        known = len(pieces & vocabulary.keys())
+        if 2 * known < len(pieces):
+            raise ValueError(
+                f"{folder / name} must be of the same model as the vocabulary, which has only "
+                f"{known} of its {len(pieces)} pieces."
+            )
+        models.append(content)
+    return models
 
 
 def without_equal(settings, usual, path):
@@ -248,7 +268,7 @@ def name_of(folder):
 
 def read_stated(folder, name):
     """Returns the text of a file that a person wrote, or an empty one."""
-    return file_of(folder, name).read_text("utf-8", "replace") if (folder / name).is_file() else ""
+    return file_of(folder, name).read_text("utf-8", "replace") if has_file(folder, name) else ""
 
 
 def origin_of(folder, name, form, languages):

@@ -36,8 +36,9 @@ HUB_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
     "share_encoder_decoder_embeddings": (True, [True, False]),
     "tie_word_embeddings": (True, [True, False]),
 }
-# Settings that must be equal.
+# Settings that must be equal; the first pair if the second of them is given.
 EQUAL = (
+    ("vocab_size", "decoder_vocab_size"),
     ("encoder_attention_heads", "decoder_attention_heads"),
     ("encoder_ffn_dim", "decoder_ffn_dim"),
     ("pad_token_id", "decoder_start_token_id"),
@@ -68,8 +69,7 @@ def read_hub(folder, given_name=None, arithmetic=None):
     tied, names = _take_embeddings(settings, stored, weights)
     fields = {**marian.ARITHMETIC[kind], "tie_embeddings": tied}
     config = _hub_config(settings, vocabularies, fields, stored, path)
-    for side in ("encoder", "decoder"):  # sinusoids, as `static_position_embeddings` says
-        stored.pop(f"model.{side}.embed_positions.weight", None)
+    _take_positions(stored, config.hidden_dim, weights)
     parts = marian.arrays_of(config)
     names = {theirs: part.hub for theirs, part in parts.items()} | names
     arrays = {
@@ -87,7 +87,7 @@ def read_hub(folder, given_name=None, arithmetic=None):
     search, unequal = _search(settings, generation, vocabulary, path)
     (other,) = marian.ARITHMETIC.keys() - {kind}
     notes = [f"Arithmetic of {kind}: {why}. For the other: --arithmetic {other}", *unequal]
-    models = marian.sentencepiece_models(folder)
+    models = marian.sentencepiece_models(folder, vocabularies)
     return marian.MarianModel(config, arrays, vocabularies, models, search, notes, origin)
 
 
@@ -142,8 +142,9 @@ def _search(config, generation, vocabulary, path):
 
 def _weights(folder, given_name):
     """Returns the arrays of the file, and its path."""
-    has_pickle = any(folder.glob("pytorch_model*.bin"))
-    if not (folder / WEIGHTS).is_file() and (has_pickle or given_name):
+    # Lazy: a pickle beside whole weights may be a pointer of Git LFS.
+    pickles = (files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin"))
+    if not files.has_file(folder, WEIGHTS) and (list(pickles) or given_name):
         name = (given_name or str(folder)).partition("@")[0]
         command = (
             "from transformers import MarianMTModel as M, MarianTokenizer as T; "
@@ -162,19 +163,22 @@ def _hub_vocabulary(folder):
     """Returns `vocab.json` with the tokens that were added to it."""
     path = files.file_of(folder, "vocab.json")
     vocabulary = checked_vocabulary(files.read_json(path), path)
-    path = folder / "added_tokens.json"
-    added = files.read_optional(folder, path.name)
-    if others := [p for p in added if p not in vocabulary and not is_tag_piece(p)]:
-        raise ValueError(
-            f"{path}: only tags of languages, such as `>>fra<<`, can be added to the vocabulary; "
-            f"other tokens would have to be found inside of words. Received: {reprlib.repr(others)}"
-        )
-    return checked_vocabulary(vocabulary | added, path)
+    if files.has_file(folder, "added_tokens.json"):
+        path = files.file_of(folder, "added_tokens.json")
+        added = files.read_mapping(path)
+        if others := [p for p in added if p not in vocabulary and not is_tag_piece(p)]:
+            raise ValueError(
+                f"{path}: only tags of languages, such as `>>fra<<`, can be added to the "
+                "vocabulary; other tokens would have to be found inside of words. Received: "
+                f"{reprlib.repr(others)}"
+            )
+        vocabulary = checked_vocabulary(vocabulary | added, path)
+    return vocabulary
 
 
 def _hub_config(settings, vocabularies, fields, stored, path):
     vocabulary, _ = vocabularies
-    for first, second in EQUAL:
+    for first, second in EQUAL if settings.get("decoder_vocab_size") else EQUAL[1:]:
         if settings.get(first) != settings.get(second):
             raise ValueError(
                 f"{path}: `{first}` and `{second}` must be equal. Received: "
@@ -219,3 +223,23 @@ def _take_embeddings(settings, stored, path):
     for name in {shared, encoder, decoder, head} - set(names.values()):
         stored.pop(name, None)
     return tied, names
+
+
+def _take_positions(stored, width, path):
+    """Removes stored positions; raises unless they are the sinusoids the permutation expects."""
+    for side in ("encoder", "decoder"):
+        table = stored.pop(f"model.{side}.embed_positions.weight", None)
+        if table is None:
+            continue
+        # The width first: a table of another one must not be computed. Rounded as in bfloat16.
+        is_wide = table.shape[1:] == (width,)
+        if not (is_wide and np.allclose(table, _sinusoids(*table.shape), rtol=0, atol=5e-3)):
+            raise ValueError(
+                f"{path}: the positions of the {side} must be sinusoidal, all sines before all "
+                "cosines. Learned positions cannot be imported."
+            )
+
+
+def _sinusoids(count, width):
+    angles = np.arange(count)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)

@@ -49,18 +49,20 @@ OF_TOKENS |= {OUTPUT_BIAS: (1, 1), OUTPUT_KERNEL: (1, 1)}
 
 def read_npz(folder, weights=None, arithmetic="marian"):
     decoder, decoder_path = _decoder_settings(folder, weights)
-    path = _weights_file(folder, decoder.get("models") or [], weights)
+    path = _weights_file(folder, files.names_in(decoder, "models", decoder_path), weights)
     stored = files.read_npz_file(path)
     settings = _model_yaml(stored, path)
     marian.check_options(settings, MARIAN_OPTIONS, path)
     is_pre_norm = settings.get("transformer-preprocess") == "n"
     marian.check_options(settings, PRE_NORM if is_pre_norm else POST_NORM, path)
-    vocabularies, models = _vocabularies(folder, decoder.get("vocabs") or [])
+    vocabularies, models = _vocabularies(folder, files.names_in(decoder, "vocabs", decoder_path))
     fields = {**marian.ARITHMETIC[arithmetic], "normalize_first": is_pre_norm, "dropout": 0.1}
     fields["tie_embeddings"] = _take_embeddings(settings, stored, vocabularies, path)
     fields["activation"] = marian.ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")]
-    counts = [count + 1 for count in settings["dim-vocabs"]]  # and padding
-    sizes = map(settings.get, SIZES)
+    counts, sizes = settings.get("dim-vocabs"), map(settings.get, SIZES)
+    if not isinstance(counts, list) or not all(type(count) is int for count in counts):
+        raise ValueError(f"{path}: `dim-vocabs` must be two numbers. Received: {counts}")
+    counts = [count + 1 for count in counts]  # and padding
     vocabularies = _take_tokens(vocabularies, stored)
     config = marian.config_of(path, vocabularies, counts, sizes, stored, **fields)
     stored = {name.removesuffix("_pre"): array for name, array in stored.items()}
@@ -68,7 +70,7 @@ def read_npz(folder, weights=None, arithmetic="marian"):
     if config.activation == "gelu" and _version(settings) <= LAST_SWISH_GELU:
         config = replace(config, activation="silu")
         _scale_gelu(arrays)
-    search = _search(decoder, vocabularies[1])
+    search = _search(decoder, vocabularies[1], decoder_path)
     notes = marian.without_equal(decoder, WITHOUT_EQUAL, decoder_path)
     origin = marian.origin_of(folder, marian.name_of(folder), "marian", [None, None])
     return marian.MarianModel(config, arrays, vocabularies, models, search, notes, origin)
@@ -88,7 +90,7 @@ def _weights_file(folder, named, weights):
 
 def _decoder_settings(folder, weights):
     """Returns what `decoder.yml`, or that of the weights, says, and its path."""
-    names = [n for n in (f"{weights}.decoder.yml", "decoder.yml") if (folder / n).is_file()]
+    names = [n for n in (f"{weights}.decoder.yml", "decoder.yml") if files.has_file(folder, n)]
     if not names and any(folder.glob("*.decoder.yml")):
         names = [files.one_file(folder, "*.decoder.yml").name]
     name = names[0] if names else "decoder.yml"
@@ -103,7 +105,7 @@ def _vocabularies(folder, names):
     vocabularies = (source, source) if source == target else (source, target)
     if all(path.suffix == ".spm" for path in paths):
         return vocabularies, [paths[0].read_bytes(), paths[-1].read_bytes()]
-    return vocabularies, marian.sentencepiece_models(folder)
+    return vocabularies, marian.sentencepiece_models(folder, vocabularies)
 
 
 def _read_vocabulary(path):
@@ -159,9 +161,11 @@ def _scale_gelu(arrays):
             arrays[name] /= GELU
 
 
-def _search(decoder, vocabulary):
+def _search(decoder, vocabulary, path):
     """Returns the settings of Marian's search, whose defaults count if `decoder.yml` is silent."""
     power, factor = decoder.get("normalize", 0), decoder.get("max-length-factor", 3)
+    if not (isinstance(factor, int | float) and 0 <= factor <= 1000):
+        raise ValueError(f"{path}: `max-length-factor` must be 0 to 1000. Received: {factor!r}")
     return {
         "beam_size": decoder.get("beam-size", 12),
         **({"length_penalty": "mean", "alpha": power} if power else {"length_penalty": None}),

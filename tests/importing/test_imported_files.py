@@ -11,6 +11,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from tokenizer_agreement import train_sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data.marian_tokenizer import MarianTokenizer
@@ -103,6 +104,11 @@ def swap_sides(folder):
         (folder / name).write_bytes(other)
 
 
+def other_pieces(folder):
+    lines = ("".join(chr(9216 + (i * j) % 300) for j in range(9)) for i in range(300))
+    (folder / "source.spm").write_bytes(train_sentencepiece(lines, 310))
+
+
 def tensors(change):
     """Changes the dict of tensors, those of PyTorch, in place."""
 
@@ -136,12 +142,15 @@ def put(name, value, source=FFN):
     return tensors(change)
 
 
-def add_positions(stored):
-    import torch
+def positions(make):
+    def change(stored):
+        import torch
 
-    angles = np.arange(64)[:, None] / 10000 ** (np.arange(0, 32, 2) / 32)
-    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-    stored[POSITIONS] = torch.tensor(table, dtype=torch.float32)
+        angles = np.arange(64)[:, None] / 10000 ** (np.arange(0, 32, 2) / 32)
+        table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        stored[POSITIONS] = make(torch.tensor(table, dtype=torch.float32))
+
+    return tensors(change)
 
 
 def add_tag(folder):
@@ -249,10 +258,11 @@ HUB = {
     "float16": (cast("float16"), rounded("float16")),
     "bfloat16": (cast("bfloat16"), rounded("bfloat16")),
     "float64": (cast("float64"), same),
-    "int8": (cast("int8", FFN), f"{FFN} must hold float32.*Received: int8$"),
+    "int8": (cast("int8", FFN), f"{FFN} must hold float32.*Received: I8$"),
     "NaN": (put(FFN, float("nan")), f"{FFN} must hold finite numbers"),
     "beyond float32": (all_of(cast("float64", FFN), put(FFN, 1e300)), "must hold finite numbers"),
-    "positions": (tensors(add_positions), same),
+    "positions": (positions(lambda table: table), same),
+    "learned positions": (positions(lambda table: table + 0.1), "must be sinusoidal"),
     # Arrays.
     "no bias": (tensors(lambda stored: stored.pop("final_logits_bias")), no_bias),
     "equal output, said untied": (
@@ -285,6 +295,7 @@ HUB = {
         f"pointer, {name}": (text(name, LFS), f"{name} is a Git LFS pointer.*`git lfs pull`")
         for name in (CONFIG, VOCABULARY, WEIGHTS, "source.spm", "target.spm")
     },
+    "pieces": (other_pieces, "source.spm must be of the same model as the vocabulary"),
     "text for target.spm": (text("target.spm", "a\nb\n"), "must be a whole SentencePiece model"),
     # Both sides share a vocabulary: nothing in the files says which model is which.
     "swapped sides": (swap_sides, swapped),
@@ -365,6 +376,10 @@ NPZ = {
         for name in ("opus.model1.npz", "decoder.yml", "opus.vocab.yml", "source.spm")
     },
     "no vocabulary": (remove("opus.vocab.yml"), "must hold the file 'opus.vocab.yml'"),
+    "names": (
+        replace("decoder.yml", "models:\n  - opus.model1.npz", "models: 1"),
+        "`models` must be a list of file names",
+    ),
     # Vocabularies.
     "lines of pieces": (all_of(as_text, name_vocabulary("vocab.txt")), same),
     "JSON": (all_of(as_json, name_vocabulary("vocab.json")), same),
@@ -372,6 +387,7 @@ NPZ = {
     "nothing": (text("opus.vocab.yml", ""), "opus.vocab.yml must have the pieces"),
     # Options.
     "layers": (options(enc_depth=HUGE), "number of layers of the encoder.* 2. Received: 10000000"),
+    "vocabularies": (options(dim_vocabs=125), "`dim-vocabs` must be two numbers"),
     "RNN": (options(type="s2s"), "`type` must be 'transformer'"),
     "tied layers": (options(transformer_tied_layers=[1, 1]), "`transformer-tied-layers`"),
     "norms": (options(transformer_preprocess="n"), "`transformer-postprocess` must be 'da'"),

@@ -108,9 +108,14 @@ def test_decoder_yml_sets_the_search(tmp_path):
             "model.npz.decoder.yml: our search has no equal of word-penalty=0.5, "
             "shortlist=['lex.gz', 50, 50]",
         ),
+        "max-length-factor: .nan": ("`max-length-factor` must be 0 to 1000", None),
     }
     for text, (expected, note) in rows.items():
         path.write_text(f"{silent[:-1]}, {', '.join(text.splitlines())}}}" if text else silent)
+        if isinstance(expected, str):
+            with pytest.raises(ValueError, match=expected):
+                read_marian(tmp_path)
+            continue
         read = read_marian(tmp_path)
         assert (read.search, read.notes) == (expected, [note] if note else [])
 
