@@ -36,15 +36,10 @@ def doctor(
 
     parsed = Recipe.load(recipe, changes or ())
     import_backend()
-    from keras_transformer.runs.doctor import CHECKS, run_checks
+    from keras_transformer.runs.doctor import run_checks
 
     run = options.run_folder(run, recipe)
-
-    def on_start(name):
-        console.print(f"Checking {name} ({CHECKS.index(name) + 1} of {len(CHECKS)})")
-
-    print_line = functools.partial(print, flush=True)
-    findings = run_checks(parsed, data, run, timeout, print_line, on_start)
+    findings = run_checks(parsed, data, run, timeout, functools.partial(print, flush=True))
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 
@@ -120,6 +115,6 @@ def average(
     import_backend()
     from keras_transformer.runs.averaging import average_run
 
-    for path in average_run(run, output, last=last, best=best, print_fn=console.print):
+    for path in average_run(run, output, last=last, best=best):
         console.print(f"averaged {path}")
     print(output)

@@ -10,25 +10,15 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from keras_transformer.models.loading import load_model
-from keras_transformer.runs.checkpoint_file import read_checkpoint, read_shapes
+from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder, step_of
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.training.best_epoch import monitor_mode
-from keras_transformer.training.model_state import (
-    check_model_state,
-    restore_model_state,
-    save_model,
-)
-from keras_transformer.types import Path, PrintFn
+from keras_transformer.training.model_state import restore_model_state, save_model
+from keras_transformer.types import Path
 
 
-def average_run(
-    run_folder: Path,
-    output: Path,
-    last: int = 5,
-    best: int = 0,
-    print_fn: PrintFn = lambda line: None,
-) -> list[pathlib.Path]:
+def average_run(run_folder: Path, output: Path, last: int = 5, best: int = 0) -> list[pathlib.Path]:
     """Writes a model whose weights are the average of a run's checkpoints.
 
     If the run has `ema_momentum`, the EMA of the weights is averaged, because validation used it.
@@ -39,7 +29,6 @@ def average_run(
         last: number of last epochs to average. If fewer consecutive epochs are kept, the last
             checkpoints written every `checkpoint_updates` are averaged instead. Defaults to `5`.
         best: number of best epochs to average instead. Defaults to `0`.
-        print_fn: called with a line of text. Optional.
 
     Returns:
         paths of the averaged checkpoints: the newest first; with `best`, the best first.
@@ -62,11 +51,6 @@ def average_run(
         raise ValueError(
             f"The run keeps only {len(paths)} checkpoints to average: lower `last` or `best`, or "
             f"train with a larger `keep_last` or `keep_best`. Received: last={last}, best={best}"
-        )
-    if not best and not set(paths) <= set(folder.last(last, "epoch")):
-        print_fn(
-            f"The run keeps fewer than {last} epochs in a row: averaging the last {last} "
-            "checkpoints written every `checkpoint_updates`."
         )
     model = load_model(run.model_file)
     average_into(model, paths)
@@ -116,8 +100,6 @@ def average_into(model, paths):
     Raises:
         ValueError: the checkpoints do not match the model.
     """
-    for path in paths:
-        check_model_state(model, read_shapes(path), parts=("model",))
     restore_model_state(model, average_checkpoints(paths, ema=True), parts=("model",))
 
 
@@ -134,8 +116,8 @@ def average_checkpoints(paths: Iterable[Path], ema: bool = False) -> dict[str, n
         seeds, are taken from the newest checkpoint.
 
     Raises:
-        ValueError: no paths, no such arrays, checkpoints whose arrays differ in name, shape or
-            dtype, or int8 or LoRA weights, which cannot be averaged array by array.
+        ValueError: checkpoints whose arrays differ in name, shape or dtype, or int8 or LoRA
+            weights, which cannot be averaged array by array.
         CorruptCheckpointError: a checkpoint cannot be read.
     """
     paths = sorted(paths, key=step_of)
@@ -163,11 +145,6 @@ def average_checkpoints(paths: Iterable[Path], ema: bool = False) -> dict[str, n
         raise ValueError(
             "Checkpoints with int8 or LoRA weights cannot be averaged array by array. "
             f"Received: {adapted[0]}. Average them before `quantize` or `enable_lora`."
-        )
-    if not arrays:
-        raise ValueError(
-            "`paths` must name checkpoints with arrays of a model, `model/...`. "
-            f"Received: paths={[str(path) for path in paths]}"
         )
     for name, total in sums.items():
         arrays[name] = np.asarray(total / len(paths)).astype(arrays[name].dtype, copy=False)

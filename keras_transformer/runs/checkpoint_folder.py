@@ -88,11 +88,9 @@ class CheckpointFolder:
             path of the checkpoint.
 
         Raises:
-            ValueError: from `write_checkpoint`, or if `step` is negative.
+            ValueError: from `write_checkpoint`.
             OSError: the checkpoint could not be written. Older checkpoints are intact.
         """
-        if step < 0:
-            raise ValueError(f"`step` must not be negative. Received: step={step}")
         self.path.mkdir(parents=True, exist_ok=True)
         for stale in self.path.glob(".partial.checkpoint-*.npz"):  # left by a killed process
             stale.unlink()

@@ -60,16 +60,13 @@ def _sum_over_replicas(strategy):
 
 def _sum_over_devices(devices):
     """Sums a row of ones on each device of JAX, or on the device of PyTorch."""
-    rows = np.ones([devices.num_replicas_in_sync, VECTOR_LENGTH], np.float32)
-    if devices.num_replicas_in_sync == 1:
-        tensor = keras.ops.convert_to_tensor(rows)
-        names = [str(tensor.device)]
-    else:
-        parallel = keras.distribution.DataParallel()
-        layout = parallel.get_data_layout(rows.shape)
-        tensor = keras.distribution.distribute_tensor(rows, layout)
+    rows = keras.ops.ones([devices.num_replicas_in_sync, VECTOR_LENGTH])
+    names = [str(rows.device)]
+    if devices.num_replicas_in_sync > 1:
         names = keras.distribution.list_devices()
-    return [keras.ops.convert_to_numpy(keras.ops.sum(tensor, axis=0))], names
+        layout = keras.distribution.DataParallel().get_data_layout(rows.shape)
+        rows = keras.distribution.distribute_tensor(rows, layout)
+    return [keras.ops.convert_to_numpy(keras.ops.sum(rows, axis=0))], names
 
 
 def main():
@@ -98,26 +95,23 @@ def check_devices(distribution, devices, timeout):
     """
     code = "from keras_transformer.runs.device_check import main; main()"
     # Memory on demand: this process may already have allocated GPU memory.
-    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    changes = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    environment = os.environ | changes
     command = [sys.executable, "-c", code, json.dumps([distribution, devices])]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            unreached = [address for address in _workers() if not _is_reachable(address)]
-            if not unreached:
-                return False, f"no result within {timeout:g} s. {NCCL_ADVICE}"
-            return False, (
-                f"no worker at {', '.join(unreached)} within {timeout:g} s: start `doctor` on all "
-                "workers at the same time, and open these ports in firewalls"
-            )
-        finally:
-            process.kill()
-    if not process.returncode:
-        return json.loads(out.splitlines()[-1])
-    last = err.decode(errors="replace").strip().rpartition("\n")[2]
-    return False, f"ended with code {process.returncode}: {last}. {NCCL_ADVICE}"
+    try:
+        ran = subprocess.run(command, capture_output=True, timeout=timeout, env=environment)
+    except subprocess.TimeoutExpired:
+        unreached = [address for address in _workers() if not _is_reachable(address)]
+        if not unreached:
+            return False, f"no result within {timeout:g} s. {NCCL_ADVICE}"
+        return False, (
+            f"no worker at {', '.join(unreached)} within {timeout:g} s: start `doctor` on all "
+            "workers at the same time, and open these ports in firewalls"
+        )
+    if not ran.returncode:
+        return json.loads(ran.stdout.splitlines()[-1])
+    last = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return False, f"ended with code {ran.returncode}: {last}. {NCCL_ADVICE}"
 
 
 def _workers():

@@ -17,15 +17,11 @@ def run_devices(training: TrainingSettings) -> Strategy:
         from keras_transformer.training.distribution import get_strategy
 
         return get_strategy(training.distribution, training.devices)
-    problem, all_of_them = None, "all devices" if backend == "jax" else "one device"
-    if training.distribution not in ("auto", "single"):
-        problem = f"`distribution` must be auto ({all_of_them}) or single, not "
-        problem += training.distribution
-    elif training.devices is not None:
-        problem = f"`devices` must be null, not {training.devices}: hide others from the process"
-    if problem:
+    if training.distribution not in ("auto", "single") or training.devices is not None:
         raise ValueError(
-            f"On the {backend} backend, {problem}. Or train with KERAS_BACKEND=tensorflow."
+            f"On the {backend} backend, `distribution` must be auto or single, and `devices` null: "
+            "hide devices from the process, or train with KERAS_BACKEND=tensorflow. Received: "
+            f"distribution={training.distribution!r}, devices={training.devices}"
         )
     is_divided = backend == "jax" and training.distribution == "auto"
     return LocalDevices(len(keras.distribution.list_devices()) if is_divided else 1)

@@ -7,7 +7,6 @@ import gc
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,12 +14,13 @@ import keras
 import numpy as np
 
 from keras_transformer import types
+from keras_transformer.console import console
 from keras_transformer.data.report import Sample, unknown_note, unknown_symbols
 from keras_transformer.data.symbol_tokenizer import WordTokenizer
 from keras_transformer.data.tokenizer_like import encode, require_matching_vocabularies
 from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
-from keras_transformer.runs.memory import is_out_of_memory, peak_memory, peak_memory_of_gpus
+from keras_transformer.runs.memory import is_out_of_memory, peak_memory_of_gpus
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 
@@ -75,7 +75,6 @@ def run_checks(
     run_folder: types.Path | None = None,
     timeout: float = 60.0,
     print_fn: types.PrintFn = print,
-    on_start: Callable[[str], object] | None = None,
 ) -> list[Finding]:
     """Runs all checks for a recipe: devices, data, vocabulary, memory, learning and disk.
 
@@ -89,8 +88,7 @@ def run_checks(
             use that vocabulary. The disk check measures the free space of this folder's disk.
             Nothing is written to the folder. Defaults to the working directory.
         timeout: time limit of the device check, in seconds.
-        print_fn: called with each finding as text.
-        on_start: called with the name of each check before it runs. Optional.
+        print_fn: called with each finding as text. Standard error says which check runs.
 
     Returns:
         the findings.
@@ -101,9 +99,8 @@ def run_checks(
     findings = []
     with tempfile.TemporaryDirectory() as scratch:
         checks = _Checks(recipe, data_folder, run_folder, scratch, timeout)
-        for name in CHECKS:
-            if on_start is not None:
-                on_start(name)
+        for number, name in enumerate(CHECKS, 1):
+            console.print(f"Checking {name} ({number} of {len(CHECKS)})")
             started, warnings = time.perf_counter(), []
             try:
                 passed, detail, *warnings = getattr(checks, name)()
@@ -127,12 +124,11 @@ class _Checks:
         self.folders = data_folder, scratch
         self.disk_folder = Path(run_folder or ".").absolute()
         # Checks that need no devices use one device, so a missing worker cannot block them.
-        single = replace(recipe.training, distribution="single", devices=None)
-        single = replace(recipe, training=single)
+        training = replace(recipe.training, distribution="single", devices=None)
+        single = replace(recipe, training=training)
         self.single_device_trainer = Trainer(single, *self.folders, print_fn=lambda line: None)
-        self.run = self.single_device_trainer.run
-        if run_folder is not None:
-            self.run = Trainer(single, data_folder, run_folder).run  # raises if of another recipe
+        # Raises an error if it is of another recipe.
+        self.run = Trainer(single, data_folder, run_folder or scratch).run
         self.trainer = self.tokenizers = self.sample = self.stream = self.batches = None
 
     def devices(self):
@@ -145,8 +141,8 @@ class _Checks:
 
     def data(self):
         sample = Sample(self.recipe.data.pairs("train", self.folders[0]))
-        if not sum(bool(source.strip() and target.strip()) for source, target in sample):
-            return False, "`train` holds no pair with text on both sides"
+        for _ in sample:  # reads all pairs
+            pass
         self.sample = sample
         try:
             self.tokenizers = self._tokenizers()
@@ -162,7 +158,9 @@ class _Checks:
         _require(data=self.sample)
         tokenizers = self.tokenizers or self._tokenizers()  # raises the error that `data` hides
         _require(data=self.stream)
-        self.batches = _batch_statistics(self.stream)
+        batches = self.stream.batches(epoch=0)
+        rows, *widths = np.array([self.stream.shape(batch) for batch in batches]).T
+        self.batches = rows * sum(widths), np.maximum(*widths)  # slots, and longest sentence
         lines, changes = zip(*self.sample.items, strict=True), self.stream.report.changes
         sides = zip(tokenizers, lines, changes, strict=True)
         passed, details = zip(*(check_tokenizer(*side) for side in sides), strict=True)
@@ -172,7 +170,6 @@ class _Checks:
     def memory(self):
         _require(devices=self.trainer, vocabulary=self.batches)
         slots, lengths = self.batches
-        before = peak_memory()
         try:
             self._train([np.argmax(slots), np.argmax(lengths)])
         except Exception as error:
@@ -182,12 +179,11 @@ class _Checks:
                 f"a batch of {slots.max():,} token slots does not fit: set `micro_batch_tokens` "
                 f"or lower `batch_tokens` (now {self.recipe.training.batch_tokens})"
             )
-        taken, owner = peak_memory() - before, ""
-        if peaks := peak_memory_of_gpus():
-            taken, owner = max(peaks), " of a GPU"
+        peaks = peak_memory_of_gpus()
+        taken = f": {max(peaks) / GIB:.2f} GiB of a GPU" if peaks else ""
         return True, (
             f"updates on the largest batch ({slots.max():,} token slots) and on the batch with the "
-            f"longest sentence ({lengths.max()} tokens) took {taken / GIB:.2f} GiB{owner}"
+            f"longest sentence ({lengths.max()} tokens) fit{taken}"
         )
 
     def learning(self):
@@ -254,16 +250,6 @@ class _Checks:
             first = {"steps_per_epoch": 1, "shuffle": False, "verbose": 0}
             losses += model.fit(self.stream.dataset(), **first).history["loss"]
         return losses
-
-
-def _batch_statistics(stream):
-    """The token slots and the longest sentence of each batch of an epoch."""
-    rows = []
-    for batch in stream.batches(epoch=0):
-        inputs, *_ = stream.arrays(batch)
-        source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
-        rows.append((source.size + target.size, max(source.shape[1], target.shape[1])))
-    return tuple(np.array(rows).T)
 
 
 def check_tokenizer(tokenizer, lines, changes):

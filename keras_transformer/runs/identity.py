@@ -4,12 +4,12 @@ import contextlib
 import json
 import pathlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
-from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.pipeline import NOISE, BatchStream
 from keras_transformer.layers.parts import parts_of
 from keras_transformer.training.model_state import unnumbered
 
@@ -32,8 +32,8 @@ def identity_of(
     return {
         "data": stream.fingerprint,
         "validation": None if validation is None else validation.fingerprint,
-        "batches": stream.settings,
-        "training": {} if model is None else _training_of(model),
+        "batches": dict.fromkeys((*NOISE, "shapes")) | stream.settings,
+        "training": {} if model is None else dict(_values(_training_of(model))),
     }
 
 
@@ -58,42 +58,25 @@ def _training_of(model):
 def _config(make, *arguments):
     with contextlib.suppress(Exception), warnings.catch_warnings():  # of a class of the user
         warnings.simplefilter("ignore")  # of a loss that is a lambda
-        return _essence(json.loads(json.dumps(make(*arguments))))
+        return json.loads(json.dumps(make(*arguments)))
     return None
 
 
-def _essence(value):
-    """A config without what does not count; see `LEFT_OUT`."""
-    if isinstance(value, dict):
-        return {
-            key: _essence(inner)
-            for key, inner in value.items()
-            if key not in LEFT_OUT
-            and not key.endswith("initializer")
-            and not (key == "learning_rate" and isinstance(inner, float))
-        }
-    if isinstance(value, list):
-        return [_essence(inner) for inner in value]
-    return unnumbered(value) if isinstance(value, str) else value
-
-
-def _differences(saved: Any, now: Any, name: str, owner: str = "") -> Iterator[str]:
-    """Yields `"Adam.beta_1=0.8, not 0.9"` for each difference of two configs.
-
-    Keys that only one of them has do not count: another version of Keras may add some.
-    """
-    if isinstance(saved, dict) and isinstance(now, dict):
-        classes = saved.get("class_name"), now.get("class_name")
-        if classes[0] != classes[1]:
-            yield f"{name}={classes[1]}, not {classes[0]}"
-            return
-        for key in [key for key in saved if key in now]:
-            yield from _differences(saved[key], now[key], key, now.get("class_name", owner))
-    elif isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):
-        for one, other in zip(saved, now, strict=True):
-            yield from _differences(one, other, name, owner)
-    elif saved != now:
-        yield f"{owner and f'{owner}.'}{name}={now}, not {saved}"
+def _values(config, name=""):
+    """Yields each value of nested configs by its name, such as `optimizer.Adam.beta_1`."""
+    if isinstance(config, dict):
+        for key, inner in config.items():
+            if key not in LEFT_OUT and not key.endswith("initializer"):
+                part = config.get("class_name", key) if key == "config" else key
+                yield from _values(inner, f"{name}.{part}".lstrip("."))
+    elif isinstance(config, list):
+        yield f"{name}.length", len(config)
+        for index, inner in enumerate(config):
+            yield from _values(inner, f"{name}.{index}")
+    elif isinstance(config, str):
+        yield name, unnumbered(config)
+    elif not (name.endswith(".learning_rate") and isinstance(config, float)):
+        yield name, config
 
 
 def check_identity(
@@ -116,15 +99,13 @@ def check_identity(
             raise ValueError(
                 f"The {split} pairs differ from those of {path}. Use the same data, or {advice}."
             )
-    now = identity["batches"]
-    before = dict.fromkeys(now) | saved["batches"]  # unused noise is left out
-    now = dict.fromkeys(before) | now
-    training = saved["training"], identity["training"]
-    for what, cure, configs in (
-        ("batches differ from those", "Use the same arguments of `make_dataset`", (before, now)),
-        ("training differs from that", "Compile the same model as before", training),
+    for name, what, cure in (
+        ("batches", "batches differ from those", "Use the same arguments of `make_dataset`"),
+        ("training", "training differs from that", "Compile the same model as before"),
     ):
-        received = list(dict.fromkeys(_differences(*configs, "")))
+        # Keys that only one of them has do not count: another version of Keras may add some.
+        pairs = {key: (value, saved[name].get(key, value)) for key, value in identity[name].items()}
+        received = [f"{key}={now}, not {old}" for key, (now, old) in pairs.items() if now != old]
         if received:
             more = f" and {len(received) - 3} more" if len(received) > 3 else ""
             raise ValueError(

@@ -10,7 +10,6 @@ import keras
 
 from keras_transformer.data.pipeline import stream_of
 from keras_transformer.runs.callbacks import StopOnNonFiniteLoss
-from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
@@ -102,10 +101,10 @@ class RunKeeper(keras.callbacks.Callback):
             if not (value is None and name == "patience") and not (value or 0) >= 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
         self._has_recipe = isinstance(folder, RunFolder)
-        self._advice = "choose another folder"
-        if self._has_recipe:
-            self._advice = "start again with `--no-resume`"
         self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        self._advice = (
+            "start again with `--no-resume`" if self._has_recipe else "choose another folder"
+        )
         self._stream = stream_of(dataset)
         self._validation = None if validation is None else stream_of(validation)
         self._monitor = monitor
@@ -150,19 +149,16 @@ class RunKeeper(keras.callbacks.Callback):
         self._build(model)
         stated = None if self._has_recipe else model
         self._identity = identity_of(self._stream, self._validation, stated)
-        # Only the chief searches, because the search may rename files. Then all workers read it.
         check = functools.partial(self._check_model, model)
         found = self._folder.newest(self._print, check) if self._is_chief else None
-        step = found[2]["step"] if found else -1
-        step = int(workers.sum_over_workers(self._strategy, step if self._is_chief else 0))
-        if step < 0:
+        # The chief searches first, because the search may rename files.
+        workers.sum_over_workers(self._strategy, 0.0)
+        found = found or self._folder.newest(self._print, check)
+        if found is None:
             self._check_new()
             self._set_state({"step": int(model.optimizer.iterations.numpy())}, {})
             self._restored = model
             return False
-        if found is None:
-            path = self._folder.path_of(step)
-            found = path, *read_checkpoint(path)
         path, arrays, metadata = found
         check_identity(self._identity, metadata, path, self._advice)
         restore_model_state(model, arrays, ("model", "optimizer"))
@@ -171,10 +167,10 @@ class RunKeeper(keras.callbacks.Callback):
             self._run.write_history(self.history)
         self._restored = model
         if self.finished or self.epoch >= (self.params or {}).get("epochs", self.epoch + 1):
-            self._print(f"This run is finished: {self.epoch} epochs, {step:,} updates.")
+            self._print(f"This run is finished: {self.epoch} epochs, {self._updates:,} updates.")
         else:
             position = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
-            self._print(f"Resuming after {step:,} updates, at {position}.")
+            self._print(f"Resuming after {self._updates:,} updates, at {position}.")
         return True
 
     def _build(self, model):

@@ -1,5 +1,6 @@
 """Loads a trained run: as a `Translator`, or as the initial weights of another run."""
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -40,40 +41,34 @@ def load_run(
 
     Example: `load_run("runs/number_names", beam_size=1)(["twenty-one"])`.
     """
-    if isinstance(path, Sequence) and not isinstance(path, str):
-        return _load_ensemble(path, model, frozen, dtype, settings)
-    run = RunFolder.existing(path)
-    recipe = run.recipe()
-    tokenizers = load_tokenizers(run.tokenizer_files(recipe.vocabulary.joint))
-    tokenizers = tag_sources(recipe, tokenizers)
-    loaded = load_model(model or run.model_file)
-    settings = recipe.search | settings
-    if settings.get("max_source_tokens") is None:
-        lengths = recipe.data.max_length, loaded.config.max_sequence_length
-        settings["max_source_tokens"] = min(filter(None, lengths))
-    if frozen or dtype is not None:
-        loaded = freeze(loaded, dtype, is_shared=False)  # nobody else has the model
-    return Translator(loaded, *tokenizers, **settings)
-
-
-def _load_ensemble(paths, model, frozen, dtype, settings):
-    """Returns the translator of the models of several runs."""
-    if model is not None:
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if model is not None and len(paths) > 1:
         raise ValueError(f"`model` must be left out with several runs. Received: model={model!r}")
-    options = {"frozen": False, **settings}
-    translators = [load_run(path, **options) for path in paths]
-    for path, other in zip(paths, translators, strict=True):
-        for mine, theirs in zip(translators[0].tokenizers, other.tokenizers, strict=True):
+    runs = [RunFolder.existing(path) for path in paths]
+    models = [load_model(model or run.model_file) for run in runs]
+    tokenizers = [_tokenizers(run) for run in runs]
+    for path, other in zip(paths, tokenizers, strict=True):
+        for mine, theirs in zip(tokenizers[0], other, strict=True):
             if list(mine.vocabulary) != list(theirs.vocabulary):
                 raise ValueError(
                     "The runs of an ensemble must have the same vocabularies, token by token. "
                     f"Received: {str(path)!r} has another than {str(paths[0])!r}"
                 )
-    models: Any = Ensemble([each.model for each in translators])
+    loaded: Any = models[0] if len(models) == 1 else Ensemble(models)
+    recipe = runs[0].recipe()
+    settings = recipe.search | settings
+    if settings.get("max_source_tokens") is None:
+        lengths = recipe.data.max_length, loaded.config.max_sequence_length
+        settings["max_source_tokens"] = min(filter(None, lengths))
     if frozen or dtype is not None:
-        models = freeze(models, dtype, is_shared=False)
-    first = translators[0]
-    return Translator(models, *first.tokenizers, **vars(first.settings))
+        loaded = freeze(loaded, dtype, is_shared=False)  # nobody else has the models
+    return Translator(loaded, *tokenizers[0], **settings)
+
+
+def _tokenizers(run):
+    recipe = run.recipe()
+    tokenizers = load_tokenizers(run.tokenizer_files(recipe.vocabulary.joint))
+    return tag_sources(recipe, tokenizers)
 
 
 def take_weights(model, run_folder):

@@ -1,9 +1,7 @@
-"""The memory of a process and of its GPUs, on any backend.
+"""The memory of devices, on any backend.
 
 Pure Python, until a GPU is asked for.
 """
-
-import sys
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -33,13 +31,3 @@ def peak_memory_of_gpus() -> list[int]:
     import torch
 
     return [torch.cuda.max_memory_allocated(n) for n in range(torch.cuda.device_count())]
-
-
-def peak_memory() -> int:
-    """Returns the most bytes that this process has used; 0 on Windows, which does not say."""
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

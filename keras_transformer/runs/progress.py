@@ -12,8 +12,6 @@ from keras_transformer.evaluation import SCORES
 
 UPDATES_BETWEEN_LINES = 100
 BAR_WIDTHS = 4, 40
-TIME_WIDTH = len("0:00:00")
-INTERRUPT_WIDTH = len("^C")  # the terminal writes it after the line, which must not wrap
 
 SCORED = tuple(f"val_{name}" for name in SCORES)
 # Name in the logs -> its format, from left to right.
@@ -107,9 +105,9 @@ class TrainingProgress(keras.callbacks.Callback):
     def _move(self, batch, logs):
         """Moves the bar, in the width that the figures leave."""
         least, most = BAR_WIDTHS
-        count = 2 * len(str(self._batches)) + 1  # 12/345, padded
-        gaps = len(self._bar.columns) - 1
-        room = console.width - len(self._epoch) - count - TIME_WIDTH - gaps - INTERRUPT_WIDTH
+        # The terminal writes ^C after the line, which must not wrap.
+        others = f"{self._epoch}  {self._batches}/{self._batches}  0:00:00^C"
+        room = console.width - len(others)
         figures = figures_of(logs, UPDATE_FIGURES, room - least)
         self._column.bar_width = min(most, max(least, room - len(figures)))
         self._bar.update(self._task, completed=batch, figures=figures)

@@ -188,17 +188,12 @@ class Trainer:
                 f"{path!r} holds a run of another recipe: {', '.join(conflicts[:3])}{more}. Choose "
                 "another `--run`, or replace it with `--no-resume`."
             )
-        if self.resume and not self._resumes and self.run.trained:
-            raise ValueError(
-                f"{str(self.run.recipe_file)!r} is missing, but the folder holds a model or "
-                "checkpoints. Restore a copy, or start again with `--no-resume`."
-            )
         files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
-        missing = [str(file) for file in files if not file.is_file()]
-        if self._resumes and missing:
+        missing = [str(file) for file in (self.run.recipe_file, *files) if not file.is_file()]
+        if self.resume and self.run.trained and missing:
             raise ValueError(
-                f"{', '.join(missing)} is missing. Restore a copy, or start again with "
-                "`--no-resume`."
+                f"{missing[0]!r} is missing, but the folder holds a model or checkpoints. Restore "
+                "a copy, or start again with `--no-resume`."
             )
         init_from = self.recipe.training.init_from
         if init_from is not None and pathlib.Path(init_from).resolve() == self.run.path.resolve():

@@ -63,12 +63,11 @@ class VocabularySettings(Settings):
         self._require("size", self.size >= 8, "at least 8")
         self._require_choice("model_type", ("unigram", "bpe"))
         self._require("character_coverage", 0 < self.character_coverage <= 1, "in (0, 1]")
-        is_valid = (
-            2 <= self.protected_symbols < self.size and self.source == self.target == KINDS[0]
-        )
-        is_valid = is_valid or self.protected_symbols == 0
-        must = "0, or at least 2 and less than `size`, of subwords"
-        self._require("protected_symbols", is_valid, must)
+        if self.protected_symbols:
+            is_valid = 2 <= self.protected_symbols < self.size
+            is_valid = is_valid and self.source == self.target == "subwords"
+            must = "0, or at least 2 and less than `size`, of subwords"
+            self._require("protected_symbols", is_valid, must)
         if self.symbols is not None:
             is_valid = all(isinstance(symbol, str) for symbol in self.symbols)
             is_valid = is_valid and not {self.source, self.target}.isdisjoint(CHARACTERS)

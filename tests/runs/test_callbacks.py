@@ -129,9 +129,7 @@ def test_validation_loss_is_computed_with_the_averaged_weights(run):
     ids=str,
 )
 def test_average_run_averages_the_moving_averages(run, tmp_path, asked, updates):
-    said = []
-    paths = average_run(run.path, tmp_path / "mean.keras", **asked, print_fn=said.append)
-    assert len(said) == (len(paths) == 4), "that they are no epochs"
+    paths = average_run(run.path, tmp_path / "mean.keras", **asked)
     assert [int(path.stem[-8:]) for path in paths] == updates
     means = [np.mean(w, axis=0) for w in zip(*(run.means[n] for n in updates), strict=True)]
     assert_close(tiny_run.saved_weights(tmp_path / "mean.keras"), means)

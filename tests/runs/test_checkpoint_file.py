@@ -73,10 +73,8 @@ def test_numpy_opens_a_checkpoint_and_the_metadata_comes_first(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "metadata", "error"),
     [
-        ({"a": np.array([None])}, {}, "'a' of dtype object"),
-        ({"a\0b": np.zeros(1)}, {}, "names without NUL"),
+        ({"a": np.array([None])}, {}, "Object arrays"),
         ({"\ud800": np.zeros(1)}, {}, "surrogates"),
-        ({}, {"_arrays": 1}, "must not have the key '_arrays'"),
         ({}, {"a": {1, 2}}, "not JSON serializable"),
     ],
 )

@@ -92,12 +92,7 @@ def test_full_disk_is_reported_and_older_checkpoints_are_intact(tmp_path):
         found, metadata = read_checkpoint(older)
         assert_same_arrays(found, arrays)
         assert metadata["epoch"] == 1
-    for part in (
-        f"{folder.path_of(2)} could not be",
-        "File too large",
-        "Older checkpoints are intact",
-        "same command resumes",
-    ):
+    for part in (f"{folder.path_of(2)} could not be", "File too large"):
         assert part in caught.value.strerror
     assert [folder.save(2, arrays, {"epoch": 2}).name] == names(tmp_path)
 
@@ -228,8 +223,6 @@ def test_the_last_and_the_best_are_kept(scores, keep_last, keep_best, mode):
 def test_invalid_arguments_are_refused(tmp_path, arguments):
     with pytest.raises(ValueError, match="Received: keep_last="):
         CheckpointFolder(tmp_path, **arguments)
-    with pytest.raises(ValueError, match="step=-1"):
-        CheckpointFolder(tmp_path).save(-1, {}, {})
 
 
 def test_temporary_checkpoint_is_deleted_by_a_later_save(tmp_path):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.runs.recipe import Recipe
-from tests.processes import Popen
+from tests.processes import run
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
@@ -86,8 +86,13 @@ def untrained(monkeypatch):
 
 def verdicts(recipe, folder, **options):
     events = []
-    said = {"print_fn": lambda line: events.append(line.split()[1]), "on_start": events.append}
-    findings = doctor.run_checks(recipe, folder, **said, **options)
+
+    def told(line):
+        events.append(line.split()[1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "console", SimpleNamespace(print=told))
+        findings = doctor.run_checks(recipe, folder, print_fn=told, **options)
     assert [finding.name for finding in findings] == CHECKS
     assert events == [name for name in CHECKS for _ in range(2)], "told before and after a check"
     return {finding.name: finding.passed for finding in findings}, {
@@ -110,7 +115,7 @@ def test_healthy_recipe_passes_every_check(folder, tmp_path, monkeypatch):
         return fit(model, dataset, **options)
 
     monkeypatch.setattr(Transformer, "fit", recording_fit)
-    starts_fast = SimpleNamespace(**vars(subprocess) | {"Popen": Popen})
+    starts_fast = SimpleNamespace(**vars(subprocess) | {"run": run})
     monkeypatch.setattr(device_check, "subprocess", starts_fast)
     findings = doctor.run_checks(recipe(), folder, folder / "run", print_fn=said.append)
     assert [(f.name, f.passed) for f in findings] == [(name, True) for name in CHECKS], said

@@ -373,7 +373,7 @@ def kept(tokenizer, tmp_path_factory):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"of_model": {"dropout": 0.3}}, r"Transformer\.dropout=0.3, not 0.1"),
+        ({"of_model": {"dropout": 0.3}}, r"Transformer\.config\.dropout=0.3, not 0.1"),
         ({"smoothing": 0.0}, "label_smoothing=0.0, not 0.1"),
         ({"adam": {"beta_1": 0.8}}, r"Adam\.beta_1=0.8, not 0.9"),
         ({"r_drop": 1}, "r_drop=1.0, not 0.0"),

@@ -100,7 +100,7 @@ def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     "lost, error",
     [
         ("checkpoints", "no checkpoint to resume from.*--no-resume"),
-        ("tokenizer.model", "tokenizer.model is missing.*--no-resume"),
+        ("tokenizer.model", "tokenizer.model' is missing.*--no-resume"),
     ],
 )
 def test_run_that_lost_a_part_is_not_trained_over(copy, lost, error):
