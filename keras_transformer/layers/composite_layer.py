@@ -43,13 +43,7 @@ class CompositeLayer(PartsInConfig):
         self.seed = None if seed is None else operator.index(seed)
         self.dense_options = {"use_bias": use_bias, **options}
 
-    def enable_lora(
-        self,
-        rank: int,
-        lora_alpha: float | None = None,
-        a_initializer: Any = "he_uniform",
-        b_initializer: Any = "zeros",
-    ) -> None:
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
         """Freezes the kernel of each dense layer and trains a low-rank difference instead.
 
         Biases and layer norms stay trainable. Compile the model afterwards. A file holds the
@@ -58,8 +52,6 @@ class CompositeLayer(PartsInConfig):
         Args:
             rank: rank of the difference.
             lora_alpha: the difference is scaled by `lora_alpha / rank`. Defaults to `rank`.
-            a_initializer: initializer of the `(width, rank)` matrices. Defaults to `"he_uniform"`.
-            b_initializer: initializer of the `(rank, units)` matrices. Defaults to `"zeros"`.
 
         Raises:
             ValueError: if the layer is not built, has LoRA already, or has kernel constraints.
@@ -70,10 +62,9 @@ class CompositeLayer(PartsInConfig):
                 f"Received: name={self.name!r}. Call the layer first."
             )
         rank = require_positive(rank=rank)
-        for path, part in self._parts().items():
+        for part in self._parts().values():
             if isinstance(part, Projection):
-                initializers = (clone_initializer(i, path) for i in (a_initializer, b_initializer))
-                part.enable_lora(rank, lora_alpha, *initializers)
+                part.enable_lora(rank, lora_alpha)
 
     def get_config(self) -> dict[str, Any]:
         options = {k: keras.saving.serialize_keras_object(v) for k, v in self.dense_options.items()}

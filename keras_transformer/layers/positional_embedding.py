@@ -99,12 +99,10 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
     ) -> None:
         vocabulary_size = require_positive(vocabulary_size=vocabulary_size)
         hidden_dim = require_positive(hidden_dim=hidden_dim)
-        if embeddings_initializer is None:
-            embeddings_initializer = default_initializer(hidden_dim)
         super().__init__(
             vocabulary_size,
             hidden_dim,
-            embeddings_initializer=embeddings_initializer,
+            embeddings_initializer=embeddings_initializer or default_initializer(hidden_dim),
             mask_zero=mask_zero,
             **kwargs,
         )
