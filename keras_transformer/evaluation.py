@@ -345,7 +345,10 @@ METRICS = {
     "loss": Metric("nats per token", False),
     "perplexity": Metric("e to the loss", False),
 }
-UTILITIES = {"chrf": _chrf, "bleu": functools.partial(_bleu, effective_order=True)}
+UTILITIES: dict[str, Callable[[], Any]] = {
+    "chrf": _chrf,
+    "bleu": functools.partial(_bleu, effective_order=True),
+}
 SCORES = tuple(name for name, metric in METRICS.items() if metric.make)
 
 

@@ -77,8 +77,7 @@ def plot_attention(
     """
     scores = _stack_scores(scores, len(query_tokens), len(key_tokens))
     query_labels, key_labels = _token_labels(query_tokens), _token_labels(key_tokens)
-    layout = _lay_out(scores.shape, query_labels, key_labels)
-    (width, height), font_size, rotation = layout
+    (width, height), font_size, rotation = _lay_out(scores.shape, query_labels, key_labels)
     figure = _make_figure(width, height + (0.3 if title else 0), title)
     axes = figure.subplots(*scores.shape[:2], squeeze=False)
     for (layer, head), ax in np.ndenumerate(axes):

@@ -89,8 +89,7 @@ def read_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        problem = _problem_of(error)
-    raise ValueError(f"not valid YAML: {problem}")
+        raise ValueError(f"not valid YAML: {_problem_of(error)}") from None
 
 
 def yaml_text(values: Any, **style: Any) -> str:

@@ -96,7 +96,7 @@ class DecoderBlock(TransformerBlock):
         self.encoder_attention_residual = self._residual("encoder_attention_residual")
 
     def build(self, inputs_shape: Shape, encoder_output_shape: Shape) -> None:
-        super().build(inputs_shape)
+        self._build(inputs_shape)
         self.encoder_attention.build(inputs_shape, encoder_output_shape)
         self.encoder_attention_residual.build(inputs_shape)
 

@@ -9,7 +9,7 @@ import keras
 
 from keras_transformer.layers.arguments import require_axes
 from keras_transformer.layers.transformer_block import TransformerBlock
-from keras_transformer.types import Tensor
+from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -81,6 +81,9 @@ class EncoderBlock(TransformerBlock):
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1.
     """
+
+    def build(self, inputs_shape: Shape) -> None:
+        self._build(inputs_shape)
 
     def call(
         self,

@@ -13,7 +13,6 @@ from keras_transformer.layers.composite_layer import CompositeLayer, part_seed
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.residual import Residual
-from keras_transformer.types import Shape
 
 
 class TransformerBlock(CompositeLayer):
@@ -73,7 +72,7 @@ class TransformerBlock(CompositeLayer):
         )
         self.feed_forward_residual = self._residual("feed_forward_residual")
 
-    def build(self, inputs_shape: Shape) -> None:
+    def _build(self, inputs_shape):
         self.self_attention.build(inputs_shape, inputs_shape)
         self.self_attention_residual.build(inputs_shape)
         self.feed_forward.build(inputs_shape)
