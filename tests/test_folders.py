@@ -26,17 +26,17 @@ FOLDERS = {
 # Lines of code of each folder, with 3% of air. To add code, first remove code of the same folder. A
 # commit that raises a budget says why.
 BUDGETS = {
-    "layers": 1_103,
+    "layers": 1_065,
     "data": 2_705,
-    "training": 1_325,
-    "models": 575,
+    "training": 1_306,
+    "models": 557,
     "decoding": 1_980,
     "export": 891,
     "runs": 2_462,
     "importing": 840,
     "serving": 1_392,
     "cli": 1_515,
-    None: 868,  # the top level
+    None: 854,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (
