@@ -28,7 +28,7 @@ FOLDERS = {
 BUDGETS = {
     "layers": 1_065,
     "data": 2_705,
-    "training": 1_306,
+    "training": 1_309,
     "models": 557,
     "decoding": 1_980,
     "export": 891,
