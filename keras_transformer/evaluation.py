@@ -4,6 +4,7 @@ Imports nothing of the package. Paper section 6.1 (table 2 reports BLEU).
 """
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -275,20 +276,15 @@ def mbr_order(candidates: Iterable[str], utility: str = "chrf") -> list[int]:
     return sorted(range(len(texts)), key=lambda index: -sums[texts[index]])
 
 
-def _sentence_bleu():
-    from sacrebleu.metrics import BLEU
-
-    return BLEU(effective_order=True)
-
-
-def _bleu(tokenized, lowercase):
+def _bleu(tokenized=False, lowercase=False, **options):
     from sacrebleu.metrics import BLEU
 
     # `force` only silences the warning that the text looks tokenized.
-    return BLEU(tokenize="none" if tokenized else "13a", lowercase=lowercase, force=True)
+    tokenize = "none" if tokenized else "13a"
+    return BLEU(tokenize=tokenize, lowercase=lowercase, force=True, **options)
 
 
-def _chrf(tokenized, lowercase):
+def _chrf(tokenized=False, lowercase=False):
     from sacrebleu.metrics import CHRF
 
     return CHRF(lowercase=lowercase)
@@ -350,8 +346,8 @@ METRICS = {
     "perplexity": Metric("e to the loss", False),
 }
 UTILITIES: dict[str, Callable[[], Any]] = {
-    "chrf": lambda: _chrf(tokenized=False, lowercase=False),
-    "bleu": _sentence_bleu,
+    "chrf": _chrf,
+    "bleu": functools.partial(_bleu, effective_order=True),
 }
 SCORES = tuple(name for name, metric in METRICS.items() if metric.make)
 

@@ -2,7 +2,7 @@
 
 Each function returns a `matplotlib.figure.Figure`. pyplot is not used, so figures need no display,
 can be drawn in threads and render in notebooks; `figure.savefig("name.png", dpi=150)` writes a
-figure to a file. The extra `viz` installs matplotlib, which is imported on first use.
+figure to a file. The extra `viz` installs matplotlib.
 """
 
 import csv
@@ -12,21 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from keras_transformer.types import Path, Tensor
 
 if TYPE_CHECKING:
     from keras.callbacks import History
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours: colour-blind readers tell them apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _GREY = "#8a8a8a"
 _MAX_LABEL_LENGTH = 24
 _LITERAL = {"parse_math": False, "usetex": False}  # a token may be "$"
-# The requirement of the extra `viz`. The error names matplotlib, not the extra, because
-# `pip install '.[viz]'` works only in a clone of the repository.
-_MATPLOTLIB = "matplotlib>=3.9,<4"
 
 # Panels of the learning curves, top to bottom: label, suffixes of column names, height in inches.
 _HISTORY_PANELS = (
@@ -39,18 +36,6 @@ _HISTORY_PANELS = (
 )
 
 
-def require_matplotlib() -> None:
-    """Checks that matplotlib is installed; call it before a long computation that ends in a plot.
-
-    Raises:
-        ImportError: matplotlib is not installed; the message has the command that installs it.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"Pictures need matplotlib: pip install '{_MATPLOTLIB}'") from error
-
-
 def plot_attention(
     scores: Tensor | Sequence[Tensor],
     query_tokens: Sequence[str | bytes],
@@ -58,7 +43,7 @@ def plot_attention(
     title: str | None = None,
     query_label: str = "query tokens",
     key_label: str = "key tokens",
-) -> "Figure":
+) -> Figure:
     """Draws the attention scores of one sentence: a row of heat-maps per layer, a column per head.
 
     In a heat-map each row is a query token, and its scores over the key tokens sum to 1. All
@@ -80,7 +65,6 @@ def plot_attention(
 
     Raises:
         ValueError: the rank of the scores is wrong, or their shape does not match the tokens.
-        ImportError: matplotlib is not installed.
 
     >>> import numpy as np
     >>> from keras_transformer.plotting import plot_attention
@@ -93,8 +77,7 @@ def plot_attention(
     """
     scores = _stack_scores(scores, len(query_tokens), len(key_tokens))
     query_labels, key_labels = _token_labels(query_tokens), _token_labels(key_tokens)
-    layout = _lay_out(scores.shape, query_labels, key_labels)
-    (width, height), font_size, rotation = layout
+    (width, height), font_size, rotation = _lay_out(scores.shape, query_labels, key_labels)
     figure = _make_figure(width, height + (0.3 if title else 0), title)
     axes = figure.subplots(*scores.shape[:2], squeeze=False)
     for (layer, head), ax in np.ndenumerate(axes):
@@ -116,7 +99,7 @@ def plot_attention(
 
 def plot_history(
     history: "Mapping[str, Sequence[Any]] | History | Path", title: str | None = None
-) -> "Figure":
+) -> Figure:
     """Draws the learning curves: loss, quality and learning rate over the epochs, one panel each.
 
     The suffix of a column's name selects its panel: `loss`; `accuracy` or `exact_match`;
@@ -137,7 +120,6 @@ def plot_history(
 
     Raises:
         ValueError: no column to draw, columns of different length, or a cell that is not a number.
-        ImportError: matplotlib is not installed.
 
     >>> from keras_transformer.plotting import plot_history
     >>> history = {"loss": [4.0, 2.5], "val_loss": [3.5, 2.5], "learning_rate": [1e-4, 2e-4]}
@@ -172,7 +154,7 @@ def plot_history(
     return figure
 
 
-def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Figure":
+def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> Figure:
     """Draws a positional encoding: the table, some of its dimensions as curves, its inner products.
 
     In the paper's encoding each dimension is a wave, and the inner product of two positions depends
@@ -189,7 +171,6 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> "Fig
 
     Raises:
         ValueError: the encoding is empty or its rank is not 2.
-        ImportError: matplotlib is not installed.
 
     >>> import numpy as np
     >>> from keras_transformer.plotting import plot_positional_encoding
@@ -310,9 +291,6 @@ def _to_number(name, cell):
 
 def _make_figure(width, height, title=None):
     """Returns an empty figure (size in inches) that Jupyter renders without pyplot."""
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), layout="constrained")
     figure._repr_png_ = functools.partial(_to_png, figure)
     if title:
@@ -349,7 +327,6 @@ def _draw_curves(ax, x, curves, label):
     ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     ax.set_ylabel(label)
     ax.grid(color=_GREY, alpha=0.2, linewidth=0.6)
-    ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(_GREY)
     ax.set_prop_cycle(color=_COLOURS)

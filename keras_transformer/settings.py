@@ -89,19 +89,17 @@ def read_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        problem = _problem_of(error)
-    raise ValueError(f"not valid YAML: {problem}")
+        raise ValueError(f"not valid YAML: {_problem_of(error)}") from None
 
 
-def yaml_text(values: Any) -> str:
+def yaml_text(values: Any, **style: Any) -> str:
     """Returns plain values as YAML text."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
 
 
 def yaml_line(value: Any) -> str:
     """Returns a plain value as one line of YAML."""
-    style: dict[str, Any] = {"default_flow_style": True, "width": sys.maxsize, "sort_keys": False}
-    text = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, **style)
+    text = yaml_text(value, default_flow_style=True, width=sys.maxsize)
     return text.removesuffix("...\n").strip()  # the end mark of a document that is one scalar
 
 

@@ -153,11 +153,10 @@ def count_lines(stream: Any) -> int | None:
             return None
     except OSError:  # it has no descriptor
         return None
-    start, count, last = stream.tell(), 0, b"\n"
-    while block := stream.read(CHUNK_BYTES):
-        count, last = count + block.count(b"\n"), block[-1:]
+    start = stream.tell()
+    count = sum(chunk.num_lines for chunk in read_chunks(stream))
     stream.seek(start)
-    return count + (last != b"\n")
+    return count
 
 
 def checked_lines(lines: Iterable[Any], name: str, first: int = 1) -> Iterable[str]:

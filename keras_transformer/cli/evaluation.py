@@ -105,7 +105,6 @@ def plot(
     from keras_transformer import plotting
     from keras_transformer.runs.folder import RunFolder
 
-    plotting.require_matplotlib()
     if text is None:
         pairs = test_pairs(run, data, instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())

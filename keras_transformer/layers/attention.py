@@ -62,7 +62,7 @@ def scaled_dot_product_attention(
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1, equation (1).
     """
-    _require_heads(query, key, value)
+    require_axes("BNLD", query=query, key=key, value=value)
     if scaled:
         # Scaling the queries equals scaling the products, and touches fewer numbers.
         query = query * (query.shape[-1] ** -0.5)
@@ -111,17 +111,11 @@ def additive_attention(
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2; compared in
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
     """
-    _require_heads(query, key, value)
+    require_axes("BNLD", query=query, key=key, value=value)
     # (B, N, T, 1, K) + (B, N, 1, S, K) -> (B, N, T, S, K) -> (B, N, T, S)
     hidden = ops.tanh(ops.expand_dims(query, 3) + ops.expand_dims(key, 2))
     similarity = ops.sum(hidden * ops.cast(score_vector, hidden.dtype), axis=-1)
     return _weighted_average(similarity, value, attention_mask, dropout)
-
-
-def _require_heads(query, key, value):
-    require_axes("BNTK", query=query)
-    require_axes("BNSK", key=key)
-    require_axes("BNSV", value=value)
 
 
 def _weighted_average(similarity, value, attention_mask, dropout):

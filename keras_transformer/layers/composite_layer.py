@@ -2,8 +2,6 @@
 
 import operator
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Any
 
 import keras
@@ -13,6 +11,17 @@ from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.parts import PartsInConfig
 
+# Arguments of `keras.layers.Dense` that a layer hands on to all its dense layers.
+DENSE_OPTIONS = {
+    "kernel_initializer": "glorot_uniform",
+    "bias_initializer": "zeros",
+    "kernel_regularizer": None,
+    "bias_regularizer": None,
+    "activity_regularizer": None,
+    "kernel_constraint": None,
+    "bias_constraint": None,
+}
+
 
 class CompositeLayer(PartsInConfig):
     """A layer made of dense layers and dropout, which all get the same options.
@@ -20,24 +29,21 @@ class CompositeLayer(PartsInConfig):
     Args:
         use_bias: whether the dense layers add a bias.
         seed: int. The parts get different seeds, derived from it and their names.
-        **kwargs: the other `DenseOptions`, and `keras.layers.Layer` arguments.
+        **kwargs: `DENSE_OPTIONS`, and `keras.layers.Layer` arguments.
     """
 
     def __init__(self, use_bias: bool = True, seed: int | None = None, **kwargs: Any) -> None:
-        dense_options = DenseOptions.pop_from(kwargs, use_bias)
+        options = {
+            name: _option(name, kwargs.pop(name, default))
+            for name, default in DENSE_OPTIONS.items()
+        }
         super().__init__(**kwargs)
         self.supports_masking = True
         self.use_bias = use_bias
         self.seed = None if seed is None else operator.index(seed)
-        self.dense_options = dense_options
+        self.dense_options = {"use_bias": use_bias, **options}
 
-    def enable_lora(
-        self,
-        rank: int,
-        lora_alpha: float | None = None,
-        a_initializer: Any = "he_uniform",
-        b_initializer: Any = "zeros",
-    ) -> None:
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
         """Freezes the kernel of each dense layer and trains a low-rank difference instead.
 
         Biases and layer norms stay trainable. Compile the model afterwards. A file holds the
@@ -46,8 +52,6 @@ class CompositeLayer(PartsInConfig):
         Args:
             rank: rank of the difference.
             lora_alpha: the difference is scaled by `lora_alpha / rank`. Defaults to `rank`.
-            a_initializer: initializer of the `(width, rank)` matrices. Defaults to `"he_uniform"`.
-            b_initializer: initializer of the `(rank, units)` matrices. Defaults to `"zeros"`.
 
         Raises:
             ValueError: if the layer is not built, has LoRA already, or has kernel constraints.
@@ -58,16 +62,23 @@ class CompositeLayer(PartsInConfig):
                 f"Received: name={self.name!r}. Call the layer first."
             )
         rank = require_positive(rank=rank)
-        for path, part in self._parts().items():
+        for part in self._parts().values():
             if isinstance(part, Projection):
-                initializers = (clone_initializer(i, path) for i in (a_initializer, b_initializer))
-                part.enable_lora(rank, lora_alpha, *initializers)
+                part.enable_lora(rank, lora_alpha)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "seed": self.seed, **self.dense_options.get_config()}
+        options = {k: keras.saving.serialize_keras_object(v) for k, v in self.dense_options.items()}
+        return {**super().get_config(), "seed": self.seed, **options}
+
+    def _options_for(self, name):
+        """The options of the part of this name.
+
+        Keras draws the same numbers each time from one initialiser, so each part gets a clone.
+        """
+        return {k: clone_initializer(value, name) for k, value in self.dense_options.items()}
 
     def _dense(self, units, name, activation=None, gain=1.0, **changes):
-        options = self.dense_options.for_part(name) | changes
+        options = self._options_for(name) | changes
         if gain != 1:
             unscaled = keras.initializers.get(options["kernel_initializer"])
             options["kernel_initializer"] = lambda shape, dtype: unscaled(shape, dtype) * gain
@@ -79,7 +90,7 @@ class CompositeLayer(PartsInConfig):
     def _part(self, layer_class, name, *args, **kwargs):
         """A composite layer inside this one."""
         shared = {"seed": part_seed(self.seed, name), "dtype": self.dtype_policy, "name": name}
-        return layer_class(*args, **kwargs, **self.dense_options.for_part(name), **shared)
+        return layer_class(*args, **kwargs, **self._options_for(name), **shared)
 
 
 class Projection(keras.layers.Dense):
@@ -129,50 +140,10 @@ def outer_shape(inputs):
     return (-1, *static) if all(static) else ops.shape(inputs)[:-1]
 
 
-@dataclass(frozen=True)
-class DenseOptions:
-    """Arguments of `keras.layers.Dense` that a layer hands on to all its dense layers.
-
-    A name stays a string: an initialiser object would fix its seed when it is created.
-    """
-
-    use_bias: bool = True
-    kernel_initializer: str | Callable | None = "glorot_uniform"
-    bias_initializer: str | Callable | None = "zeros"
-    kernel_regularizer: str | Callable | None = None
-    bias_regularizer: str | Callable | None = None
-    activity_regularizer: str | Callable | None = None
-    kernel_constraint: str | Callable | None = None
-    bias_constraint: str | Callable | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            kind = name.rpartition("_")[2]
-            if kind != "bias" and not isinstance(value, str):
-                instance = getattr(keras, f"{kind}s").get(value)
-                object.__setattr__(self, name, instance)
-
-    @classmethod
-    def pop_from(cls, arguments: dict[str, Any], use_bias: bool) -> "DenseOptions":
-        """Takes the options out of a constructor's keyword arguments."""
-        names = {field.name for field in fields(cls)} & set(arguments)
-        return cls(use_bias, **{name: arguments.pop(name) for name in names})
-
-    def for_part(self, name: str) -> dict[str, Any]:
-        """Returns the keyword arguments for the part of this name.
-
-        Keras draws the same numbers each time from one initialiser, so each part gets a clone.
-        """
-        initializers = {
-            field: clone_initializer(value, name)
-            for field, value in vars(self).items()
-            if field.endswith("initializer")
-        }
-        return vars(self) | initializers
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the options as JSON."""
-        return {k: keras.saving.serialize_keras_object(v) for k, v in vars(self).items()}
+def _option(name, value):
+    """An option as an object. A string stays: an initialiser object would fix its seed now."""
+    kinds = getattr(keras, f"{name.rpartition('_')[2]}s")
+    return value if isinstance(value, str) else kinds.get(value)
 
 
 def clone_initializer(initializer: Any, name: str) -> Any:
@@ -183,9 +154,9 @@ def clone_initializer(initializer: Any, name: str) -> Any:
     seed = config.get("seed")
     if isinstance(seed, dict):  # a `SeedGenerator` draws other numbers each time
         return initializer
-    return type(initializer).from_config(
-        config | {"seed": part_seed(seed, name)} if seed is not None else config
-    )
+    if seed is not None:
+        config = {**config, "seed": part_seed(seed, name)}
+    return type(initializer).from_config(config)
 
 
 def part_seed(seed: int | None, name: str) -> int | None:

@@ -138,17 +138,13 @@ class DecoderBlock(TransformerBlock):
         require_axes("BTD", inputs=inputs)
         require_axes("BSD", encoder_output=encoder_output)
         encoder_attention_mask = as_mask("BTS", encoder_attention_mask=encoder_attention_mask)
-        x = self.self_attention_residual.sublayer_input(inputs)
-        attended, self_scores, *self_cache = self.self_attention(
-            query=x,
-            value=x,
+        x, self_scores, *self_cache = self._attend_to_itself(
+            inputs,
+            training,
             attention_mask=attention_mask,
             use_causal_mask=use_causal_mask,
-            return_attention_scores=True,
             cache=None if cache is None else cache["self"],
-            training=training,
         )
-        x = self.self_attention_residual(inputs, attended, training=training)
         attended, encoder_scores, *encoder_cache = self.encoder_attention(
             query=self.encoder_attention_residual.sublayer_input(x),
             value=encoder_output if cache is None else None,
@@ -158,8 +154,7 @@ class DecoderBlock(TransformerBlock):
             training=training,
         )
         x = self.encoder_attention_residual(x, attended, training=training)
-        hidden = self.feed_forward(self.feed_forward_residual.sublayer_input(x), training=training)
-        x = self.feed_forward_residual(x, hidden, training=training)
+        x = self._feed(x, training)
         scores = {"self": self_scores, "encoder": encoder_scores}
         if cache is None:
             return (x, scores) if return_attention_scores else x

@@ -94,16 +94,8 @@ class EncoderBlock(TransformerBlock):
         use_causal_mask: bool = False,
     ) -> Tensor | tuple[Any, ...]:
         require_axes("BSD", inputs=inputs)
-        x = self.self_attention_residual.sublayer_input(inputs)
-        attended, scores = self.self_attention(
-            query=x,
-            value=x,
-            attention_mask=attention_mask,
-            use_causal_mask=use_causal_mask,
-            return_attention_scores=True,
-            training=training,
+        x, scores = self._attend_to_itself(
+            inputs, training, attention_mask=attention_mask, use_causal_mask=use_causal_mask
         )
-        x = self.self_attention_residual(inputs, attended, training=training)
-        hidden = self.feed_forward(self.feed_forward_residual.sublayer_input(x), training=training)
-        x = self.feed_forward_residual(x, hidden, training=training)
+        x = self._feed(x, training)
         return (x, scores) if return_attention_scores else x

@@ -131,14 +131,18 @@ class MultiHeadAttention(CompositeLayer):
     ) -> None:
         if value_shape is None:
             raise ValueError("`value` must be given in the first call. Received: value=None")
-        if self.key_dim is None:
-            self.key_dim = self._head_width(query_shape[-1])
-        if self.value_dim is None:
-            self.value_dim = self.key_dim
+        width = query_shape[-1]
+        if self.key_dim is None and width % self.num_heads:
+            raise ValueError(
+                "`num_heads` must divide the width of the query unless `key_dim` is given. "
+                f"Received: num_heads={self.num_heads}, a query of width {width}"
+            )
+        self.key_dim = self.key_dim or width // self.num_heads
+        self.value_dim = self.value_dim or self.key_dim
         self.query_dense = self._dense(self.num_heads * self.key_dim, "query", gain=self.gain)
         self.key_dense = self._dense(self.num_heads * self.key_dim, "key", gain=self.gain)
         self.value_dense = self._dense(self.num_heads * self.value_dim, "value", gain=self.gain)
-        self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
+        self.output_dense = self._dense(self.output_dim or width, "output")
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape or value_shape)
         self.value_dense.build(value_shape)
@@ -255,14 +259,6 @@ class MultiHeadAttention(CompositeLayer):
             "key": self._split_heads(project(self.key_dense, value if key is None else key)),
             "value": self._split_heads(project(self.value_dense, value)),
         }
-
-    def _head_width(self, hidden_dim):
-        if hidden_dim % self.num_heads:
-            raise ValueError(
-                "`num_heads` must divide the width of the query unless `key_dim` is given. "
-                f"Received: num_heads={self.num_heads}, a query of width {hidden_dim}"
-            )
-        return hidden_dim // self.num_heads
 
     def _keys_and_values(self, value, key, cache):
         """The cached keys and values, followed by the new ones."""

@@ -99,12 +99,10 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
     ) -> None:
         vocabulary_size = require_positive(vocabulary_size=vocabulary_size)
         hidden_dim = require_positive(hidden_dim=hidden_dim)
-        if embeddings_initializer is None:
-            embeddings_initializer = default_initializer(hidden_dim)
         super().__init__(
             vocabulary_size,
             hidden_dim,
-            embeddings_initializer=embeddings_initializer,
+            embeddings_initializer=embeddings_initializer or default_initializer(hidden_dim),
             mask_zero=mask_zero,
             **kwargs,
         )
@@ -118,7 +116,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         # `Embedding.build` would enable LoRA before the position table exists, without its alpha.
         rank, self.lora_rank = self.lora_rank, None
         super().build(inputs_shape)
-        self._build_positions(self.hidden_dim, self.positions_initializer)
+        self._build_positions(self.positions_initializer)
         if rank:
             self.enable_lora(rank, self.lora_alpha)
 
@@ -185,20 +183,9 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         learned = ["position_embeddings"] if hasattr(self, "position_embeddings") else []
         return {mode: [*names, *learned] for mode, names in spec.items()}
 
-    def encode_positions(self, positions: Tensor) -> Tensor:
-        """Returns the position encodings, which `call` adds to the embeddings.
-
-        Args:
-            positions: int tensor `(T,)`, counted from 0, whatever `first_position` is.
-
-        Returns:
-            float32 tensor `(T, D)`.
-        """
-        return self._encode_positions(positions, self.hidden_dim)
-
     def _embed(self, inputs, start_index):
         token_ids = self._token_ids(inputs)
-        encoded = self._encode(ops.shape(inputs)[1], self.hidden_dim, start_index)
+        encoded = self._encode(ops.shape(inputs)[1], start_index)
         if self.quantization_mode is None:
             rows = ops.take(self.embeddings, token_ids, axis=0)
         else:

@@ -80,29 +80,38 @@ class Positions(PartsInConfig):
         self.first_position = operator.index(first_position)
         self.max_sequence_length = max_sequence_length
 
-    def _build_positions(self, hidden_dim, initializer):
+    def _build_positions(self, initializer):
         if self.positions == "learned":
             self.position_embeddings = self.add_weight(
                 name="positions",
-                shape=(self.max_sequence_length, hidden_dim),
-                initializer=initializer or default_initializer(hidden_dim),
+                shape=(self.max_sequence_length, self.hidden_dim),
+                initializer=initializer or default_initializer(self.hidden_dim),
                 regularizer=self.embeddings_regularizer,
                 constraint=self.embeddings_constraint,
                 autocast=False,  # the sum needs float32
             )
 
-    def _encode(self, length, hidden_dim, start_index):
+    def _encode(self, length, start_index):
         """float32 `(length, hidden_dim)`: the positions from `start_index` on."""
         if self.positions == "learned":
             start_index = require_in_table(start_index, length, self.max_sequence_length)
-        return self._encode_positions(ops.arange(length, dtype="int32") + start_index, hidden_dim)
+        return self.encode_positions(ops.arange(length, dtype="int32") + start_index)
 
-    def _encode_positions(self, positions, hidden_dim):
+    def encode_positions(self, positions: Tensor) -> Tensor:
+        """Returns the position encodings, which `call` adds to the inputs or embeddings.
+
+        Args:
+            positions: int tensor `(T,)`, counted from 0, whatever `first_position` is.
+
+        Returns:
+            float32 tensor `(T, D)`.
+        """
         if self.positions == "none":
-            return ops.zeros((ops.shape(positions)[0], hidden_dim), "float32")
+            return ops.zeros((ops.shape(positions)[0], self.hidden_dim), "float32")
         if self.positions != "learned":
             positions = ops.cast(positions, "float32") + self.first_position
-            return sinusoidal_encoding(positions, hidden_dim, self.positions == "tensor2tensor")
+            is_tensor2tensor = self.positions == "tensor2tensor"
+            return sinusoidal_encoding(positions, self.hidden_dim, is_tensor2tensor)
         rows = ops.cast(ops.take(self.position_embeddings, positions, axis=0), "float32")
         # On a GPU and in XLA, a lookup outside the table returns zeros or the last row.
         in_table = ops.less(positions, self.max_sequence_length)
@@ -181,13 +190,8 @@ class PositionalEncoding(Positions):
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
 
     def build(self, inputs_shape: Shape) -> None:
-        hidden_dim = inputs_shape[-1]
-        if hidden_dim is None:
-            raise ValueError(
-                "`inputs` must be (B, T, D) with a known D. "
-                f"Received: inputs of shape {tuple(inputs_shape)}"
-            )
-        self._build_positions(hidden_dim, self.embeddings_initializer)
+        self.hidden_dim = require_positive(hidden_dim=inputs_shape[-1])
+        self._build_positions(self.embeddings_initializer)
 
     def compute_output_spec(
         self, inputs: Tensor, start_index: int | Tensor = 0
@@ -198,7 +202,7 @@ class PositionalEncoding(Positions):
 
     def call(self, inputs: Tensor, start_index: int | Tensor = 0) -> Tensor:
         require_axes("BTD", inputs=inputs)
-        encoded = self._encode(ops.shape(inputs)[1], inputs.shape[-1], start_index)
+        encoded = self._encode(ops.shape(inputs)[1], start_index)
         return ops.cast(ops.cast(inputs, "float32") + encoded, self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:

@@ -78,6 +78,20 @@ class TransformerBlock(CompositeLayer):
         self.feed_forward.build(inputs_shape)
         self.feed_forward_residual.build(inputs_shape)
 
+    def _attend_to_itself(self, inputs, training, **options):
+        """The residual connection around self-attention: outputs, scores and, if any, the cache."""
+        x = self.self_attention_residual.sublayer_input(inputs)
+        attended, *others = self.self_attention(
+            query=x, value=x, return_attention_scores=True, training=training, **options
+        )
+        return self.self_attention_residual(inputs, attended, training=training), *others
+
+    def _feed(self, inputs, training):
+        """The residual connection around the feed-forward network."""
+        x = self.feed_forward_residual.sublayer_input(inputs)
+        hidden = self.feed_forward(x, training=training)
+        return self.feed_forward_residual(inputs, hidden, training=training)
+
     def _attention(self, attention_class, name, **options):
         return self._part(
             attention_class,

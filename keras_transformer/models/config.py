@@ -193,10 +193,8 @@ class TransformerConfig(Settings):
                 self._require(name, 0 <= value < 1, "at least 0 and less than 1")
         for name in ("layer_norm_epsilon", "attention_gain"):
             self._require(name, getattr(self, name) > 0, "positive")
-        if self.positions not in ("sinusoidal", "tensor2tensor", "learned", "relative"):
-            self._reject("positions", '"sinusoidal", "tensor2tensor", "learned" or "relative"')
-        if self.tie_embeddings not in ("all", "decoder", "none"):
-            self._reject("tie_embeddings", '"all", "decoder" or "none"')
+        self._require_choice("positions", ("sinusoidal", "tensor2tensor", "learned", "relative"))
+        self._require_choice("tie_embeddings", ("all", "decoder", "none"))
 
     def _check_combinations(self):
         ids = {name: value for name, value in vars(self).items() if name.endswith("_token_id")}

@@ -95,14 +95,13 @@ class TransformerDecoder(TransformerStack):
         """
         encoder_padding_mask = as_mask("BS", encoder_padding_mask=encoder_padding_mask)
         batch_size = ops.shape(encoder_output)[0]
-        length = 0 if max_length is None else beam_size * max_length
-        fixed = {} if max_length is None else {"length": length}
+        length = None if max_length is None else beam_size * max_length
         cache = {
-            "blocks": [block.init_cache(encoder_output, **fixed) for block in self.blocks],
+            "blocks": [block.init_cache(encoder_output, length) for block in self.blocks],
             "encoder_padding_mask": encoder_padding_mask,
-            "ancestors": ops.zeros((batch_size, beam_size, length), dtype="bool"),
+            "ancestors": ops.zeros((batch_size, beam_size, length or 0), dtype="bool"),
         }
-        return cache if max_length is None else {**cache, "index": ops.zeros((), "int32")}
+        return cache if length is None else {**cache, "index": ops.zeros((), "int32")}
 
     def call(
         self,

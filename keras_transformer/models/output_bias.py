@@ -39,8 +39,5 @@ class OutputBias(keras.layers.Layer):
     def call(self, inputs: Tensor) -> Tensor:
         return inputs + self.effective_bias
 
-    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
-        return inputs_shape
-
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "excluded_token_id": self.excluded_token_id}

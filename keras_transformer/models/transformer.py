@@ -154,18 +154,8 @@ class Transformer(TrainingStep, keras.Model):
         encoded = self.encoder(source, padding_mask=source_mask, training=training)
         return self.decoder(target, encoded, encoder_padding_mask=source_mask, training=training)
 
-    def compute_output_spec(
-        self,
-        inputs: Any,
-        training: bool | None = None,
-        mask: Any = None,
-        return_hidden: bool = False,
-    ) -> keras.KerasTensor:
-        inputs = _named(inputs)
-        if return_hidden:
-            shape = (*inputs[INPUT_NAMES[1]].shape, self.config.hidden_dim)
-            return keras.KerasTensor(shape, self.compute_dtype)
-        return super().compute_output_spec(inputs, training=training, mask=_named(mask))
+    def compute_output_spec(self, inputs: Any, *args: Any, **kwargs: Any) -> keras.KerasTensor:
+        return super().compute_output_spec(_named(inputs), *args, **kwargs)
 
     @property
     def output_kernel(self) -> Tensor | None:
@@ -230,17 +220,14 @@ class Transformer(TrainingStep, keras.Model):
             and the matrix `"transposed_output_kernel"`, `(D, V)`, without the axis of the batch.
         """
         mask = self.padding_mask(encoder_token_ids)
-        encoded = self.encode(encoder_token_ids)
-        if max_length is None:
-            return self.decoder.init_cache(encoded, mask)
-        cache = self.decoder.init_cache(encoded, mask, max_length, beam_size)
+        cache = self.decoder.init_cache(self.encode(encoder_token_ids), mask, max_length, beam_size)
         has_one_row = (encoder_token_ids.shape[0], beam_size) == (1, 1)
-        if not has_one_row and (kernel := self.output_kernel) is not None:
-            # Transposed here, once: XLA multiplies several rows by a transposed matrix at half the
-            # speed.
-            kernel = ops.cast(kernel, self.decoder.compute_dtype)
-            cache["transposed_output_kernel"] = ops.transpose(kernel)
-        return cache
+        if max_length is None or has_one_row or (kernel := self.output_kernel) is None:
+            return cache
+        # Transposed here, once: XLA multiplies several rows by a transposed matrix at half the
+        # speed.
+        kernel = ops.transpose(ops.cast(kernel, self.decoder.compute_dtype))
+        return {**cache, "transposed_output_kernel": kernel}
 
     def decode_step(
         self,

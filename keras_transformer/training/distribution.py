@@ -106,18 +106,14 @@ def _strategy(name, devices):
     if name == "mirrored":
         return tf.distribute.MirroredStrategy(devices)
     if name == "multi_worker":
-        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=_cluster())
+        if not os.environ.get("TF_CONFIG"):
+            os.environ["TF_CONFIG"] = json.dumps(_config_of_slurm())
+        _checked_config(with_task=True)
+        cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster)
     if devices is not None:
         return tf.distribute.OneDeviceStrategy(devices[0])
     return tf.distribute.get_strategy()
-
-
-def _cluster():
-    """The workers, and which of them this process is."""
-    if not os.environ.get("TF_CONFIG"):
-        os.environ["TF_CONFIG"] = json.dumps(_config_of_slurm())
-    _checked_config(with_task=True)
-    return tf.distribute.cluster_resolver.TFConfigClusterResolver()
 
 
 def _config_of_slurm():

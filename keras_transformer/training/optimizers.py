@@ -4,13 +4,13 @@ Paper, section 5.3.
 """
 
 import math
-import operator
 from collections.abc import Iterable
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer.layers.arguments import require_positive
 from keras_transformer.training.workers import strategy_of
 from keras_transformer.types import Tensor
 
@@ -122,12 +122,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self, hidden_dim: int, warmup_steps: int = 4000, scale: float = 1.0, minimum: float = 0.0
     ) -> None:
         super().__init__()
-        for name, value in (("hidden_dim", hidden_dim), ("warmup_steps", warmup_steps)):
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
         # NumPy's numbers become Python's, because the config must be JSON.
-        self.hidden_dim = operator.index(hidden_dim)
-        self.warmup_steps = operator.index(warmup_steps)
+        self.hidden_dim = require_positive(hidden_dim=hidden_dim)
+        self.warmup_steps = require_positive(warmup_steps=warmup_steps)
         self.scale = float(scale)
         self.minimum = float(minimum)
         peak = self.scale * (self.hidden_dim * self.warmup_steps) ** -0.5

@@ -73,18 +73,13 @@ def _gradients(model, rows, divisors):
 def _clip(optimizer, gradients):
     """Clips the gradients as the optimizer does on one device."""
     inner = without_loss_scaling(optimizer)
+    if not (inner.clipnorm or inner.global_clipnorm or inner.clipvalue):
+        return gradients
     scale = optimizer.scale_loss(1.0)  # other than 1 with float16
-    if inner.clipnorm:
-        return [tf.clip_by_norm(gradient, inner.clipnorm * scale) for gradient in gradients]
-    if inner.global_clipnorm:
-        return tf.clip_by_global_norm(gradients, inner.global_clipnorm * scale)[0]
-    if inner.clipvalue:
-        limit = inner.clipvalue * scale
-        clipped = [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
-        # Loss scaling must see an overflow, which clipping by value would hide.
-        pairs = zip(gradients, clipped, strict=True)
-        return [tf.where(tf.math.is_finite(old), new, old) for old, new in pairs]
-    return gradients
+    clipped = inner._clip_gradients([each / scale for each in gradients])
+    # Loss scaling must see an overflow, which clipping by value would hide.
+    pairs = zip(gradients, clipped, strict=True)
+    return [tf.where(tf.math.is_finite(old), new * scale, old) for old, new in pairs]
 
 
 def _logs(model, loss, divisors):
