@@ -39,11 +39,9 @@ def engine_settings(settings: SearchSettings) -> SearchSettings:
         count_end_token=True,
         stopping="first_beams",
         processors=(),
-        copied_tokens=(),
         force_end=False,
         sampler=None,
         distinct_texts=False,
-        protect_by="copy" if settings.protect_by == "force" else settings.protect_by,
     )
 
 
