@@ -62,8 +62,8 @@ def beam_search(
         compaction: bool. Whether sentences that ended leave the batch, which saves work and does
             not change the result. Defaults to `True`.
         **settings: those of `SearchSettings` on the choice of tokens: `beam_size`,
-            `length_penalty`, `alpha`, `count_end_token`, `stopping`, `processors`,
-            `suppressed_tokens`, `force_end` and `sampler`.
+            `length_penalty`, `alpha`, `stopping`, `processors`, `suppressed_tokens`, `force_end`
+            and `sampler`.
 
     Returns:
         `SearchResult` with `n_best` hypotheses for each sentence. Missing ones come last, with the
@@ -185,14 +185,13 @@ class BeamSearch(Search):
         length = index + 1
         history = self.extend(select(state.history, parents), tokens, index)
         is_last = length >= sentences.max_lengths
-        has_end = tokens.token_ids == self.end_token_id
-        ends = has_end | is_last[:, None]
+        ends = (tokens.token_ids == self.end_token_id) | is_last[:, None]
         # With "first_beams", only the best candidates can end.
         is_first_beams = self.settings.stopping == "first_beams"
         number = self.beam_size if is_first_beams else 2 * self.beam_size
         may_end = ends & (ops.arange(2 * self.beam_size) < number)
         ending = ops.where(may_end, totals, IMPOSSIBLE)
-        finished = self._add_finished(state, history, ending, length, has_end)
+        finished = self._add_finished(state, history, ending, length)
         ended = state.ended + ops.sum(ops.cast(ending > IMPOSSIBLE, "int32"), axis=1)
         totals, slots = first_k(ops.where(ends, IMPOSSIBLE, totals), self.beam_size)
         if is_first_beams:
@@ -238,13 +237,13 @@ class BeamSearch(Search):
         tokens = select(Tokens(flat(token_ids), flat(log_probs)), best)
         return totals, best // k, tokens, ops.all(is_valid, axis=1)
 
-    def _add_finished(self, state, history, totals, length, has_end):
+    def _add_finished(self, state, history, totals, length):
         """Merges the hypotheses of this length into the finished pool; ties: the earlier."""
         finished = state.finished
         ending = SearchResult(
             token_ids=history.token_ids,
             lengths=ops.full(ops.shape(totals), length, "int32"),
-            scores=totals / self.penalty(state.sentences, length, has_end),
+            scores=totals / self.penalty(state.sentences, length),
             log_probs=history.log_probs,
         )
         if not self.is_fixed:
@@ -266,8 +265,8 @@ class BeamSearch(Search):
         # The penalty is monotonic in the length, so its maximum is at one of the ends: the next
         # token is the end token, or the hypothesis is cut at the maximum length.
         largest = ops.maximum(
-            self.penalty(sentences, length + 1, True),
-            self.penalty(sentences, sentences.max_lengths[:, None], False),
+            self.penalty(sentences, length + 1),
+            self.penalty(sentences, sentences.max_lengths[:, None]),
         )
         # Clip the penalty: without active hypotheses the total is -inf, and -inf / inf is NaN.
         return totals[:, :1] / ops.minimum(largest, np.finfo("float32").max)

@@ -36,7 +36,6 @@ def engine_settings(settings: SearchSettings) -> SearchSettings:
     return replace(
         settings,
         length_penalty=settings.length_penalty and "mean",
-        count_end_token=True,
         stopping="first_beams",
         processors=(),
         force_end=False,

@@ -60,13 +60,9 @@ class GreedySearch(Search):
 
     def result(self, state):
         lengths = ops.where(state.totals > IMPOSSIBLE, state.lengths, 0)
-        token_ids = state.history.token_ids
-        is_token = ops.arange(ops.shape(token_ids)[2]) < state.lengths[:, :, None]
-        has_end = ops.any(is_token & (token_ids == self.end_token_id), axis=2)
         # Length 1 for empty sentences, whose score is 0: a penalty of 0 would give 0 / 0.
-        lengths_scored = ops.maximum(state.lengths, 1)
-        scores = state.totals / self.penalty(state.sentences, lengths_scored, has_end)
-        return SearchResult(token_ids, lengths, scores, state.history.log_probs)
+        scores = state.totals / self.penalty(state.sentences, ops.maximum(state.lengths, 1))
+        return SearchResult(state.history.token_ids, lengths, scores, state.history.log_probs)
 
     def _next_tokens(self, logits, constraints):
         """Returns the next tokens with the model's log-probs, and `is_valid`; all `(B, 1)`."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.protected_text import put_back
-from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_of
+from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # comparing arrays gives an array, not a bool
@@ -216,8 +216,7 @@ def _join(pieces, gaps, joiner, settings):
 
     tokens, log_probs = all_of("tokens"), all_of("log_probs")
     total, is_possible = math.fsum(log_probs), all(piece.score > IMPOSSIBLE for piece in pieces)
-    ends = sum(bool(piece.tokens) and not piece.cut_off for piece in pieces)
-    penalty = float(penalties_of(len(tokens), ends, settings))
+    penalty = float(penalties_up_to(len(tokens), settings)[len(tokens)])
     return Hypothesis(
         text=join_translations([piece.text for piece in pieces], gaps, joiner),
         score=total / penalty if is_possible else IMPOSSIBLE,

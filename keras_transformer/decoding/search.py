@@ -89,14 +89,13 @@ class Sentences(NamedTuple):
     cache: Any  # nest of tensors (B, ...)
 
 
-def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None) -> Tensor:
+def penalty(lengths: Any, settings: SearchSettings, alpha: Tensor) -> Tensor:
     """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
         lengths: int or int tensor of tokens, end tokens included.
-        ends: how many of them are end tokens; a bool tensor for hypotheses, which have at most one.
         settings: `SearchSettings`.
-        alpha: float, or float32 tensor that broadcasts. Defaults to that of the settings.
+        alpha: float32 tensor that broadcasts, in place of that of the settings.
 
     Returns:
         float32 tensor of the shape of `lengths` and `alpha`.
@@ -104,17 +103,9 @@ def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
-    alpha = ops.cast(settings.alpha if alpha is None else alpha, "float64")
     # float64, because the last bit of a float32 power depends on the position in the batch.
-    counted = ops.cast(_counted(lengths, ends, settings), "float64")
-    return ops.cast(PENALTY_BASES[settings.length_penalty](counted) ** alpha, "float32")
-
-
-def _counted(lengths, ends, settings):
-    """Returns how many tokens the penalty counts."""
-    if settings.count_end_token:
-        return lengths
-    return ops.maximum(lengths - ops.cast(ends, "int32"), 1)
+    base = PENALTY_BASES[settings.length_penalty](ops.cast(lengths, "float64"))
+    return ops.cast(base ** ops.cast(alpha, "float64"), "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,11 +200,11 @@ class Search:
         )
         return self.start(sentences, start_token_id)
 
-    def penalty(self, sentences, lengths, has_end):
-        """Returns the length penalty; `lengths` and `has_end` broadcast to `(B, W)`."""
+    def penalty(self, sentences, lengths):
+        """Returns the length penalty; `lengths` broadcast to `(B, W)`."""
         if self.penalties is None:
-            return penalty(lengths, has_end, self.settings, sentences.alphas[:, None])
-        return ops.take(self.penalties, _counted(lengths, has_end, self.settings), axis=0)
+            return penalty(lengths, self.settings, sentences.alphas[:, None])
+        return ops.take(self.penalties, lengths, axis=0)
 
     @property
     def is_fixed(self):

@@ -18,8 +18,7 @@ CHOICES = {
     "protect_by": ("cut", "copy"),
 }
 GRAPH_SETTINGS = (
-    "beam_size length_penalty count_end_token stopping processors suppressed_tokens "
-    "force_end sampler"
+    "beam_size length_penalty stopping processors suppressed_tokens force_end sampler"
 ).split()
 
 
@@ -31,12 +30,10 @@ class SearchSettings(Settings):
         beam_size: int. Hypotheses that are extended side by side; 1 is greedy search. Defaults to
             `4`, the paper's.
         length_penalty: `"gnmt"`: scores are sums of log-probs divided by `((5 + n) / 6)^alpha`, the
-            paper's; `"mean"`: divided by `n^alpha`; `None`: sums. `n` is the number of tokens.
+            paper's; `"mean"`: divided by `n^alpha`; `None`: sums. `n` is the number of tokens, the
+            end token included.
         alpha: float from -10 to 10. A larger one favours longer translations. Defaults to `0.6`,
             the paper's.
-        count_end_token: bool. Whether `n` counts the end token. If not, `n` is at least 1, and a
-            translation that was cut at its maximum length has no end token to leave out. Defaults
-            to `True`.
         stopping: `"exhaustive"`: a sentence is done when no active hypothesis can still win;
             `"first_beams"`, the rule of CTranslate2 and fairseq: when `beam_size` hypotheses have
             ended, of those among the best `beam_size` of a step. Greedy search ignores it. Defaults
@@ -97,7 +94,6 @@ class SearchSettings(Settings):
     beam_size: int = 4
     length_penalty: str | None = "gnmt"
     alpha: float = 0.6
-    count_end_token: bool = True
     stopping: str = "exhaustive"
     length_ratio: float = 1.0
     extra_length: int = 50

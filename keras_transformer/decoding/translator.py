@@ -31,7 +31,7 @@ from keras_transformer.decoding.model_search import (
     search_model,
     without_repeated,
 )
-from keras_transformer.decoding.scores import penalties_of
+from keras_transformer.decoding.scores import penalties_up_to
 from keras_transformer.decoding.search import SearchResult
 from keras_transformer.decoding.search_settings import SearchSettings
 
@@ -175,7 +175,8 @@ class Translator(LineTranslator):
         log_probs = run_on_pairs(score_model, self._decoder, source, target)
         log_probs = log_probs[: len(target), : target.shape[1]]
         lengths = np.count_nonzero(target != self._config.pad_token_id, axis=1)
-        scores = log_probs.sum(axis=1) / penalties_of(lengths, 1, self.settings)
+        penalties = penalties_up_to(lengths.max(), self.settings)[lengths]
+        scores = log_probs.sum(axis=1) / penalties
         one = [array[:, None] for array in (target, lengths, scores, log_probs)]
         _, found = self._hypotheses(source, SearchResult(*one), self.settings, 1)
         return [best for (best,) in found]

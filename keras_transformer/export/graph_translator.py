@@ -185,13 +185,12 @@ class GraphTranslator:
             found, texts = self._with_texts(found, settings.distinct_texts and most > 1)
             return self._parts_of_scores(found, texts, n_best)
 
-        dtypes = tf.string, tf.float32, tf.int32, tf.int32
         parts = map_batches(
             translate_batch,
             [pieces.token_ids, prefixes],
             [n_best, alpha, max_length],
             self.model.config.pad_token_id,
-            [tf.TensorSpec([None, most], dtype) for dtype in dtypes],
+            [tf.TensorSpec([None, most], dtype) for dtype in (tf.string, tf.float32, tf.int32)],
         )
         return self._join_pieces(pieces, parts, options, settings)
 
@@ -213,24 +212,20 @@ class GraphTranslator:
         return select((kept, tf.where(is_repeated, "", texts)), order)
 
     def _parts_of_scores(self, found, texts, n_best):
-        """Returns texts, log-probs, lengths and numbers of end tokens: `(b, R)`."""
-        shape = tf.shape(found.token_ids)
-        is_wanted = tf.range(shape[1]) < n_best[:, None]
+        """Returns texts, log-probs and lengths: `(b, R)`."""
+        is_wanted = tf.range(tf.shape(texts)[1]) < n_best[:, None]
         is_there = is_wanted & (found.scores != IMPOSSIBLE)
         totals = tf.where(is_there, tf.reduce_sum(found.log_probs, axis=2), IMPOSSIBLE)
         totals = tf.where(tf.math.is_nan(found.scores), found.scores, totals)
         lengths = tf.where(is_there, found.lengths, 0)
-        is_end = found.token_ids == self.model.config.end_token_id
-        is_end &= tf.sequence_mask(lengths, shape[2])
-        texts = tf.where(lengths > 0, texts, "")
-        return texts, totals, lengths, tf.math.count_nonzero(is_end, axis=2, dtype=tf.int32)
+        return tf.where(lengths > 0, texts, ""), totals, lengths
 
     def _join_pieces(self, pieces, parts, options, settings):
         """Joins the parts of each line's pieces."""
         count = tf.size(pieces.dropped)
         texts, *numbers = parts
         texts = [join_translations(each, pieces) for each in tf.unstack(texts, axis=1)]
-        totals, lengths, ends = (
+        totals, lengths = (
             tf.math.unsorted_segment_sum(each, pieces.lines, count) for each in numbers
         )
         # A line of several pieces has one translation: it joins the best ones of its pieces.
@@ -238,7 +233,7 @@ class GraphTranslator:
         is_best = tf.range(len(texts)) == 0
         is_there = is_best | (number == 1)[:, None]
         # Several pieces are scored as one hypothesis with all their tokens.
-        penalties = penalty(tf.maximum(lengths, 1), ends, settings, options.alpha[:, None])
+        penalties = penalty(tf.maximum(lengths, 1), settings, options.alpha[:, None])
         return Translations(
             texts=tf.where(is_there, tf.stack(texts, axis=1), ""),
             scores=tf.where(is_there, totals / penalties, IMPOSSIBLE),

@@ -38,7 +38,6 @@ def random_sources(count, length, vocabulary_size, seed):
 
 
 LONG = pytest.mark.long
-NO_END = {"count_end_token": False}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ NO_END = {"count_end_token": False}
             pytest.param(config, freezes, settings, n_best, 3, 10, marks=LONG)
             for config, freezes, settings, n_best in [
                 ({}, False, {"beam_size": 1, "alpha": -1.0, "length_penalty": "mean"}, 1),
-                ({}, False, {"beam_size": 4, "stopping": "first_beams", **NO_END}, 4),
+                ({}, False, {"beam_size": 4, "stopping": "first_beams"}, 4),
                 ({}, False, {"beam_size": 4, "length_ratio": 0.5, "length_penalty": None}, 3),
                 ({}, False, {"beam_size": 2, "length_ratio": 3.0, "max_length": 5}, 1),
                 ({"positions": "learned", "max_sequence_length": 11}, False, {"beam_size": 2}, 1),

@@ -144,21 +144,18 @@ def test_score_is_that_of_the_full_pass(translator):
         translator.score(["one", "two"], ["eins"])
 
 
-@pytest.mark.parametrize(
-    "beam_size, count_end_token", [pytest.param(1, True, marks=pytest.mark.long), (4, False)]
-)
-def test_score_of_a_translation_is_that_of_the_search(translator, beam_size, count_end_token):
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
+def test_score_of_a_translation_is_that_of_the_search(translator, beam_size):
     """The search may choose only the end token after the prefix."""
     config, targets = translator.model.config, ["drei", "acht", "", "drei und zwanzig"]
     only_end = suppress_tokens(set(range(config.vocabulary_size)) - {config.end_token_id})
-    settings = {"length_penalty": "mean", "alpha": 1.0, "count_end_token": count_end_token}
+    settings = {"length_penalty": "mean", "alpha": 1.0}
     made = Translator(translator.model, translator.source_tokenizer, **settings)
     search = {"beam_size": beam_size, "stopping": "first_beams", "processors": (only_end,)}
     found = made(["one"] * 4, target_prefix=targets, n_best=1, **search)
     for (best,), scored in zip(found, made.score(["one"] * 4, targets), strict=True):
         assert best.tokens == scored.tokens and best.tokens[-1] == "</s>"
-        counted = max(len(best.tokens) - (not count_end_token), 1)
-        np.testing.assert_allclose(best.score, best.log_prob / counted, rtol=1e-5)
+        np.testing.assert_allclose(best.score, best.log_prob / len(best.tokens), rtol=1e-5)
         np.testing.assert_allclose(best.score, scored.score, rtol=1e-4)
 
 
@@ -280,7 +277,7 @@ def test_texts_of_a_line_are_distinct(ambiguous, ambiguous_graph, n_best):
 
 def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator):
     settings = {"beam_size": 3, "length_penalty": "mean", "alpha": 1.0, "length_ratio": 0.5}
-    settings |= {"stopping": "first_beams", "count_end_token": False, "max_length": 9}
+    settings |= {"stopping": "first_beams", "max_length": 9}
     other = Translator(translator.model, translator.source_tokenizer, **IN_GRAPH, **settings)
     assert other(LINES) == translator(LINES, **settings) != translator(LINES)
 
@@ -382,7 +379,7 @@ def test_bfloat16_is_a_copy_and_close(translator):
         ({"n_best": 0}, "n_best=0"),
         ({"length_penalty": "wu"}, "'wu'"),
         ({"stopping": "never"}, "stopping='never'"),
-        ({"count_end_token": 1}, "count_end_token=1"),
+        ({"force_end": 1}, "force_end=1"),
         ({"max_length": 0}, "from 1 to 1,000,000. Received: max_length=0"),
         ({"max_length": 2**31}, "max_length=2147483648"),
         ({"extra_length": -1}, "extra_length=-1"),
