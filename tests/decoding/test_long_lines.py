@@ -138,7 +138,7 @@ def test_long_line_is_the_translations_of_its_sentences(translator, sentences):
     assert [each.filename for each in warned if each.category is UserWarning] == [__file__]
     assert sum(told) == len(lines) and len(told) == 4
     if IS_TENSORFLOW:
-        translated = Signatures(translator, frozen=False).serve(tf.constant(lines))["translation"]
+        translated = Signatures(translator).serve(tf.constant(lines))["translation"]
         assert [line.decode() for line in translated.numpy()] == expected
 
 
@@ -198,7 +198,7 @@ def test_error_names_the_line_that_must_be_whole(translator, sentences):
         rules = {"max_source_tokens": MOST, "on_too_long": "error"}
         strict = Translator(translator.model, translator.source_tokenizer, **rules)
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"longer than {MOST} tokens"):
-            Signatures(strict, frozen=False).serve(tf.constant(lines))
+            Signatures(strict).serve(tf.constant(lines))
 
 
 def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):

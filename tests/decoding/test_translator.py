@@ -24,7 +24,7 @@ BACKEND = keras.config.backend()
 if BACKEND == "tensorflow":
     import tensorflow as tf
 
-    from keras_transformer.export.graph_search import max_lengths
+    from keras_transformer.export.graph_lines import longest_targets
     from keras_transformer.export.graph_translator import GraphTranslator, Options
 
 pytestmark = pytest.mark.slow
@@ -200,24 +200,20 @@ def test_prefix_without_room_is_an_error_with_its_numbers(translator, name):
     with pytest.raises(ValueError, match=words):
         translator(lines, target_prefix=prefixes, **settings)
     if name == "the maximum length" and BACKEND == "tensorflow":
-        settings = replace(translator.settings, **settings)
-        options = Options.default(settings)._replace(target_prefix=tf.constant(prefixes))
+        options = Options.default(replace(translator.settings, **settings))
+        options = options._replace(target_prefix=tf.constant(prefixes))
         with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-            in_graph(translator, settings)(tf.constant(lines), options)
+            in_graph(translator, **settings)(tf.constant(lines), options)
     room = {"max_length": count + 1, "extra_length": 50}
     (best,) = translator("two", target_prefix=PREFIX, n_best=1, **room)
     assert len(best.tokens) == count + 1 and best.text.startswith(PREFIX)
 
 
-def in_graph(translator, settings):
+def in_graph(translator, **settings):
     """The texts, scores, lengths of what a SavedModel has, with options for each line."""
-    graph = GraphTranslator(translator.model, translator.model, *translator.tokenizers)
-
-    @tf.function(autograph=False)
-    def translate(text, options):
-        return graph.translate(text, settings, options)
-
-    return translate
+    settings = vars(translator.settings) | settings
+    graph = GraphTranslator(Translator(translator.model, *translator.tokenizers, **settings))
+    return tf.function(graph.translate, autograph=False)
 
 
 def test_cut_off_says_that_the_end_token_is_missing(translator):
@@ -245,7 +241,7 @@ def ambiguous(translator):
 def ambiguous_graph(ambiguous):
     if BACKEND != "tensorflow":
         return None
-    return in_graph(ambiguous, replace(ambiguous.settings, max_source_tokens=20))
+    return in_graph(ambiguous, max_source_tokens=20)
 
 
 @pytest.mark.parametrize("n_best", [1, 2])
@@ -311,7 +307,7 @@ def test_maximum_lengths_are_those_python_computes():
         settings = SearchSettings(length_ratio=ratio, extra_length=extra, max_length=most)
         most = most or 2**31 - 1
         expected = [max(1, min(math.floor(ratio * n) + extra, most)) for n in counts]
-        found = max_lengths(config, tf.constant(counts), settings, settings.most_tokens)
+        found = longest_targets(tf.constant(counts), settings, config, settings.most_tokens)
         assert found.numpy().tolist() == expected
 
 
