@@ -111,15 +111,13 @@ class SearchSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.beam_size < 1:
-            self._reject("beam_size", "at least 1")
-        if not -MOST_ALPHA <= self.alpha <= MOST_ALPHA:
-            self._reject("alpha", f"from -{MOST_ALPHA} to {MOST_ALPHA}")
+        self._require("beam_size", self.beam_size >= 1, "at least 1")
+        most = MOST_ALPHA
+        self._require("alpha", -most <= self.alpha <= most, f"from -{most} to {most}")
         if self.max_length is not None and not 1 <= self.max_length <= 1_000_000:
             self._reject("max_length", "from 1 to 1,000,000")
         for name, most in (("length_ratio", 1_000), ("extra_length", 1_000_000)):
-            if not 0 <= getattr(self, name) <= most:
-                self._reject(name, f"from 0 to {most:,}")
+            self._require(name, 0 <= getattr(self, name) <= most, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
         if not all(type(token) is int and token >= 0 for token in self.suppressed_tokens):

@@ -295,21 +295,16 @@ class GraphTranslator:
         pieces = self._pieces(self._tagged(text), "truncate")
         source = pieces.token_ids.to_tensor(self.model.config.pad_token_id)
         longest = self._longest_targets(pieces, self.settings.most_tokens)
-        token_ids, parents, totals, is_winner = tree_of_model(
-            self.model, source, longest, self.settings
-        )
+        token_ids, *tree = tree_of_model(self.model, source, longest, self.settings)
+        parents, totals, is_winner = tree
         tokens = tf.where(totals > IMPOSSIBLE, self.target_tokenizer.tokens(token_ids), "")
-        names = "tokens", "parents", "log_probs", "is_winner"
-        return dict(zip(names, (tokens, parents, totals, is_winner), strict=True))
+        return {"tokens": tokens, "parents": parents, "log_probs": totals, "is_winner": is_winner}
 
     def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the ids of the source's tokens, see `export_saved_model`."""
         token_ids = token_ids_of(self.source_tokenizer, text)
-        lengths = tf.cast(token_ids.row_lengths(), tf.int32)
-        return {
-            "token_ids": token_ids.to_tensor(self.model.config.pad_token_id),
-            "lengths": lengths,
-        }
+        rows = token_ids.to_tensor(self.model.config.pad_token_id)
+        return {"token_ids": rows, "lengths": tf.cast(token_ids.row_lengths(), tf.int32)}
 
     def detokenize(self, token_ids: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the texts of the target's tokens, see `export_saved_model`."""

@@ -17,7 +17,7 @@ from keras_transformer.decoding.batches import (
     MOST_TOKENS,
     batch_rows,
 )
-from keras_transformer.decoding.long_lines import LineCutter, Pieces
+from keras_transformer.decoding.long_lines import LineCutter, Pieces, join_translations
 from keras_transformer.decoding.model_search import run_on_pairs
 from tests.decoding.test_translator import make_translator
 
@@ -117,7 +117,8 @@ def test_no_lines_have_no_pieces(translator):
 def test_joined_translations_have_one_space_between_them():
     texts, lines = ["a", "", "b", "", "c"], np.array([0, 0, 0, 1, 3])
     pieces = Pieces(texts, lines, np.zeros(4, int), [" "] * len(texts))
-    assert pieces.joined(texts) == ["a b", "", "", "c"]
+    lines = [join_translations(texts[place], pieces.gaps[place]) for place in pieces.by_line()]
+    assert lines == ["a b", "", "", "c"]
     if IS_TENSORFLOW:
         joined = graph_long_lines.join_translations(tf.constant(texts), pieces)
         assert joined.numpy().tolist() == [b"a b", b"", b"", b"c"]
