@@ -1,6 +1,6 @@
 """How each backend runs the loop of a search, and the operations that backends do differently.
 
-The rules of the search are the same on every backend: see `search.py`, `greedy.py`, `beam.py`.
+The rules of the search are the same on every backend: see `search.py` and `beam.py`.
 """
 
 import contextlib

@@ -126,13 +126,13 @@ def make_model_search(
         max_lengths: int32 tensor `(B,)`.
         fixed_length, **options: as in `Search`.
     """
-    config, beam_size = model.config, settings.beam_size
-    fixed = {} if fixed_length is None else {"max_length": fixed_length, "beam_size": beam_size}
+    config, slots = model.config, settings.max_hypotheses
+    fixed = {} if fixed_length is None else {"max_length": fixed_length, "beam_size": slots}
     suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
     settings = replace(settings, suppressed_tokens=sorted(suppressed))
 
     def step(token_ids, parents, cache, index):
-        parents = None if settings.max_hypotheses == 1 else parents
+        parents = None if slots == 1 else parents
         return StepOutput(*model.decode_step(token_ids, cache, index, parents=parents))
 
     search = make_search(

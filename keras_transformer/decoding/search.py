@@ -110,15 +110,15 @@ def penalty(lengths: Any, settings: SearchSettings, alpha: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Base class of the searches. A subclass defines:
+    """Base class of a search. A subclass defines:
 
     - `start(sentences, start_token_id)`: returns the state before the first step;
     - `step(index, state)`: extends the hypotheses by one token, and does not change the result of
-      sentences that are done;
-    - `result(state)`: returns the `SearchResult` so far; values at padding are arbitrary.
+      sentences that are done.
 
     A state is a NamedTuple of nests of tensors. The first axis is the sentences; the second is
-    static, except in the cache. It has the fields `sentences` and `history`.
+    static, except in the cache. It has the fields `sentences`, `history` and `finished`, the
+    `SearchResult` so far, whose values at padding are arbitrary.
 
     Args:
         step_fn, end_token_id, pad_token_id: as in `beam_search`.
@@ -156,7 +156,7 @@ class Search:
 
     def final(self, state):
         """Returns the result; a failed sentence has the score NaN and the length 0."""
-        result, failed = self.result(state), state.sentences.failed[:, None]
+        result, failed = state.finished, state.sentences.failed[:, None]
         return result._replace(
             lengths=ops.where(failed, 0, result.lengths),
             scores=ops.where(failed, float("nan"), result.scores),

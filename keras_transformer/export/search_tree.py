@@ -35,10 +35,8 @@ def tree_of_model(
     def advance(index, state, tree):
         was_done = state.sentences.done[:, None]
         state = search.step(index, state)
-        parents = getattr(state, "parents", tf.zeros_like(state.last_token_ids))  # none if greedy
         totals = tf.where(was_done, IMPOSSIBLE, state.totals)
-        step = state.last_token_ids, parents, totals
-        pairs = zip(tree, step, strict=True)
+        pairs = zip(tree, (state.last_token_ids, state.parents, totals), strict=True)
         return index + 1, state, tuple(tf.concat([a, b[:, None]], axis=1) for a, b in pairs)
 
     _, state, tree = tf.while_loop(
