@@ -81,7 +81,8 @@ def search_model(
     """
     ids, config = np.asarray(encoder_token_ids, "int32"), model.config
     count, pad = len(ids), config.pad_token_id
-    kind = "eager" if settings.sampler is not None else None if shape is None else "xla"
+    is_xla = shape is not None and BACKEND == "tensorflow"  # JAX compiles every search
+    kind = "eager" if settings.sampler is not None else "xla" if is_xla else None
     if BACKEND == "jax" and shape is None:
         shape = padded_shape(ids.shape[0], ids.shape[1], settings, config)
     if shape is not None:
