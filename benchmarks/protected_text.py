@@ -44,7 +44,7 @@ def main(run: str, strings: int = 1000, seed: int = 7) -> None:
     translator = load_run(run)
     for title, layouts in (("one number", ONE), ("two numbers", TWO)):
         sources, targets = zip(*interface_strings(strings, layouts, seed), strict=True)
-        for how in ("copy", "cut"):
+        for how in ("copy", "force", "cut"):
             found = [best for best, *_ in translator(sources, n_best=1, protect_by=how)]
             right = exact_match([best.text for best in found], list(targets))
             lost = sum(bool(best.protected) for best in found)

@@ -72,7 +72,7 @@ SEARCH_HELP = {
     "emoji, unknown (what the vocabulary does not hold), or a regular expression; several times "
     "for several.",
     "protect_by": "Cut the line around it; or, if the vocabulary has symbols for it, let the model "
-    "copy them, and cut where one is lost.",
+    "copy them, and cut where one is lost; or let the search force them.",
     "distinct_texts": "Leave out a translation whose text equals that of a better one.",
 }
 # How `--help` shows a default that is no text or number.

@@ -38,9 +38,11 @@ def engine_settings(settings: SearchSettings) -> SearchSettings:
         length_penalty=settings.length_penalty and "mean",
         stopping="first_beams",
         processors=(),
+        copied_tokens=(),
         force_end=False,
         sampler=None,
         distinct_texts=False,
+        protect_by="copy" if settings.protect_by == "force" else settings.protect_by,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.placeholders import count_symbols
+from keras_transformer.data.placeholders import count_symbols, symbols
 from keras_transformer.decoding.batches import BATCH_SENTENCES, LONGEST_ROW, map_rows
 from keras_transformer.decoding.hypothesis import join_by_line
 from keras_transformer.decoding.languages import tag_lines
@@ -82,6 +82,8 @@ class LineTranslator:
             is_for_all = isinstance(target_prefix, str)
             target_prefix = [str(target_prefix)] * len(lines) if is_for_all else [*target_prefix]
             columns.append(self._prefixes(target_prefix, len(lines), pieces, search_settings))
+        if any(pieces.spans) and search_settings.protect_by == "force":
+            search_settings = replace(search_settings, copied_tokens=self._copied_tokens())
         options = {"n_best": n_best, "return_attention": return_attention}
         search = partial(self._search, settings=search_settings, **options)
         found = self._map_rows(search, columns, batch_sentences, on_progress, pieces.lines)
@@ -184,6 +186,11 @@ class LineTranslator:
             require_at_most(*rule, parts.lines)
         pieces = parts.of_lines(self._cutter.cut(token_ids, most - 1, on_too_long))
         return pieces._replace(joiner=getattr(self.target_tokenizer, "joiner", " "))
+
+    def _copied_tokens(self):
+        """Returns the ids of symbols, if source and target have the same."""
+        ids = [[*map(each.index, symbols(self._symbols))] for each in self._vocabularies]
+        return ids[0] if ids[0] == ids[1] else ()
 
     def _with_end(self, rows):
         return [np.append(row, self._config.end_token_id).astype("int32") for row in rows]

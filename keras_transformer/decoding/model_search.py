@@ -107,7 +107,9 @@ def search_model(
 def _search(model, settings, n_best, fixed_length, penalties, ids, longest, target_prefix=None):
     options = {"fixed_length": fixed_length, "penalties": penalties}
     search, inputs = make_model_search(model, ids, longest, settings, n_best, **options)
-    return search.run(*inputs, target_prefix)
+    tokens = ops.convert_to_tensor(settings.copied_tokens, "int32")
+    copied = ops.any(ids[:, :, None] == tokens, axis=1) if settings.copied_tokens else None
+    return search.run(*inputs, target_prefix, copied=copied)
 
 
 def make_model_search(

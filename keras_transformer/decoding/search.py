@@ -13,7 +13,7 @@ from keras import ops, tree
 
 from keras_transformer.decoding.loop import BACKEND, run_loop
 from keras_transformer.decoding.next_tokens import Constraints
-from keras_transformer.decoding.processors import force_end, suppress_tokens
+from keras_transformer.decoding.processors import copy_tokens, force_end, suppress_tokens
 from keras_transformer.decoding.scores import IMPOSSIBLE, PENALTY_BASES, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
@@ -86,6 +86,7 @@ class Sentences(NamedTuple):
     alphas: Tensor  # float32 (B,)
     wanted: Tensor  # int32 (B,): the sentence is done when this many hypotheses are final
     target_prefix: Tensor  # int32 (B, P), padded; P = 0 without a prefix
+    copied: Tensor  # bool (B, N): which of the N `copied_tokens` are in the source
     cache: Any  # nest of tensors (B, ...)
 
 
@@ -145,12 +146,12 @@ class Search:
     fixed_length: int | None = None
     penalties: Tensor | None = None
 
-    def run(self, cache, max_lengths, start_token_id, target_prefix=None, compaction=True):
+    def run(self, cache, max_lengths, start_token_id, target_prefix=None, compaction=True, **more):
         """Returns the `SearchResult`. The arguments are those of `first_state`."""
         if BACKEND != "tensorflow" and self.penalties is None:
             longest = self.fixed_length or int(ops.max(max_lengths, initial=0))
             self = replace(self, penalties=penalties_up_to(longest, self.settings))
-        state = self.first_state(cache, max_lengths, start_token_id, target_prefix)
+        state = self.first_state(cache, max_lengths, start_token_id, target_prefix, **more)
         result = run_loop(self, state, compaction)
         return result if self.is_fixed else result.trim(self.pad_token_id)
 
@@ -178,8 +179,13 @@ class Search:
 
         return tree.map_structure(extended, history, tokens)
 
-    def first_state(self, cache, max_lengths, start_token_id, target_prefix=None):
-        """Returns the state before the first step; the arguments are as in `beam_search`."""
+    def first_state(self, cache, max_lengths, start_token_id, target_prefix=None, copied=None):
+        """Returns the state before the first step.
+
+        Args:
+            cache, max_lengths, start_token_id, target_prefix: as in `beam_search`.
+            copied: bool tensor `(B, N)`: which of the `copied_tokens` the sources have. Optional.
+        """
         batch_size = ops.shape(max_lengths)[0]
 
         def each(value, dtype):
@@ -196,6 +202,7 @@ class Search:
             alphas=each(self.settings.alpha if self.alpha is None else self.alpha, "float32"),
             wanted=each(self.n_best if self.wanted is None else self.wanted, "int32"),
             target_prefix=target_prefix,
+            copied=ops.zeros((batch_size, 0), "bool") if copied is None else copied,
             cache=cache,
         )
         return self.start(sentences, start_token_id)
@@ -215,6 +222,8 @@ class Search:
         """Returns the constraints on the next token, for `best_next_tokens`."""
         sentences, prefix = state.sentences, state.sentences.target_prefix
         processors, suppressed = [*self.settings.processors], self.settings.suppressed_tokens
+        if copied := self.settings.copied_tokens:
+            processors.append(copy_tokens(copied, sentences.copied[:, None], self.end_token_id))
         is_active, has_prefix = bool(processors), prefix.shape[1] != 0
         if suppressed:
             processors.append(suppress_tokens(suppressed))

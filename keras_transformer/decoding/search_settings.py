@@ -15,11 +15,12 @@ CHOICES = {
     "stopping": ("exhaustive", "first_beams"),
     "on_too_long": ("split", "truncate", "error"),
     "split": ("lines", "sentences"),
-    "protect_by": ("cut", "copy"),
+    "protect_by": ("cut", "copy", "force"),
 }
 GRAPH_SETTINGS = (
-    "beam_size length_penalty stopping processors suppressed_tokens force_end sampler"
+    "beam_size length_penalty stopping processors suppressed_tokens copied_tokens force_end sampler"
 ).split()
+_TOKENS = "suppressed_tokens", "copied_tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,9 @@ class SearchSettings(Settings):
             `decoding.processors`. Defaults to none.
         suppressed_tokens: tuple or list of token ids that no translation has, unless its target
             prefix has them. The other tokens are not renormalised. Defaults to none.
+        copied_tokens: tuple or list of token ids: a translation has each of them that the source
+            has exactly once, and no other. Source and target must have the same ids. Defaults to
+            none; `protect_by="force"` sets those of protected text.
         force_end: bool. Whether the end token is forced, with log-prob 0, as the last token of the
             maximum length, as by `forced_eos_token_id` of `transformers`. If not, a translation
             that reaches its maximum length has no end token. Defaults to `False`.
@@ -71,7 +75,8 @@ class SearchSettings(Settings):
             symbols for it, see `add_placeholders`, and to nothing if not.
         protect_by: `"cut"`: the line is translated in parts; `"copy"`: if the vocabulary holds
             symbols, they take the place of protected text and the model copies them; where it
-            loses one, the line is cut. Defaults to `"cut"`.
+            loses one, the line is cut; `"force"`: the search also allows only translations with
+            each symbol once. Defaults to `"cut"`.
         distinct_texts: bool. Whether a translation is left out if a better one has the same text,
             in other tokens; then the search goes on until `beam_size` hypotheses are final, and
             the next best ones take the places. The best translation is the same. Defaults to
@@ -100,6 +105,7 @@ class SearchSettings(Settings):
     max_length: int | None = None
     processors: tuple | list = ()
     suppressed_tokens: tuple | list = ()
+    copied_tokens: tuple | list = ()
     force_end: bool = False
     sampler: object = None
     max_source_tokens: int | None = None
@@ -120,8 +126,9 @@ class SearchSettings(Settings):
             self._require(name, 0 <= getattr(self, name) <= most, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
-        if not all(type(token) is int and token >= 0 for token in self.suppressed_tokens):
-            self._reject("suppressed_tokens", "a list of token ids, ints of at least 0")
+        for name in _TOKENS:
+            if not all(type(token) is int and token >= 0 for token in getattr(self, name)):
+                self._reject(name, "a list of token ids, ints of at least 0")
         if self.sampler is not None and not _draws_tokens(self.sampler):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
         if self.max_source_tokens is not None and self.max_source_tokens < 2:
@@ -129,15 +136,16 @@ class SearchSettings(Settings):
         for name, choices in CHOICES.items():
             self._require_choice(name, choices)
         # A tuple can be hashed: the settings are the key of the traced graphs.
-        for name in ("processors", "suppressed_tokens", "protect"):
+        for name in ("processors", *_TOKENS, "protect"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(value))
         finders(tuple(self.protect or ()))  # raises if one is no pattern
 
     def require_ids_below(self, vocabulary_size: int) -> None:
         """Raises a `ValueError` if a token of a setting is not in the model's vocabulary."""
-        is_valid = max(self.suppressed_tokens, default=0) < vocabulary_size
-        self._require("suppressed_tokens", is_valid, f"ids less than {vocabulary_size}")
+        for name in _TOKENS:
+            is_valid = max(getattr(self, name), default=0) < vocabulary_size
+            self._require(name, is_valid, f"ids less than {vocabulary_size}")
 
     @property
     def keeps_lines_whole(self) -> bool:

@@ -114,9 +114,12 @@ def export_saved_model(
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")
     _require_graphs(translator)
-    if protect := translator.settings.protect:
-        must = "A SavedModel protects no text: `protect` must be ()."
-        raise ValueError(f"{must} Received: {protect=}. Cut the text before, as `serve` does")
+    settings = translator.settings
+    for name in ("protect", "copied_tokens"):
+        if value := getattr(settings, name):
+            must = f"A SavedModel protects no text: `{name}` must be ()."
+            received = f"{name}={value!r}"
+            raise ValueError(f"{must} Received: {received}. Cut the text before, as `serve` does")
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     module = Signatures(translator)

@@ -77,7 +77,7 @@ def test_help_of_every_command_has_an_example(command):
 ALL = {
     field.name: field.default
     for field in dataclasses.fields(SearchSettings)
-    if field.name not in ("processors", "sampler")
+    if field.name not in ("processors", "sampler", "copied_tokens")
 }
 SHOWN = {
     "max_length": "no limit",

@@ -103,6 +103,7 @@ def test_errors_are_those_of_translator(pair, arguments, options):
     [
         {"length_penalty": "gnmt"},
         {"suppressed_tokens": [3]},
+        {"copied_tokens": [3]},
         {"distinct_texts": True},
     ],
 )

@@ -132,7 +132,7 @@ def test_parts_are_translated_by_themselves(translator):
 
 @pytest.fixture(scope="module")
 def copier(tmp_path_factory):
-    """A model with symbols that has learned nothing: it loses them."""
+    """A model with symbols that has learned nothing: it loses them unless it is forced."""
     path = tmp_path_factory.mktemp("symbols") / "numbers.model"
     return make_translator(path, protected_symbols=3)
 
@@ -150,20 +150,25 @@ COPIED = [
 COPIES = COPIED[:1] + COPIED[3:5]
 
 
-def write_two_symbols(log_probs, token_ids, index):
-    token = ops.take(ops.convert_to_tensor([4, 5, 2]), ops.minimum(index, 2))
-    return ops.where(ops.arange(log_probs.shape[-1]) == token, log_probs, -np.inf)
+def prefer_symbols(log_probs, token_ids, index):
+    """Makes every token but the three symbols and the end improbable."""
+    is_other = np.isin(np.arange(log_probs.shape[-1]), [2, 4, 5, 6], invert=True)
+    return log_probs - ops.convert_to_tensor(20.0 * is_other.astype("float32"))
 
 
 @pytest.mark.parametrize("settings", [{"beam_size": 1}, {}, {"split": "sentences"}])
-def test_protected_text_takes_the_place_of_its_symbols(copier, settings):
-    settings |= {"processors": (write_two_symbols,), "protect_by": "copy"}
-    found = copier(COPIES, n_best=1, **settings)
-    for line, (best, *_) in zip(COPIES, found, strict=True):
+def test_symbols_are_written_once_if_the_search_is_forced(copier, settings):
+    settings |= {"processors": (prefer_symbols,)}
+    lost = copier(COPIED, n_best=1, protect_by="copy", **settings)
+    assert [bool(best.protected) for best, *_ in lost] == [line in COPIES for line in COPIED]
+    found = copier(COPIED, n_best=1, protect_by="force", **settings)
+    for line, (best, *_) in zip(COPIED, found, strict=True):
         _, spans = mask(NAMES[:-1], None, line)
-        assert best.tokens == [*symbols(2), "</s>"] and len(spans) == 2
-        assert all(best.text.count(span) == 1 for span in spans) and not best.protected
-    assert [best.text for best, *_ in found] == copier(COPIES, **settings)
+        written = sorted(token for token in best.tokens if token[0] == "\u27e6")
+        assert written == (symbols(len(spans)) if line in COPIES else [])
+        assert all(best.text.count(span) == line.count(span) for span in spans)
+        assert not best.protected and not best.cut_off
+    assert [best.text for best, *_ in found] == copier(COPIED, protect_by="force", **settings)
 
 
 def test_lines_whose_text_is_lost_are_cut(copier):

@@ -349,10 +349,11 @@ def test_export_replaces_a_saved_model(replaced):
     assert names == {"served", "latest"}, "temporary files are left"
 
 
-def test_export_refuses_to_protect_text(exported, tmp_path):
+@pytest.mark.parametrize("settings", [{"protect": ("printf",)}, {"copied_tokens": (5,)}])
+def test_export_refuses_to_protect_text(exported, tmp_path, settings):
     translator = exported[0]
-    one = Translator(translator.model, translator.source_tokenizer, protect=["printf"])
-    with pytest.raises(ValueError, match="`protect` must be"):
+    one = Translator(translator.model, translator.source_tokenizer, **settings)
+    with pytest.raises(ValueError, match=f"`{[*settings][0]}` must be"):
         export_saved_model(one, tmp_path / "served")
 
 
