@@ -40,7 +40,7 @@ from keras_transformer.cli.progress import sentence_progress as progress
 from keras_transformer.data import read_parallel
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.model_search import score_model, search_model
-from keras_transformer.decoding.search import penalty
+from keras_transformer.decoding.scores import penalties_up_to
 
 GREEDY, BEAM = 1, 4
 TABLE_BEAMS = (1, 2, 4, 8, 16)
@@ -82,7 +82,7 @@ class Trial:
         source = self.source_ids[number][None]
         log_probs = score_model(self.translator.model, source, tf.constant([token_ids]))
         settings = self.translator.settings
-        divisor = penalty(len(token_ids), 1, settings)
+        divisor = penalties_up_to(len(token_ids), settings)[len(token_ids)]
         return float(tf.reduce_sum(log_probs) / divisor)
 
 

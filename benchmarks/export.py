@@ -168,7 +168,7 @@ def compare(expected, served, lines):
 def judge_n_best(translator, expected, served):
     """Prints whether the n-best are sorted, distinct and scored alike."""
 
-    from keras_transformer.decoding.search import penalty
+    from keras_transformer.decoding.scores import penalties_up_to
 
     rows = list(zip(served["texts"], served["scores"], served["translation"], strict=True))
     is_sorted = all(scores == sorted(scores, reverse=True) for _, scores, _ in rows)
@@ -188,7 +188,7 @@ def judge_n_best(translator, expected, served):
             tokens = [tokenizer.vocabulary[token_id] for token_id in tokenizer.encode(text)]
             # The text of some hypotheses has other tokens than the search found.
             if tokens == hypotheses[rank].tokens[:-1]:
-                given = log_prob / float(penalty(length, 1, translator.settings))
+                given = log_prob / float(penalties_up_to(length, translator.settings)[length])
                 differences.append(abs(given - score))
     what = f"`score` gives the scores of {len(differences)} n-best whose text has their tokens"
     print_verdict(max(differences) <= TIE, f"{what}, within {max(differences):.1e}")

@@ -9,9 +9,8 @@ import types
 import keras
 
 from decode_peers import until
-from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.frozen import copy_model, freeze
-from keras_transformer.decoding.model_search import search_model
+from keras_transformer.decoding.model_search import compiled_shape, search_model
 from keras_transformer.decoding.search_settings import SearchSettings
 
 
@@ -29,7 +28,6 @@ class Ours:
         kinds = freeze(copy, is_shared=False), copy
         self._models = [WithEnd(one, end) for one in kinds for end in ends]
         self._is_compiled = compiled and dtype == "float32"
-        self._compiled = [CompiledSearches(one) for one in self._models[2:]]
 
     def decode(self, sentences, beam_size, length=None):
         limits = {} if length is None else {"length_ratio": 0.0, "extra_length": length}
@@ -44,10 +42,10 @@ class Ours:
     def _hypotheses(self, sentences, beam_size, is_forced, **limits):
         settings = SearchSettings(beam_size=beam_size, **self._settings, **limits)
         source = padded(sentences, self.config.pad_token_id)
+        shape = None
         if self._is_compiled:
             with contextlib.suppress(ValueError):  # larger ones are searched in the graph
-                self._compiled[is_forced].warm_up(settings, 1, source.shape)
-        shape = self._compiled[is_forced].find(settings, 1, source.shape)
+                shape = compiled_shape(*source.shape, settings, self.config)
         model = self._models[is_forced if shape is None else 2 + is_forced]
         found = search_model(model, source, settings, shape=shape)
         rows = zip(found.token_ids[:, 0].tolist(), found.lengths[:, 0].tolist(), strict=True)

@@ -24,9 +24,6 @@ Quantization = Annotated[
     Literal["int8", "int16", "float16", "bfloat16"] | None,
     typer.Option(help="ctranslate2 only: the type of the weights. [default: float32]"),
 ]
-Frozen = Annotated[
-    bool, typer.Option("--frozen", help="saved_model only: weights are constants: faster, larger.")
-]
 Language = Annotated[
     str | None,
     typer.Option(
@@ -46,7 +43,6 @@ def export(
     directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
     format: Format = "saved_model",
     quantization: Quantization = None,
-    frozen: Frozen = False,
     *,
     settings: dict[str, Any],
     source_language: Language = None,
@@ -64,7 +60,7 @@ def export(
     is_saved_model = format == "saved_model"
     from keras_transformer.data.corpus import read_lines
 
-    check_options(is_saved_model, quantization, frozen, settings)
+    check_options(is_saved_model, quantization, settings)
     lines = None if examples is None else list(read_lines(examples))
     translator = load_translator(runs, model, **settings)
     card = model_card(runs[0], source_language, target_language)
@@ -80,9 +76,7 @@ def export(
     if is_saved_model:
         from keras_transformer.export.saved_model import export_saved_model
 
-        written = export_saved_model(
-            translator, directory, frozen=frozen, card=card, examples=lines
-        )
+        written = export_saved_model(translator, directory, card=card, examples=lines)
     else:
         from keras_transformer.export.ctranslate2 import export_ctranslate2, held_settings
 
@@ -91,7 +85,7 @@ def export(
     print(written)
 
 
-def check_options(is_saved_model, quantization, frozen, settings):
+def check_options(is_saved_model, quantization, settings):
     """Raises if the format does not have what is asked for."""
     if quantization and is_saved_model:
         must = "`--quantization` needs `--format ctranslate2`."
@@ -102,8 +96,6 @@ def check_options(is_saved_model, quantization, frozen, settings):
             must = "`--format saved_model` must run with KERAS_BACKEND=tensorflow."
             raise ValueError(f"{must} Received: the backend {backend}")
         return
-    if frozen:
-        raise ValueError("`--frozen` needs `--format saved_model`. Received: ctranslate2")
     from keras_transformer.decoding.ctranslate2 import engine_settings, require_held
 
     asked = SearchSettings(**settings)

@@ -56,9 +56,9 @@ TargetLanguage = Annotated[
 # What `--help` says of the fields of `SearchSettings` that are no Python objects.
 SEARCH_HELP = {
     "beam_size": "Hypotheses kept at every step; 1 is greedy search.",
-    "length_penalty": "What divides a log-probability: ((5 + n) / 6)^alpha, n^alpha, or nothing.",
+    "length_penalty": "What divides a log-probability: ((5 + n) / 6)^alpha, n^alpha, or nothing; "
+    "n tokens, the end token included.",
     "alpha": "Exponent of the length penalty: larger for longer translations.",
-    "count_end_token": "Whether n, the number of tokens, counts the end token.",
     "stopping": "When a search ends: when nothing better is possible, or a full beam has ended.",
     "length_ratio": "A translation has at most this times the source's tokens + --extra-length.",
     "extra_length": "Tokens that a translation may have beyond --length-ratio times the source's.",
@@ -90,7 +90,7 @@ _TYPES = {
 ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
 OF_PIECES = ("on_too_long", "split", "protect", "protect_by")
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
-OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
+OF_SCORES = ("length_penalty", "alpha", "max_source_tokens")
 
 
 def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,4 +1,4 @@
-"""Beam search with two pools: active hypotheses, and finished ones.
+"""Beam search with two pools: active hypotheses, and finished ones. A beam of 1 is greedy search.
 
 Depends on a step function only, not on a model.
 """
@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops, tree
 
-from keras_transformer.decoding.greedy import GreedySearch
 from keras_transformer.decoding.loop import first_k, pick, require_numbers, select
-from keras_transformer.decoding.next_tokens import best_next_tokens
+from keras_transformer.decoding.next_tokens import best_next_tokens, next_log_probs
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepFunction, Tokens
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -62,8 +61,8 @@ def beam_search(
         compaction: bool. Whether sentences that ended leave the batch, which saves work and does
             not change the result. Defaults to `True`.
         **settings: those of `SearchSettings` on the choice of tokens: `beam_size`,
-            `length_penalty`, `alpha`, `count_end_token`, `stopping`, `processors`,
-            `suppressed_tokens`, `force_end` and `sampler`.
+            `length_penalty`, `alpha`, `stopping`, `processors`, `suppressed_tokens`, `force_end`
+            and `sampler`.
 
     Returns:
         `SearchResult` with `n_best` hypotheses for each sentence. Missing ones come last, with the
@@ -126,7 +125,7 @@ def greedy_search(*arguments: Any, **options: Any) -> SearchResult:
 
 
 def make_search(settings: SearchSettings, n_best: int = 1, **arguments: Any) -> Search:
-    """Returns a `GreedySearch` for a beam of 1 or a sampler, otherwise a `BeamSearch`.
+    """Returns the search of some settings.
 
     Args:
         settings: `SearchSettings`.
@@ -134,8 +133,7 @@ def make_search(settings: SearchSettings, n_best: int = 1, **arguments: Any) -> 
         **arguments: the other arguments of `Search`.
     """
     settings.require_n_best(n_best)
-    kind = GreedySearch if settings.max_hypotheses == 1 else BeamSearch
-    return kind(settings=settings, n_best=n_best, **arguments)
+    return BeamSearch(settings=settings, n_best=n_best, **arguments)
 
 
 class BeamState(NamedTuple):
@@ -156,7 +154,12 @@ class BeamSearch(Search):
 
     @property
     def beam_size(self):
-        return self.settings.beam_size
+        return self.settings.max_hypotheses
+
+    @property
+    def num_candidates(self):
+        """Greedy search has one: where it ends, no hypothesis stays active."""
+        return 1 if self.beam_size == 1 else 2 * self.beam_size
 
     def start(self, sentences, start_token_id):
         """Puts a hypothesis without tokens in slot 0: finished in empty sentences, else active."""
@@ -185,14 +188,13 @@ class BeamSearch(Search):
         length = index + 1
         history = self.extend(select(state.history, parents), tokens, index)
         is_last = length >= sentences.max_lengths
-        has_end = tokens.token_ids == self.end_token_id
-        ends = has_end | is_last[:, None]
+        ends = (tokens.token_ids == self.end_token_id) | is_last[:, None]
         # With "first_beams", only the best candidates can end.
         is_first_beams = self.settings.stopping == "first_beams"
-        number = self.beam_size if is_first_beams else 2 * self.beam_size
-        may_end = ends & (ops.arange(2 * self.beam_size) < number)
+        number = self.beam_size if is_first_beams else self.num_candidates
+        may_end = ends & (ops.arange(self.num_candidates) < number)
         ending = ops.where(may_end, totals, IMPOSSIBLE)
-        finished = self._add_finished(state, history, ending, length, has_end)
+        finished = self._add_finished(state, history, ending, length)
         ended = state.ended + ops.sum(ops.cast(ending > IMPOSSIBLE, "int32"), axis=1)
         totals, slots = first_k(ops.where(ends, IMPOSSIBLE, totals), self.beam_size)
         if is_first_beams:
@@ -212,19 +214,20 @@ class BeamSearch(Search):
             ended=ended,
         )
 
-    def result(self, state):
-        return state.finished
-
     def _candidates(self, logits, state, index):
-        """Returns the best C = 2 W extensions of the active hypotheses, best first.
+        """Returns the best C = `num_candidates` extensions of the active hypotheses, best first.
 
         Returns:
             their totals, the beam slots that they extend and their tokens, `(B, C)`; and whether
             each sentence's log-probs are valid, `(B,)`.
         """
-        k = min(2 * self.beam_size, logits.shape[-1])
+        k = min(self.num_candidates, logits.shape[-1])
         constraints = self.constraints(state, index)
-        log_probs, token_ids, is_valid = best_next_tokens(logits, k, constraints, self.is_fixed)
+        if self.settings.sampler is None:
+            best = best_next_tokens(logits, k, constraints, self.is_fixed)
+        else:
+            best = _drawn_tokens(logits, constraints, self.settings.sampler)
+        log_probs, token_ids, is_valid = best
         slots = ops.arange(self.beam_size)[:, None]
 
         def flat(values):  # (B, W, k) -> (B, W * k)
@@ -233,18 +236,18 @@ class BeamSearch(Search):
         # Sorted by tie-break rank, since `top_k` takes the first of equal values.
         order = ops.argsort(flat(token_ids * self.beam_size + slots))
         totals = select(flat(state.totals[:, :, None] + log_probs), order)
-        totals, best = first_k(totals, 2 * self.beam_size)
+        totals, best = first_k(totals, self.num_candidates)
         best = select(order, best)
         tokens = select(Tokens(flat(token_ids), flat(log_probs)), best)
         return totals, best // k, tokens, ops.all(is_valid, axis=1)
 
-    def _add_finished(self, state, history, totals, length, has_end):
+    def _add_finished(self, state, history, totals, length):
         """Merges the hypotheses of this length into the finished pool; ties: the earlier."""
         finished = state.finished
         ending = SearchResult(
             token_ids=history.token_ids,
             lengths=ops.full(ops.shape(totals), length, "int32"),
-            scores=totals / self.penalty(state.sentences, length, has_end),
+            scores=totals / self.penalty(state.sentences, length),
             log_probs=history.log_probs,
         )
         if not self.is_fixed:
@@ -266,8 +269,19 @@ class BeamSearch(Search):
         # The penalty is monotonic in the length, so its maximum is at one of the ends: the next
         # token is the end token, or the hypothesis is cut at the maximum length.
         largest = ops.maximum(
-            self.penalty(sentences, length + 1, True),
-            self.penalty(sentences, sentences.max_lengths[:, None], False),
+            self.penalty(sentences, length + 1),
+            self.penalty(sentences, sentences.max_lengths[:, None]),
         )
         # Clip the penalty: without active hypotheses the total is -inf, and -inf / inf is NaN.
         return totals[:, :1] / ops.minimum(largest, np.finfo("float32").max)
+
+
+def _drawn_tokens(logits, constraints, sampler):
+    """As `best_next_tokens`, but one token for each sentence, which a sampler draws."""
+    log_probs, is_valid = next_log_probs(logits, constraints)
+    # If no token is possible, any is drawn: its log-prob stays -inf, or NaN.
+    is_possible = ops.any(log_probs > IMPOSSIBLE, axis=-1, keepdims=True)
+    given = ops.where(is_possible, log_probs, 0.0)[:, 0]  # (B, 1, V) -> (B, V)
+    token_ids = sampler.get_next_token(sampler.compute_probabilities(given))
+    token_ids = ops.cast(token_ids, "int32")[:, None, None]
+    return pick(log_probs, token_ids), token_ids, is_valid

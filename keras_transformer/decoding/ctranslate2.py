@@ -36,7 +36,6 @@ def engine_settings(settings: SearchSettings) -> SearchSettings:
     return replace(
         settings,
         length_penalty=settings.length_penalty and "mean",
-        count_end_token=True,
         stopping="first_beams",
         processors=(),
         copied_tokens=(),
@@ -116,7 +115,7 @@ class CTranslate2Translator(LineTranslator):
         self.settings = self._settings_of_call(settings, 1)
         self._engine = ctranslate2.Translator(str(folder), **options)
         # One more, so that no core waits for Python between two batches.
-        self._pool = ThreadPoolExecutor(workers + 1, "batch")
+        self._run_all = ThreadPoolExecutor(workers + 1, "batch").map
 
     def _settings_of_call(self, changes, n_best):
         settings = super()._settings_of_call(changes, n_best)
@@ -125,20 +124,12 @@ class CTranslate2Translator(LineTranslator):
         require_held(changes, settings, replace(held, suppressed_tokens=suppressed))
         return settings
 
-    def _map_rows(self, function, columns, *options):
-        return super()._map_rows(function, columns, *options, run_all=self._pool.map)
-
-    def _batch_search(self, settings, n_best, return_hypotheses, return_attention, has_prefix):
+    def _search(self, source, prefix=None, *, settings, n_best, return_attention):
         if return_attention:
             raise ValueError("`return_attention` needs `Translator`. Received: CTranslate2")
-
-        def translate_batch(source, prefix=None):
-            sources = self._tokens(source, 0)
-            prefixes = [[]] * len(sources) if prefix is None else self._tokens(prefix, 1)
-            found = self._hypotheses(sources, self._ranked(sources, prefixes, settings, n_best))
-            return found if return_hypotheses else [best.text for best, *_ in found]
-
-        return translate_batch
+        sources = self._tokens(source, 0)
+        prefixes = [[]] * len(sources) if prefix is None else self._tokens(prefix, 1)
+        return self._hypotheses(sources, self._ranked(sources, prefixes, settings, n_best))
 
     def _tokens(self, ids, side):
         """Returns the tokens of padded ids without end tokens, which CTranslate2 adds."""
@@ -155,7 +146,7 @@ class CTranslate2Translator(LineTranslator):
             for line, one in zip(prefixed, self._engine.score_batch(*pairs, **WHOLE), strict=True):
                 given[line] = math.fsum(one.log_probs[: len(prefixes[line])])
         kept, penalties, found = None if prefixed else n_best, self._penalties(settings), []
-        for line, (hypotheses, scores) in self._search(sources, prefixes, settings).items():
+        for line, (hypotheses, scores) in self._searched(sources, prefixes, settings).items():
             ranked = []
             for tokens, score in zip(hypotheses[:kept], scores[:kept], strict=True):
                 penalty = penalties[len(tokens)]
@@ -188,7 +179,7 @@ class CTranslate2Translator(LineTranslator):
             for source, ranks in zip(sources, found, strict=True)
         ]
 
-    def _search(self, sources, prefixes, settings):
+    def _searched(self, sources, prefixes, settings):
         """Returns the hypotheses and the scores of each source.
 
         A call of CTranslate2 has one maximum length. Where a hypothesis reaches that of its line

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.protected_text import put_back
-from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_of
+from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # comparing arrays gives an array, not a bool
@@ -196,17 +196,18 @@ def join_by_line(found, pieces, settings):
     joined = []
     rows = zip(pieces.by_line(), pieces.dropped.tolist(), pieces.spans, strict=True)
     for place, dropped, spans in rows:
-        (of_line, *others), gaps = found[place], pieces.gaps[place]
-        if others:
-            of_line = [_join([ranks[0] for ranks in found[place]], gaps, pieces.joiner, settings)]
-        elif gaps != [""]:
-            texts = [join_translations([one.text], gaps) for one in of_line]
-            of_line = [replace(one, text=text) for one, text in zip(of_line, texts, strict=True)]
+        of_pieces, gaps = found[place], pieces.gaps[place]
+        if len(of_pieces) > 1:
+            best = [ranks[0] for ranks in of_pieces]
+            of_line = [_join(best, gaps, pieces.joiner, settings)]
+        else:
+            (ranks,) = of_pieces
+            of_line = [replace(one, text=join_translations([one.text], gaps)) for one in ranks]
         if spans:
             back = [(one, *put_back(one.text, spans)) for one in of_line]
             best, *others = [replace(one, text=text, protected=p) for one, text, p in back]
             of_line = [best, *(one for one in others if not one.protected)]
-        joined.append([replace(h, dropped_tokens=dropped) for h in of_line] if dropped else of_line)
+        joined.append([replace(one, dropped_tokens=dropped) for one in of_line])
     return joined
 
 
@@ -216,8 +217,7 @@ def _join(pieces, gaps, joiner, settings):
 
     tokens, log_probs = all_of("tokens"), all_of("log_probs")
     total, is_possible = math.fsum(log_probs), all(piece.score > IMPOSSIBLE for piece in pieces)
-    ends = sum(bool(piece.tokens) and not piece.cut_off for piece in pieces)
-    penalty = float(penalties_of(len(tokens), ends, settings))
+    penalty = float(penalties_up_to(len(tokens), settings)[len(tokens)])
     return Hypothesis(
         text=join_translations([piece.text for piece in pieces], gaps, joiner),
         score=total / penalty if is_possible else IMPOSSIBLE,

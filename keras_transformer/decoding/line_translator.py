@@ -15,11 +15,11 @@ from keras_transformer.decoding.batches import BATCH_SENTENCES, LONGEST_ROW, map
 from keras_transformer.decoding.hypothesis import join_by_line
 from keras_transformer.decoding.languages import tag_lines
 from keras_transformer.decoding.lines import (
+    NO_ROOM,
     encode_lines,
     learned_positions,
     longest_target,
     require_at_most,
-    require_room,
 )
 from keras_transformer.decoding.long_lines import LineCutter, warn_of_long_lines
 from keras_transformer.decoding.protected_text import NAMES, find_unknown, mask
@@ -34,9 +34,8 @@ _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)
 class LineTranslator:
     """Base class of `Translator` and `CTranslate2Translator`. A subclass defines:
 
-    - `_batch_search(settings, n_best, return_hypotheses, return_attention, has_prefix)`: returns
-      a function of padded ids of sources, and of prefixes if there are some, which returns a string
-      for each row, or a list of hypotheses;
+    - `_search(source, prefix, *, settings, n_best, return_attention)`: returns a list of hypotheses
+      for each row of padded ids of sources, and of prefixes if there are some;
     - `_score(source, target)`: returns a `Hypothesis` for each row of padded ids.
 
     Args:
@@ -45,8 +44,9 @@ class LineTranslator:
         settings: `SearchSettings`.
     """
 
-    _batch_search: Any
+    _search: Any
     _score: Any
+    _run_all: Any = map  # batches, one after the other
 
     def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: SearchSettings) -> None:
         self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
@@ -84,14 +84,11 @@ class LineTranslator:
             columns.append(self._prefixes(target_prefix, len(lines), pieces, search_settings))
         if any(pieces.spans) and search_settings.protect_by == "force":
             search_settings = replace(search_settings, copied_tokens=self._copied_tokens())
-        kind = return_hypotheses or any(pieces.spans), return_attention, target_prefix is not None
-        search = self._batch_search(search_settings, n_best, *kind)
+        options = {"n_best": n_best, "return_attention": return_attention}
+        search = partial(self._search, settings=search_settings, **options)
         found = self._map_rows(search, columns, batch_sentences, on_progress, pieces.lines)
         if not return_hypotheses:
             warn_of_long_lines(pieces, search_settings)
-        if not kind[0]:
-            found = pieces.joined(found)
-            return found[0] if is_one else found
         found = join_by_line(found, pieces, search_settings)
         wrong = {i: best.protected for i, (best, *_) in enumerate(found) if best.protected}
         if wrong:
@@ -149,8 +146,9 @@ class LineTranslator:
         ]
         return self._map_rows(self._score, columns, batch_sentences, on_progress)
 
-    def _map_rows(self, function, columns, *options, **more):
-        return map_rows(function, columns, self._config.pad_token_id, *options, **more)
+    def _map_rows(self, function, columns, *options):
+        pad_token_id = self._config.pad_token_id
+        return map_rows(function, columns, pad_token_id, *options, run_all=self._run_all)
 
     def _settings_of_call(self, changes, n_best):
         settings = self._bounded(replace(self.settings, **changes))
@@ -226,5 +224,7 @@ class LineTranslator:
         config = self._config
         bound = learned_positions(config) or LONGEST_ROW
         most = [min(bound, longest_target(n + 1, settings, config)) if n else 0 for n in lengths]
-        require_room(prefixes, most, pieces.lines)
+        for line, prefix, room in zip(pieces.lines, prefixes, most, strict=True):
+            if len(prefix) >= room > 0:  # an empty source gets no prefix
+                raise ValueError(NO_ROOM.format(line + 1, len(prefix), room))
         return prefixes

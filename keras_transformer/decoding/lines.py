@@ -41,19 +41,6 @@ def require_at_most(most, what, token_ids, name, advice="", lines=None):
         )
 
 
-def require_room(prefixes, longest, lines):
-    """Raises if the prefix of a piece leaves no room for another token; empty pieces need none.
-
-    Args:
-        prefixes: P rows of token ids.
-        longest: P ints, the maximum length of each translation; 0 if the piece is empty.
-        lines: P ints, the line of each piece, from 0.
-    """
-    for prefix, most, line in zip(prefixes, longest, lines, strict=True):
-        if len(prefix) >= most > 0:
-            raise ValueError(NO_ROOM.format(line + 1, len(prefix), most))
-
-
 def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
     """Returns the maximum length of a translation of `source_length` tokens, end tokens counted."""
     longest = math.floor(settings.length_ratio * (source_length - 1)) + settings.extra_length

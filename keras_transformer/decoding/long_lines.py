@@ -50,11 +50,6 @@ class Pieces(NamedTuple):
         starts = np.searchsorted(self.lines, np.arange(len(self.dropped) + 1)).tolist()
         return list(map(slice, starts, starts[1:]))
 
-    def joined(self, texts: list[str]) -> list[str]:
-        """Returns the translation of each line, from those of the pieces; not in a graph."""
-        places = self.by_line()
-        return [join_translations(texts[p], self.gaps[p], self.joiner) for p in places]
-
 
 def token_kinds(vocabulary: Sequence[str]) -> np.ndarray:
     """Returns what decides where a line is cut, for each token of a vocabulary of V.

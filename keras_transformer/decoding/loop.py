@@ -1,6 +1,6 @@
 """How each backend runs the loop of a search, and the operations that backends do differently.
 
-The rules of the search are the same on every backend: see `search.py`, `greedy.py`, `beam.py`.
+The rules of the search are the same on every backend: see `search.py` and `beam.py`.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ from keras import ops, tree
 BACKEND = keras.config.backend()
 if BACKEND == "tensorflow":
     import tensorflow as tf
+elif BACKEND == "torch":
+    import torch
 
 NOT_FINITE = (
     "The model's logits must not be NaN, and at least one must be finite. A processor must return "
@@ -89,7 +91,8 @@ def run_program(
     if hasattr(model, "jax_state_sync"):  # JAX: during `fit`, the variables are out of date
         model.jax_state_sync()
     if BACKEND == "torch" or (BACKEND, kind) == ("jax", "eager"):
-        with inference_scope():
+        # PyTorch keeps nothing for gradients.
+        with torch.inference_mode() if BACKEND == "torch" else contextlib.nullcontext():
             found = function(model, *static, *map(ops.convert_to_tensor, inputs))
             return tree.map_structure(ops.convert_to_numpy, found)
     has_shapes = BACKEND == "jax" or kind == "xla"
@@ -108,15 +111,6 @@ def run_program(
             programs.pop(least_used, None)
     values = [[weight.value for weight in weights]] if BACKEND == "jax" else []
     return tree.map_structure(ops.convert_to_numpy, program(*values, *inputs))
-
-
-def inference_scope() -> contextlib.AbstractContextManager[Any]:
-    """Returns the scope in which PyTorch keeps nothing for gradients; elsewhere, an empty one."""
-    if BACKEND != "torch":
-        return contextlib.nullcontext()
-    import torch
-
-    return torch.inference_mode()
 
 
 def _make_tensorflow_program(function, reference, static, inputs, kind):

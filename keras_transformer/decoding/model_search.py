@@ -19,6 +19,10 @@ from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 
 _SHORTEST, _TARGET_STEP = 8, 16  # tokens
+# Lines, and tokens of source and target, that XLA compiles on TensorFlow. With few sentences, a
+# step is hundreds of small operations, and starting them costs more than computing them; above, XLA
+# gains little. A program takes 40 to 70 MiB, which TensorFlow never frees.
+LARGEST = 8, 128, 512
 
 
 class SearchModel(Protocol):
@@ -43,7 +47,6 @@ def search_model(
     settings: SearchSettings,
     n_best: int = 1,
     target_prefix: np.ndarray | None = None,
-    strict: bool = True,
     shape: tuple[int, int, int] | None = None,
 ) -> SearchResult:
     """Finds the best translations of sentences, on any backend.
@@ -58,8 +61,6 @@ def search_model(
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 array `(B, P)`, padded: the forced first tokens. Those beyond the
             maximum length are cut off. Optional.
-        strict: bool. Whether invalid log-probs raise an error; otherwise, the score of such a
-            sentence is NaN. Defaults to `True`.
         shape: ints B, S and T, at least those of the sentences and their translations: XLA compiles
             the search for it, without processors and sampler. Defaults to `padded_shape` on JAX,
             and elsewhere to none.
@@ -80,7 +81,8 @@ def search_model(
     """
     ids, config = np.asarray(encoder_token_ids, "int32"), model.config
     count, pad = len(ids), config.pad_token_id
-    kind = "eager" if settings.sampler is not None else None if shape is None else "xla"
+    is_xla = shape is not None and BACKEND == "tensorflow"  # JAX compiles every search
+    kind = "eager" if settings.sampler is not None else "xla" if is_xla else None
     if BACKEND == "jax" and shape is None:
         shape = padded_shape(ids.shape[0], ids.shape[1], settings, config)
     if shape is not None:
@@ -97,7 +99,7 @@ def search_model(
     static = settings.graph_settings, n_best, fixed_length
     found = run_program(_search, model, static, *inputs, kind=kind)
     found = SearchResult(*(each[:count] for each in found))
-    if strict and np.isnan(found.scores).any():
+    if np.isnan(found.scores).any():
         raise ValueError(NOT_FINITE)
     return found.trim(pad)
 
@@ -127,13 +129,13 @@ def make_model_search(
         max_lengths: int32 tensor `(B,)`.
         fixed_length, **options: as in `Search`.
     """
-    config, beam_size = model.config, settings.beam_size
-    fixed = {} if fixed_length is None else {"max_length": fixed_length, "beam_size": beam_size}
+    config, slots = model.config, settings.max_hypotheses
+    fixed = {} if fixed_length is None else {"max_length": fixed_length, "beam_size": slots}
     suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
     settings = replace(settings, suppressed_tokens=sorted(suppressed))
 
     def step(token_ids, parents, cache, index):
-        parents = None if settings.max_hypotheses == 1 else parents
+        parents = None if slots == 1 else parents
         return StepOutput(*model.decode_step(token_ids, cache, index, parents=parents))
 
     search = make_search(
@@ -231,6 +233,27 @@ def padded_shape(rows: int, length: int, settings: Any, config: Any) -> tuple[in
     source = _padded_length(length, config)
     target = longest_target(source, settings, config)
     return _power_of_2(rows), source, -(-target // _TARGET_STEP) * _TARGET_STEP
+
+
+def compiled_shape(
+    rows: int, length: int, settings: SearchSettings, config: Any
+) -> tuple[int, int, int]:
+    """As `padded_shape`, of a search that XLA shall compile, see `Translator.warm_up`.
+
+    Raises:
+        ValueError: if searches of this kind are not compiled.
+    """
+    shape = padded_shape(rows, length, settings, config)
+    is_large = any(size > most for size, most in zip(shape, LARGEST, strict=True))
+    is_graph = BACKEND == "tensorflow" and (is_large or bool(settings.processors))
+    if BACKEND == "torch" or is_graph or settings.sampler is not None:
+        raise ValueError(
+            "Searches without a sampler are compiled on JAX; on TensorFlow those of at most {} "
+            "lines of at most {} tokens, with translations of at most {} tokens, and without "
+            "processors. ".format(*LARGEST)
+            + f"Received: {rows} lines of {length} tokens on {BACKEND}, {settings}"
+        )
+    return shape
 
 
 def round_up(length: int) -> int:

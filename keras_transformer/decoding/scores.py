@@ -1,7 +1,5 @@
 """Length penalties of hypotheses, and the score of an impossible one, in plain NumPy."""
 
-from typing import Any
-
 import numpy as np
 
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -22,9 +20,3 @@ def penalties_up_to(longest: int, settings: SearchSettings) -> np.ndarray:
     alpha = np.float64(np.float32(settings.alpha))
     table = PENALTY_BASES[settings.length_penalty](counted) ** alpha
     return np.minimum(table, np.finfo("float32").max).astype("float32")
-
-
-def penalties_of(lengths: Any, ends: int, settings: SearchSettings) -> np.ndarray:
-    """As `penalty`, of an int or an array of lengths of at least 1, as an array."""
-    counted = lengths if settings.count_end_token else np.maximum(lengths - ends, 1)
-    return penalties_up_to(int(np.max(lengths)), settings)[counted]

@@ -90,14 +90,13 @@ class Sentences(NamedTuple):
     cache: Any  # nest of tensors (B, ...)
 
 
-def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None) -> Tensor:
+def penalty(lengths: Any, settings: SearchSettings, alpha: Tensor) -> Tensor:
     """Returns the length penalty. A score is the sum of the log-probs divided by it.
 
     Args:
         lengths: int or int tensor of tokens, end tokens included.
-        ends: how many of them are end tokens; a bool tensor for hypotheses, which have at most one.
         settings: `SearchSettings`.
-        alpha: float, or float32 tensor that broadcasts. Defaults to that of the settings.
+        alpha: float32 tensor that broadcasts, in place of that of the settings.
 
     Returns:
         float32 tensor of the shape of `lengths` and `alpha`.
@@ -105,30 +104,22 @@ def penalty(lengths: Any, ends: Any, settings: SearchSettings, alpha: Any = None
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
     """
-    alpha = ops.cast(settings.alpha if alpha is None else alpha, "float64")
     # float64, because the last bit of a float32 power depends on the position in the batch.
-    counted = ops.cast(_counted(lengths, ends, settings), "float64")
-    return ops.cast(PENALTY_BASES[settings.length_penalty](counted) ** alpha, "float32")
-
-
-def _counted(lengths, ends, settings):
-    """Returns how many tokens the penalty counts."""
-    if settings.count_end_token:
-        return lengths
-    return ops.maximum(lengths - ops.cast(ends, "int32"), 1)
+    base = PENALTY_BASES[settings.length_penalty](ops.cast(lengths, "float64"))
+    return ops.cast(base ** ops.cast(alpha, "float64"), "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Base class of the searches. A subclass defines:
+    """Base class of a search. A subclass defines:
 
     - `start(sentences, start_token_id)`: returns the state before the first step;
     - `step(index, state)`: extends the hypotheses by one token, and does not change the result of
-      sentences that are done;
-    - `result(state)`: returns the `SearchResult` so far; values at padding are arbitrary.
+      sentences that are done.
 
     A state is a NamedTuple of nests of tensors. The first axis is the sentences; the second is
-    static, except in the cache. It has the fields `sentences` and `history`.
+    static, except in the cache. It has the fields `sentences`, `history` and `finished`, the
+    `SearchResult` so far, whose values at padding are arbitrary.
 
     Args:
         step_fn, end_token_id, pad_token_id: as in `beam_search`.
@@ -166,7 +157,7 @@ class Search:
 
     def final(self, state):
         """Returns the result; a failed sentence has the score NaN and the length 0."""
-        result, failed = self.result(state), state.sentences.failed[:, None]
+        result, failed = state.finished, state.sentences.failed[:, None]
         return result._replace(
             lengths=ops.where(failed, 0, result.lengths),
             scores=ops.where(failed, float("nan"), result.scores),
@@ -216,11 +207,11 @@ class Search:
         )
         return self.start(sentences, start_token_id)
 
-    def penalty(self, sentences, lengths, has_end):
-        """Returns the length penalty; `lengths` and `has_end` broadcast to `(B, W)`."""
+    def penalty(self, sentences, lengths):
+        """Returns the length penalty; `lengths` broadcast to `(B, W)`."""
         if self.penalties is None:
-            return penalty(lengths, has_end, self.settings, sentences.alphas[:, None])
-        return ops.take(self.penalties, _counted(lengths, has_end, self.settings), axis=0)
+            return penalty(lengths, self.settings, sentences.alphas[:, None])
+        return ops.take(self.penalties, lengths, axis=0)
 
     @property
     def is_fixed(self):

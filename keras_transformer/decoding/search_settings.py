@@ -18,8 +18,7 @@ CHOICES = {
     "protect_by": ("cut", "copy", "force"),
 }
 GRAPH_SETTINGS = (
-    "beam_size length_penalty count_end_token stopping processors suppressed_tokens "
-    "copied_tokens force_end sampler"
+    "beam_size length_penalty stopping processors suppressed_tokens copied_tokens force_end sampler"
 ).split()
 _TOKENS = "suppressed_tokens", "copied_tokens"
 
@@ -32,12 +31,10 @@ class SearchSettings(Settings):
         beam_size: int. Hypotheses that are extended side by side; 1 is greedy search. Defaults to
             `4`, the paper's.
         length_penalty: `"gnmt"`: scores are sums of log-probs divided by `((5 + n) / 6)^alpha`, the
-            paper's; `"mean"`: divided by `n^alpha`; `None`: sums. `n` is the number of tokens.
+            paper's; `"mean"`: divided by `n^alpha`; `None`: sums. `n` is the number of tokens, the
+            end token included.
         alpha: float from -10 to 10. A larger one favours longer translations. Defaults to `0.6`,
             the paper's.
-        count_end_token: bool. Whether `n` counts the end token. If not, `n` is at least 1, and a
-            translation that was cut at its maximum length has no end token to leave out. Defaults
-            to `True`.
         stopping: `"exhaustive"`: a sentence is done when no active hypothesis can still win;
             `"first_beams"`, the rule of CTranslate2 and fairseq: when `beam_size` hypotheses have
             ended, of those among the best `beam_size` of a step. Greedy search ignores it. Defaults
@@ -102,7 +99,6 @@ class SearchSettings(Settings):
     beam_size: int = 4
     length_penalty: str | None = "gnmt"
     alpha: float = 0.6
-    count_end_token: bool = True
     stopping: str = "exhaustive"
     length_ratio: float = 1.0
     extra_length: int = 50
@@ -121,15 +117,13 @@ class SearchSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.beam_size < 1:
-            self._reject("beam_size", "at least 1")
-        if not -MOST_ALPHA <= self.alpha <= MOST_ALPHA:
-            self._reject("alpha", f"from -{MOST_ALPHA} to {MOST_ALPHA}")
+        self._require("beam_size", self.beam_size >= 1, "at least 1")
+        most = MOST_ALPHA
+        self._require("alpha", -most <= self.alpha <= most, f"from -{most} to {most}")
         if self.max_length is not None and not 1 <= self.max_length <= 1_000_000:
             self._reject("max_length", "from 1 to 1,000,000")
         for name, most in (("length_ratio", 1_000), ("extra_length", 1_000_000)):
-            if not 0 <= getattr(self, name) <= most:
-                self._reject(name, f"from 0 to {most:,}")
+            self._require(name, 0 <= getattr(self, name) <= most, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
         for name in _TOKENS:

@@ -17,7 +17,6 @@ from keras_transformer.data.tokenizer_like import (
     require_matching_vocabularies,
 )
 from keras_transformer.decoding.batches import MOST_PAIRS, batch_rows
-from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.frozen import FrozenTransformer, freeze
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of
@@ -25,13 +24,15 @@ from keras_transformer.decoding.line_translator import LineTranslator
 from keras_transformer.decoding.model_search import (
     SearchModel,
     attend_model,
+    compiled_shape,
     kept_hypotheses,
+    padded_shape,
     run_on_pairs,
     score_model,
     search_model,
     without_repeated,
 )
-from keras_transformer.decoding.scores import penalties_of
+from keras_transformer.decoding.scores import penalties_up_to
 from keras_transformer.decoding.search import SearchResult
 from keras_transformer.decoding.search_settings import SearchSettings
 
@@ -119,7 +120,7 @@ class Translator(LineTranslator):
         self._decoder = decoder
         self.model: Any = decoder.model if isinstance(decoder, FrozenTransformer) else decoder
         super().__init__(tokenizers, decoder.config, SearchSettings(**settings))
-        self._compiled = CompiledSearches(decoder)
+        self._compiled: set[tuple] = set()  # (graph settings, hypotheses, shape) of searches
 
     def __reduce__(self):
         """For `pickle` and `copy`: compiled searches belong to a process."""
@@ -152,30 +153,30 @@ class Translator(LineTranslator):
         """
         search_settings = self._settings_of_call(settings, n_best)
         kept = kept_hypotheses(search_settings, n_best)
-        for shape in itertools.product(batch_sizes, source_lengths):
-            self._compiled.warm_up(search_settings, kept, shape)
+        given = itertools.product(batch_sizes, source_lengths)
+        for shape in {compiled_shape(*each, search_settings, self._config) for each in given}:
+            nothing = np.full(shape[:2], self._config.pad_token_id)
+            search_model(self._decoder, nothing, search_settings, kept, shape=shape)
+            self._compiled.add((search_settings.graph_settings, kept, shape))
 
-    def _batch_search(self, settings, n_best, return_hypotheses, return_attention, has_prefix):
+    def _search(self, source, prefix=None, *, settings, n_best, return_attention):
         kept = kept_hypotheses(settings, n_best)
-
-        def translate_batch(source, prefix=None):
-            shape = None if has_prefix else self._compiled.find(settings, kept, source.shape)
-            found = search_model(self._decoder, source, settings, kept, prefix, shape=shape)
-            if not return_hypotheses:
-                return self.target_tokenizer.decode(found.token_ids[:, 0])
-            found, hypotheses = self._hypotheses(source, found, settings, n_best)
-            if return_attention:
-                self._add_attention(source, found, hypotheses)
-            return hypotheses
-
-        return translate_batch
+        padded = padded_shape(*source.shape, settings, self._config)
+        is_compiled = prefix is None and (settings.graph_settings, kept, padded) in self._compiled
+        shape = padded if is_compiled else None
+        found = search_model(self._decoder, source, settings, kept, prefix, shape=shape)
+        found, hypotheses = self._hypotheses(source, found, settings, n_best)
+        if return_attention:
+            self._add_attention(source, found, hypotheses)
+        return hypotheses
 
     def _score(self, source, target):
         """Returns the hypotheses of given targets, which have an end token."""
         log_probs = run_on_pairs(score_model, self._decoder, source, target)
         log_probs = log_probs[: len(target), : target.shape[1]]
         lengths = np.count_nonzero(target != self._config.pad_token_id, axis=1)
-        scores = log_probs.sum(axis=1) / penalties_of(lengths, 1, self.settings)
+        penalties = penalties_up_to(lengths.max(), self.settings)[lengths]
+        scores = log_probs.sum(axis=1) / penalties
         one = [array[:, None] for array in (target, lengths, scores, log_probs)]
         _, found = self._hypotheses(source, SearchResult(*one), self.settings, 1)
         return [best for (best,) in found]

@@ -34,14 +34,6 @@ class GraphSentences(NamedTuple):
         lines = texts.value_rowids()
         return cls(tf.gather(tags, lines) + texts.flat_values, lines, gaps.flat_values)
 
-    def first_tokens(self, token_ids: tf.RaggedTensor, most: int) -> tf.RaggedTensor:
-        """Returns the token ids `(N, None)` without those behind the first `most` of a line."""
-        before = tf.cumsum(token_ids.row_lengths(), exclusive=True)
-        before -= tf.gather(tf.math.segment_min(before, self.lines), self.lines)
-        lengths = tf.clip_by_value(most - before, 0, token_ids.row_lengths())
-        starts = token_ids.row_starts()
-        return tf.gather(token_ids.flat_values, tf.ragged.range(starts, starts + lengths))
-
     def of_lines(self, pieces: Pieces) -> Pieces:
         """Returns the pieces of sentences as pieces of the lines."""
         sentences = pieces.lines

@@ -11,20 +11,19 @@ from keras_transformer.data.graph_tokenizer import append_token
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.lines import NO_ROOM, learned_positions
 from keras_transformer.decoding.loop import select
-from keras_transformer.decoding.model_search import attend_model, score_model
+from keras_transformer.decoding.model_search import attend_model, make_model_search, score_model
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import penalty
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.export.graph_batches import map_batches
 from keras_transformer.export.graph_languages import tag_lines
-from keras_transformer.export.graph_lines import refuse_first, token_ids_of
+from keras_transformer.export.graph_lines import longest_targets, refuse_first, token_ids_of
 from keras_transformer.export.graph_long_lines import GraphLineCutter, join_translations
-from keras_transformer.export.graph_search import make_graph_search, max_lengths
 from keras_transformer.export.graph_sentences import GraphSentences
 from keras_transformer.export.search_tree import tree_of_model
 
-# Tokens, some 20 pages: a longer line would hold up the others of its request for minutes. Further
-# ones are dropped.
+# Tokens, some 20 pages: a longer line, or sentence, would hold up the others of its request for
+# minutes. Further ones are dropped.
 LONGEST_LINE = 2**14
 LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
 
@@ -82,66 +81,67 @@ class GraphTranslator:
     """Tokenizes, searches and scores in the graph.
 
     Args:
-        model: `Transformer`, for scores.
-        decoder: `Transformer` or `FrozenTransformer`, for the search.
-        source_tokenizer, target_tokenizer: `TokenizerLike` with `graph`.
+        translator: `Translator`, whose tokenizers have a `graph`. `on_too_long="error"` raises an
+            `InvalidArgumentError`; there are no warnings.
     """
 
-    def __init__(
-        self, model: Any, decoder: Any, source_tokenizer: Any, target_tokenizer: Any
-    ) -> None:
-        self.model, self.decoder = model, decoder
+    def __init__(self, translator: Any) -> None:
+        source_tokenizer, target_tokenizer = translator.tokenizers
+        self.model, self.settings = translator.model, translator.settings
         self.source_tokenizer = source_tokenizer.graph
         self.target_tokenizer = target_tokenizer.graph
         self.languages: list[str] = list(getattr(source_tokenizer, "languages", []))
         self._cutter = GraphLineCutter(source_tokenizer)
         self._joiner = getattr(target_tokenizer, "joiner", " ")
+        # Maximum tokens of a line that is scored, and of a prefix with its translation.
+        self._longest = learned_positions(self.model.config) or LONGEST_ROW
 
     def _tagged(self, text, languages=("",)):
         """Returns lines with their tags, see `tag_lines`, if the model has tags."""
         languages = tf.convert_to_tensor(languages)
         return tag_lines(text, languages, self.languages) if self.languages else text
 
-    def _pieces(self, text, most, on_too_long, split="lines"):
+    def _pieces(self, text, on_too_long, split="lines"):
         """Tokenizes lines, or their sentences, and cuts those that are too long.
 
         Args:
             text: string tensor `(B,)`.
-            most: int: maximum tokens of a piece, without its end token.
-            on_too_long: as in `LineCutter.cut`.
-            split: `"lines"` or `"sentences"`.
+            on_too_long, split: as in `SearchSettings`.
         """
         sentences = GraphSentences.of(text, split, bool(self.languages))
         token_ids = token_ids_of(self.source_tokenizer, sentences.texts)
-        kept = sentences.first_tokens(token_ids, LONGEST_LINE)
+        kept = token_ids[:, :LONGEST_LINE]
         dropped = token_ids.row_lengths() - kept.row_lengths()
-        pieces = self._cutter.cut(kept, most, on_too_long)
-        pieces = pieces._replace(dropped=dropped + pieces.dropped)
-        pieces = sentences.of_lines(pieces)
+        pieces = self._cutter.cut(kept, self.settings.max_source_tokens - 1, on_too_long)
+        pieces = sentences.of_lines(pieces._replace(dropped=dropped + pieces.dropped))
         return pieces._replace(token_ids=self._with_end(pieces.token_ids), joiner=self._joiner)
 
     def _with_end(self, token_ids):
         """Returns the rows with their end tokens."""
         return append_token(token_ids, self.model.config.end_token_id)
 
-    def _prefixes(self, token_ids, pieces, settings, max_length):
+    def _longest_targets(self, pieces, max_length):
+        """Returns the maximum lengths of the translations of pieces; see `longest_targets`."""
+        lengths = pieces.token_ids.row_lengths() - 1
+        return longest_targets(lengths, self.settings, self.model.config, max_length)
+
+    def _prefixes(self, prefixes, pieces, longest):
         """Returns the prefix of each piece `(P, None)`: only the first piece of a line has one.
 
         Raises the error of `refuse_first` if a prefix leaves no room for another token.
 
         Args:
-            token_ids: int32 `RaggedTensor` `(B, None)`, the prefix of each line.
+            prefixes: string tensor `(B,)`, the prefix of each line.
             pieces: `Pieces` of the lines.
-            settings, max_length: as in `max_lengths`, for the pieces.
+            longest: int32 tensor `(P,)`, the maximum length of each translation.
         """
+        token_ids = token_ids_of(self.target_tokenizer, prefixes)
         # The last row is empty, for the other pieces.
         rows = tf.concat([token_ids, tf.ragged.constant([[]], tf.int32)], axis=0)
         lines = pieces.lines
         is_first = tf.concat([lines[:1] >= 0, lines[1:] > lines[:-1]], axis=0)
         prefixes = tf.gather(rows, tf.where(is_first, lines, token_ids.nrows()))
-        lengths = tf.cast(pieces.token_ids.row_lengths(), tf.int32) - 1
-        longest = max_lengths(self.model.config, lengths, settings, max_length)
-        longest = tf.minimum(longest, self._longest())
+        longest = tf.minimum(longest, self._longest)
         given = tf.cast(prefixes.row_lengths(), tf.int32)
         return refuse_first(
             (given >= longest) & (longest > 0),  # an empty source gets no prefix
@@ -150,50 +150,40 @@ class GraphTranslator:
             prefixes,
         )
 
-    def translate(
-        self,
-        text: tf.Tensor,
-        settings: Any,
-        options: Options,
-        languages: Any = ("",),
-    ) -> Translations:
+    def translate(self, text: tf.Tensor, options: Options, languages: Any = ("",)) -> Translations:
         """Translates lines. A line that was split has one translation.
 
         Args:
             text: string tensor `(B,)`.
-            settings: `SearchSettings` with `max_source_tokens`. `on_too_long="error"` raises an
-                `InvalidArgumentError`; there are no warnings.
             options: `Options` of the lines, `(B,)` or `(1,)`. Values are clipped to their ranges.
             languages: string tensor `(B,)` or `(1,)`: the target language of each line, `""` for
                 none, as in `tag_lines`. Defaults to none.
         """
         text = self._tagged(text, languages)
-        most = settings.max_hypotheses
+        settings, most = self.settings, self.settings.max_hypotheses
         options = options.for_lines(tf.size(text), most)
-        longest_piece = settings.max_source_tokens - 1
-        pieces = self._pieces(text, longest_piece, settings.on_too_long, settings.split)
+        pieces = self._pieces(text, settings.on_too_long, settings.split)
         n_best, alpha, max_length = (tf.gather(each, pieces.lines) for each in options[:3])
-        prefixes = token_ids_of(self.target_tokenizer, options.target_prefix)
-        prefixes = self._prefixes(prefixes, pieces, settings, max_length)
+        longest = self._longest_targets(pieces, max_length)
+        prefixes = self._prefixes(options.target_prefix, pieces, longest)
 
-        def translate_batch(source, prefix, n_best, alpha, max_length):
+        def translate_batch(source, prefix, n_best, alpha, longest):
             # To pick several with distinct texts, a search must keep all; for 1, one is enough.
             wanted = tf.where(n_best == 1, 1, most) if settings.distinct_texts else n_best
-            given = self.decoder, source, settings, max_length, most
-            search, inputs = make_graph_search(*given, alpha=alpha, wanted=wanted)
+            given = self.model, source, longest, settings, most
+            search, inputs = make_model_search(*given, alpha=alpha, wanted=wanted)
             found = search.run(*inputs, prefix)
             found, texts = self._with_texts(found, settings.distinct_texts and most > 1)
             return self._parts_of_scores(found, texts, n_best)
 
-        dtypes = tf.string, tf.float32, tf.int32, tf.int32
         parts = map_batches(
             translate_batch,
             [pieces.token_ids, prefixes],
-            [n_best, alpha, max_length],
+            [n_best, alpha, longest],
             self.model.config.pad_token_id,
-            [tf.TensorSpec([None, most], dtype) for dtype in dtypes],
+            [tf.TensorSpec([None, most], dtype) for dtype in (tf.string, tf.float32, tf.int32)],
         )
-        return self._join_pieces(pieces, parts, options, settings)
+        return self._join_pieces(pieces, parts, options.alpha)
 
     def _with_texts(self, found, is_distinct):
         """Returns a `SearchResult` and its texts `(b, R)`; see `without_repeated`."""
@@ -213,24 +203,20 @@ class GraphTranslator:
         return select((kept, tf.where(is_repeated, "", texts)), order)
 
     def _parts_of_scores(self, found, texts, n_best):
-        """Returns texts, log-probs, lengths and numbers of end tokens: `(b, R)`."""
-        shape = tf.shape(found.token_ids)
-        is_wanted = tf.range(shape[1]) < n_best[:, None]
+        """Returns texts, log-probs and lengths: `(b, R)`."""
+        is_wanted = tf.range(tf.shape(texts)[1]) < n_best[:, None]
         is_there = is_wanted & (found.scores != IMPOSSIBLE)
         totals = tf.where(is_there, tf.reduce_sum(found.log_probs, axis=2), IMPOSSIBLE)
         totals = tf.where(tf.math.is_nan(found.scores), found.scores, totals)
         lengths = tf.where(is_there, found.lengths, 0)
-        is_end = found.token_ids == self.model.config.end_token_id
-        is_end &= tf.sequence_mask(lengths, shape[2])
-        texts = tf.where(lengths > 0, texts, "")
-        return texts, totals, lengths, tf.math.count_nonzero(is_end, axis=2, dtype=tf.int32)
+        return tf.where(lengths > 0, texts, ""), totals, lengths
 
-    def _join_pieces(self, pieces, parts, options, settings):
+    def _join_pieces(self, pieces, parts, alpha):
         """Joins the parts of each line's pieces."""
         count = tf.size(pieces.dropped)
         texts, *numbers = parts
         texts = [join_translations(each, pieces) for each in tf.unstack(texts, axis=1)]
-        totals, lengths, ends = (
+        totals, lengths = (
             tf.math.unsorted_segment_sum(each, pieces.lines, count) for each in numbers
         )
         # A line of several pieces has one translation: it joins the best ones of its pieces.
@@ -238,7 +224,7 @@ class GraphTranslator:
         is_best = tf.range(len(texts)) == 0
         is_there = is_best | (number == 1)[:, None]
         # Several pieces are scored as one hypothesis with all their tokens.
-        penalties = penalty(tf.maximum(lengths, 1), ends, settings, options.alpha[:, None])
+        penalties = penalty(tf.maximum(lengths, 1), self.settings, alpha[:, None])
         return Translations(
             texts=tf.where(is_there, tf.stack(texts, axis=1), ""),
             scores=tf.where(is_there, totals / penalties, IMPOSSIBLE),
@@ -246,59 +232,39 @@ class GraphTranslator:
             truncated=pieces.dropped > 0,
         )
 
-    def _longest(self):
-        """Maximum tokens of a line that is scored."""
-        return learned_positions(self.model.config) or LONGEST_ROW
-
     def _sides(self, source, target, most=None):
         """Returns the first `most` ids of both sides' tokens, with end tokens."""
         sides = (self.source_tokenizer, self._tagged(source)), (self.target_tokenizer, target)
         return [self._with_end(token_ids_of(*side)[:, :most]) for side in sides]
 
-    def score(self, source: tf.Tensor, target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Scores given translations.
+    def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Scores given translations, see `export_saved_model`.
 
         Args:
-            source: string tensor `(B,)`.
-            target: string tensor `(B,)`.
-
-        Returns:
-            float32 tensor `(B,)`, the log-probability of each target with its end token, NaN if a
-            line of either side has more tokens than the model's learned positions, or than 2,048;
-            and int32 tensor `(B,)`, the number of the target's tokens with its end token.
+            source, target: string tensors `(B,)`.
         """
-        most, columns = self._longest(), self._sides(source, target)
+        most, columns = self._longest, self._sides(source, target)
         longest = tf.maximum(*(column.row_lengths() for column in columns))
 
         def score_batch(source, target):
             return (tf.reduce_sum(score_model(self.model, source, target), axis=1),)
 
-        # For lines that are too long, only the first token is computed; their score is NaN.
-        computed = tf.where(longest <= most, longest, 1)[:, None]
-        kept = [
-            tf.ragged.boolean_mask(column, tf.ragged.range(column.row_lengths()) < computed)
-            for column in columns
-        ]
+        kept = [column[:, :most] for column in columns]
         specs = [tf.TensorSpec([None], tf.float32)]
         (log_probs,) = map_batches(score_batch, kept, [], self.model.config.pad_token_id, specs)
         log_probs = tf.where(longest <= most, log_probs, float("nan"))
-        return log_probs, tf.cast(columns[1].row_lengths(), tf.int32)
+        tokens = tf.cast(columns[1].row_lengths(), tf.int32)
+        perplexity = tf.exp(-log_probs / tf.cast(tokens, tf.float32))
+        return {"log_prob": log_probs, "tokens": tokens, "perplexity": perplexity}
 
-    def align(self, source: tf.Tensor, target: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns which source tokens a translation attends to, line by line.
+    def align(self, text: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns which source tokens a translation attends to, see `export_saved_model`.
 
         Args:
-            source, target: string tensors `(B,)`. Only the first 256 tokens of a line are used.
-
-        Returns:
-            float32 tensor `(B, T, S)`, the mean of the attention scores of all blocks and heads of
-            the decoder over the encoder's output, 0 at padding: row t is the step that predicts
-            target token t; and the token ids `(B, S)` and `(B, T)` with end tokens, padded.
+            text, target: string tensors `(B,)`.
         """
-        config = self.model.config
-        sides = self._sides(source, target, min(self._longest(), LONGEST_ALIGNED) - 1)
-        columns = [side.to_tensor(config.pad_token_id) for side in sides]
-        is_token = [column != config.pad_token_id for column in columns]
+        sides = self._sides(text, target, min(self._longest, LONGEST_ALIGNED) - 1)
+        columns = [side.to_tensor(self.model.config.pad_token_id) for side in sides]
 
         def align_line(row):
             scores = attend_model(self.model, *(ids[None] for ids in row))["encoder_decoder"]
@@ -307,28 +273,39 @@ class GraphTranslator:
         # One line at a time, because the scores of all blocks and heads are in memory together.
         spec = tf.TensorSpec([None, None], tf.float32)
         scores = tf.cond(
-            tf.size(source) > 0,  # `map_fn` cannot infer a shape from an empty batch
+            tf.size(text) > 0,  # `map_fn` cannot infer a shape from an empty batch
             lambda: tf.map_fn(align_line, columns, fn_output_signature=spec, parallel_iterations=1),
             lambda: tf.zeros([0, 0, 0]),
         )
-        is_pair = is_token[1][:, :, None] & is_token[0][:, None]
-        return tf.where(is_pair, scores, 0.0), *columns
+        source_mask, target_mask = (tf.sequence_mask(side.row_lengths()) for side in sides)
+        is_pair = target_mask[:, :, None] & source_mask[:, None]
+        answer = {"attention": tf.where(is_pair, scores, 0.0)}
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        for name, side, tokenizer in zip(("source", "target"), sides, tokenizers, strict=True):
+            answer[f"{name}_tokens"] = tokenizer.tokens(side).to_tensor("")
+            answer[f"{name}_lengths"] = tf.cast(side.row_lengths(), tf.int32)
+        return answer
 
-    def search_tree(self, text: tf.Tensor, settings: Any) -> tuple[tf.Tensor, ...]:
-        """Returns what the search does with lines, see `SearchTree`.
+    def search_tree(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what the search does with lines, see `export_saved_model`.
 
         Args:
             text: string tensor `(B,)`. Only the first piece of a line that is too long is used.
-            settings: `SearchSettings`, as in `translate`.
-
-        Returns:
-            string tensor, the tokens; int32, the parents; float32, the log-probs; and bool, whether
-            the best translation begins with the hypothesis: each `(B, T, W)`.
         """
-        pieces = self._pieces(self._tagged(text), settings.max_source_tokens - 1, "truncate")
+        pieces = self._pieces(self._tagged(text), "truncate")
         source = pieces.token_ids.to_tensor(self.model.config.pad_token_id)
-        found, tree = tree_of_model(self.decoder, source, settings)
-        tokens = self.target_tokenizer.tokens(tree.token_ids)
-        tokens = tf.where(tree.totals > IMPOSSIBLE, tokens, "")
-        best = tf.pad(found.token_ids[:, 0], [[0, 0], [0, tf.shape(tokens)[1]]])
-        return tokens, tree.parents, tree.totals, tree.is_on_path(best)
+        longest = self._longest_targets(pieces, self.settings.most_tokens)
+        token_ids, *tree = tree_of_model(self.model, source, longest, self.settings)
+        parents, totals, is_winner = tree
+        tokens = tf.where(totals > IMPOSSIBLE, self.target_tokenizer.tokens(token_ids), "")
+        return {"tokens": tokens, "parents": parents, "log_probs": totals, "is_winner": is_winner}
+
+    def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the ids of the source's tokens, see `export_saved_model`."""
+        token_ids = token_ids_of(self.source_tokenizer, text)
+        rows = token_ids.to_tensor(self.model.config.pad_token_id)
+        return {"token_ids": rows, "lengths": tf.cast(token_ids.row_lengths(), tf.int32)}
+
+    def detokenize(self, token_ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the texts of the target's tokens, see `export_saved_model`."""
+        return {"text": self.target_tokenizer.detokenize(token_ids)}

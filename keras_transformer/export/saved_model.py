@@ -26,7 +26,6 @@ def export_saved_model(
     translator: Translator,
     path: types.Path,
     *,
-    frozen: bool = False,
     card: dict[str, Any] | None = None,
     examples: Iterable[str] | None = None,
 ) -> Path:
@@ -74,7 +73,7 @@ def export_saved_model(
     It searches by the settings of the translator, and splits lines into sentences if they say so;
     `score`, `align` and `search_tree` do not. A line of more than `max_source_tokens` tokens is
     treated as `on_too_long` says: by default it is translated in pieces, joined by a space. What
-    follows after 16,384 tokens is left out, and `truncated` says so.
+    follows after 16,384 tokens of a line, or of a sentence, is left out, and `truncated` says so.
 
     A SavedModel at `path` is replaced when the new one is complete. On Linux the two are exchanged
     in one step, so `path` always holds a complete model. Where the operating system or the file
@@ -90,9 +89,6 @@ def export_saved_model(
     Args:
         translator: `Translator`.
         path: path of the folder to write. A SavedModel that is there is replaced.
-        frozen: bool. Whether the search has a copy of the weights as constants of its graph: it is
-            faster, the folder is larger, and the copy is limited to 2 GB. Defaults to `False`: the
-            weights are in the folder once, as variables.
         card: entries of `model_card.json` to add or replace, values of JSON, such as `name`,
             `source_language`, `target_language` and `bleu`. Optional.
         examples: lines that `examples.jsonl` holds with their translations. Defaults to some words
@@ -127,7 +123,7 @@ def export_saved_model(
             raise ValueError(f"{must} Received: {received}. Cut the text before, as `serve` does")
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
-    module = Signatures(translator, frozen)
+    module = Signatures(translator)
     # The log would name the temporary folder.
     logger = tf.get_logger()
     with atomic_folder(path) as written, contextlib.ExitStack() as stack:

@@ -68,10 +68,9 @@ def test_hypotheses_and_scores_printed_are_the_translators(folder):
     """With every option of the search, and none of them at its default."""
     lines = ["twenty-one", "", "six hundred and two", "two"]
     words = "--beam-size 5 --length-penalty mean --alpha 0.9 --length-ratio 2 --extra-length 9"
-    words += " --stopping first_beams --no-count-end-token --max-length 8"
+    words += " --stopping first_beams --max-length 8"
     settings = {"beam_size": 5, "length_penalty": "mean", "alpha": 0.9, "max_length": 8}
-    settings |= {"length_ratio": 2.0, "extra_length": 9}
-    settings |= {"stopping": "first_beams", "count_end_token": False}
+    settings |= {"length_ratio": 2.0, "extra_length": 9, "stopping": "first_beams"}
     found = translator(**settings)(lines, n_best=3)
     assert [len(hypotheses) for hypotheses in found] == [3, 1, 3, 3]
     stdin = "\n".join(lines).encode()

@@ -57,7 +57,6 @@ MISTAKES = {
     "plot no_run": ["no_run"],
     "export run .": ["not a SavedModel"],
     "export run new --quantization int8": ["needs `--format ctranslate2`"],
-    "export run new --format ctranslate2 --frozen": ["`--frozen` needs `--format saved_model`"],
     "export run new --format ctranslate2 --stopping exhaustive": [
         "`stopping` must be 'first_beams' in CTranslate2. Received: stopping='exhaustive'",
     ],

@@ -85,7 +85,7 @@ SHOWN = {
     "max_source_tokens": "data.max_length of its recipe",
     "protect": "all names if its vocabulary has symbols for it",
 }
-OF_SCORES = ("length_penalty", "alpha", "count_end_token", "max_source_tokens")
+OF_SCORES = ("length_penalty", "alpha", "max_source_tokens")
 # Commands that search -> the settings of a search that they do not take.
 LEFT_OUT = {
     "translate": (),

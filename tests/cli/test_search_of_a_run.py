@@ -12,7 +12,7 @@ from tests.cli.small_run import RECIPE, cli
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 SEARCH = {
-    **{"beam_size": 3, "length_penalty": None, "alpha": 1.5, "count_end_token": False},
+    **{"beam_size": 3, "length_penalty": None, "alpha": 1.5},
     **{"length_ratio": 0.5, "extra_length": 2, "max_length": 6, "force_end": True},
 }
 OF_DATA = {"max_source_tokens": 256}  # of the recipe
@@ -61,7 +61,7 @@ def test_command_overrides_only_what_the_user_gives(run, monkeypatch, command):
     monkeypatch.setattr(load, "Translator", make)
     for words, given in (
         ((), {}),
-        (("--alpha", 0.5, "--count-end-token"), {"alpha": 0.5, "count_end_token": True}),
+        (("--alpha", 0.5), {"alpha": 0.5}),
         (("--length-penalty", "mean"), {"length_penalty": "mean"}),
         (("--suppressed-tokens", 7, "--no-force-end"), NOT_FORCED),
     ):

@@ -35,19 +35,17 @@ def are_close(a, b):
     return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def scored(tokens, log_probs, end, length_penalty, alpha, count_end_token=True):
+def scored(tokens, log_probs, length_penalty, alpha):
     n = len(tokens)
     if n == 0:
         return Hypothesis(0.0, (), ())
-    if not count_end_token and tokens[-1] == end:
-        n = max(n - 1, 1)
     penalty = {"gnmt": ((5 + n) / 6) ** alpha, "mean": n**alpha, None: 1.0}[length_penalty]
     return Hypothesis(sum(log_probs) / penalty, tokens, log_probs)
 
 
-def best_first(complete, end, penalty):
+def best_first(complete, penalty):
     """The sort is stable: of equal scores the earlier hypothesis stays first."""
-    hypotheses = [scored(*both, end, *penalty) for both in complete]
+    hypotheses = [scored(*both, *penalty) for both in complete]
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
 
@@ -66,7 +64,7 @@ def all_hypotheses(next_log_probs, max_length, penalty, end=END):
             if log_prob > -math.inf:
                 yield from extensions((*tokens, token), (*log_probs, log_prob))
 
-    return best_first(extensions((), ()), end, penalty)
+    return best_first(extensions((), ()), penalty)
 
 
 def summands(tokens, log_probs):
@@ -99,7 +97,7 @@ def beam_hypotheses(next_log_probs, max_length, penalty, beam_size, end=END, sto
         alive = [c for c in chosen if not is_complete(c[0], max_length, end)][:beam_size]
         if stopping == "first_beams" and len(complete) >= beam_size:
             break
-    return best_first(complete, end, penalty), in_doubt
+    return best_first(complete, penalty), in_doubt
 
 
 def greedy_hypotheses(next_log_probs, max_length, penalty, end=END):
@@ -111,7 +109,7 @@ def greedy_hypotheses(next_log_probs, max_length, penalty, end=END):
         if best == -math.inf:
             return []
         tokens, log_probs = (*tokens, row.index(best)), (*log_probs, best)
-    return [scored(tokens, log_probs, end, *penalty)]
+    return [scored(tokens, log_probs, *penalty)]
 
 
 class RandomModels:
@@ -271,11 +269,10 @@ def assert_best(found, complete, n_best, strictly=False):
         assert not strictly or hypothesis.tokens == best.tokens
 
 
-# `length_penalty`, `alpha`, `count_end_token`.
+# `length_penalty`, `alpha`.
 penalties = st.tuples(
     st.sampled_from(["gnmt", "mean", None]),
     st.sampled_from([0.6, 1.0, 2.0, 0.0, -0.5, -2.0]),
-    st.booleans(),
 )
 stop_rules = st.sampled_from(["exhaustive", "first_beams"])
 seeds = st.integers(0, 2**32 - 1)
@@ -340,7 +337,7 @@ def search(
     **settings,
 ):
     """Searches all sentences, or `sentences`. Returns a `SearchResult` of arrays."""
-    settings |= zip(("length_penalty", "alpha", "count_end_token"), penalty, strict=False)
+    settings |= zip(("length_penalty", "alpha"), penalty, strict=True)
     settings = SearchSettings(processors=(*models.processors, *processors), **settings)
     sentences = range(models.count) if sentences is None else sentences
     lengths = np.array([max_lengths[sentence] for sentence in sentences], "int32")

@@ -7,11 +7,9 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig, Translator
-from keras_transformer.decoding import compiled
 from keras_transformer.decoding import translator as translator_module
-from keras_transformer.decoding.compiled import CompiledSearches
 from keras_transformer.decoding.frozen import FrozenTransformer
-from keras_transformer.decoding.model_search import search_model
+from keras_transformer.decoding.model_search import compiled_shape, search_model
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
 from tests.builders import randomize
@@ -38,7 +36,6 @@ def random_sources(count, length, vocabulary_size, seed):
 
 
 LONG = pytest.mark.long
-NO_END = {"count_end_token": False}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +46,7 @@ NO_END = {"count_end_token": False}
             pytest.param(config, freezes, settings, n_best, 3, 10, marks=LONG)
             for config, freezes, settings, n_best in [
                 ({}, False, {"beam_size": 1, "alpha": -1.0, "length_penalty": "mean"}, 1),
-                ({}, False, {"beam_size": 4, "stopping": "first_beams", **NO_END}, 4),
+                ({}, False, {"beam_size": 4, "stopping": "first_beams"}, 4),
                 ({}, False, {"beam_size": 4, "length_ratio": 0.5, "length_penalty": None}, 3),
                 ({}, False, {"beam_size": 2, "length_ratio": 3.0, "max_length": 5}, 1),
                 ({"positions": "learned", "max_sequence_length": 11}, False, {"beam_size": 2}, 1),
@@ -65,9 +62,7 @@ def test_compiled_search_is_the_search_in_the_graph(
     model = FrozenTransformer(model) if freezes else model
     settings = SearchSettings(**({"extra_length": 7} | settings))
     sources = random_sources(count, length, 80, seed=length)
-    searches = CompiledSearches(model)
-    searches.warm_up(settings, n_best, sources.shape)
-    shape = searches.find(settings, n_best, sources.shape)
+    shape = compiled_shape(*sources.shape, settings, model.config)
     for rows in (sources, sources[-1:, : length - 1]):
         found = search_model(model, rows, settings, n_best, shape=shape)
         expected = search_model(model, rows, settings, n_best)
@@ -86,26 +81,22 @@ def test_translations_are_the_same_and_follow_training(translator):
 
 
 def test_only_what_was_asked_for_is_compiled(translator, monkeypatch):
-    made, used = [], []
+    shapes = []
 
-    def search(keys):
-        def record(model, source, settings, *rest, shape):
-            keys.append(shape)
-            return search_model(model, source, settings, *rest)
+    def search(model, source, settings, *rest, shape):
+        shapes.append(shape)
+        return search_model(model, source, settings, *rest)
 
-        return record
-
-    monkeypatch.setattr(compiled, "search_model", search(made))
-    monkeypatch.setattr(translator_module, "search_model", search(used))
+    monkeypatch.setattr(translator_module, "search_model", search)
     one = copy.copy(translator)
     one.warm_up(source_lengths=[5, 8, 13], beam_size=3)
-    assert len(made) == 2, "5 and 8 are padded to the same length"
+    assert len(shapes) == 2, "5 and 8 are padded to the same length"
     one("two", beam_size=3)
-    assert used.pop() in made
+    assert shapes.pop() in shapes
     for options in ({}, {"n_best": 2, "beam_size": 3}, {"target_prefix": "one", "beam_size": 3}):
         one("two", **options)
     one(["two"] * 3, beam_size=3)
-    assert used == [None] * 4 and len(made) == 2
+    assert shapes[2:] == [None] * 4
 
 
 @pytest.mark.parametrize(
@@ -115,7 +106,7 @@ def test_only_what_was_asked_for_is_compiled(translator, monkeypatch):
 )
 def test_other_searches_are_not_compiled(translator, shape, settings):
     with pytest.raises(ValueError, match="at most 8 lines of at most 128 tokens.*Received"):
-        CompiledSearches(translator.model).warm_up(SearchSettings(**settings), 1, shape)
+        compiled_shape(*shape, SearchSettings(**settings), translator.model.config)
 
 
 class Changed:
@@ -144,9 +135,7 @@ def test_rows_that_fill_a_batch_cannot_fail_it(translator):
 
     settings, sources = SearchSettings(extra_length=3), np.array([[5, 6, 2]] * 3)
     fragile = Changed(translator.model, init_cache=init_cache)
-    searches = CompiledSearches(fragile)
-    searches.warm_up(settings, 1, (3, 3))
-    shape = searches.find(settings, 1, (3, 3))
+    shape = compiled_shape(3, 3, settings, fragile.config)
     assert shape[0] == 4
     assert search_model(fragile, sources, settings, shape=shape).lengths.min() > 0
 

@@ -17,7 +17,7 @@ from keras_transformer.decoding.batches import (
     MOST_TOKENS,
     batch_rows,
 )
-from keras_transformer.decoding.long_lines import LineCutter, Pieces
+from keras_transformer.decoding.long_lines import LineCutter, Pieces, join_translations
 from keras_transformer.decoding.model_search import run_on_pairs
 from tests.decoding.test_translator import make_translator
 
@@ -117,7 +117,8 @@ def test_no_lines_have_no_pieces(translator):
 def test_joined_translations_have_one_space_between_them():
     texts, lines = ["a", "", "b", "", "c"], np.array([0, 0, 0, 1, 3])
     pieces = Pieces(texts, lines, np.zeros(4, int), [" "] * len(texts))
-    assert pieces.joined(texts) == ["a b", "", "", "c"]
+    lines = [join_translations(texts[place], pieces.gaps[place]) for place in pieces.by_line()]
+    assert lines == ["a b", "", "", "c"]
     if IS_TENSORFLOW:
         joined = graph_long_lines.join_translations(tf.constant(texts), pieces)
         assert joined.numpy().tolist() == [b"a b", b"", b"", b"c"]
@@ -138,7 +139,7 @@ def test_long_line_is_the_translations_of_its_sentences(translator, sentences):
     assert [each.filename for each in warned if each.category is UserWarning] == [__file__]
     assert sum(told) == len(lines) and len(told) == 4
     if IS_TENSORFLOW:
-        translated = Signatures(translator, frozen=False).serve(tf.constant(lines))["translation"]
+        translated = Signatures(translator).serve(tf.constant(lines))["translation"]
         assert [line.decode() for line in translated.numpy()] == expected
 
 
@@ -156,10 +157,9 @@ def test_hypothesis_of_a_split_line_joins_its_pieces(translator, sentences):
     np.testing.assert_allclose(joined.log_probs, log_probs, rtol=1e-4)
     penalty = ((5 + len(log_probs)) / 6) ** 0.6
     np.testing.assert_allclose(joined.score, math.fsum(log_probs) / penalty, rtol=1e-4)
-    penalty = {"length_penalty": "mean", "alpha": 1.0, "count_end_token": False}
+    penalty = {"length_penalty": "mean", "alpha": 1.0}
     (joined,) = translator(lines[1], n_best=1, **penalty)
-    counted = len(joined.tokens) - joined.tokens.count("</s>")
-    np.testing.assert_allclose(joined.score, joined.log_prob / counted, rtol=1e-4)
+    np.testing.assert_allclose(joined.score, joined.log_prob / len(joined.tokens), rtol=1e-4)
 
 
 def test_prefix_is_forced_on_the_first_piece_only(translator, sentences):
@@ -199,7 +199,7 @@ def test_error_names_the_line_that_must_be_whole(translator, sentences):
         rules = {"max_source_tokens": MOST, "on_too_long": "error"}
         strict = Translator(translator.model, translator.source_tokenizer, **rules)
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"longer than {MOST} tokens"):
-            Signatures(strict, frozen=False).serve(tf.constant(lines))
+            Signatures(strict).serve(tf.constant(lines))
 
 
 def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):

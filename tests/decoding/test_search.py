@@ -214,17 +214,14 @@ FIRST_BEAMS = {"beam_size": 2, "stopping": "first_beams"}
 EXHAUSTIVE = {"beam_size": 2, "stopping": "exhaustive"}
 MEAN = {"length_penalty": "mean", "alpha": 1.0}
 SUM = {"length_penalty": None}
-NO_END = {"count_end_token": False}
 EVEN = [0.0, 0.0, 1.0, 0.0]  # the end token, 2, is the best at every step
 HALF = [log(1e-9, 1e-9, 0.5, 0.5), log(1e-9, 1e-9, 0.6, 0.4), log(1e-9, 1e-9, 1.0, 1e-9)]
 THIRD = [log(1e-9, 1e-9, 0.2, 0.5, 0.3), log(1e-9, 1e-9, 0.35, 0.35, 0.3)]
 LAST = [log(1e-9, 1e-9, 0.5, 0.3, 0.2), log(1e-9, 1e-9, 0.4, 0.35, 0.25)]
 LATER = [log(0, 0, 0.3, 0.7), [-9.0, -9.0, 9.0, -9.0]]
-SOON = [log(0, 0, 0.45, 0.55), LATER[1]]
 CERTAIN = [-math.inf] * 3 + [0.0]
 TWO, THREE = {"n_best": 2}, {"beam_size": 3, "n_best": 3}
 SQUARES = [math.log(0.3 * p) / 4 for p in (0.4, 0.35)]
-CUT = [log(1e-9, 1e-9, 0.6, 0.4), [-9.0, -9.0, -9.0, 9.0]]
 
 
 def rule(name, logits, max_length, options, tokens=None, scores=None, steps=None):
@@ -248,11 +245,7 @@ RULES = [
     rule("ends of the last step", LAST, 2, FIRST_BEAMS | SQUARE | TWO, [[3, END], [3, 3]], SQUARES),
     # With a negative exponent the bound needs the penalty of the next length, not of the last.
     rule("the next may win", LATER, 50, EXHAUSTIVE | MIN_MEAN, [[3, END]]),
-    rule("without the end", SOON, 50, EXHAUSTIVE | MIN_MEAN | NO_END, [[3, END]], steps=2),
-    # It has no end token to leave out, so its length can be the maximum length.
-    rule("one that will be cut may win", CUT, 2, EXHAUSTIVE | MEAN | NO_END, [[3, 3]]),
-    rule("no length counts as 1", CUT[0], 2, MEAN | NO_END, [[END]], [math.log(0.6)]),
-    rule("cut at the end", log(1e-9, 0.4, 1e-9, 0.6), 2, MEAN | NO_END, [[3, 3]], [math.log(0.6)]),
+    rule("cut at the end", log(1e-9, 0.4, 1e-9, 0.6), 2, MEAN, [[3, 3]], [math.log(0.6)]),
     rule("some are missing", CERTAIN, 3, THREE, [[3, 3, 3], [], []], [0.0, -math.inf, -math.inf]),
     rule("none is possible", NONE, 10**5, FIRST_BEAMS | IMPOSSIBLE, [[]], [-math.inf], 1),
     rule("none, with a penalty of infinity", NONE, 10**5, EXHAUSTIVE | IMPOSSIBLE, steps=1),
@@ -289,14 +282,14 @@ def test_length_of_a_sentence_that_was_cut_counts_all_its_tokens():
         answer = ops.convert_to_tensor(next(answers), "float32")
         return StepOutput(ops.broadcast_to(answer, (*token_ids.shape, 4)), cache)
 
-    options = {"compaction": False, **MEAN, **NO_END}
+    options = {"compaction": False, **MEAN}
     lengths = ops.convert_to_tensor([2, 4], "int32")
     result = greedy_search(step_fn, (), lengths, START, END, PAD, **options)
     tokens, _, scores, _ = map(ops.convert_to_numpy, result)
     assert tokens.tolist() == [[[3, 3, PAD, PAD]], [[3, 3, 3, END]]]
     log_prob = 1.0 - math.log(3 + math.e)
     assert are_close(scores[0, 0], log_prob)
-    assert are_close(scores[1, 0], log_prob - math.log1p(3 * math.exp(-9)) / 3)
+    assert are_close(scores[1, 0], (3 * log_prob - math.log1p(3 * math.exp(-9))) / 4)
 
 
 def test_sentences_without_tokens_are_empty():

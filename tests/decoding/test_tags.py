@@ -111,7 +111,7 @@ def translators(tmp_path_factory):
         model = randomize(Transformer(config), seed=2)
         translator = Translator(model, marian, max_length=9)
         has_graph = tags and IS_TENSORFLOW
-        return translator, Signatures(translator, frozen=False) if has_graph else None
+        return translator, Signatures(translator) if has_graph else None
 
     return {CODES: make([f">>{code}<<" for code in CODES]), (): make([])}
 

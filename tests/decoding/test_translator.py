@@ -24,7 +24,7 @@ BACKEND = keras.config.backend()
 if BACKEND == "tensorflow":
     import tensorflow as tf
 
-    from keras_transformer.export.graph_search import max_lengths
+    from keras_transformer.export.graph_lines import longest_targets
     from keras_transformer.export.graph_translator import GraphTranslator, Options
 
 pytestmark = pytest.mark.slow
@@ -144,21 +144,18 @@ def test_score_is_that_of_the_full_pass(translator):
         translator.score(["one", "two"], ["eins"])
 
 
-@pytest.mark.parametrize(
-    "beam_size, count_end_token", [pytest.param(1, True, marks=pytest.mark.long), (4, False)]
-)
-def test_score_of_a_translation_is_that_of_the_search(translator, beam_size, count_end_token):
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
+def test_score_of_a_translation_is_that_of_the_search(translator, beam_size):
     """The search may choose only the end token after the prefix."""
     config, targets = translator.model.config, ["drei", "acht", "", "drei und zwanzig"]
     only_end = suppress_tokens(set(range(config.vocabulary_size)) - {config.end_token_id})
-    settings = {"length_penalty": "mean", "alpha": 1.0, "count_end_token": count_end_token}
+    settings = {"length_penalty": "mean", "alpha": 1.0}
     made = Translator(translator.model, translator.source_tokenizer, **settings)
     search = {"beam_size": beam_size, "stopping": "first_beams", "processors": (only_end,)}
     found = made(["one"] * 4, target_prefix=targets, n_best=1, **search)
     for (best,), scored in zip(found, made.score(["one"] * 4, targets), strict=True):
         assert best.tokens == scored.tokens and best.tokens[-1] == "</s>"
-        counted = max(len(best.tokens) - (not count_end_token), 1)
-        np.testing.assert_allclose(best.score, best.log_prob / counted, rtol=1e-5)
+        np.testing.assert_allclose(best.score, best.log_prob / len(best.tokens), rtol=1e-5)
         np.testing.assert_allclose(best.score, scored.score, rtol=1e-4)
 
 
@@ -203,24 +200,20 @@ def test_prefix_without_room_is_an_error_with_its_numbers(translator, name):
     with pytest.raises(ValueError, match=words):
         translator(lines, target_prefix=prefixes, **settings)
     if name == "the maximum length" and BACKEND == "tensorflow":
-        settings = replace(translator.settings, **settings)
-        options = Options.default(settings)._replace(target_prefix=tf.constant(prefixes))
+        options = Options.default(replace(translator.settings, **settings))
+        options = options._replace(target_prefix=tf.constant(prefixes))
         with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-            in_graph(translator, settings)(tf.constant(lines), options)
+            in_graph(translator, **settings)(tf.constant(lines), options)
     room = {"max_length": count + 1, "extra_length": 50}
     (best,) = translator("two", target_prefix=PREFIX, n_best=1, **room)
     assert len(best.tokens) == count + 1 and best.text.startswith(PREFIX)
 
 
-def in_graph(translator, settings):
+def in_graph(translator, **settings):
     """The texts, scores, lengths of what a SavedModel has, with options for each line."""
-    graph = GraphTranslator(translator.model, translator.model, *translator.tokenizers)
-
-    @tf.function(autograph=False)
-    def translate(text, options):
-        return graph.translate(text, settings, options)
-
-    return translate
+    settings = vars(translator.settings) | settings
+    graph = GraphTranslator(Translator(translator.model, *translator.tokenizers, **settings))
+    return tf.function(graph.translate, autograph=False)
 
 
 def test_cut_off_says_that_the_end_token_is_missing(translator):
@@ -248,7 +241,7 @@ def ambiguous(translator):
 def ambiguous_graph(ambiguous):
     if BACKEND != "tensorflow":
         return None
-    return in_graph(ambiguous, replace(ambiguous.settings, max_source_tokens=20))
+    return in_graph(ambiguous, max_source_tokens=20)
 
 
 @pytest.mark.parametrize("n_best", [1, 2])
@@ -280,7 +273,7 @@ def test_texts_of_a_line_are_distinct(ambiguous, ambiguous_graph, n_best):
 
 def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator):
     settings = {"beam_size": 3, "length_penalty": "mean", "alpha": 1.0, "length_ratio": 0.5}
-    settings |= {"stopping": "first_beams", "count_end_token": False, "max_length": 9}
+    settings |= {"stopping": "first_beams", "max_length": 9}
     other = Translator(translator.model, translator.source_tokenizer, **IN_GRAPH, **settings)
     assert other(LINES) == translator(LINES, **settings) != translator(LINES)
 
@@ -314,7 +307,7 @@ def test_maximum_lengths_are_those_python_computes():
         settings = SearchSettings(length_ratio=ratio, extra_length=extra, max_length=most)
         most = most or 2**31 - 1
         expected = [max(1, min(math.floor(ratio * n) + extra, most)) for n in counts]
-        found = max_lengths(config, tf.constant(counts), settings, settings.most_tokens)
+        found = longest_targets(tf.constant(counts), settings, config, settings.most_tokens)
         assert found.numpy().tolist() == expected
 
 
@@ -382,7 +375,7 @@ def test_bfloat16_is_a_copy_and_close(translator):
         ({"n_best": 0}, "n_best=0"),
         ({"length_penalty": "wu"}, "'wu'"),
         ({"stopping": "never"}, "stopping='never'"),
-        ({"count_end_token": 1}, "count_end_token=1"),
+        ({"force_end": 1}, "force_end=1"),
         ({"max_length": 0}, "from 1 to 1,000,000. Received: max_length=0"),
         ({"max_length": 2**31}, "max_length=2147483648"),
         ({"extra_length": -1}, "extra_length=-1"),
