@@ -26,17 +26,17 @@ FOLDERS = {
 # Lines of code of each folder, with 3% of air. To add code, first remove code of the same folder. A
 # commit that raises a budget says why.
 BUDGETS = {
-    "layers": 1_103,
-    "data": 2_484,
-    "training": 1_325,
-    "models": 575,
-    "decoding": 1_857,
-    "export": 814,
-    "runs": 2_462,
+    "layers": 1_065,
+    "data": 2_577,
+    "training": 1_309,
+    "models": 557,
+    "decoding": 1_884,
+    "export": 820,
+    "runs": 2_360,
     "importing": 840,
-    "serving": 1_252,
-    "cli": 1_453,
-    None: 868,  # the top level
+    "serving": 1_358,
+    "cli": 1_442,
+    None: 852,  # the top level
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (

@@ -55,7 +55,7 @@ def evaluate(
     if output is not None:
         options.check_output(output)
     sources, references = test_set(runs[0], data, source, reference)
-    others = baseline and read_baseline(baseline, len(sources))
+    others = read_baseline(baseline, len(sources)) if baseline else []
     translator = translators.load_translator(runs, model, **settings)
     asked = {"n_best": n_best, "target_language": target_language}
     found = translators.with_progress(translator, sources, **asked)

@@ -36,7 +36,7 @@ class Signatures(tf.Module):
         for name, function in functions.items():
             setattr(self, name, function)
         self.functions = {"serving_default": functions.pop("serve"), **functions}
-        self.weights = [weight.value for weight in model.weights]
+        self.weights = [weight.value for weight in translator.model.weights]
         self.tokenizers = graph.source_tokenizer, graph.target_tokenizer
 
 
