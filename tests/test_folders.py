@@ -32,7 +32,7 @@ BUDGETS = {
     "models": 557,
     "decoding": 1_884,
     "export": 820,
-    "runs": 2_360,
+    "runs": 2_366,
     "importing": 840,
     "serving": 1_358,
     "cli": 1_442,

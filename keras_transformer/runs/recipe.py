@@ -279,9 +279,15 @@ class Recipe(Settings):
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         kinds: dict[str, Any] = {f.name: f.type for f in fields(cls) if f.type is not dict}
-        if isinstance(values, dict):
-            values = {k: kinds[k].from_dict(v) if k in kinds else v for k, v in values.items()}
-        return super().from_dict(values)
+        if not isinstance(values, dict):
+            received = {type(None): "nothing", str: "text"}.get(type(values), type(values).__name__)
+            raise ValueError(
+                "A recipe is a YAML mapping with the section `data` and, if they differ from the "
+                "defaults, `vocabulary`, `model`, `training` and `search`; `keras-transformer "
+                f"recipe` lists recipes to start from. Received: {received}"
+            )
+        parsed = {k: kinds[k].from_dict(v) if k in kinds else v for k, v in values.items()}
+        return super().from_dict(parsed)
 
     @classmethod
     def load(cls, name: str, changes: Sequence[str] = ()) -> Self:
