@@ -47,14 +47,15 @@ contract+=(tests/decoding/test_{search,processors,sampling,search_model}.py)
 # Of strings, what the model does besides the search; the rest is Python on every backend.
 translator=(score_is_that_of_the_full_pass translate_train_translate)
 translator+=(attention_is_that_of_the_decoding_steps)
-contract+=("${translator[@]/#/tests/decoding/test_translator.py::test_}")
+translator=("${translator[@]/#/tests/decoding/test_translator.py::test_}")
+contract+=("${translator[@]}")
 contract+=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py tests/test_backends.py)
 # Small operations of PyTorch wait for one another when two processes have two threads each.
 export OMP_NUM_THREADS=1
 echo "Layers, models, training and search on jax:"
 # JAX compiles each shape: of the cases marked `long`, it gets those of the update.
 KERAS_BACKEND=jax run_tests "${contract[@]}"
-[[ " $* " != *" --long "* ]] || KERAS_BACKEND=jax run_tests --long -m long "${training[@]}"
+[[ " $* " != *" --long "* ]] || KERAS_BACKEND=jax run_tests --long -m long "${training[@]}" "${translator[@]}"
 echo "Layers, models, training and search on torch:"
 KERAS_BACKEND=torch run_tests "$@" "${contract[@]}"
 wait "$types"

@@ -128,6 +128,7 @@ def test_hypotheses_carry_what_the_full_pass_says_of_them(translator):
             assert hypothesis.alignment() == expected.mean((0, 1)).argmax(-1).tolist()
 
 
+@pytest.mark.slow_on_jax
 def test_score_is_that_of_the_full_pass(translator):
     sources = ["one", "seven hundred and one", "twelve thousand"]
     targets = ["eins", "", "zwölftausend und eins"]
@@ -398,6 +399,7 @@ def test_settings_out_of_range_or_of_another_type_are_named(translator, settings
         translator(["one"], **settings)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "options, prefix, tolerance",
     [

@@ -56,8 +56,6 @@ def translator(request):
     ("target", "joiner"), [(kt.CharacterTokenizer([*"xyz"]), ""), (kt.WordTokenizer(PHONES), " ")]
 )
 def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path):
-    import tensorflow as tf
-
     rules = {"max_source_tokens": 4, "suppressed_tokens": [0, 1, 2]}  # so that no text is empty
     translator = translator_of(kt.CharacterTokenizer([*"abc"]), target, **rules)
     expected = [joiner.join(translator(["abc", "cab", "b"])), *translator(["ba"])]
@@ -65,14 +63,21 @@ def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path
     lines = ["abccabb", "ba"]
     assert translator(lines) == expected
     assert [best.text for best, *_ in translator(lines, n_best=2)] == expected
-    if not joiner:  # the other is in the next test
-        served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
-        found = served.serve(tf.constant(lines))["translation"].numpy()
-        assert [text.decode() for text in found] == expected
     pytest.importorskip("ctranslate2")
     engine = CTranslate2Translator(kt.export_ctranslate2(translator, tmp_path / "ct2"), workers=1)
     parts = engine(["abc", "cab", "b"])
     assert engine(lines) == [joiner.join(filter(None, parts)), *engine(["ba"])]
+
+
+@pytest.mark.long
+def test_parts_of_a_long_line_are_joined_without_spaces_in_a_saved_model(tmp_path):
+    import tensorflow as tf
+
+    letters = kt.CharacterTokenizer([*"abc"]), kt.CharacterTokenizer([*"xyz"])
+    translator = translator_of(*letters, max_source_tokens=4, suppressed_tokens=[0, 1, 2])
+    served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
+    (found,) = served.serve(tf.constant(["abccabb"]))["translation"].numpy()
+    assert found.decode() == "".join(translator(["abc", "cab", "b"])) != ""
 
 
 @pytest.mark.parametrize("translator", ["nfd"], indirect=True)
