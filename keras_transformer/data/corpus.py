@@ -98,7 +98,7 @@ def read_parallel(
     Line n of the source is paired with line n of the target, file by file; see `read_lines` for
     what a line is. With `target=None` the files hold both sides. The ending of a name tells the
     format, in front of `.gz`, `.bz2`, `.xz` or `.zst`: `.tsv`, `.csv`, `.jsonl` or `.ndjson`,
-    `.parquet`, `.po` or `.tmx`. Any other is TSV: source, tab, target.
+    `.parquet`, `.po`, `.mo` or `.tmx`. Any other is TSV: source, tab, target.
 
     Args:
         source: a path, a glob (its files in sorted order), or a list of these.
@@ -109,8 +109,8 @@ def read_parallel(
             `languages`, else to `["source", "target"]`.
         languages: the languages of source and target in TMX, such as `["en", "de"]`; `en` is also
             `en-US`. Needed if the file has more than two.
-        accelerator: `"&"`, `"_"` or `"~"`: the mark of a key in the labels of `.po`, which is
-            removed. Optional.
+        accelerator: `"&"`, `"_"` or `"~"`: the mark of a key in the labels of `.po` and `.mo`,
+            which is removed. Optional.
 
     Returns:
         An iterable of pairs `(source, target)`. Iterating raises `CorpusError` if two files have
