@@ -28,8 +28,8 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
     """
     import sentencepiece
 
-    # If the iterator raises an exception, SentencePiece raises a RuntimeError instead: keep the
-    # original exception, to raise it below.
+    # If the iterator raises an exception, SentencePiece raises a RuntimeError instead, 0.2.0 a
+    # SystemError: keep the original exception, to raise it below.
     failures, number = [], 0
 
     def guarded_lines():
@@ -62,7 +62,7 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
                 **_normalizer_options(normalization, folder),
                 **options,
             )
-    except RuntimeError as error:
+    except (RuntimeError, SystemError) as error:
         if failures:
             raise failures[0] from None
         sizes = re.search(r"required_chars\. (\d+) vs (\d+)", str(error))

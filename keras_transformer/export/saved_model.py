@@ -130,7 +130,7 @@ def export_saved_model(
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel("WARNING")
         tf.saved_model.save(module, str(written), module.functions)
-        entries: dict[str, Any] = {"engine": "saved_model", "signatures": _described(written)}
+        entries: dict[str, Any] = {"engine": "saved_model", "signatures": _described(written, module.functions)}
         write_model_card(written, translator, VERSIONED, card, **entries)
         lines = example_lines(translator, examples)
         found = module.serve(tf.constant(lines, tf.string))
@@ -151,14 +151,13 @@ def _require_graphs(translator):
             )
 
 
-def _described(folder):
+def _described(folder, names):
     """Reads the file: to ask a function would trace it once more."""
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     signatures = saved.meta_graphs[0].signature_def
     return {
-        name: {"inputs": _shapes(one.inputs), "outputs": _shapes(one.outputs)}
-        for name, one in sorted(signatures.items())
-        if one.inputs  # not what initializes the tables
+        name: {side: _shapes(getattr(signatures[name], side)) for side in ("inputs", "outputs")}
+        for name in names
     }
 
 
