@@ -130,7 +130,8 @@ def export_saved_model(
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel("WARNING")
         tf.saved_model.save(module, str(written), module.functions)
-        entries: dict[str, Any] = {"engine": "saved_model", "signatures": _described(written, module.functions)}
+        described = _described(written, module.functions)
+        entries: dict[str, Any] = {"engine": "saved_model", "signatures": described}
         write_model_card(written, translator, VERSIONED, card, **entries)
         lines = example_lines(translator, examples)
         found = module.serve(tf.constant(lines, tf.string))
