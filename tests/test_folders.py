@@ -28,7 +28,7 @@ FOLDERS = {
 BUDGETS = {
     "layers": 1_065,
     "data": 2_577,
-    "training": 1_309,
+    "training": 1_316,
     "models": 557,
     "decoding": 1_884,
     "export": 820,

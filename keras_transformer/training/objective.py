@@ -16,7 +16,6 @@ from keras.src.backend.common.masking import get_keras_mask
 from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
 from keras_transformer.training.losses import SmoothedCrossEntropy, class_indices, token_weights
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenScores
-from keras_transformer.training.workers import strategy_of
 from keras_transformer.types import Tensor
 
 if keras.config.backend() == "tensorflow":
@@ -78,7 +77,8 @@ def check_shapes(batch: Any) -> None:
 
 def num_replicas(model: keras.Model) -> int:
     """Returns the number of TensorFlow's replicas that train a model; 1 on other backends."""
-    return strategy_of(model).num_replicas_in_sync
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy.num_replicas_in_sync if strategy else 1
 
 
 def compiled_loss(model: keras.Model) -> CompiledLoss:
@@ -158,8 +158,10 @@ def loss_share(
     else:
         total = _loss_sum(model, rows, training, passes)
     num_tokens, num_rows = divisors
-    sums = (ops.sum(ops.cast(additional, "float32")) for additional in model.losses)
-    shares = [each * _num_real(rows) / num_rows for each in sums]
+    shares = []
+    for additional in model.losses:
+        share = ops.sum(ops.cast(additional, "float32"))
+        shares.append(share * _num_real(rows) / num_rows)
     if total is not None:
         shares.append(ops.divide_no_nan(total, num_tokens) * compiled_loss(model).factor)
     if not shares:
@@ -202,9 +204,12 @@ def token_metrics(model: keras.Model) -> list[tuple[Any, bool]]:
     compiled = model._compile_metrics
     if compiled is None:
         return []
-    given = enumerate((compiled._user_metrics, compiled._user_weighted_metrics))
-    metrics = [(each, bool(number)) for number, nest in given for each in keras.tree.flatten(nest)]
-    return [(metric, is_weighted) for metric, is_weighted in metrics if metric is not None]
+    metrics, given = [], (compiled._user_metrics, compiled._user_weighted_metrics)
+    for is_weighted in (False, True):
+        for metric in keras.tree.flatten(given[is_weighted]):
+            if metric is not None:
+                metrics.append((metric, is_weighted))
+    return metrics
 
 
 def _loss_sum(model, rows, training, passes):
@@ -216,7 +221,9 @@ def _loss_sum(model, rows, training, passes):
     num_classes = logits.shape[-1]
     weights = token_weights(rows.y, ignore_class, rows.sample_weight)
     labels = ops.where(ops.equal(weights, 0), 0, ops.cast(rows.y, "int32"))
-    labels, outside = _checked_indices(labels, num_classes)
+    if keras.config.backend() == "tensorflow":
+        _check_labels(labels, num_classes)
+    labels, outside = class_indices(labels, num_classes)
     losses = 0.0
     for number in range(passes):
         is_loss = isinstance(loss, keras.losses.Loss)
@@ -270,7 +277,9 @@ def _fused_loss_sum(model, rows, training, passes):
     hidden, labels, sample_weight, counted = tensors
     # === Loss ===
     weights = token_weights(labels, compiled.ignore_class, sample_weight)
-    indices, outside = _checked_indices(labels, num_classes)
+    if keras.config.backend() == "tensorflow":
+        _check_labels(labels, num_classes)
+    indices, outside = class_indices(labels, num_classes)
     excluded = model.excluded_token_id
     if excluded is not None:
         outside = ops.where(indices == excluded, float("inf"), outside)
@@ -306,14 +315,12 @@ def _num_real(rows):
     return ops.sum(ops.cast(rows.is_real, "float32"))
 
 
-def _checked_indices(labels, num_classes):
-    """The `class_indices`; for a label outside the vocabulary, a TensorFlow graph raises."""
-    if keras.config.backend() == "tensorflow":
-        lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
-        rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
-        is_valid = (lowest >= 0) & (highest < num_classes)
-        tf.debugging.Assert(is_valid, [rule, lowest, "to", highest])
-    return class_indices(labels, num_classes)
+def _check_labels(labels, num_classes):
+    """Raises an error for a label outside the vocabulary; for TensorFlow graphs."""
+    lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
+    rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
+    is_valid = (lowest >= 0) & (highest < num_classes)
+    tf.debugging.Assert(is_valid, [rule, lowest, "to", highest])
 
 
 def _check_values(loss, values):
