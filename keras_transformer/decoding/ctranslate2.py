@@ -110,7 +110,7 @@ class CTranslate2Translator(LineTranslator):
         config.languages = self.card["target_languages"]
         tokenizers = _Tokenizer(folder, "source", config), _Tokenizer(folder, "target", config)
         self._ends = [each.vocabulary[config.end_token_id] for each in tokenizers]
-        super().__init__(tokenizers, config, SearchSettings(**self.card["search"]))
+        super().__init__(tokenizers, config, SearchSettings.from_dict(self.card["search"]))
         options = {"device": device, "inter_threads": workers, "intra_threads": 1}
         self.settings = self._settings_of_call(settings, 1)
         self._engine = ctranslate2.Translator(str(folder), **options)
