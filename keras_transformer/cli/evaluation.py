@@ -51,7 +51,8 @@ def evaluate(
 
     folder = RunFolder(runs[0])
     is_recorded = source is None and model is None and len(runs) == 1
-    folder.report()  # fails early if the report is damaged
+    if is_recorded:
+        folder.report()  # fails early if the report is damaged
     if output is not None:
         options.check_output(output)
     sources, references = test_set(runs[0], data, source, reference)
@@ -66,8 +67,7 @@ def evaluate(
     matches = {"exact_match": evaluation.exact_match(translations, references)}
     if n_best > 1:
         matches[f"accuracy@{n_best}"] = evaluation.accuracy_at_n(ranked, references)
-    for row in itertools.islice(zip(sources, translations, references[0], strict=True), samples):
-        print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
+    print_samples(samples, sources, translations, references[0])
     print(*scores, sep="\n")
     for name, value in matches.items():
         print(f"{name.replace('_', ' ')} {value:.4f} of {len(sources):,} lines", flush=True)
@@ -158,6 +158,12 @@ def notes(translator, found, sources, references):
         unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
         if note := unknown_note(unknown, f"the {side}"):
             yield note
+
+
+def print_samples(number, *columns):
+    """Prints the first of some sources, translations and references."""
+    for row in itertools.islice(zip(*columns, strict=True), number):
+        print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
 
 
 def read_baseline(path, lines):

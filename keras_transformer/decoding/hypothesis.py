@@ -201,13 +201,17 @@ def join_by_line(found, pieces, settings):
             best = [ranks[0] for ranks in of_pieces]
             of_line = [_join(best, gaps, pieces.joiner, settings)]
         else:
-            (ranks,) = of_pieces
-            of_line = [replace(one, text=join_translations([one.text], gaps)) for one in ranks]
+            (of_line,) = of_pieces
+            if gaps != [""]:
+                texts = [join_translations([one.text], gaps) for one in of_line]
+                of_line = [replace(one, text=t) for one, t in zip(of_line, texts, strict=True)]
         if spans:
             back = [(one, *put_back(one.text, spans)) for one in of_line]
             best, *others = [replace(one, text=text, protected=p) for one, text, p in back]
             of_line = [best, *(one for one in others if not one.protected)]
-        joined.append([replace(one, dropped_tokens=dropped) for one in of_line])
+        if dropped:
+            of_line = [replace(one, dropped_tokens=dropped) for one in of_line]
+        joined.append(of_line)
     return joined
 
 
