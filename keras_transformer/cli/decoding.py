@@ -80,6 +80,8 @@ def translate(
         keras-transformer translate runs/multi30k_en_de --mbr 20 < english.txt
         keras-transformer translate runs/first runs/second runs/third < english.txt
     """
+    from keras_transformer.decoding.long_lines import long_line_reports
+
     if mbr is not None and (n_best or 1) > mbr:
         raise ValueError(f"`--n-best` must be at most `--mbr`. Received: {n_best}, {mbr}")
     if output is not None:
@@ -109,7 +111,7 @@ def translate(
                     found = [by_mbr(ranks, mbr_utility)[: n_best or 1] for ranks in found]
                 table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
                 write(stream.as_lines(rows(table)), chunk)
-                for report in translators.long_line_reports(found, translator, chunk.first):
+                for report in long_line_reports(found, chunk.first):
                     console.print(report)
 
 

@@ -44,12 +44,3 @@ def with_progress(function, lines, *arguments, **options):
     """Calls a method of a translator, and shows how many of the lines are done."""
     with sentence_progress(len(lines)) as on_progress:
         return function(lines, *arguments, on_progress=on_progress, **options)
-
-
-def long_line_reports(found, translator, first=1):
-    """Yields what to print of each line that is too long; `first` is its number."""
-    for number, (best, *_) in enumerate(found, first):
-        if best.pieces > 1 and translator.settings.keeps_lines_whole:
-            yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
-        if best.dropped_tokens:
-            yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."

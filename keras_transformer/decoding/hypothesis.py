@@ -53,6 +53,7 @@ class Hypothesis:
             has several sentences or protected text.
             `source_tokens`, `tokens` and `log_probs` join those of all pieces, and include every
             end token.
+        too_long: bool. Whether the line, or a sentence of it, was too long, and split or shortened.
         dropped_tokens: int. The number of source tokens that were cut off because the line was too
             long.
         protected: list of strings: the protected text that the model had dropped or doubled:
@@ -82,6 +83,7 @@ class Hypothesis:
     log_probs: list[float]
     attention: Attention | None = None
     pieces: int = 1
+    too_long: bool = False
     dropped_tokens: int = 0
     protected: list[str] = field(default_factory=list)
     cut_off: bool = False
@@ -194,8 +196,9 @@ def join_by_line(found, pieces, settings):
         settings: `SearchSettings`, for the length penalty.
     """
     joined = []
-    rows = zip(pieces.by_line(), pieces.dropped.tolist(), pieces.spans, strict=True)
-    for place, dropped, spans in rows:
+    lengths = zip(pieces.too_long.tolist(), pieces.dropped.tolist(), strict=True)
+    rows = zip(pieces.by_line(), lengths, pieces.spans, strict=True)
+    for place, (too_long, dropped), spans in rows:
         of_pieces, gaps = found[place], pieces.gaps[place]
         if len(of_pieces) > 1:
             best = [ranks[0] for ranks in of_pieces]
@@ -209,8 +212,8 @@ def join_by_line(found, pieces, settings):
             back = [(one, *put_back(one.text, spans)) for one in of_line]
             best, *others = [replace(one, text=text, protected=p) for one, text, p in back]
             of_line = [best, *(one for one in others if not one.protected)]
-        if dropped:
-            of_line = [replace(one, dropped_tokens=dropped) for one in of_line]
+        if too_long:
+            of_line = [replace(one, too_long=True, dropped_tokens=dropped) for one in of_line]
         joined.append(of_line)
     return joined
 

@@ -87,9 +87,9 @@ class LineTranslator:
         options = {"n_best": n_best, "return_attention": return_attention}
         search = partial(self._search, settings=search_settings, **options)
         found = self._map_rows(search, columns, batch_sentences, on_progress, pieces.lines)
-        if not return_hypotheses:
-            warn_of_long_lines(pieces, search_settings)
         found = join_by_line(found, pieces, search_settings)
+        if not return_hypotheses:
+            warn_of_long_lines(found, search_settings)
         wrong = {i: best.protected for i, (best, *_) in enumerate(found) if best.protected}
         if wrong:
             again = self(

@@ -5,7 +5,7 @@ The SavedModel does it by the same rules: see `export/graph_long_lines.py`.
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ class Pieces(NamedTuple):
             to the next one, or protected text behind it.
         spans: list of B lists of strings: the protected text that symbols take the place of.
         joiner: str, what joins translations where a gap is empty, see `join_translations`.
+        too_long: bool array `(B,)`, whether the line, or a sentence of it, was too long.
     """
 
     token_ids: Any
@@ -44,6 +45,7 @@ class Pieces(NamedTuple):
     gaps: Any = None
     spans: Any = ()
     joiner: str = " "
+    too_long: Any = ()
 
     def by_line(self) -> list[slice]:
         """Returns where the pieces of each line are; not in a graph."""
@@ -158,17 +160,23 @@ def join_translations(texts: list[str], gaps: list[str], joiner: str = " ") -> s
     return joined
 
 
-def warn_of_long_lines(pieces: Pieces, settings: SearchSettings) -> None:
-    """Warns of the lines that are too long, by their numbers; of no line that was to be split."""
-    counts, dropped = np.bincount(pieces.lines), pieces.dropped
-    is_split = (counts > 1) & settings.keeps_lines_whole
-    reports = [f"line {i + 1} in {counts[i]} pieces" for i in np.flatnonzero(is_split)]
-    shortened = np.flatnonzero(dropped)
-    reports += [f"line {i + 1} without its last {dropped[i]} tokens" for i in shortened]
-    if reports:
-        more = f" and {len(reports) - 5} more" if len(reports) > 5 else ""
-        warnings.warn(
-            f"Longer than `max_source_tokens`, {settings.max_source_tokens}, and not translated as "
-            f"a whole: {', '.join(reports[:5])}{more}",
-            stacklevel=3,
-        )
+def long_line_reports(found: list[Any], first: int = 1) -> Iterator[str]:
+    """Yields a sentence about each line that is too long.
+
+    Args:
+        found: list of the lists of hypotheses of each line.
+        first: number of the first line. Defaults to `1`.
+    """
+    for number, (best, *_) in enumerate(found, first):
+        if best.dropped_tokens:
+            yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."
+        elif best.too_long:
+            yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
+
+
+def warn_of_long_lines(found: list[Any], settings: SearchSettings) -> None:
+    """Warns of the first lines that are too long."""
+    if reports := list(long_line_reports(found)):
+        more = f" And {len(reports) - 5} more." if len(reports) > 5 else ""
+        bound = f"`max_source_tokens` is {settings.max_source_tokens}."
+        warnings.warn(f"{bound} {' '.join(reports[:5])}{more}", stacklevel=3)

@@ -148,11 +148,6 @@ class SearchSettings(Settings):
             self._require(name, is_valid, f"ids less than {vocabulary_size}")
 
     @property
-    def keeps_lines_whole(self) -> bool:
-        """Whether only a line that is too long is translated in pieces."""
-        return self.split == "lines" and not self.protect
-
-    @property
     def max_hypotheses(self) -> int:
         """The number of hypotheses of a sentence: 1 if the search is greedy or draws."""
         return self.beam_size if self.sampler is None else 1

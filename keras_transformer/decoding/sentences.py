@@ -76,7 +76,9 @@ class Sentences(NamedTuple):
         is_last = np.diff(sentences, append=len(self.texts)) > 0
         gaps = [self.gaps[s] if last else "" for s, last in zip(sentences, is_last, strict=True)]
         dropped = np.bincount(self.lines, pieces.dropped).astype(int)
-        return Pieces(pieces.token_ids, self.lines[sentences], dropped, gaps, self.spans)
+        too_long = np.bincount(self.lines, np.bincount(sentences) > 1) + dropped > 0
+        lines = self.lines[sentences]
+        return Pieces(pieces.token_ids, lines, dropped, gaps, self.spans, too_long=too_long)
 
 
 def split_lines(

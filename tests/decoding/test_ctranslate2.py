@@ -54,7 +54,7 @@ def test_hypotheses_are_those_of_translator(pair, options):
     n_best = options.get("beam_size", 3)
     expected, found = (each(TEXTS, n_best=n_best, **options) for each in pair)
     assert len({best.text for best, *_ in expected}) > 8, "the texts must differ"
-    names = "text", "tokens", "source_tokens", "pieces", "dropped_tokens", "cut_off"
+    names = "text", "tokens", "source_tokens", "pieces", "too_long", "cut_off"
     for some, others in zip(expected, found, strict=True):
         for name in names:
             assert [getattr(h, name) for h in some] == [getattr(h, name) for h in others]
@@ -62,7 +62,7 @@ def test_hypotheses_are_those_of_translator(pair, options):
             values = ([getattr(h, name) for h in each] for each in (some, others))
             np.testing.assert_allclose(*values, rtol=1e-4)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Longer than `max_source_tokens`")
+        warnings.filterwarnings("ignore", "`max_source_tokens` is")
         for size in (256, 5):
             assert engine(TEXTS, batch_sentences=size, **options) == [h.text for h, *_ in found]
 

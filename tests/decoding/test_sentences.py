@@ -127,9 +127,14 @@ def test_a_line_is_translated_as_its_sentences_are(translator):
 def test_a_long_sentence_is_cut_within(translator):
     short, long = "Seven hundred and one.", "Eighty " * 30 + "is long."
     bounds = {"max_source_tokens": 24, "split": "sentences"}
-    with pytest.warns(UserWarning, match="line 1 in"):
+    with pytest.warns(UserWarning, match="Line 1 is"):
         expected = [translator(each, max_source_tokens=24) for each in (short, long)]
-    assert translator([f"{short} {long}"], **bounds) == [" ".join(expected)]
+    lines = [f"{short} {short}", f"{short} {long}"]
+    with pytest.warns(UserWarning, match=r"is 24. Line 2 is too long for one .* \d+ pieces.$"):
+        assert translator(lines, **bounds)[1] == " ".join(expected)
+    found = translator(lines, **bounds, n_best=1)
+    assert [(best.too_long, best.dropped_tokens) for (best,) in found] == [(False, 0), (True, 0)]
+    assert found[0][0].pieces == 2
     with pytest.raises(ValueError, match="line 1 of `lines` has"):
         translator([f"{short} {long}"], **bounds, on_too_long="error")
 

@@ -14,7 +14,7 @@ from tests.builders import randomize
 pytestmark = [
     pytest.mark.tensorflow_only,
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:Longer than `max_source_tokens`"),
+    pytest.mark.filterwarnings("ignore:`max_source_tokens` is"),
 ]
 
 LETTERS = [*"abc e\u0301\u1100\u1161\n\0\t<>/s", "V;PST", "</s>", "<unk>"]

@@ -41,7 +41,7 @@ def served(translator):
     return types.SimpleNamespace(card=card, signatures=signatures, call=call)
 
 
-@pytest.mark.filterwarnings("ignore:Longer than")
+@pytest.mark.filterwarnings("ignore:`max_source_tokens` is")
 @pytest.mark.parametrize(
     ("on_too_long", "split"), [("error", "lines"), ("error", "sentences"), ("truncate", "lines")]
 )
