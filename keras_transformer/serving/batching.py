@@ -189,12 +189,9 @@ class Batcher:
     async def _answer(self, batch):
         if not batch:
             return
-        values = [one.row.value for one in batch]
-        loop = asyncio.get_running_loop()
+        call = self._run, batch[0].row.group, [one.row.value for one in batch]
         try:
-            answers = await loop.run_in_executor(
-                self._executor, self._run, batch[0].row.group, values
-            )
+            answers = await asyncio.get_running_loop().run_in_executor(self._executor, *call)
         except Exception as error:
             callers = dict.fromkeys(one.caller for one in batch)
             for caller in callers:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import os
 import signal
 import socket
@@ -122,6 +123,7 @@ def _load(load):
     console.print("Loading the model ...")
     model = load()
     model.warm_up()
+    gc.freeze()  # collections skip what is there by now: the model and its libraries
     console.print(f"Ready after {time.perf_counter() - began:.1f} s: {', '.join(model.signatures)}")
     return model
 
