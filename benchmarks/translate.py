@@ -9,8 +9,8 @@ model reach their maximum length, and CTranslate2 searches them twice. It prints
 - lines per second, from the first chunk that is done to the last; for a folder of CTranslate2 also
   those of one call of its own `translate_batch` with the tokens of `--own-lines` lines, the same
   search and as many workers as cores. That call neither reads nor tokenizes nor writes;
-- the memory at a tenth of the lines and at the end: `RssAnon`, and `RssFile` of mapped files, the
-  medians of some seconds, because a chunk comes and goes;
+- the memory in the second tenth of the lines and in the last: `RssAnon`, and `RssFile` of mapped
+  files, medians, because a chunk comes and goes;
 - whether the file is byte-equal to the one of a process that was killed (SIGKILL) at five points
   and resumed each time.
 
@@ -35,7 +35,6 @@ MEMORY_LIMIT = 1.05
 KILLS = 5
 BATCH_SENTENCES = 256
 SECONDS = 0.05  # between two looks at a process
-LOOKS = 200  # of which the median of the memory is taken
 
 
 class Look(NamedTuple):
@@ -122,7 +121,8 @@ def main():
             own = own_rate(arguments.folder, lines[: arguments.own_lines])
             print(f"CTranslate2's own call: {own:,.1f}, so {rate / own:.2f} of it")
         later = [look for look in looks if look.lines >= len(lines) / 10]
-        early, late = median_memory(later[:LOOKS]), median_memory(looks[-LOOKS:])
+        tenth = len(later) // 9 or 1
+        early, late = median_memory(later[:tenth]), median_memory(later[-tenth:])
         for point in range(KILLS):
             watch(command, killed, until=max(1, len(lines) * point // KILLS))
         watch(command, killed)
