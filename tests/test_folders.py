@@ -30,7 +30,7 @@ BUDGETS = {
     "data": 2_577,
     "training": 1_316,
     "models": 557,
-    "decoding": 1_888,
+    "decoding": 1_887,
     "export": 820,
     "runs": 2_366,
     "importing": 840,

@@ -196,9 +196,8 @@ def join_by_line(found, pieces, settings):
         settings: `SearchSettings`, for the length penalty.
     """
     joined = []
-    lengths = zip(pieces.too_long.tolist(), pieces.dropped.tolist(), strict=True)
-    rows = zip(pieces.by_line(), lengths, pieces.spans, strict=True)
-    for place, (too_long, dropped), spans in rows:
+    columns = pieces.by_line(), pieces.too_long.tolist(), pieces.dropped.tolist(), pieces.spans
+    for place, too_long, dropped, spans in zip(*columns, strict=True):
         of_pieces, gaps = found[place], pieces.gaps[place]
         if len(of_pieces) > 1:
             best = [ranks[0] for ranks in of_pieces]

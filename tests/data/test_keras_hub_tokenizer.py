@@ -186,7 +186,7 @@ def test_model_of_foreign_tokenizers_is_trained_and_served(tmp_path):
     options = {"beam_size": 1, "extra_length": 2, "max_source_tokens": 20}
     translator = kt.Translator(model, source, target, processors=[text_only(config)], **options)
     texts = ["one", "", "twenty-one thousand", "one. " * 30, "\N{CAT FACE}"]
-    with pytest.warns(UserWarning, match="Line 4 is"):
+    with pytest.warns(UserWarning, match="Line 4 is too long for one"):
         expected = translator(texts)
     (found,) = serve([kt.export_saved_model(translator, tmp_path / "served")], texts)
     assert found["translation"] == expected

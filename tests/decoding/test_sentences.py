@@ -127,7 +127,7 @@ def test_a_line_is_translated_as_its_sentences_are(translator):
 def test_a_long_sentence_is_cut_within(translator):
     short, long = "Seven hundred and one.", "Eighty " * 30 + "is long."
     bounds = {"max_source_tokens": 24, "split": "sentences"}
-    with pytest.warns(UserWarning, match="Line 1 is"):
+    with pytest.warns(UserWarning, match="Line 1 is too long for one"):
         expected = [translator(each, max_source_tokens=24) for each in (short, long)]
     lines = [f"{short} {short}", f"{short} {long}"]
     with pytest.warns(UserWarning, match=r"is 24. Line 2 is too long for one .* \d+ pieces.$"):

@@ -469,7 +469,7 @@ def test_learned_positions_bound_source_and_target(tmp_path):
         translator(["one", too_long], on_too_long="error")
     with pytest.raises(ValueError, match="at most the model's 9 positions"):
         translator("one", max_source_tokens=10)
-    with pytest.warns(UserWarning, match="Line 1 is"):
+    with pytest.warns(UserWarning, match="Line 1 is too long for one"):
         translations = translator([too_long, "one"])
     assert translations[1] == translator("one")
 
