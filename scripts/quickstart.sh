@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Many containers set it. Each process would compile all that it imports.
+unset PYTHONDONTWRITEBYTECODE
 bash scripts/make_venv.sh tensorflow,viz
 run=runs/quickstart
 rm -rf "$run"

@@ -2,9 +2,11 @@
 
 import contextlib
 import gc
+import math
 import os
 import pathlib
 import re
+import time
 from unittest import mock
 
 import pytest
@@ -31,10 +33,17 @@ settings.register_profile("long", max_examples=100, deadline=None, print_blob=Tr
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="run the tests marked `long` too")
+    until = "begin no further test after this time, in seconds since 1970; name what is left out"
+    parser.addoption("--until", type=float, default=math.inf, help=until)
 
 
 def pytest_configure(config):
     settings.load_profile("long" if config.getoption("long") else "short")
+
+
+def pytest_runtest_setup(item):
+    if time.time() > item.config.getoption("until"):
+        pytest.skip(f"no time left for {item.location[0]}")
 
 
 def pytest_sessionstart(session):
