@@ -19,12 +19,13 @@ LINES = 500
 
 
 def make_text(path):
-    """Number names with blank lines, and with what ends a line elsewhere."""
+    """A byte order mark, number names, blank lines, and what ends a line elsewhere."""
     names = [line.split("\t")[0] for line in path.read_text("utf-8").splitlines()]
     odd = ["", f"{names[0]}\u2028{names[1]}", f"{names[2]}\x0c\x85{names[3]}", "", f"{names[4]}\r"]
+    odd += [f"\ufeff{name}" for name in names[5:50]]  # no byte order mark: text of a later part
     words = [*names, *odd]
     lines = [" ".join(words[(7 * n + k) % len(words)] for k in range(n % 3)) for n in range(LINES)]
-    return "\n".join([*odd, *lines])  # the last line has no line feed
+    return "\ufeff" + "\n".join([words[0], *odd, *lines])  # the last line has no line feed
 
 
 def processes_of(folder):
@@ -74,4 +75,4 @@ def test_no_line_is_lost_or_repeated_if_a_worker_is_killed(folder, tmp_path):
         assert not processes_of(session), "Ray still runs"
     found = b"".join(path.read_bytes() for path in sorted(done.iterdir()))
     assert found == whole.read_bytes()
-    assert found.count(b"\n") == LINES + 5 and b"\n\n" in found
+    assert found.count(b"\n") == 1 + LINES + 50 and b"\n\n" in found
