@@ -53,7 +53,7 @@ class Translator(LineTranslator):
         **settings: those of `SearchSettings`, such as `beam_size=4` and `max_length=100`.
 
     Call arguments:
-        lines: list of strings, or one string.
+        lines: iterable of strings of Python or NumPy, or one string.
         n_best: int, at most `beam_size`. Number of translations of each line; fewer, if the search
             finds fewer of different text, see `distinct_texts`. Optional.
         return_attention: bool. Also return the attention scores. They need a second pass of the
@@ -80,8 +80,8 @@ class Translator(LineTranslator):
         `UserWarning` names the lines.
 
     Raises:
-        TypeError: if a line is not a string, a setting is unknown, or a tokenizer lacks a member
-            of `TokenizerLike`.
+        TypeError: if a line is not a string, `lines` is bytes or a mapping, a setting is unknown,
+            or a tokenizer lacks a member of `TokenizerLike`.
         ValueError: if the vocabularies of model and tokenizer differ, a line is too long and
             `on_too_long="error"`, a setting is out of its range, a prefix leaves no room for
             another token, the model's numbers are not finite, or `target_language` or the tag of a
