@@ -172,7 +172,7 @@ class CTranslate2Translator(LineTranslator):
                     source_tokens=[*source, source_end],
                     tokens=tokens,
                     log_probs=log_probs,
-                    cut_off=tokens[-1:] not in ([], [end]),
+                    unfinished=tokens[-1:] not in ([], [end]),
                 )
                 for tokens, score, log_probs in ranks
             ]

@@ -22,8 +22,9 @@ from keras_transformer.decoding.lines import (
     require_at_most,
     to_lines,
 )
-from keras_transformer.decoding.long_lines import LineCutter, warn_of_long_lines
+from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.decoding.protected_text import NAMES, find_unknown, mask
+from keras_transformer.decoding.reports import warn_of
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.sentences import split_lines
 
@@ -89,8 +90,6 @@ class LineTranslator:
         search = partial(self._search, settings=search_settings, **options)
         found = self._map_rows(search, columns, batch_sentences, on_progress, pieces.lines)
         found = join_by_line(found, pieces, search_settings)
-        if not return_hypotheses:
-            warn_of_long_lines(found, search_settings)
         wrong = {i: best.protected for i, (best, *_) in enumerate(found) if best.protected}
         if wrong:
             again = self(
@@ -104,6 +103,7 @@ class LineTranslator:
             for (i, spans), ranks in zip(wrong.items(), again, strict=True):
                 found[i] = [replace(one, protected=spans) for one in ranks]
         if not return_hypotheses:
+            warn_of(found, search_settings)
             found = [best.text for best, *_ in found]
         return found[0] if is_one else found
 

@@ -54,7 +54,7 @@ def test_hypotheses_are_those_of_translator(pair, options):
     n_best = options.get("beam_size", 3)
     expected, found = (each(TEXTS, n_best=n_best, **options) for each in pair)
     assert len({best.text for best, *_ in expected}) > 8, "the texts must differ"
-    names = "text", "tokens", "source_tokens", "pieces", "too_long", "dropped_tokens", "cut_off"
+    names = "text", "tokens", "source_tokens", "pieces", "too_long", "dropped_tokens", "unfinished"
     for some, others in zip(expected, found, strict=True):
         for name in names:
             assert [getattr(h, name) for h in some] == [getattr(h, name) for h in others]

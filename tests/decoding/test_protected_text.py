@@ -167,7 +167,7 @@ def test_symbols_are_written_once_if_the_search_is_forced(copier, settings):
         written = sorted(token for token in best.tokens if token[0] == "\u27e6")
         assert written == (symbols(len(spans)) if line in COPIES else [])
         assert all(best.text.count(span) == line.count(span) for span in spans)
-        assert not best.protected and not best.cut_off
+        assert not best.protected and not best.unfinished
     assert [best.text for best, *_ in found] == copier(COPIED, protect_by="force", **settings)
 
 
