@@ -18,6 +18,7 @@ from keras_transformer.data.tokenizer_like import (
 )
 from keras_transformer.decoding.batches import MOST_PAIRS, batch_rows
 from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.forks import BACKEND, require_own_process
 from keras_transformer.decoding.frozen import FrozenTransformer, freeze
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of
 from keras_transformer.decoding.line_translator import LineTranslator
@@ -86,6 +87,7 @@ class Translator(LineTranslator):
             `on_too_long="error"`, a setting is out of its range, a prefix leaves no room for
             another token, the model's numbers are not finite, or `target_language` or the tag of a
             line is not one of the model's, or they differ.
+        RuntimeError: in a process that was forked from the one that made or used the translator.
 
     Example with an untrained model; `load_run` returns the translator of a trained run:
 
@@ -112,6 +114,8 @@ class Translator(LineTranslator):
         dtype: str | None = None,
         **settings: Any,
     ) -> None:
+        # A model of PyTorch that has not run has no threads.
+        require_own_process(starts=BACKEND != "torch")
         decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         require_matching_vocabularies(decoder.config, *tokenizers)
