@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 References: TypeAlias = Iterable[str] | Iterable[Iterable[str]]
@@ -362,7 +362,7 @@ def _metric(metric, tokenized, lowercase):
 def _checked_lists(hypotheses, references):
     """Returns the translations, and a list of lists of references; a missing one is `None`."""
     for name, lines in (("hypotheses", hypotheses), ("references", references)):
-        if isinstance(lines, str):
+        if isinstance(lines, str | bytes | Mapping):
             raise ValueError(f"`{name}` must be a list of lines. Received: {name}={lines!r}")
     hypotheses, references = list(hypotheses), list(references)
     has_several = references and not isinstance(references[0], str)

@@ -159,27 +159,73 @@ def count_lines(stream: Any) -> int | None:
     return count
 
 
-def checked_lines(lines: Iterable[Any], name: str, first: int = 1) -> Iterable[str]:
-    """Returns the lines; raises if one is not a string of valid text.
+def is_iterable(values: Any) -> bool:
+    """Whether a value is an iterable of items: no text, bytes, path, mapping or table."""
+    # Iterating over bytes gives numbers, and over a mapping or a table its names.
+    if isinstance(values, str | bytes | os.PathLike) or _is_mapping(values):
+        return False
+    try:
+        iter(values)  # an array without axes is an `Iterable` and raises
+    except TypeError:
+        return False
+    return True
+
+
+def _is_mapping(value):
+    return isinstance(value, Mapping) or hasattr(value, "columns")  # a table of pandas
+
+
+def require_texts(texts: Any, name: str, advice: str = "") -> None:
+    """Raises a `TypeError` unless a value is an iterable; its items are not read.
 
     Args:
-        lines: iterable that can be iterated over more than once.
+        texts: what must be an iterable of strings.
+        name: name of the argument in the error.
+        advice: what to do, in the error. Defaults to advice by the type of `texts`.
+    """
+    if is_iterable(texts):
+        return
+    if isinstance(texts, bytes):
+        advice = "Decode bytes with `.decode()`"
+    elif _is_mapping(texts):
+        advice = "Choose the texts, such as `list(data.values())` or a column"
+    received = f"Received: {_in_one_line(texts)}. {advice}".removesuffix(". ")
+    raise TypeError(f"`{name}` must be an iterable of strings, such as a list. {received}")
+
+
+def _in_one_line(value):
+    """Returns the type of a value and how it begins."""
+    return f"{type(value).__name__} {' '.join(reprlib.repr(value).split())}"
+
+
+def checked_lines(lines: Any, name: str) -> list[str]:
+    """Returns an iterable of texts as a list; every function that takes texts calls it.
+
+    Args:
+        lines: iterable of strings of Python or NumPy.
         name: name of the argument in errors.
-        first: number of the first line in errors.
 
     Raises:
-        TypeError: if a line is not a string.
+        TypeError: if it is no such iterable: text, bytes and mappings are none.
         ValueError: if UTF-8 cannot encode a line.
     """
-    for number, line in enumerate(lines, first):
-        if not isinstance(line, str):
-            raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}")
-        if not _is_valid(line):
-            raise ValueError(
-                f"`{name}` must be text that UTF-8 can encode. Received: half of a surrogate "
-                f"pair in line {number}, {line!r}"
-            )
+    require_texts(lines, name)
+    lines = list(lines)
+    for number, line in enumerate(lines, 1):
+        check_line(line, name, number)
     return lines
+
+
+def check_line(line: Any, name: str, number: int) -> None:
+    """Raises as `checked_lines` if a line, whose number the error has, is no text."""
+    if not isinstance(line, str):
+        advice = ". Decode bytes with `.decode()`" if isinstance(line, bytes) else ""
+        raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}{advice}")
+    if not _is_valid(line):
+        raise ValueError(
+            f"`{name}` must be text that UTF-8 can encode. Received: half of a surrogate "
+            f"pair in line {number}, {line!r}"
+        )
 
 
 def pair_chunks(
@@ -195,9 +241,9 @@ def pair_chunks(
         ValueError: if an item is no pair of strings. The message has its number, its side and its
             value, and says what to do.
     """
-    if isinstance(pairs, str | bytes | Mapping) or not isinstance(pairs, Iterable):
+    if not is_iterable(pairs):
         advice = "zip(sources, targets) makes pairs, and `read_parallel` reads files"
-        raise _no_pairs(f"{type(pairs).__name__} {reprlib.repr(pairs)}", advice)
+        raise _no_pairs(_in_one_line(pairs), advice)
     rows, first = iter(pairs), 1
     while chunk := list(itertools.islice(rows, size)):
         # The exact types first: checks of abstract classes cost a fifth of tokenizing.

@@ -39,6 +39,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     settings.load_profile("long" if config.getoption("long") else "short")
+    # Most models of tests have random weights, whose translations have no end.
+    ignored = "ignore:.* translations are unfinished:UserWarning"
+    config.addinivalue_line("filterwarnings", ignored)
 
 
 def pytest_runtest_setup(item):

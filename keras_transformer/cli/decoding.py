@@ -80,7 +80,7 @@ def translate(
         keras-transformer translate runs/multi30k_en_de --mbr 20 < english.txt
         keras-transformer translate runs/first runs/second runs/third < english.txt
     """
-    from keras_transformer.decoding.long_lines import long_line_reports
+    from keras_transformer.decoding.reports import long_line_reports
 
     if mbr is not None and (n_best or 1) > mbr:
         raise ValueError(f"`--n-best` must be at most `--mbr`. Received: {n_best}, {mbr}")

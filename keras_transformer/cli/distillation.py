@@ -156,7 +156,7 @@ def probability_of(hypothesis):
 
 def is_whole(hypothesis):
     """Whether a hypothesis is a whole translation of the whole line."""
-    return not (hypothesis.pieces > 1 or hypothesis.dropped_tokens or hypothesis.cut_off)
+    return not (hypothesis.pieces > 1 or hypothesis.dropped_tokens or hypothesis.unfinished)
 
 
 def kept_pairs(path, is_reverse, min_probability, max_length_ratio):

@@ -103,7 +103,7 @@ def plot(
         keras-transformer plot runs/multi30k_en_de --text "a man sleeps ."
     """
     from keras_transformer import plotting
-    from keras_transformer.decoding.long_lines import long_line_reports
+    from keras_transformer.decoding.reports import line_reports
     from keras_transformer.runs.folder import RunFolder
 
     if text is None:
@@ -111,7 +111,7 @@ def plot(
         text = next(line for line, _ in pairs if line.strip())
     translator = translators.load_translator([run], model, on_too_long="truncate", **settings)
     (best,) = found = translator(text, return_attention=True, target_language=target_language)
-    for report in long_line_reports([found]):
+    for report in line_reports([found]):
         console.print(report)
     if not best.tokens:
         raise ValueError(f"`--text` must have a translation to draw. Received: {text!r}")
@@ -145,17 +145,9 @@ def plot(
 def notes(translator, found, sources, references):
     """Yields what lowers the scores: long lines, the maximum length, symbols without a token."""
     from keras_transformer.data.report import unknown_note, unknown_symbols
-    from keras_transformer.decoding.long_lines import long_line_reports
+    from keras_transformer.decoding.reports import line_reports
 
-    reports = list(long_line_reports(found))
-    yield from reports[:MOST_REPORTS]
-    if len(reports) > MOST_REPORTS:
-        yield f"{len(reports) - MOST_REPORTS:,} more lines are too long."
-    if cut := sum(best.cut_off for best, *_ in found):
-        yield (
-            f"{cut:,} of {len(found):,} translations were cut off at the maximum length: see "
-            "--length-ratio, --extra-length and --max-length."
-        )
+    yield from line_reports(found, most=MOST_REPORTS)
     for side, lines in (("source", [sources]), ("target", references)):
         unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
         if note := unknown_note(unknown, f"the {side}"):

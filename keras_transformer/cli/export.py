@@ -1,5 +1,6 @@
 """Command that writes a run's translator as a SavedModel or a CTranslate2 model: `export`."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from keras_transformer.cli.backend import backend_name, require_tensorflow
 from keras_transformer.cli.translators import load_translator
 from keras_transformer.console import console
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.texts import lines_of, shown
 
 commands = typer.Typer()
 
@@ -82,6 +84,7 @@ def export(
 
         print_differences(translator.settings, held_settings(translator))
         written = export_ctranslate2(translator, directory, quantization, card=card, examples=lines)
+        compare_examples(translator, written)
     print(written)
 
 
@@ -109,6 +112,37 @@ def print_differences(settings, held):
     if other:
         shown = ", ".join(f"{name}={value!r}" for name, value in other.items())
         console.print(f"CTranslate2 searches by other rules than the run: {shown}")
+
+
+def compare_examples(translator, folder):
+    """Prints how many examples CTranslate2 translates otherwise than the run, and what cures it."""
+    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+
+    path = folder / "examples.jsonl"
+    if not path.exists():  # nor are there tokenizers
+        return
+    lines = [json.loads(row)["text"] for row in lines_of(path)]
+    engine = CTranslate2Translator(folder)
+
+    def texts_of(translate, **settings):
+        return [best.text for best, *_ in translate(lines, n_best=1, **settings)]
+
+    def different(ours, theirs):
+        return [row for row in zip(lines, ours, theirs, strict=True) if row[1] != row[2]]
+
+    found = texts_of(engine)
+    if not (rows := different(texts_of(translator), found)):
+        console.print(f"CTranslate2 translates all {len(lines):,} examples as the run does.")
+        return
+    line, ours, theirs = map(shown, rows[0])
+    greedy = different(*(texts_of(each, beam_size=1) for each in (translator, engine)))
+    rules = {name: getattr(engine.settings, name) for name in ("length_penalty", "stopping")}
+    same_rules = different(texts_of(translator, **rules), found)
+    console.print(
+        f"CTranslate2 translates {len(rows):,} of {len(lines):,} examples otherwise than the run, "
+        f"such as {line}: {theirs}, not {ours}. With `--beam-size 1` for both, {len(greedy):,} "
+        f"differ; with CTranslate2's rules for both (`search` of the card), {len(same_rules):,}."
+    )
 
 
 def model_card(run, source_language, target_language):

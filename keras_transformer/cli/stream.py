@@ -31,7 +31,8 @@ def translate_chunks(
 ) -> Iterator[tuple[Chunk, list[str], Any]]:
     """Yields each chunk with its lines and what the translator returns for them.
 
-    At the end, it prints which symbols of all lines the source's vocabulary lacks.
+    At the end, it prints which symbols of all lines the source's vocabulary lacks, and how many
+    translations are unfinished.
 
     Args:
         translator: called as a `Translator`.
@@ -43,13 +44,16 @@ def translate_chunks(
     """
     from keras_transformer.data.report import unknown_note, unknown_symbols
     from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+    from keras_transformer.decoding.reports import count_unfinished, unfinished_report
 
     calls = 2 if ahead and isinstance(translator, CTranslate2Translator) else 1
     unknown: Counter[str] = Counter()
+    translations: Counter[str] = Counter()
 
     def done():
         chunk, lines, found = waiting.popleft().result()
         unknown.update(unknown_symbols(translator.source_tokenizer, lines))
+        translations.update(count_unfinished(found))
         return chunk, lines, found
 
     def translate(chunk):
@@ -70,6 +74,8 @@ def translate_chunks(
         yield done()
     if note := unknown_note(unknown, "the source"):
         console.print(note)
+    for report in unfinished_report(**translations):
+        console.print(report)
 
 
 @contextlib.contextmanager

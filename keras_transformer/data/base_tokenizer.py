@@ -2,15 +2,13 @@
 
 import functools
 import hashlib
-import os
-import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.data.tokenizer_like import SPECIAL_TOKENS
-from keras_transformer.texts import checked_lines
+from keras_transformer.texts import check_line, checked_lines, require_texts
 
 SPECIAL = (*SPECIAL_TOKENS, "unk_token_id")
 
@@ -64,7 +62,7 @@ class BaseTokenizer:
         """
         if isinstance(texts, str):
             return self.encode([texts], add_start, add_end)[0]
-        rows = self._encode(checked_lines(list(texts), "texts"))
+        rows = self._encode(checked_lines(texts, "texts"))
         start, end = [self.start_token_id] * add_start, [self.end_token_id] * add_end
         return [[*start, *row, *end] for row in rows]
 
@@ -150,14 +148,10 @@ def training_lines(lines: Iterable[str], read: Callable[[str], Any]) -> Iterator
         TypeError: if `lines` is not an iterable of strings.
         ValueError: if UTF-8 cannot encode a line, or all are empty.
     """
-    if isinstance(lines, str | os.PathLike | Mapping) or not isinstance(lines, Iterable):
-        raise TypeError(
-            "`lines` must be an iterable of strings. To train on files: `Tokenizer.train(files, "
-            f"...)`. Received: lines={reprlib.repr(lines)}"
-        )
+    require_texts(lines, "lines", "To train on files: `Tokenizer.train(files, ...)`")
     is_empty = True
     for number, line in enumerate(lines, 1):
-        checked_lines([line], "lines", number)
+        check_line(line, "lines", number)
         if found := read(line):
             is_empty = False
             yield found

@@ -102,7 +102,9 @@ class PieceTokenizer:
         self._normalization = normalization
         self._has_tags, self._has_other_pieces = has_tags, has_other_pieces
         self.dropped = frozenset(dropped_pieces)
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        # By default each call starts and ends a thread for each core, also for a few short texts.
+        made = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
+        self._processor = made
         self.tag = tag
         self._first = [] if tag is None else [self._processor.piece_to_id(tag)]
         # By piece and by id.

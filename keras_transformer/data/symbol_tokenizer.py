@@ -32,7 +32,7 @@ class SymbolTokenizer(BaseTokenizer):
         if isinstance(symbols, str | os.PathLike):
             name = type(self).__name__
             raise TypeError(f"`symbols` must be a list. To read a file: {name}.load({symbols!r})")
-        checked_lines(list(symbols), "symbols")
+        symbols = checked_lines(symbols, "symbols")
         check_choice("normalization", normalization, SYMBOL_NORMALIZATIONS)
         self.normalization = normalization
         self.rules = {"kind": self.kind, "normalization": normalization, "symbols": [*symbols]}
@@ -186,7 +186,7 @@ class CharacterTokenizer(SymbolTokenizer):
             TypeError, ValueError: as in `WordTokenizer.train_on_lines`.
         """
         read = cls([], normalization)._pieces.split
-        whole = ["".join(read(symbol)) for symbol in symbols]
+        whole = ["".join(read(symbol)) for symbol in checked_lines(symbols, "symbols")]
         find = regex.compile(any_of(whole, r"\X" if graphemes else ".")).findall
         options = path, vocabulary_size, normalization
         return cls._train(lines, lambda line: find("".join(read(line))), *options)

@@ -14,6 +14,7 @@ from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, normalize, pr
 from keras_transformer.data.placeholders import symbols
 from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer, read_model
 from keras_transformer.data.sentencepiece_training import train_sentencepiece
+from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
 
 
@@ -144,7 +145,7 @@ class Tokenizer(SentencePieceTokenizer):
             max_lines,
             model_type=model_type,
             character_coverage=character_coverage,
-            control_symbols=list(tags),
+            control_symbols=checked_lines(tags, "tags"),
             user_defined_symbols=symbols(protected_symbols),
         )
         tokenizer = cls(model)

@@ -4,8 +4,11 @@ Imports neither Keras nor a backend. https://github.com/OpenNMT/CTranslate2, ext
 """
 
 import collections
+import ctypes
 import json
 import math
+import os
+import weakref
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,6 +28,7 @@ from keras_transformer.decoding.search_settings import SearchSettings
 ENGINE = "ctranslate2"  # `engine` in the model card
 # A log-probability below this holds that of a forbidden token, about -1e9, or of an empty slot.
 LEAST_LOG_PROB = -1e8
+_translators: Any = weakref.WeakSet()
 # CTranslate2 stops earlier without a length penalty, and finds fewer hypotheses. n^1e-30 is 1.
 NO_PENALTY = 1e-30
 # A call is one batch, and no line is cut off.
@@ -62,7 +66,8 @@ class CTranslate2Translator(LineTranslator):
     translation at once only if that is the most probable continuation; and it shares the
     probability of suppressed tokens among the others.
     In a `Hypothesis`, `log_probs` is the sum alone, as a list of one float. A search has no
-    processors, sampler or attention scores.
+    processors, sampler or attention scores. In a forked process it loads the model again when it is
+    first called.
 
     Args:
         folder: path of a folder that `export_ctranslate2` wrote, with tokenizers.
@@ -94,8 +99,6 @@ class CTranslate2Translator(LineTranslator):
         device: str = "cpu",
         **settings: Any,
     ) -> None:
-        import ctranslate2
-
         folder, workers = Path(folder), usable_cores() if workers is None else workers
         card = folder / "model_card.json"
         if not (card.is_file() and (folder / SETTINGS_FILE).is_file()):
@@ -111,11 +114,23 @@ class CTranslate2Translator(LineTranslator):
         tokenizers = _Tokenizer(folder, "source", config), _Tokenizer(folder, "target", config)
         self._ends = [each.vocabulary[config.end_token_id] for each in tokenizers]
         super().__init__(tokenizers, config, SearchSettings.from_dict(self.card["search"]))
-        options = {"device": device, "inter_threads": workers, "intra_threads": 1}
+        self._options = {"device": device, "inter_threads": workers, "intra_threads": 1}
+        self._folder = folder.resolve()
         self.settings = self._settings_of_call(settings, 1)
-        self._engine = ctranslate2.Translator(str(folder), **options)
+        self._start()
+        _translators.add(self)
+
+    def _start(self):
+        import ctranslate2
+
+        self._engine = ctranslate2.Translator(str(self._folder), **self._options)
         # One more, so that no core waits for Python between two batches.
-        self._run_all = ThreadPoolExecutor(workers + 1, "batch").map
+        self._run_all = ThreadPoolExecutor(self._options["inter_threads"] + 1, "batch").map
+
+    def _map_rows(self, *arguments):
+        if self._engine is None:  # this process was forked
+            self._start()
+        return super()._map_rows(*arguments)
 
     def _settings_of_call(self, changes, n_best):
         settings = super()._settings_of_call(changes, n_best)
@@ -172,7 +187,7 @@ class CTranslate2Translator(LineTranslator):
                     source_tokens=[*source, source_end],
                     tokens=tokens,
                     log_probs=log_probs,
-                    cut_off=tokens[-1:] not in ([], [end]),
+                    unfinished=tokens[-1:] not in ([], [end]),
                 )
                 for tokens, score, log_probs in ranks
             ]
@@ -226,6 +241,20 @@ class CTranslate2Translator(LineTranslator):
             score = math.fsum(log_probs) / penalties[len(one.tokens)]
             found.append([(one.tokens, score, log_probs)])
         return [one for (one,) in self._hypotheses(sources, found)]
+
+
+def _leave_engines():
+    """In a forked process: an engine has no threads there, and its destructor would wait for them.
+
+    So the engine gets one more reference, which nobody drops.
+    """
+    for translator in list(_translators):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(translator._engine))
+        translator._engine = None
+
+
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_leave_engines)
 
 
 class _Tokenizer(FolderTokenizer):

@@ -58,8 +58,8 @@ class Hypothesis:
             long.
         protected: list of strings: the protected text that the model had dropped or doubled:
             the line was translated again, cut around it.
-        cut_off: bool. Whether the translation, or a piece of it, reached its maximum length and has
-            no end token.
+        unfinished: bool. Whether the translation, or a piece of it, reached its maximum length and
+            has no end token.
 
     Example:
 
@@ -86,7 +86,7 @@ class Hypothesis:
     too_long: bool = False
     dropped_tokens: int = 0
     protected: list[str] = field(default_factory=list)
-    cut_off: bool = False
+    unfinished: bool = False
 
     @property
     def log_prob(self) -> float:
@@ -159,7 +159,7 @@ def hypotheses_of(source, result, texts, vocabularies, config):
                 source_tokens=[source_vocabulary[i] for i in source_ids if i != pad],
                 tokens=[vocabulary[i] for i in token_ids[row][rank][:length]],
                 log_probs=log_probs[row][rank][:length],
-                cut_off=bool(length and token_ids[row][rank][length - 1] != config.end_token_id),
+                unfinished=bool(length and token_ids[row][rank][length - 1] != config.end_token_id),
             )
             for rank, length in enumerate(lengths[row][:count])
         ]
@@ -231,5 +231,5 @@ def _join(pieces, gaps, joiner, settings):
         tokens=tokens,
         log_probs=log_probs,
         pieces=len(pieces),
-        cut_off=any(piece.cut_off for piece in pieces),
+        unfinished=any(piece.unfinished for piece in pieces),
     )

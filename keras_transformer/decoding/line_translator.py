@@ -20,12 +20,13 @@ from keras_transformer.decoding.lines import (
     learned_positions,
     longest_target,
     require_at_most,
+    to_lines,
 )
-from keras_transformer.decoding.long_lines import LineCutter, warn_of_long_lines
+from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.decoding.protected_text import NAMES, find_unknown, mask
+from keras_transformer.decoding.reports import warn_of
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.sentences import split_lines
-from keras_transformer.texts import checked_lines
 
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
@@ -72,7 +73,7 @@ class LineTranslator:
         **settings: Any,
     ) -> Any:
         is_one = isinstance(lines, str)
-        lines = [lines] if isinstance(lines, str) else list(lines)
+        lines = to_lines(lines, "lines")
         return_hypotheses = n_best is not None or return_attention
         n_best = 1 if n_best is None else n_best
         search_settings = self._settings_of_call(settings, n_best)
@@ -80,7 +81,8 @@ class LineTranslator:
         columns: list[Any] = [self._with_end(pieces.token_ids)]
         if target_prefix is not None:
             is_for_all = isinstance(target_prefix, str)
-            target_prefix = [str(target_prefix)] * len(lines) if is_for_all else [*target_prefix]
+            target_prefix = to_lines(target_prefix, "target_prefix")
+            target_prefix = target_prefix * len(lines) if is_for_all else target_prefix
             columns.append(self._prefixes(target_prefix, len(lines), pieces, search_settings))
         if any(pieces.spans) and search_settings.protect_by == "force":
             search_settings = replace(search_settings, copied_tokens=self._copied_tokens())
@@ -88,8 +90,6 @@ class LineTranslator:
         search = partial(self._search, settings=search_settings, **options)
         found = self._map_rows(search, columns, batch_sentences, on_progress, pieces.lines)
         found = join_by_line(found, pieces, search_settings)
-        if not return_hypotheses:
-            warn_of_long_lines(found, search_settings)
         wrong = {i: best.protected for i, (best, *_) in enumerate(found) if best.protected}
         if wrong:
             again = self(
@@ -103,6 +103,7 @@ class LineTranslator:
             for (i, spans), ranks in zip(wrong.items(), again, strict=True):
                 found[i] = [replace(one, protected=spans) for one in ranks]
         if not return_hypotheses:
+            warn_of(found, search_settings)
             found = [best.text for best, *_ in found]
         return found[0] if is_one else found
 
@@ -133,16 +134,16 @@ class LineTranslator:
             return self.score([sources], [targets], batch_sentences, on_progress)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("`sources` and `targets` must be two lists, or two strings.")
-        sources, targets = list(sources), list(targets)
+        sources, targets = to_lines(sources, "sources"), to_lines(targets, "targets")
         if len(sources) != len(targets):
             raise ValueError(
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
-        sources = tag_lines(list(checked_lines(sources, "sources")), None, self._languages)
+        sources = tag_lines(sources, None, self._languages)
         columns = [
             self._whole(sources, "sources", self.source_tokenizer),
-            self._whole(checked_lines(targets, "targets"), "targets", self.target_tokenizer),
+            self._whole(targets, "targets", self.target_tokenizer),
         ]
         return self._map_rows(self._score, columns, batch_sentences, on_progress)
 
@@ -172,7 +173,7 @@ class LineTranslator:
     def _pieces(self, lines, target_language, settings, must_be_whole):
         """Returns the `Pieces` of lines, split or truncated by `on_too_long`."""
         most, on_too_long = settings.max_source_tokens, settings.on_too_long
-        tagged = tag_lines(checked_lines(lines, "lines"), target_language, self._languages)
+        tagged = tag_lines(lines, target_language, self._languages)
         split = "lines" if must_be_whole else settings.split
         is_cut = settings.protect and not must_be_whole
         masked = partial(mask, settings.protect, self._unknown) if is_cut else None
@@ -214,7 +215,6 @@ class LineTranslator:
                 "`target_prefix` must be one string, or one for each line. "
                 f"Received: {len(target_prefix)} prefixes, {count} lines"
             )
-        target_prefix = checked_lines(target_prefix, "target_prefix")
         whole = self._whole(target_prefix, "target_prefix", self.target_tokenizer)
         lengths = [*map(len, pieces.token_ids)]
         filled = np.flatnonzero(lengths)

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.texts import checked_lines
 
 NO_ROOM = (
     "`target_prefix` must leave room for one more token. Received: in line {}, a prefix of "
@@ -15,6 +16,11 @@ NO_ROOM = (
 )
 # What the graph of a SavedModel strips too.
 ASCII_SPACE = " \t\n\v\f\r"
+
+
+def to_lines(lines: Any, name: str) -> list[str]:
+    """Returns a line, or an iterable of lines, as a list; raises as `checked_lines`."""
+    return checked_lines([lines] if isinstance(lines, str) else lines, name)
 
 
 def encode_lines(tokenizer: TokenizerLike, lines: list[str]) -> list[np.ndarray]:

@@ -4,15 +4,13 @@ The SavedModel does it by the same rules: see `export/graph_long_lines.py`.
 """
 
 import re
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 from keras_transformer.decoding.protected_text import UNSPACED
-from keras_transformer.decoding.search_settings import SearchSettings
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
 # Tokens that end a sentence: the first kind only if a word begins after them.
@@ -158,25 +156,3 @@ def join_translations(texts: list[str], gaps: list[str], joiner: str = " ") -> s
         if next_gap.strip():
             joined, gap = joined + next_gap, None
     return joined
-
-
-def long_line_reports(found: list[Any], first: int = 1) -> Iterator[str]:
-    """Yields a sentence about each line that is too long.
-
-    Args:
-        found: list of the lists of hypotheses of each line.
-        first: number of the first line. Defaults to `1`.
-    """
-    for number, (best, *_) in enumerate(found, first):
-        if best.dropped_tokens:
-            yield f"Line {number} is too long: its last {best.dropped_tokens} tokens are left out."
-        elif best.too_long:
-            yield f"Line {number} is too long for one piece: translated in {best.pieces} pieces."
-
-
-def warn_of_long_lines(found: list[Any], settings: SearchSettings) -> None:
-    """Warns of the first lines that are too long."""
-    if reports := list(long_line_reports(found)):
-        more = f" And {len(reports) - 5} more." if len(reports) > 5 else ""
-        bound = f"`max_source_tokens` is {settings.max_source_tokens}."
-        warnings.warn(f"{bound} {' '.join(reports[:5])}{more}", stacklevel=3)

@@ -12,6 +12,8 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from keras_transformer.decoding.forks import require_own_process
+
 BACKEND = keras.config.backend()
 if BACKEND == "tensorflow":
     import tensorflow as tf
@@ -88,6 +90,7 @@ def run_program(
         kind: `"xla"`: XLA compiles the function on TensorFlow; `"eager"`: JAX runs it as it is,
             for a sampler, whose random state is outside. Optional.
     """
+    require_own_process()
     if hasattr(model, "jax_state_sync"):  # JAX: during `fit`, the variables are out of date
         model.jax_state_sync()
     if BACKEND == "torch" or (BACKEND, kind) == ("jax", "eager"):

@@ -39,8 +39,13 @@ _ACCENTS = r"[\u0300-\u036f\ufe00-\ufe0f]*"
 _WORD = re.compile(rf"(?:[^\W{UNSPACED}]{_ACCENTS})+|\S{_ACCENTS}")
 _OURS = re.compile(f"{MARK}+|{SYMBOL.pattern}")
 _BYTE = re.compile("<0x..>")
-# A span, and the marks that close what stands before them.
-_KEPT = re.compile(rf"({MARK}[\s.,;:!?)\]}}»”]*)")
+# What closes the text before it: white space and marks, but not the dot of ".NET".
+CLOSING = (
+    r"""(?:[\s,;!?…)\]}»”。、，．！？；：）］｝」』】〉》]|[.:](?!\w)"""
+    r"""|["'’](?=[\s.,;:!?…)\]}»”]|\Z))*"""
+)
+OPENING = "([{«„¿¡（［｛「『【〈《"
+_KEPT = re.compile(f"({MARK}{CLOSING})")  # a span, and what closes the text before it
 _LETTER = re.compile(r"[^\W\d_]")
 
 Find = Callable[[str], Iterable[tuple[int, int]]]  # text -> spans
@@ -163,6 +168,11 @@ def put_back(text: str, spans: list[str]) -> tuple[str, list[str]]:
     return SYMBOL.sub(lambda one: known.get(one[0], ""), text), spans if is_other else wrong
 
 
+def without_opening(text: str) -> str:
+    """Returns a text without the marks at its end that open what follows, nor white space."""
+    return text.rstrip().rstrip(OPENING).rstrip()
+
+
 def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
     """Returns the parts of a text with marks, each with what is kept behind it.
 
@@ -178,7 +188,7 @@ def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
     parts = [("", "")]
     pieces = [*_KEPT.split(text), ""]
     for part, kept in zip(pieces[::2], pieces[1::2], strict=True):
-        words = part.rstrip() if _LETTER.search(part) else ""
+        words = without_opening(part) if _LETTER.search(part) else ""
         kept = part[len(words) :] + re.sub(MARK, lambda _: next(spans), kept)
         if words:
             parts.append((words, kept))

@@ -18,6 +18,7 @@ from keras_transformer.data.tokenizer_like import (
 )
 from keras_transformer.decoding.batches import MOST_PAIRS, batch_rows
 from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.forks import BACKEND, require_own_process
 from keras_transformer.decoding.frozen import FrozenTransformer, freeze
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of
 from keras_transformer.decoding.line_translator import LineTranslator
@@ -53,7 +54,7 @@ class Translator(LineTranslator):
         **settings: those of `SearchSettings`, such as `beam_size=4` and `max_length=100`.
 
     Call arguments:
-        lines: list of strings, or one string.
+        lines: iterable of strings of Python or NumPy, or one string.
         n_best: int, at most `beam_size`. Number of translations of each line; fewer, if the search
             finds fewer of different text, see `distinct_texts`. Optional.
         return_attention: bool. Also return the attention scores. They need a second pass of the
@@ -80,12 +81,13 @@ class Translator(LineTranslator):
         `UserWarning` names the lines.
 
     Raises:
-        TypeError: if a line is not a string, a setting is unknown, or a tokenizer lacks a member
-            of `TokenizerLike`.
+        TypeError: if a line is not a string, `lines` is bytes or a mapping, a setting is unknown,
+            or a tokenizer lacks a member of `TokenizerLike`.
         ValueError: if the vocabularies of model and tokenizer differ, a line is too long and
             `on_too_long="error"`, a setting is out of its range, a prefix leaves no room for
             another token, the model's numbers are not finite, or `target_language` or the tag of a
             line is not one of the model's, or they differ.
+        RuntimeError: in a process that was forked from the one that made or used the translator.
 
     Example with an untrained model; `load_run` returns the translator of a trained run:
 
@@ -112,6 +114,8 @@ class Translator(LineTranslator):
         dtype: str | None = None,
         **settings: Any,
     ) -> None:
+        # A model of PyTorch that has not run has no threads.
+        require_own_process(starts=BACKEND != "torch")
         decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
         tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         require_matching_vocabularies(decoder.config, *tokenizers)

@@ -69,12 +69,14 @@ class Translations(NamedTuple):
             translations that are missing; NaN if the model's numbers were not finite.
         lengths: int32 tensor `(B, R)`, the number of tokens.
         truncated: bool tensor `(B,)`, whether tokens were cut off the line.
+        unfinished: bool tensor `(B, R)`, as `Hypothesis.unfinished`.
     """
 
     texts: tf.Tensor
     scores: tf.Tensor
     lengths: tf.Tensor
     truncated: tf.Tensor
+    unfinished: tf.Tensor
 
 
 class GraphTranslator:
@@ -181,7 +183,10 @@ class GraphTranslator:
             [pieces.token_ids, prefixes],
             [n_best, alpha, longest],
             self.model.config.pad_token_id,
-            [tf.TensorSpec([None, most], dtype) for dtype in (tf.string, tf.float32, tf.int32)],
+            [
+                tf.TensorSpec([None, most], dtype)
+                for dtype in (tf.string, tf.float32, tf.int32, tf.int32)
+            ],
         )
         return self._join_pieces(pieces, parts, options.alpha)
 
@@ -203,20 +208,24 @@ class GraphTranslator:
         return select((kept, tf.where(is_repeated, "", texts)), order)
 
     def _parts_of_scores(self, found, texts, n_best):
-        """Returns texts, log-probs and lengths: `(b, R)`."""
+        """Returns texts, log-probs, lengths and numbers of missing end tokens: `(b, R)`."""
         is_wanted = tf.range(tf.shape(texts)[1]) < n_best[:, None]
         is_there = is_wanted & (found.scores != IMPOSSIBLE)
         totals = tf.where(is_there, tf.reduce_sum(found.log_probs, axis=2), IMPOSSIBLE)
         totals = tf.where(tf.math.is_nan(found.scores), found.scores, totals)
         lengths = tf.where(is_there, found.lengths, 0)
-        return tf.where(lengths > 0, texts, ""), totals, lengths
+        is_token = tf.sequence_mask(lengths, tf.shape(found.token_ids)[2])
+        is_end = is_token & (found.token_ids == self.model.config.end_token_id)
+        is_unfinished = (lengths > 0) & ~tf.reduce_any(is_end, axis=2)
+        texts = tf.where(lengths > 0, texts, "")
+        return texts, totals, lengths, tf.cast(is_unfinished, tf.int32)
 
     def _join_pieces(self, pieces, parts, alpha):
         """Joins the parts of each line's pieces."""
         count = tf.size(pieces.dropped)
         texts, *numbers = parts
         texts = [join_translations(each, pieces) for each in tf.unstack(texts, axis=1)]
-        totals, lengths = (
+        totals, lengths, unfinished = (
             tf.math.unsorted_segment_sum(each, pieces.lines, count) for each in numbers
         )
         # A line of several pieces has one translation: it joins the best ones of its pieces.
@@ -230,6 +239,7 @@ class GraphTranslator:
             scores=tf.where(is_there, totals / penalties, IMPOSSIBLE),
             lengths=tf.where(is_there, lengths, 0),
             truncated=pieces.dropped > 0,
+            unfinished=is_there & (unfinished > 0),
         )
 
     def _sides(self, source, target, most=None):

@@ -15,6 +15,7 @@ from typing import Any
 
 from keras_transformer import __version__
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.decoding.lines import to_lines
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
 
@@ -70,7 +71,7 @@ def write_examples(folder: Path, rows: Iterable[tuple[str, str, float]]) -> None
 def example_lines(translator: Translator, examples: Iterable[str] | None) -> list[str]:
     """Returns the lines of `examples.jsonl`: the given ones, or some words of the vocabulary."""
     if examples is not None:
-        return list(examples)
+        return to_lines(examples, "examples")
     vocabulary = translator.source_tokenizer.vocabulary
     words = [t.removeprefix(SPACE_SYMBOL) for t in vocabulary if t.startswith(SPACE_SYMBOL)]
     words = [word for word in words if len(word) > 1 and word.isalpha()] or ["a"]

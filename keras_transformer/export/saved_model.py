@@ -34,18 +34,20 @@ def export_saved_model(
     Its signatures take and return named tensors; B lines:
 
     - `serving_default`: `text`, string `(B,)`; returns `translation`, string `(B,)`, one for each
-      line and empty for an empty line; `score`, float32 `(B,)`, as `Hypothesis.score`; and
-      `truncated`, bool `(B,)`, whether the end of the line was left out. A line for which the model
-      computes NaN or infinity has an empty translation and the score NaN; the others have theirs.
+      line and empty for an empty line; `score`, float32 `(B,)`, as `Hypothesis.score`;
+      `truncated`, bool `(B,)`, whether the end of the line was left out; and `unfinished`, bool
+      `(B,)`, whether the translation reached its maximum length and has no end token. A line for
+      which the model computes NaN or infinity has an empty translation and the score NaN; the
+      others have theirs.
     - `translate_n_best`: `text`; and the options `n_best`, int32, at most the beam; `alpha`,
       float32; `max_length`, int32; and `target_prefix`, string: each `(B,)` or `(1,)`. Values
       beyond a range are taken as its end. Returns `translations`, string `(B, N)`, best first, for
-      the largest `n_best`; `scores`, float32 `(B, N)`; `lengths`, int32 `(B, N)`, in tokens; and
-      `truncated`. Missing translations are empty, with the score -inf. The options have the
-      defaults of the translator, and its beam, in `SignatureDef.defaults`, for TensorFlow Serving.
-      A model of several target languages also has the option `target_language`, string, such as
-      `fra`; see `MarianTokenizer`. The translations of a line are distinct, as `distinct_texts` of
-      the translator says.
+      the largest `n_best`; `scores`, float32 `(B, N)`; `lengths`, int32 `(B, N)`, in tokens;
+      `truncated`; and `unfinished`, bool `(B, N)`. Missing translations are empty, with the score
+      -inf. The options have the defaults of the translator, and its beam, in
+      `SignatureDef.defaults`, for TensorFlow Serving. A model of several target languages also has
+      the option `target_language`, string, such as `fra`; see `MarianTokenizer`. The translations
+      of a line are distinct, as `distinct_texts` of the translator says.
     - `score`: `source` and `target`, string `(B,)`; returns `log_prob`, float32 `(B,)`, the
       log-probability of each target with its end token; `tokens`, int32 `(B,)`, their number; and
       `perplexity`, float32 `(B,)`. They are NaN for lines of more tokens than 2,048 or the learned

@@ -56,6 +56,7 @@ def _translations(graph):
             "translation": found.texts[:, 0],
             "score": found.scores[:, 0],
             "truncated": found.truncated,
+            "unfinished": found.unfinished[:, 0],
         }
 
     def translate_n_best(text, target_language=no_language, **options):
@@ -66,6 +67,7 @@ def _translations(graph):
             "scores": found.scores[:, :longest],
             "lengths": found.lengths[:, :longest],
             "truncated": found.truncated,
+            "unfinished": found.unfinished[:, :longest],
         }
 
     defaults = all_of_beam._asdict()

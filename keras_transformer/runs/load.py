@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.forks import require_own_process
 from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.loading import load_model
@@ -38,9 +39,11 @@ def load_run(
     Raises:
         FileNotFoundError: if there is no trained model.
         ValueError: if several runs have other vocabularies, or `model` is given with them.
+        RuntimeError: in a process that was forked from one that has made or used a translator.
 
     Example: `load_run("runs/number_names", beam_size=1)(["twenty-one"])`.
     """
+    require_own_process(starts=False)
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     if model is not None and len(paths) > 1:
         raise ValueError(f"`model` must be left out with several runs. Received: model={model!r}")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from keras_transformer.decoding.long_lines import join_translations
-from keras_transformer.decoding.protected_text import Mask
+from keras_transformer.decoding.protected_text import CLOSING, Mask, without_opening
 from keras_transformer.decoding.sentences import split_lines
 
 # The rest of a tag: ">" ends it, except in a quoted value.
@@ -27,6 +27,7 @@ KEPT = re.compile(
     |class\s*=\s*(?:"(?:[^"]*\s)?|'(?:[^']*\s)?)?notranslate["'\s>]))""",
     re.ASCII | re.DOTALL | re.IGNORECASE | re.VERBOSE,
 )
+BEHIND_TAG = re.compile(CLOSING)
 LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -42,7 +43,8 @@ def of_text(text: str, escape: Callable[[str], str] = str) -> tuple[list[str], F
 def of_html(text: str) -> tuple[list[str], Fill]:
     """Returns the texts between tags, and what puts their translations in, escaped.
 
-    Spaces beside a tag are kept, and so is text without a letter. HTML without markup is a text.
+    Spaces beside a tag are kept, and so are marks that close what stands before it or open what
+    stands behind it, and text without a letter. HTML without markup is a text.
     """
     if not next(MARKUP.finditer(text))[0] and html.unescape(text) == text:
         return of_text(text, lambda line: re.sub("<(?=[a-zA-Z/!?])", "&lt;", line))
@@ -50,9 +52,11 @@ def of_html(text: str) -> tuple[list[str], Fill]:
     for start, stop in _between_tags(text):
         inner = html.unescape(text[start:stop])
         if LETTER.search(inner):
-            lines.append(" ".join(inner.split()))
-            kept.append(spaces + text[end:start] + inner[: len(inner) - len(inner.lstrip())])
-            end, spaces = stop, inner[len(inner.rstrip()) :]
+            closing = next(BEHIND_TAG.finditer(inner))[0]  # at the beginning, perhaps empty
+            words = without_opening(inner)
+            lines.append(" ".join(words[len(closing) :].split()))
+            kept.append(spaces + text[end:start] + closing)
+            end, spaces = stop, inner[len(words) :]
     rest = spaces + text[end:]
 
     def fill(found):

@@ -11,18 +11,19 @@ from keras_transformer.serving.model import Model
 from keras_transformer.serving.signature import NUMPY_TYPES, Signature, Spec, joined, to_json
 
 TEXT, NUMBER, COUNT, FLAG = (Spec(kind, (-1,)) for kind in ("string", "float32", "int32", "bool"))
-TEXTS, NUMBERS, COUNTS = (Spec(one.dtype, (-1, -1)) for one in (TEXT, NUMBER, COUNT))
+TEXTS, NUMBERS, COUNTS, FLAGS = (Spec(one.dtype, (-1, -1)) for one in (TEXT, NUMBER, COUNT, FLAG))
 MOST_TOKENS = 1_000_000  # a larger `max_length` is taken as this
 # {name: (inputs, outputs)}; options of `translate_n_best` have defaults.
 SIGNATURES: dict[str, tuple[dict[str, Spec], dict[str, Spec]]] = {
     "serving_default": (
         {"text": TEXT},
-        {"translation": TEXT, "score": NUMBER, "truncated": FLAG, "protected": TEXTS},
+        {"translation": TEXT, "score": NUMBER, "truncated": FLAG, "unfinished": FLAG}
+        | {"protected": TEXTS},
     ),
     "translate_n_best": (
         {"text": TEXT},
-        {"translations": TEXTS, "scores": NUMBERS, "lengths": COUNTS, "truncated": FLAG}
-        | {"protected": TEXTS},
+        {"translations": TEXTS, "scores": NUMBERS, "lengths": COUNTS, "unfinished": FLAGS}
+        | {"truncated": FLAG, "protected": TEXTS},
     ),
     "score": (
         {"source": TEXT, "target": TEXT},
@@ -81,7 +82,8 @@ class TranslatorModel(Model):
 
     def _serving_default(self, text):
         for best, *_ in self._translator(text, n_best=1):
-            yield best.text, best.score, best.dropped_tokens > 0, best.protected
+            is_truncated = best.dropped_tokens > 0
+            yield best.text, best.score, is_truncated, best.unfinished, best.protected
 
     def _translate_n_best(self, text, **options):
         asked = {name: value for name, (value,) in options.items()}
@@ -93,7 +95,7 @@ class TranslatorModel(Model):
             alpha=min(max(asked["alpha"], -MOST_ALPHA), MOST_ALPHA),
             max_length=min(max(asked["max_length"], 1), MOST_TOKENS),
         ):
-            numbers = [(each.text, each.score, len(each.tokens)) for each in ranks]
+            numbers = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
             yield *zip(*numbers, strict=True), ranks[0].dropped_tokens > 0, ranks[0].protected
 
     def _score(self, source, target):

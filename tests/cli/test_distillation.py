@@ -25,7 +25,7 @@ SAID = {
     "same": [(" same ", SURE, "identical sides"), ("gleich", SURE, None)],
     "  ": [("", {"tokens": [], "log_probs": []}, "empty")],
     "no": [("", SURE, "empty"), ("n" * 11, SURE, "character ratio")],
-    "cut off": [("aus", SURE | {"cut_off": True}, "cut"), ("ausge", SURE, None)],
+    "cut off": [("aus", SURE | {"unfinished": True}, "cut"), ("ausge", SURE, None)],
     "too long": [("zu", SURE | {"dropped_tokens": 3}, "cut")],
     "in pieces": [("in", SURE | {"pieces": 2}, "cut"), ("\ufeffin", SURE, "line break")],
     "one more": [("in pieces", SURE | {"pieces": 2}, "cut"), ("mehr", SURE, None)],

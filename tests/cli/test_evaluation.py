@@ -105,8 +105,13 @@ def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, 
     (folder / "run" / "report.json").write_text(report)
     assert ran.exit_code == 0
     assert 0 < cut <= 20
-    note = f"{cut} of 20 translations were cut off at the maximum length: see --length-ratio"
-    assert note in ran.stderr
+    note = f"{cut} of 20 translations are unfinished: they reached the maximum length"
+    assert note in " ".join(ran.stderr.split())
+    lines = "".join(f"{line}\n" for line in sources).encode()
+    ran = cli("translate", "run", "--beam-size", 1, *words, stdin=lines)
+    assert note in " ".join(ran.stderr.split())
+    with pytest.warns(UserWarning, match=note):
+        translator(sources, **options | {"n_best": None})
 
 
 @pytest.mark.long

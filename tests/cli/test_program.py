@@ -17,7 +17,7 @@ from keras_transformer.cli import app
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.settings import read_yaml
 from tests.builders import ROOT
-from tests.cli.small_run import cli
+from tests.cli.small_run import cli, small
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -39,7 +39,9 @@ def test_export_and_vocabulary_write_what_they_name(folder):
     ran = cli("export", "run", "ct2", "--format", "ctranslate2", "--quantization", "int8", *search)
     assert ran.stdout.strip() == "ct2" and (folder / "ct2/model.bin").is_file(), ran.stderr
     rules = "length_penalty='mean', stopping='first_beams', distinct_texts=False"
-    assert ran.stderr == f"CTranslate2 searches by other rules than the run: {rules}\n"
+    first, second = ran.stderr.splitlines()
+    assert first == f"CTranslate2 searches by other rules than the run: {rules}"
+    assert second.startswith("CTranslate2 translates ") and "2 examples" in second
     card = json.loads((folder / "ct2/model_card.json").read_text("utf-8"))
     assert (card["name"], card["target_language"], card["engine"]) == ("run", "de", "ctranslate2")
     assert (card["search"]["alpha"], card["search"]["on_too_long"]) == (1.0, "error")
@@ -47,6 +49,27 @@ def test_export_and_vocabulary_write_what_they_name(folder):
     assert ran.stdout.startswith("2 of 2 translations are equal"), ran.stderr
     ran = cli("vocabulary", "train.*", "--size", 300, "--output", "joint.model")
     assert ran.stdout.strip() == "joint.model: 300 tokens", ran.stderr
+
+
+def test_export_counts_the_examples_that_ctranslate2_translates_otherwise(folder, tmp_path):
+    from keras_transformer import load_run
+    from keras_transformer.decoding import CTranslate2Translator
+
+    lines = small(folder)[0]
+    (tmp_path / "some.en").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    words = "--format", "ctranslate2", "--alpha", 0.2, "--examples", tmp_path / "some.en"
+    ran = cli("export", "run", tmp_path / "ct2", *words)
+    assert ran.exit_code == 0, ran.stderr
+    engine, run = CTranslate2Translator(tmp_path / "ct2", workers=1), load_run("run", alpha=0.2)
+    rules = {"length_penalty": "mean", "stopping": "first_beams"}
+    expected = [run(lines), run(lines, beam_size=1), run(lines, **rules)]
+    found = [engine(lines), engine(lines, beam_size=1), engine(lines)]
+    counts = [sum(map(str.__ne__, *texts)) for texts in zip(expected, found, strict=True)]
+    assert counts[0] > 0 == counts[2], "the rules must differ, and nothing else"
+    said = " ".join(ran.stderr.split())
+    assert f"translates {counts[0]} of {len(lines)} examples otherwise than the run" in said
+    assert f"With `--beam-size 1` for both, {counts[1]} differ; with CTranslate2's rules" in said
+    assert said.endswith("(`search` of the card), 0.")
 
 
 def test_recipe_prints_packaged_recipes_that_are_valid():

@@ -5,21 +5,27 @@ A new case is a new row of a table.
 
 import collections
 import math
+import pathlib
 import re
 import types
 
 import numpy as np
 import pytest
 
-from keras_transformer import TranslationEvaluator, evaluation
+from keras_transformer import TransformerConfig, TranslationEvaluator, evaluation
 from keras_transformer.data.pipeline import BatchStream, make_dataset
+from keras_transformer.data.symbol_tokenizer import CharacterTokenizer
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.decoding.line_translator import LineTranslator
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.export.model_card import example_lines
 from keras_transformer.texts import checked_lines
 from tests.builders import tokenizer_fixture
 
 pytestmark = pytest.mark.tensorflow_only
 
 GOOD = [("one", "eins"), ("two", "zwei")]
+SETTINGS = SearchSettings()
 Row = collections.namedtuple("Row", "source target")
 
 
@@ -126,6 +132,68 @@ def test_line_that_is_no_text_is_named(tmp_path, line):
     ):
         with pytest.raises((TypeError, ValueError), match=f"`lines` must be .*{message}"):
             enter()
+
+
+# What is no iterable of texts as a whole, and what the error says of it.
+NO_TEXTS = {
+    "a mapping": ({"one": "eins"}, r"dict {'one': 'eins'}. Choose the texts, such as `list\("),
+    "a table": (types.SimpleNamespace(columns=["one"]), r"SimpleNamespace .*Choose the texts"),
+    "bytes": (b"one", r"bytes b'one'. Decode bytes with `.decode\(\)`"),
+    "bytes of NumPy": (np.bytes_(b"one"), r"bytes_ .*b'one'.*Decode bytes"),
+    "a path": (pathlib.Path("one.txt"), r"PosixPath .*one.txt"),
+    "an array without axes": (np.array("one"), r"ndarray array\('one'"),
+    "a number": (7, r"int 7\b"),
+    "nothing": (None, r"NoneType None\b"),
+}
+
+
+@pytest.fixture(scope="module")
+def takers(tokenizer):
+    """Every function that takes texts, and the name of its argument."""
+    translator = LineTranslator((tokenizer, tokenizer), TransformerConfig.tiny(270), SETTINGS)
+    learn = CharacterTokenizer.train_on_lines
+    return {
+        "lines": [translator, lambda lines: learn(lines, "letters.json")],
+        "sources": [lambda lines: translator.score(lines, ["one"])],
+        "targets": [lambda lines: translator.score(["one"], lines)],
+        "target_prefix": [lambda lines: translator(["one"], target_prefix=lines)],
+        "texts": [tokenizer.encode],
+        "tags": [lambda lines: Tokenizer.train_on_lines(["one"], 265, "one.model", tags=lines)],
+        "symbols": [
+            CharacterTokenizer,
+            lambda lines: learn(["one"], "letters.json", symbols=lines),
+        ],
+        "examples": [lambda lines: example_lines(None, lines)],
+    }
+
+
+@pytest.mark.parametrize("name", NO_TEXTS)
+def test_what_holds_no_texts_is_named(takers, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts, message = NO_TEXTS[name]
+    optional = {"target_prefix", "examples"} if texts is None else set()
+    for argument in takers.keys() - optional:
+        for take in takers[argument]:
+            with pytest.raises(TypeError, match=rf"`{argument}` must be .*{message}|To read") as e:
+                take(texts)
+            assert "\n" not in str(e.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_texts_of_other_types_are_the_same_texts(tokenizer):
+    expected = tokenizer.encode(["one", "two"])
+    strings = np.array(["one", "two"])
+    for texts in (strings, strings.astype(object), iter(strings), ("one", np.str_("two"))):
+        assert tokenizer.encode(texts) == expected
+    assert tokenizer.encode(strings[0]) == expected[0]
+
+
+@pytest.mark.parametrize("name", NO_TEXTS)
+def test_metrics_refuse_what_holds_no_texts(name):
+    for texts in (NO_TEXTS[name][0], "one"):
+        for lines in ((texts, ["one"]), (["one"], texts), (texts, texts)):
+            with pytest.raises((ValueError, TypeError)):
+                evaluation.exact_match(*lines)
 
 
 @pytest.mark.parametrize("value", [None, math.nan, 3, b"b"], ids=repr)

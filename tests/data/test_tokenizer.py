@@ -16,6 +16,7 @@ from keras_transformer.data.corpus import CorpusError, read_lines
 from keras_transformer.data.piece_tokenizer import UNICODE
 from keras_transformer.data.pipeline import make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
+from tests.builders import run_fresh
 from tests.examples import examples
 
 WORDS = "the a cat dog sat ran on under mat tree . , ! Größe naïve 3,5 it's".split()
@@ -219,7 +220,7 @@ def train_on(*lines, size=300, **options):
         (train_on(["abc"], size=262), ValueError, "`vocabulary_size` must be at least"),
         (train_on(["", " "]), ValueError, "must be a line of text"),
         (train_on([("a", "b")]), TypeError, "`lines` must be strings.*'b'"),
-        (train_on("a.txt"), TypeError, r"`lines`.*Tokenizer.train\(files.*'a.txt'"),
+        (train_on("a.txt"), TypeError, r"`lines`.*'a.txt'.*Tokenizer.train\(files"),
         (train_on(pathlib.Path("a.txt")), TypeError, r"Tokenizer.train\(files"),
         (train_on(broken_corpus()), CorpusError, "file, line 2: wrong$"),
         (train_on(["abc"], model_type="word"), ValueError, "`model_type`.*'word'"),
@@ -260,3 +261,44 @@ def test_bad_input_is_named_and_leaves_no_file(tmp_path, make, error, named):
 def test_texts_that_are_no_strings_are_refused(tokenizer, texts, error, named):
     with pytest.raises(error, match=f"`texts` must be .*{named}"):
         tokenizer.encode(texts)
+
+
+THREADS = """
+import os
+from keras_transformer import Tokenizer
+
+tokenizer = Tokenizer({path!r})
+lines = ["a cat sat on the mat"] * 20_000
+rows = tokenizer.encode(lines)
+
+def most_threads(work):
+    \"\"\"The most threads of this process during some work; a forked one counts them.\"\"\"
+    (ended, end), (result, answer) = os.pipe(), os.pipe()
+    if os.fork():
+        work()
+        os.close(end)
+        return os.read(result, 1)[0]
+    os.close(end)
+    os.set_blocking(ended, False)
+    tasks, most, is_over = f"/proc/{{os.getppid()}}/task", 0, False
+    while not is_over:
+        most = max(most, len(os.listdir(tasks)))
+        try:
+            is_over = os.read(ended, 1) == b""
+        except BlockingIOError:
+            pass
+    os.write(answer, bytes([most]))
+    os._exit(0)
+
+before = len(os.listdir("/proc/self/task"))
+works = [lambda: tokenizer.encode(lines), lambda: tokenizer.decode(rows)]
+counts = [most_threads(work) for work in works]
+print(max(counts) - before)
+"""
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/task").exists(), reason="needs Linux")
+def test_a_call_has_one_thread(tmp_path):
+    """Starting a thread for each of 64 cores takes ten times as long as encoding 32 lines."""
+    Tokenizer.train_on_lines(text_lines(300), 295, tmp_path / "m")
+    assert int(run_fresh(THREADS.format(path=str(tmp_path / "m")))) <= 1

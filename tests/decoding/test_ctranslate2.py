@@ -1,5 +1,7 @@
 """`CTranslate2Translator` answers as `Translator` with the settings of its model card."""
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -54,7 +56,7 @@ def test_hypotheses_are_those_of_translator(pair, options):
     n_best = options.get("beam_size", 3)
     expected, found = (each(TEXTS, n_best=n_best, **options) for each in pair)
     assert len({best.text for best, *_ in expected}) > 8, "the texts must differ"
-    names = "text", "tokens", "source_tokens", "pieces", "too_long", "dropped_tokens", "cut_off"
+    names = "text", "tokens", "source_tokens", "pieces", "too_long", "dropped_tokens", "unfinished"
     for some, others in zip(expected, found, strict=True):
         for name in names:
             assert [getattr(h, name) for h in some] == [getattr(h, name) for h in others]
@@ -150,6 +152,33 @@ def test_needs_neither_keras_nor_tensorflow(pair, tmp_path):
     (folder / "model_card.json").unlink()
     with pytest.raises(FileNotFoundError, match="model_card.json.*--format ctranslate2"):
         CTranslate2Translator(folder)
+
+
+FORKED = """
+import os, signal, sys
+from keras_transformer.decoding import CTranslate2Translator
+translator = CTranslate2Translator({folder!r}, workers=2)
+expected = translator({lines!r}), translator.score("one", "two").score
+for is_used in (True, False):
+    if child := os.fork():
+        signal.alarm(60)  # a signal ends what waits
+        print(os.waitpid(child, 0)[1], flush=True)
+    else:
+        signal.alarm(50)
+        if is_used:
+            found = translator({lines!r}), translator.score("one", "two").score
+        sys.exit(is_used and found != expected)
+assert translator({lines!r}) == expected[0]
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork by default")
+def test_forked_process_translates_and_ends(pair, tmp_path):
+    folder = export_ctranslate2(pair[0], tmp_path / "ct2")
+    code = FORKED.format(folder=str(folder), lines=LINES)
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.stdout == "0\n0\n", ran.stderr
 
 
 def test_cores_are_bounded_by_the_quota_of_the_container(tmp_path, monkeypatch):

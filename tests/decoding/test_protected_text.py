@@ -13,6 +13,7 @@ from keras_transformer.data.placeholders import symbols
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.protected_text import MARK, NAMES, find_unknown, mask
 from keras_transformer.decoding.sentences import split_lines
+from keras_transformer.serving.markup import of_html
 from tests.decoding.test_translator import make_translator
 
 
@@ -65,6 +66,29 @@ def test_spans(finder, text, spans):
     masked, found = finder(text) if "\u4e00" in text else mask(NAMES[:-1], None, text)
     assert found == spans
     assert len(masked.split(MARK)) == len(spans) + 1
+
+
+# Text -> what is translated, without marks that close what stands before a tag or open the next.
+PARTS = {
+    "<b>five</b>, six.": ["five", "six."],
+    "<b>Five</b>. Six <i>seven</i>! Eight": ["Five", "Six", "seven", "Eight"],
+    "five (<b>six</b>): seven": ["five", "six", "seven"],
+    "five [ <i>six</i>] ¿<b>seven</b>?": ["five", "six", "seven"],
+    "<i>five</i>… <i>six</i>); «seven»": ["five", "six", "«seven»"],
+    "<b>five</b>\", <b>six</b>' seven": ["five", "six", "seven"],
+    '<b>five</b> "six" <b>Tom</b>\'s': ["five", '"six"', "Tom", "'s"],
+    "<b>five</b> .NET <b>six</b>.5 a": ["five", ".NET", "six", ".5 a"],
+    "<b>五</b>。六<b>七</b>、八": ["五", "六", "七", "八"],
+}
+
+
+@pytest.mark.parametrize("text", PARTS)
+def test_marks_beside_a_tag_are_not_translated(text):
+    parts = split_lines([text], "lines", False, functools.partial(mask, ("tags",), None))
+    assert [one for one in parts.texts if one] == PARTS[text]
+    assert join_translations(parts.texts, parts.gaps) == text
+    lines, fill = of_html(text)
+    assert lines == PARTS[text] and fill(lines) == text
 
 
 def test_expressions_are_a_users_own():
@@ -167,7 +191,7 @@ def test_symbols_are_written_once_if_the_search_is_forced(copier, settings):
         written = sorted(token for token in best.tokens if token[0] == "\u27e6")
         assert written == (symbols(len(spans)) if line in COPIES else [])
         assert all(best.text.count(span) == line.count(span) for span in spans)
-        assert not best.protected and not best.cut_off
+        assert not best.protected and not best.unfinished
     assert [best.text for best, *_ in found] == copier(COPIED, protect_by="force", **settings)
 
 

@@ -217,15 +217,15 @@ def in_graph(translator, **settings):
     return tf.function(graph.translate, autograph=False)
 
 
-def test_cut_off_says_that_the_end_token_is_missing(translator):
+def test_unfinished_says_that_the_end_token_is_missing(translator):
     lines = [*LINES, "one hundred " * 20]
     found = translator(lines, n_best=2, max_length=7, max_source_tokens=20)
-    cut = {one.cut_off for line in found for one in line}
+    cut = {one.unfinished for line in found for one in line}
     assert cut == {True, False}, "both occur"
     for one in (one for line in found for one in line):
         ends = one.tokens.count("</s>")
-        assert one.cut_off == bool(one.tokens and ends < one.pieces)
-    assert not translator.score("one", "eins").cut_off
+        assert one.unfinished == bool(one.tokens and ends < one.pieces)
+    assert not translator.score("one", "eins").unfinished
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def test_texts_of_a_line_are_distinct(ambiguous, ambiguous_graph, n_best):
         return
     # The graph of a SavedModel picks the same; missing ones have no text and the score -inf.
     options = Options.default(ambiguous.settings, n_best)
-    texts, scores, lengths, _ = ambiguous_graph(tf.constant(lines), options)
+    texts, scores, lengths, _, unfinished = ambiguous_graph(tf.constant(lines), options)
     for row, line in enumerate(found):
         missing = 8 - len(line)
         expected = [one.text for one in line] + [""] * missing
@@ -270,6 +270,8 @@ def test_texts_of_a_line_are_distinct(ambiguous, ambiguous_graph, n_best):
         expected = [one.score for one in line] + [-math.inf] * missing
         np.testing.assert_allclose(scores[row], expected, rtol=1e-4, atol=1e-5)
         assert lengths[row].numpy().tolist() == [len(one.tokens) for one in line] + [0] * missing
+        expected = [one.unfinished for one in line] + [False] * missing
+        assert unfinished[row].numpy().tolist() == expected
 
 
 def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator):

@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 # Inputs -> outputs of each signature: a letter for the type, and a sign for each axis.
 CONTRACT = """
-serving_default: text s? -> translation s?, score f?, truncated b?
+serving_default: text s? -> translation s?, score f?, truncated b?, unfinished b?
 translate_n_best: text s?, n_best i?, alpha f?, max_length i?, target_prefix s?
-    -> translations s??, scores f??, lengths i??, truncated b?
+    -> translations s??, scores f??, lengths i??, truncated b?, unfinished b??
 align: text s?, target s? -> attention f???, source_tokens s??, target_tokens s??,
     source_lengths i?, target_lengths i?
 search_tree: text s? -> tokens s??4, parents i??4, log_probs f??4, is_winner b??4
@@ -120,6 +120,7 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
         scores = [best.score for (best, *_) in expected]
         np.testing.assert_allclose(answer["score"], scores, rtol=1e-4)
         assert answer["truncated"] == [False] * len(lines)
+        assert answer["unfinished"] == [best.unfinished for (best, *_) in expected]
     assert served["serve"] == served["answers"][0]
     expected = translator.score(sources, targets)
     totals = [sum(one.log_probs) for one in expected]
@@ -253,7 +254,7 @@ def test_line_without_numbers_spoils_no_other_line(exported, served):
     assert np.isnan(scores).tolist() == is_bad.tolist()
     assert np.isnan(answers["scores"].numpy())[is_bad, 0].all()
     assert (answers["translations"].numpy()[is_bad] == b"").all()
-    for name in ("translations", "lengths", "truncated"):
+    for name in ("translations", "lengths", "truncated", "unfinished"):
         assert (answers[name].numpy()[~is_bad] == before[name].numpy()[~is_bad]).all(), name
     scores, wanted = (answer["scores"].numpy()[~is_bad] for answer in (answers, before))
     np.testing.assert_allclose(scores, wanted, rtol=1e-5)
@@ -375,6 +376,7 @@ def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
     scores = [best.score for (best,) in expected]
     np.testing.assert_allclose(answer["score"], scores, rtol=1e-4)
     assert answer["truncated"].numpy().tolist() == [False, True, False, True]
+    assert answer["unfinished"].numpy().tolist() == [best.unfinished for (best,) in expected]
     assert served.translate_n_best(tf.constant(lines))["translations"].shape == [4, 1]
     tree = served.search_tree(tf.constant(["one"]))
     assert tree["is_winner"].numpy()[:, :-1].all()  # the last step ends the only hypothesis

@@ -294,6 +294,16 @@ def test_row_without_a_translation_is_flagged(page):
     assert not page.find("#details").is_displayed()
 
 
+def test_unfinished_translation_is_flagged(page):
+    found = {"translations": [["X"]], "scores": [[-0.1]], "truncated": [False]}
+    page.server.signatures["translate_n_best"] = lambda text: found | {"unfinished": [[True]]}
+    page.find("#source").send_keys("x")
+    page.wait(lambda: page.texts(".note"))
+    assert page.translations() == ["X"]
+    note = "This translation is unfinished: it reached its maximum length."
+    assert page.texts(".note") == [note]
+
+
 def test_busy_server_is_asked_again(page):
     page.server.failures = [(503, {"Retry-After": "1"})]
     page.type("two dogs")

@@ -49,6 +49,8 @@ def test_answers_are_those_of_the_translator(client, served):
         count = len(hypotheses)
         assert found["translations"][row] == [h.text for h in hypotheses] + [""] * (3 - count)
         assert found["lengths"][row] == [len(h.tokens) for h in hypotheses] + [0] * (3 - count)
+        flags = [h.unfinished for h in hypotheses] + [False] * (3 - count)
+        assert found["unfinished"][row] == flags
         scores = [h.score for h in hypotheses]
         assert found["scores"][row][:count] == pytest.approx(scores, rel=1e-4)
         assert found["scores"][row][count:] == [None] * (3 - count)

@@ -1,0 +1,57 @@
+"""What is said of translations that lack something: of the line, or of their own end."""
+
+import warnings
+from collections import Counter
+from typing import Any
+
+from keras_transformer.decoding.search_settings import SearchSettings
+
+
+def line_reports(found: list[Any], first: int = 1, most: int | None = None) -> list[str]:
+    """Returns sentences about lines that are too long, and about unfinished translations.
+
+    Args:
+        found: list of the lists of hypotheses of each line.
+        first: number of the first line. Defaults to `1`.
+        most: int, lines that get a sentence each; the others are counted. Defaults to all.
+    """
+    return [*long_line_reports(found, first, most), *unfinished_report(**count_unfinished(found))]
+
+
+def long_line_reports(found: list[Any], first: int = 1, most: int | None = None) -> list[str]:
+    """Returns the sentences of `line_reports` about lines that are too long."""
+    reports = []
+    for number, (best, *_) in enumerate(found, first):
+        if best.dropped_tokens:
+            left_out = f"its last {best.dropped_tokens} tokens are left out."
+            reports.append(f"Line {number} is too long: {left_out}")
+        elif best.too_long:
+            pieces = f"translated in {best.pieces} pieces."
+            reports.append(f"Line {number} is too long for one piece: {pieces}")
+    others = 0 if most is None else len(reports[most:])
+    return reports[:most] + [f"{others:,} more lines are too long."] * bool(others)
+
+
+def count_unfinished(found: list[Any]) -> Counter[str]:
+    """Counts the lines and those whose best translation is unfinished; counts can be added."""
+    return Counter(lines=len(found), unfinished=sum(best.unfinished for best, *_ in found))
+
+
+def unfinished_report(lines: int = 0, unfinished: int = 0) -> list[str]:
+    """Returns a sentence about the result of `count_unfinished`, or none."""
+    if not unfinished:
+        return []
+    return [
+        f"{unfinished:,} of {lines:,} translations are unfinished: they reached the maximum length "
+        "and have no end token. Raise `extra_length` (`--extra-length`), `length_ratio` or "
+        "`max_length`."
+    ]
+
+
+def warn_of(found: list[Any], settings: SearchSettings) -> None:
+    """Warns the caller of a translator of the first lines that are too long, and so on."""
+    if reports := long_line_reports(found, 1, 5):
+        bound = f"`max_source_tokens` is {settings.max_source_tokens}."
+        warnings.warn(f"{bound} {' '.join(reports)}", stacklevel=3)
+    for report in unfinished_report(**count_unfinished(found)):
+        warnings.warn(report, stacklevel=3)
