@@ -2,6 +2,7 @@
 
 import functools
 import shlex
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -32,14 +33,15 @@ def doctor(
 
         keras-transformer doctor multi30k_en_de --data ~/multi30k
     """
+    started = time.perf_counter()
     from keras_transformer.runs.recipe import Recipe
 
     parsed = Recipe.load(recipe, changes or ())
     import_backend()
     from keras_transformer.runs.doctor import run_checks
 
-    run = options.run_folder(run, recipe)
-    findings = run_checks(parsed, data, run, timeout, functools.partial(print, flush=True))
+    run, print_fn = options.run_folder(run, recipe), functools.partial(print, flush=True)
+    findings = run_checks(parsed, data, run, timeout, print_fn, started)
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 

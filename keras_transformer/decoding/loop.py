@@ -4,6 +4,7 @@ The rules of the search are the same on every backend: see `search.py` and `beam
 """
 
 import contextlib
+import re
 import threading
 import weakref
 from typing import Any
@@ -24,6 +25,7 @@ NOT_FINITE = (
     "The model's logits must not be NaN, and at least one must be finite. A processor must return "
     "log-probs of at most 0, because the search relies on it to stop early"
 )
+_NO_VALUE = re.compile("symbolic|trace[dr]", re.IGNORECASE)  # in errors of TensorFlow and of JAX
 # Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
 _COMPACTION_DIVISOR = 10
 _KEPT_PROGRAMS = 32
@@ -56,6 +58,67 @@ def first_k(values: Any, k: int) -> tuple[Any, Any]:
         return values, indices
     indices = ops.argsort(-values)[..., :k]  # stable: `torch.topk` has no order among ties
     return pick(values, indices), indices
+
+
+def processed(
+    processor: Any, log_probs: Any, token_ids: Any, index: Any, has_room: bool, is_compiled: bool
+) -> Any:
+    """Returns the log-probs after a processor, which receives the same on every backend.
+
+    Args:
+        processor: as in `decoding.processors`. One with the attribute `takes_room = True` receives
+            `token_ids` as they are.
+        log_probs: float32 tensor `(B, W, V)`.
+        token_ids: int32 tensor `(B, W, T)`.
+        index: int32 scalar, the number of tokens so far.
+        has_room: bool. Whether T is larger: then the room for the next tokens is cut off.
+        is_compiled: bool. Whether the value of `index` is not known here.
+
+    Raises:
+        ValueError: if the processor needs the value of a tensor that has none yet, or returns
+            another shape.
+    """
+
+    def at(length):
+        return lambda log_probs, token_ids: _called(
+            processor, log_probs, token_ids[:, :, :length], index
+        )
+
+    def first(log_probs, token_ids):
+        try:
+            return at(0)(log_probs, token_ids)
+        except (IndexError, TypeError):  # JAX takes no `index - 1` from an empty axis
+            return at(None)(log_probs, token_ids)
+
+    if not has_room or getattr(processor, "takes_room", False):
+        return at(None)(log_probs, token_ids)
+    if not is_compiled:
+        return at(int(index))(log_probs, token_ids)
+    # A compiled program has no shape that depends on `index`, so it holds one branch for each.
+    others = [at(length) for length in range(1, token_ids.shape[2])]
+    return ops.switch(index, [first, *others], log_probs, token_ids)
+
+
+def _called(processor, log_probs, token_ids, index):
+    try:
+        result = ops.cast(processor(log_probs, token_ids, index), "float32")
+    except Exception as error:
+        if not _NO_VALUE.search(f"{type(error).__name__} {error}"):
+            raise
+        raise ValueError(
+            "A processor must not ask for the value of a tensor, because the search is compiled "
+            "before there is one: use `ops.where(index > 2, a, b)` instead of `if index > 2`. "
+            f"Received: {processor}, which raises {type(error).__name__}"
+        ) from None
+    expected = log_probs.shape
+    is_tensorflow = BACKEND == "tensorflow"
+    if not (result.shape.is_compatible_with if is_tensorflow else result.shape.__eq__)(expected):
+        raise ValueError(
+            "A processor must return log-probs of the shape (B, W, V) that it receives, "
+            f"{tuple(expected)}. Received: {processor}, which returns {tuple(result.shape)}"
+        )
+    # TensorFlow may have lost the size of the vocabulary, which must be static.
+    return tf.ensure_shape(result, expected) if is_tensorflow else result
 
 
 def require_numbers(result: Any) -> Any:

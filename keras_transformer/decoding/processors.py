@@ -1,11 +1,14 @@
 """Processors: constraints on the next token of a search.
 
 A processor is a callable `(log_probs, token_ids, index) -> log_probs`: float32 `(B, W, V)` of the
-next token, and int32 `(B, W, T)` tokens without the start token, of which the first `index` are
-those so far (there are no others, except on JAX). It must return values of at most 0, because a
-search stops early where no better hypothesis can follow. A token with -inf cannot be chosen. The
-others are not renormalised, so scores stay the model's own; a processor that lowers a token
-without forbidding it, as `repetition_penalty` does, changes the scores.
+next token, and int32 `(B, W, T)` the tokens so far, without the start token; `index` is T. It must
+return values of at most 0, because a search stops early where no better hypothesis can follow. A
+token with -inf cannot be chosen. The others are not renormalised, so scores stay the model's own; a
+processor that lowers a token without forbidding it, as `repetition_penalty` does, changes the
+scores.
+
+JAX compiles a processor once for each T. One with the attribute `takes_room = True`, as all here,
+is compiled once: its T may be larger than `index`, and the first `index` are the tokens so far.
 """
 
 from collections.abc import Iterable
@@ -16,6 +19,11 @@ from keras import ops
 from keras_transformer.decoding.next_tokens import Processor
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.types import Tensor
+
+
+def _takes_room(process):
+    process.takes_room = True
+    return process
 
 
 def min_length(length: int, end_token_id: int) -> Processor:
@@ -33,6 +41,7 @@ def min_length(length: int, end_token_id: int) -> Processor:
     array([[[  0.,   0., -inf,   0.]]], dtype=float32)
     """
 
+    @_takes_room
     def process(log_probs, token_ids, index):
         is_end = ops.arange(log_probs.shape[-1]) == end_token_id
         return ops.where(is_end & (index < length), IMPOSSIBLE, log_probs)
@@ -58,6 +67,7 @@ def force_end(max_length: int | Tensor, end_token_id: int) -> Processor:
     array([[[-inf, -inf,   0., -inf]]], dtype=float32)
     """
 
+    @_takes_room
     def process(log_probs, token_ids, index):
         is_end = ops.arange(log_probs.shape[-1]) == end_token_id
         forced = ops.where(is_end, 0.0, IMPOSSIBLE)
@@ -78,10 +88,11 @@ def suppress_tokens(token_ids: Iterable[int]) -> Processor:
     >>> suppress_tokens([3])(ops.zeros([1, 1, 4]), ops.zeros([1, 1, 0], "int32"), 0).numpy()
     array([[[  0.,   0.,   0., -inf]]], dtype=float32)
     """
-    suppressed = np.array([*token_ids], "int32")
+    suppressed = tuple(token_ids)
 
+    @_takes_room
     def process(log_probs, token_ids, index):
-        is_suppressed = np.isin(np.arange(log_probs.shape[-1]), suppressed)
+        is_suppressed = np.isin(np.arange(log_probs.shape[-1]), np.array(suppressed, "int32"))
         return ops.where(is_suppressed, IMPOSSIBLE, log_probs)
 
     return process
@@ -109,6 +120,7 @@ def repetition_penalty(penalty: float) -> Processor:
     if penalty < 1:
         raise ValueError(f"`penalty` must be at least 1. Received: {penalty=}")
 
+    @_takes_room
     def process(log_probs, token_ids, index):
         return ops.where(_occurs_in(token_ids, log_probs, index), log_probs * penalty, log_probs)
 
@@ -137,6 +149,7 @@ def no_repeat_ngram_size(size: int) -> Processor:
     if size < 1:
         raise ValueError(f"`size` must be at least 1. Received: {size=}")
 
+    @_takes_room
     def process(log_probs, token_ids, index):
         positions = ops.arange(ops.shape(token_ids)[2])
         # Tokens whose `size - 1` predecessors are the last tokens: (B, W, T)
@@ -172,6 +185,7 @@ def copy_tokens(token_ids: Iterable[int], is_copied: Tensor, end_token_id: int) 
     """
     copied = np.array([*token_ids], "int32")
 
+    @_takes_room
     def process(log_probs, token_ids, index):
         missing = is_copied & ~ops.take(_occurs_in(token_ids, log_probs, index), copied, axis=2)
         tokens = ops.arange(log_probs.shape[-1])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from keras import ops, tree
 
-from keras_transformer.decoding.loop import BACKEND, run_loop
+from keras_transformer.decoding.loop import BACKEND, processed, run_loop
 from keras_transformer.decoding.next_tokens import Constraints
 from keras_transformer.decoding.processors import copy_tokens, force_end, suppress_tokens
 from keras_transformer.decoding.scores import IMPOSSIBLE, PENALTY_BASES, penalties_up_to
@@ -235,9 +235,12 @@ class Search:
             is_active |= index < ops.shape(prefix)[1]
 
         def apply(given):
-            log_probs = given
+            log_probs, token_ids = given, state.history.token_ids
+            is_compiled = self.settings.sampler is None
             for processor in processors:
-                log_probs = processor(log_probs, state.history.token_ids, index)
+                log_probs = processed(
+                    processor, log_probs, token_ids, index, self.is_fixed, is_compiled
+                )
             return self._force(prefix, index, given, log_probs) if has_prefix else log_probs
 
         return Constraints(apply, suppressed, is_active)

@@ -3,6 +3,10 @@
 Pure Python, so that errors are raised before TensorFlow is imported.
 """
 
+import inspect
+import numbers
+import types
+import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -21,6 +25,9 @@ GRAPH_SETTINGS = (
     "beam_size length_penalty stopping processors suppressed_tokens copied_tokens force_end sampler"
 ).split()
 _TOKENS = "suppressed_tokens", "copied_tokens"
+_NAMED = types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type
+_CONSTANT = (numbers.Number, str, bytes, *_NAMED)  # what a processor uses and cannot change
+_first_made: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +92,8 @@ class SearchSettings(Settings):
     `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `protect`, `protect_by`,
     `max_source_tokens` and `on_too_long` may change from call to call at no cost, except that a
     compiled search is compiled for its maximum length. Any other change, such as another processor
-    or sampler object, traces another graph.
+    or sampler, traces another graph. Two functions are the same processor if their code and the
+    values that it uses are equal and cannot change; other processors are compared by `==`.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
@@ -168,7 +176,33 @@ class SearchSettings(Settings):
     @property
     def graph_settings(self) -> "SearchSettings":
         """The settings that a graph is traced for; the others are the defaults."""
-        return SearchSettings(**{name: getattr(self, name) for name in GRAPH_SETTINGS})
+        values = {name: getattr(self, name) for name in GRAPH_SETTINGS}
+        return SearchSettings(**values | {"processors": tuple(map(_first_equal, self.processors))})
+
+
+def _first_equal(processor):
+    """Returns the first function with the same code and values, so that a graph is made once.
+
+    A function that uses a value that may change, such as a list, is equal to none but itself.
+    """
+    if not isinstance(processor, types.FunctionType):
+        return processor
+    code, used = processor.__code__, inspect.getclosurevars(processor)
+    mappings = used.globals, used.nonlocals, processor.__kwdefaults__ or {}, vars(processor)
+    pairs = [pair for mapping in mappings for pair in mapping.items()]
+    pairs += enumerate(processor.__defaults__ or ())
+    # `getclosurevars` does not look into inner functions.
+    has_inner = any(isinstance(constant, types.CodeType) for constant in code.co_consts)
+    if has_inner or not all(_is_constant(value) for _, value in pairs):
+        return processor
+    typed = tuple((name, type(value), value) for name, value in pairs)  # since 1 == 1.0
+    return _first_made.setdefault((code, id(processor.__globals__), typed), processor)
+
+
+def _is_constant(value):
+    if isinstance(value, tuple):
+        return all(map(_is_constant, value))
+    return value is None or isinstance(value, _CONSTANT)
 
 
 def _draws_tokens(sampler):

@@ -203,11 +203,12 @@ def _schedule(training, width, batches_per_epoch):
 def schedule_warnings(training, batches_per_epoch):
     """Yields a line for each length of the schedule that does not fit the updates of the run."""
     updates = training.epochs * batches_per_epoch
-    if training.warmup_steps > MAX_WARMUP * updates:
+    most = int(MAX_WARMUP * updates)
+    if training.warmup_steps > most:
+        lower = f"lower `warmup_steps` to at most {most:,}, or " if most else ""
         yield (
             f"the warm-up takes {training.warmup_steps:,} of the {updates:,} updates "
-            f"({training.epochs} epochs of {batches_per_epoch:,}): lower `warmup_steps` to at most "
-            f"{int(MAX_WARMUP * updates):,}, or raise `epochs`"
+            f"({training.epochs} epochs of {batches_per_epoch:,}): {lower}raise `epochs`"
         )
     decay_epochs = training.decay_epochs if training.schedule == "cosine" else training.epochs
     if decay_epochs > training.epochs:

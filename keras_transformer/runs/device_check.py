@@ -1,4 +1,4 @@
-"""Device check: an all-reduce over all devices of all workers, with a time limit."""
+"""Device check: several devices or workers do an all-reduce, with a time limit."""
 
 import contextlib
 import json
@@ -17,7 +17,6 @@ from keras_transformer.training.workers import LocalDevices, num_workers, sum_ov
 
 VECTOR_LENGTH = 1_000_000
 EXIT_DELAY = 1.0  # seconds that a finished worker stays alive, so that slower ones can connect
-NCCL_ADVICE = "With several GPUs try the environment variable NCCL_P2P_DISABLE=1"
 
 
 def all_reduce(distribution, devices):
@@ -36,11 +35,9 @@ def all_reduce(distribution, devices):
     is_right = all(np.all(value == replicas) for value in sums)
     is_right = is_right and sum_over_workers(strategy, 1.0) == workers
     here = ", ".join(name.rpartition("device:")[2] for name in names)
-    error = "" if is_right else f", but the sum is WRONG. {NCCL_ADVICE}"
-    return is_right, (
-        f"replicas: {replicas}, workers: {workers}, here {here}; all-reduce took "
-        f"{time.perf_counter() - started:.2f} s{error}"
-    )
+    error = "" if is_right else f", but the sum is WRONG{_advice()}"
+    took = f"; all-reduce took {time.perf_counter() - started:.2f} s" if replicas > 1 else ""
+    return is_right, f"replicas: {replicas}, workers: {workers}, here {here}{took}{error}"
 
 
 def _sum_over_replicas(strategy):
@@ -81,29 +78,31 @@ def main():
 
 
 def check_devices(distribution, devices, timeout):
-    """Runs `all_reduce` in a subprocess, and reports if it does not return in time.
+    """Names the device of a run; runs `all_reduce` in a subprocess if it has several, or workers.
 
     A collective that waits for a dead worker holds the GIL and ignores every signal but SIGKILL, so
     the check runs in a subprocess.
 
     Args:
         distribution, devices: those of a recipe.
-        timeout: in seconds.
+        timeout: of the subprocess, in seconds.
 
     Returns:
         whether the check passed, and a description.
     """
+    if _is_alone(distribution, devices):
+        return all_reduce(distribution, devices)
     code = "from keras_transformer.runs.device_check import main; main()"
     # Memory on demand: this process may already have allocated GPU memory.
-    changes = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    environment = os.environ | changes
+    on_demand = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | on_demand
     command = [sys.executable, "-c", code, json.dumps([distribution, devices])]
     try:
         ran = subprocess.run(command, capture_output=True, timeout=timeout, env=environment)
     except subprocess.TimeoutExpired:
         unreached = [address for address in _workers() if not _is_reachable(address)]
         if not unreached:
-            return False, f"no result within {timeout:g} s. {NCCL_ADVICE}"
+            return False, f"no result within {timeout:g} s: give a longer `--timeout`{_advice()}"
         return False, (
             f"no worker at {', '.join(unreached)} within {timeout:g} s: start `doctor` on all "
             "workers at the same time, and open these ports in firewalls"
@@ -111,7 +110,30 @@ def check_devices(distribution, devices, timeout):
     if not ran.returncode:
         return json.loads(ran.stdout.splitlines()[-1])
     last = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return False, f"ended with code {ran.returncode}: {last}. {NCCL_ADVICE}"
+    return False, f"ended with code {ran.returncode}: {last}{_advice()}"
+
+
+def _is_alone(distribution, devices):
+    """Whether a run has one device and one worker. Starts no device of TensorFlow."""
+    if keras.config.backend() != "tensorflow":
+        settings = TrainingSettings(distribution=distribution, devices=devices)
+        return run_devices(settings).num_replicas_in_sync == 1
+    if distribution == "multi_worker" or len(_workers()) > 1:
+        return False
+    return distribution == "single" or (len(devices) if devices else _number_of_gpus()) <= 1
+
+
+def _number_of_gpus():
+    if keras.config.backend() != "tensorflow":
+        return sum(not name.startswith("cpu") for name in keras.distribution.list_devices())
+    import tensorflow as tf
+
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def _advice():
+    several = _number_of_gpus() > 1  # NCCL connects the GPUs of a machine
+    return ", or try the environment variable NCCL_P2P_DISABLE=1" if several else ""
 
 
 def _workers():

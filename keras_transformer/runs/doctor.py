@@ -43,7 +43,7 @@ class Finding:
         name: what was checked.
         passed: `None` if the check did not run because another one failed.
         detail: what was measured, or what is wrong and what to do; one line.
-        seconds: duration of the check.
+        seconds: time since the check before, so that the checks' seconds add up to the whole.
         warnings: what may be wrong although the check passed; lines of text.
 
     Example:
@@ -75,6 +75,7 @@ def run_checks(
     run_folder: types.Path | None = None,
     timeout: float = 60.0,
     print_fn: types.PrintFn = print,
+    started: float | None = None,
 ) -> list[Finding]:
     """Runs all checks for a recipe: devices, data, vocabulary, memory, learning and disk.
 
@@ -89,6 +90,8 @@ def run_checks(
             Nothing is written to the folder. Defaults to the working directory.
         timeout: time limit of the device check, in seconds.
         print_fn: called with each finding as text. Standard error says which check runs.
+        started: the value of `time.perf_counter()` that the first check's seconds count from.
+            Defaults to the present one.
 
     Returns:
         the findings.
@@ -96,19 +99,20 @@ def run_checks(
     Raises:
         ValueError: if the folder holds a run of another recipe.
     """
-    findings = []
+    findings, ended = [], time.perf_counter() if started is None else started
     with tempfile.TemporaryDirectory() as scratch:
         checks = _Checks(recipe, data_folder, run_folder, scratch, timeout)
+        checks.preparation = time.perf_counter() - ended
         for number, name in enumerate(CHECKS, 1):
             console.print(f"Checking {name} ({number} of {len(CHECKS)})")
-            started, warnings = time.perf_counter(), []
+            warnings = []
             try:
                 passed, detail, *warnings = getattr(checks, name)()
             except _NotRunError as error:
                 passed, detail = None, f"not run: needs {error}"
             except Exception as error:  # any exception is a failed check
                 passed, detail = False, f"{type(error).__name__}: {error}"
-            seconds = time.perf_counter() - started
+            seconds, ended = time.perf_counter() - ended, time.perf_counter()
             detail = " ".join(detail.split())
             findings.append(Finding(name, passed, detail, seconds, tuple(warnings)))
             print_fn(str(findings[-1]))
@@ -120,7 +124,7 @@ class _Checks:
     """The checks and the results that they share. A check returns (passed, detail, *warnings)."""
 
     def __init__(self, recipe, data_folder, run_folder, scratch, timeout):
-        self.recipe, self.timeout = recipe, timeout
+        self.recipe, self.timeout, self.preparation = recipe, timeout, 0.0
         self.folders = data_folder, scratch
         self.disk_folder = Path(run_folder or ".").absolute()
         # Checks that need no devices use one device, so a missing worker cannot block them.
@@ -137,7 +141,7 @@ class _Checks:
         passed, detail = check_devices(training.distribution, training.devices, self.timeout)
         if passed:
             self.trainer = Trainer(self.recipe, *self.folders, print_fn=lambda line: None)
-        return passed, detail
+        return passed, f"{detail}; imports and settings took {self.preparation:.1f} s"
 
     def data(self):
         sample = Sample(self.recipe.data.pairs("train", self.folders[0]))

@@ -220,6 +220,9 @@ def on_grid(log_probs, token_ids, index):
     return ops.round(log_probs * GRID) / GRID
 
 
+on_grid.takes_room = True  # compiled once on JAX, not for each length
+
+
 def _log_softmax(logits):
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

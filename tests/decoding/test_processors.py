@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from keras_transformer.decoding.model_search import search_model
 from keras_transformer.decoding.processors import (
     force_end,
     min_length,
@@ -15,6 +16,8 @@ from keras_transformer.decoding.processors import (
     repetition_penalty,
     suppress_tokens,
 )
+from keras_transformer.decoding.search_settings import SearchSettings
+from tests.builders import new_transformer
 from tests.decoding.search_oracle import (
     BACKEND,
     END,
@@ -29,6 +32,9 @@ from tests.decoding.search_oracle import (
     search,
     small_models,
 )
+
+if BACKEND == "tensorflow":
+    import tensorflow as tf
 
 
 def forbidding(is_forbidden):
@@ -72,6 +78,36 @@ def plain_force_end(max_length):
     return constrain
 
 
+def no_token_twice_in_a_row(log_probs, token_ids, index):
+    """A processor of a user, as on the page on steering."""
+    last = token_ids[:, :, -1:, None]
+    is_last = ops.any(last == ops.arange(log_probs.shape[-1]), axis=2)
+    return ops.where(is_last, -float("inf"), log_probs)
+
+
+def no_odd_start(log_probs, token_ids, index):
+    """Allows an end only if the first token is even; reads shapes, and loses that of the result."""
+    assert tuple(token_ids.shape[:2]) == tuple(log_probs.shape[:2])
+    is_odd = ops.any(token_ids[:, :, :1, None] % 2 == 1, axis=2)
+    log_probs = ops.where(is_odd & (ops.arange(log_probs.shape[-1]) == END), -np.inf, log_probs)
+    if BACKEND != "tensorflow":
+        return log_probs
+    return tf.numpy_function(np.copy, [log_probs], tf.float32)
+
+
+def penalty_of_counts(log_probs, token_ids, index):
+    """Adds the share of the tokens so far that each token has, negated; `index` is their number."""
+    is_token = token_ids[..., None] == ops.arange(log_probs.shape[-1])
+    counts = ops.cast(ops.sum(ops.cast(is_token, "int32"), axis=2), "float32")
+    share = counts / ops.cast(ops.maximum(index, 1), "float32")
+    return log_probs - ops.round(4 * share) / 4
+
+
+def plain_penalty_of_counts(log_probs, tokens):
+    shares = [tokens.count(token) / max(len(tokens), 1) for token in range(len(log_probs))]
+    return [x - round(4 * share) / 4 for x, share in zip(log_probs, shares, strict=True)]
+
+
 def plain_prefix(prefix, constraints):
     """Forces a prefix, whatever the constraints do, which hold after it."""
 
@@ -102,6 +138,15 @@ PAIRS = {
         f"suppress_tokens({ids})": (suppress_tokens(ids), plain_suppress_tokens(ids))
         for ids in ([], [1], [0, END])
     },
+    "own, last": (
+        no_token_twice_in_a_row,
+        forbidding(lambda token, before: before[-1:] == (token,)),
+    ),
+    "own, first": (
+        no_odd_start,
+        forbidding(lambda token, before: token == END and before[:1] != () and before[0] % 2 == 1),
+    ),
+    "own, counts": (penalty_of_counts, plain_penalty_of_counts),
 }
 
 
@@ -121,7 +166,8 @@ def test_processor_is_its_plain_statement(name):
             for rows, ids in zip(log_probs, token_ids.tolist(), strict=True)
         ]
         later = np.full((5, 3, 2), 3, "int32")  # where there is room for the next tokens
-        for ids in (token_ids, np.concatenate([token_ids, later], axis=2)):
+        with_room = [np.concatenate([token_ids, later], axis=2)]
+        for ids in [token_ids, *with_room * hasattr(processor, "takes_room")]:
             inputs = [ops.convert_to_tensor(each) for each in (log_probs, ids, np.int32(length))]
             for process in ways:
                 processed = ops.convert_to_numpy(process(*inputs))
@@ -130,8 +176,6 @@ def test_processor_is_its_plain_statement(name):
 
 
 def in_graph(processor):
-    import tensorflow as tf
-
     ids = tf.TensorSpec([None] * 3, tf.int32)
     specs = [tf.TensorSpec([None, None, 4]), ids, tf.TensorSpec([], tf.int32)]
     return tf.function(processor, specs, autograph=False)
@@ -179,17 +223,105 @@ def test_constrained_search_finds_the_best_of_what_is_left(
             assert_best(found[sentence], complete, settings["n_best"])
 
 
-@pytest.mark.backends("tensorflow", "torch")  # on JAX it receives room for all tokens
-def test_processor_receives_the_tokens_so_far():
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_processor_receives_the_tokens_so_far(is_fixed):
+    """Where shapes are fixed, there is room for all tokens, which a processor does not see."""
     models, seen = RandomModels("any", 6, 4, 5, 5), []
 
     def watch(log_probs, token_ids, index):
         seen.append((*log_probs.shape[1:], *token_ids.shape[1:]))
-        assert token_ids.shape[0] == log_probs.shape[0] and int(index) == token_ids.shape[2]
+        assert token_ids.shape[0] == log_probs.shape[0]
+        assert BACKEND == "jax" or int(index) == token_ids.shape[2]
         return log_probs
 
-    search(models, [5, 4, 3, 5], processors=(watch,), beam_size=2)
-    assert seen == [(2, 5, 2, t) for t in range(len(seen))]
+    is_fixed |= BACKEND == "jax"
+    search(models, [5, 4, 3, 5], processors=(watch,), beam_size=2, is_fixed=is_fixed)
+    assert [*dict.fromkeys(seen)] == [(2, 5, 2, t) for t in range(len({*seen}))]
+
+
+COMPILED = pytest.mark.backends("tensorflow", "jax")
+NO_VALUES = [
+    (lambda log_probs, token_ids, index: log_probs * 2 if index > 2 else log_probs, "`ops.where"),
+    (lambda log_probs, token_ids, index: log_probs * int(index), "`ops.where"),
+    (lambda log_probs, token_ids, index: log_probs * np.array(token_ids).size, "`ops.where"),
+]
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        *(pytest.param(*row, marks=COMPILED) for row in NO_VALUES),
+        (lambda log_probs, *_: log_probs[:, :, :2], r"shape \(B, W, V\).*2\)"),
+        (lambda log_probs, *_: log_probs[0], r"shape \(B, W, V\)"),
+    ],
+)
+def test_processor_that_cannot_run_is_named_in_one_line(processor, message, is_fixed):
+    def find():
+        options = {"processors": (processor,), "is_fixed": is_fixed or BACKEND == "jax"}
+        return search(RandomModels("any", 0, 2, 4, 3), [3, 2], **options)
+
+    find = tf.function(find, autograph=False) if BACKEND == "tensorflow" else find
+    with pytest.raises(ValueError, match=message) as raised:
+        find()
+    assert "<lambda>" in str(raised.value) and "\n" not in str(raised.value)
+
+
+TRACED, GLOBAL = [], 0
+
+
+def note_trace(log_probs, token_ids, index):
+    TRACED.append(1)
+    return log_probs
+
+
+def forbid(tokens):
+    def process(log_probs, token_ids, index):
+        first = tokens[0] if isinstance(tokens, (tuple, list)) else tokens
+        return ops.where(ops.arange(log_probs.shape[-1]) == first, -float("inf"), log_probs)
+
+    return process
+
+
+def forbid_global(token):
+    global GLOBAL
+    GLOBAL = token
+
+    def process(log_probs, token_ids, index):
+        return ops.where(ops.arange(log_probs.shape[-1]) == GLOBAL, -float("inf"), log_probs)
+
+    return process
+
+
+def forbid_in(changing):
+    """A list is changed in place."""
+    return lambda token: forbid(changing) if changing.insert(0, token) is None else None
+
+
+@pytest.mark.slow
+@COMPILED
+@pytest.mark.parametrize(
+    ("make", "value", "other", "expected"),
+    [
+        (forbid, 5, 6, [True, False, True, False]),
+        (forbid, (5, 3), (6, 3), [True, False, True, False]),
+        (forbid, 5, np.int32(5), [True, False, True, False]),
+        (forbid_global, 5, 6, [True, False, True, False]),
+        (forbid_in([]), 5, 6, [True] * 4),
+        (suppress_tokens, [5], [6], [True, False, True, False]),
+    ],
+)
+def test_processor_made_anew_is_traced_only_if_it_differs(make, value, other, expected):
+    model, traced = new_transformer(30, num_encoder_layers=1, num_decoder_layers=1), []
+    for tokens in (value, value, other, value):
+        before = len(TRACED)
+        settings = SearchSettings(
+            beam_size=1, extra_length=3, processors=[make(tokens), note_trace]
+        )
+        found = search_model(model, np.array([[4, 7, 2]]), settings)
+        traced.append(len(TRACED) > before)
+        assert np.ravel(tokens)[0] not in found.token_ids, "the program of another value"
+    assert traced == expected
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import subprocess
+import time
 from types import SimpleNamespace
 
 import keras
@@ -70,14 +71,6 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def here(monkeypatch):
-    """Checks the devices in this process, because a subprocess takes seconds."""
-    monkeypatch.setattr(
-        doctor, "check_devices", lambda *asked: device_check.all_reduce(*asked[:-1])
-    )
-
-
-@pytest.fixture
 def untrained(monkeypatch):
     """Skips the checks that train, to save time."""
     for name in ("memory", "learning"):
@@ -115,9 +108,12 @@ def test_healthy_recipe_passes_every_check(folder, tmp_path, monkeypatch):
         return fit(model, dataset, **options)
 
     monkeypatch.setattr(Transformer, "fit", recording_fit)
-    starts_fast = SimpleNamespace(**vars(subprocess) | {"run": run})
-    monkeypatch.setattr(device_check, "subprocess", starts_fast)
-    findings = doctor.run_checks(recipe(), folder, folder / "run", print_fn=said.append)
+    started = time.perf_counter()
+    options = {"print_fn": said.append, "started": started}
+    findings = doctor.run_checks(recipe(), folder, folder / "run", timeout=1e-9, **options)
+    elapsed = time.perf_counter() - started
+    assert elapsed == pytest.approx(sum(finding.seconds for finding in findings), abs=1)
+    assert "timeout" not in findings[0].detail, "one device has no one to wait for"
     assert [(f.name, f.passed) for f in findings] == [(name, True) for name in CHECKS], said
     for line, finding in zip(said, findings, strict=True):
         assert line.startswith(f"✓ {finding.name} ") and finding.detail in line
@@ -142,7 +138,7 @@ def slots(batch):
 
 
 @pytest.mark.parametrize("lines", ["", "\t\n \t \neins\t\n"], ids=["no line", "no text"])
-def test_data_without_text_fails_data(here, tmp_path, lines):
+def test_data_without_text_fails_data(tmp_path, lines):
     (tmp_path / "train.tsv").write_text(lines)
     passed, _ = verdicts(recipe(), tmp_path)
     assert passed == only_fails("data", not_run=CHECKS[2:])
@@ -157,6 +153,11 @@ WARNINGS = {
         {"training": {"warmup_steps": 1000, "epochs": 4}},
         ["1,000 of the", "updates (4 epochs of", "lower `warmup_steps` to at most"],
     ),
+    "one update": (
+        NUMBERS[:30],
+        {"training": {"warmup_steps": 1, "epochs": 1, "batch_tokens": 9000}},
+        ["takes 1 of the 1 updates (1 epochs of 1): raise `epochs`"],
+    ),
     "decay": (
         NUMBERS,
         {"training": {"epochs": 9, "schedule": "cosine", "decay_epochs": 92, "learning_rate": 0.1}},
@@ -166,7 +167,7 @@ WARNINGS = {
 
 
 @pytest.mark.parametrize("name", WARNINGS)
-def test_data_that_train_but_lose_or_lack_something_are_a_warning(here, untrained, tmp_path, name):
+def test_data_that_train_but_lose_or_lack_something_are_a_warning(untrained, tmp_path, name):
     pairs, changes, words = WARNINGS[name]
     write_pairs(tmp_path / "train.tsv", pairs)
     findings = doctor.run_checks(recipe(**changes), tmp_path, print_fn=lambda line: None)
@@ -178,7 +179,7 @@ def test_data_that_train_but_lose_or_lack_something_are_a_warning(here, untraine
     assert all(finding.passed for finding in findings), "a warning is no failure"
 
 
-def test_model_with_other_special_ids_fails_vocabulary(here, folder, tmp_path):
+def test_model_with_other_special_ids_fails_vocabulary(folder, tmp_path):
     lines = itertools.chain.from_iterable(healthy_pairs())
     tokenizer = Tokenizer.train_on_lines(lines, 330, tmp_path / "a.model")
     proto = ModelProto.FromString(tokenizer.model_bytes)
@@ -187,7 +188,7 @@ def test_model_with_other_special_ids_fails_vocabulary(here, folder, tmp_path):
     assert_not_a_vocabulary("a.model", folder, tmp_path, ["Tokenizer.train", "a.model"])
 
 
-def test_file_that_is_no_vocabulary_fails_vocabulary(here, folder, tmp_path):
+def test_file_that_is_no_vocabulary_fails_vocabulary(folder, tmp_path):
     assert_not_a_vocabulary("train.tsv", folder, tmp_path, ["train.tsv"])
 
 
@@ -199,7 +200,7 @@ def assert_not_a_vocabulary(name, folder, tmp_path, words):
     assert all(word in details["vocabulary"] for word in words)
 
 
-def test_run_that_starts_from_an_imported_model_passes(here, untrained, folder, tmp_path):
+def test_run_that_starts_from_an_imported_model_passes(untrained, folder, tmp_path):
     """Its tokenizers are of another class; `untrained` reads no weights."""
     base = RunFolder(tmp_path / "imported")
     base.path.mkdir()
@@ -219,7 +220,7 @@ def test_run_that_starts_from_an_imported_model_passes(here, untrained, folder, 
     assert "lines are changed" in details["vocabulary"]
 
 
-def test_vocabulary_of_another_script_fails_vocabulary(here, untrained, folder, tmp_path):
+def test_vocabulary_of_another_script_fails_vocabulary(untrained, folder, tmp_path):
     """The vocabulary is that of the run folder, which stays unchanged."""
     greek = ["ένα δύο τρία τέσσερα πέντε", "έξι επτά οκτώ εννέα δέκα", "είκοσι τριάντα σαράντα"]
     Tokenizer.train_on_lines(greek, 280, tmp_path / "tokenizer.model")
@@ -250,13 +251,29 @@ def test_missing_worker_fails_devices_within_the_timeout(folder, monkeypatch):
     assert "within 5 s" in findings[0].detail
 
 
-def test_device_that_does_not_exist_fails_devices(here, folder):
+@pytest.mark.long
+def test_several_devices_are_checked_in_a_process(monkeypatch):
+    """A cluster of one worker answers; two devices of a CPU need no advice on GPUs."""
+    (port,) = workers._free_ports(1)
+    task = {"type": "worker", "index": 0}
+    config = {"cluster": {"worker": [f"127.0.0.1:{port}"]}, "task": task}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    starts_fast = SimpleNamespace(**vars(subprocess) | {"run": run})
+    monkeypatch.setattr(device_check, "subprocess", starts_fast)
+    passed, detail = device_check.check_devices("multi_worker", None, 200.0)
+    assert passed and detail.startswith("replicas: 1, workers: 1, here")
+    monkeypatch.delenv("TF_CONFIG")
+    passed, detail = device_check.check_devices("mirrored", ["CPU:0", "CPU:1"], 0.01)
+    assert (passed, detail) == (False, "no result within 0.01 s: give a longer `--timeout`")
+
+
+def test_device_that_does_not_exist_fails_devices(folder):
     passed, details = verdicts(recipe(training={"devices": ["GPU:77"]}), folder)
     assert passed == only_fails("devices", not_run=["memory", "learning"])
     assert "GPU:77" in details["devices"]
 
 
-def test_batch_that_does_not_fit_fails_memory(here, untrained, folder, monkeypatch):
+def test_batch_that_does_not_fit_fails_memory(untrained, folder, monkeypatch):
     def fit(*args, **options):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
@@ -268,14 +285,14 @@ def test_batch_that_does_not_fit_fails_memory(here, untrained, folder, monkeypat
 
 
 @pytest.mark.long
-def test_recipe_that_cannot_learn_fails_learning(here, untrained, folder, monkeypatch):
+def test_recipe_that_cannot_learn_fails_learning(untrained, folder, monkeypatch):
     """Smoothing of 0.999: the minimum of the cross-entropy is almost ln V."""
     monkeypatch.setattr(doctor._Checks, "learning", LEARNING)
     passed, details = verdicts(recipe(training={"label_smoothing": 0.999}), folder)
     assert passed == only_fails("learning"), details
 
 
-def test_disk_too_full_for_the_checkpoints_fails_disk(here, untrained, folder, monkeypatch):
+def test_disk_too_full_for_the_checkpoints_fails_disk(untrained, folder, monkeypatch):
     """Needs 6 checkpoints of weights and Adam's two moments in float32, to the byte."""
     width, inner, vocabulary = 64, 64, 330
     attention = 4 * (width + 1) * width
