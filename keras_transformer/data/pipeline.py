@@ -219,8 +219,11 @@ class BatchStream:
         )
         self._plan = functools.lru_cache(maxsize=1)(plan)
         notes = sample_notes(self._tokenizers)
-        notes += pairs.notes() if isinstance(pairs, Corpora) else []
-        self.report = self._report(len(kept), dropped, notes)
+        overlaps = {}
+        if isinstance(pairs, Corpora):
+            notes, overlaps = notes + pairs.notes(), pairs.overlaps
+        report = self._report(len(kept), dropped, notes)
+        self.report = dataclasses.replace(report, overlaps=overlaps)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)

@@ -64,6 +64,9 @@ class DatasetReport:
         shapes: the shapes `(B, S, T)` of all batches, if their number is limited.
         notes: lines on the corpora: passes and pairs of each, what was left out, with examples, and
             how many pairs are in other splits too.
+        overlaps: the same number of pairs, and that of pairs whose source is in another split, as
+            `{name of the split: {"sources": number, "pairs": number}}`. A split with a token store
+            has them too.
     """
 
     pairs_read: int
@@ -78,6 +81,7 @@ class DatasetReport:
     warnings: tuple[str, ...] = ()
     shapes: tuple[tuple[int, int, int], ...] = ()
     notes: tuple[str, ...] = ()
+    overlaps: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def efficiency(self) -> float:

@@ -303,6 +303,7 @@ class Trainer:
             "padding_efficiency": round(stream.report.efficiency, 4),
             "dropped": stream.report.dropped,
             "notes": list(stream.report.notes),
+            "overlaps": stream.report.overlaps,
             "epochs": len(keeper.history),
             "best_epoch": best.get("epoch", -1) + 1,
             **{name: best[name] for name in ("loss", self.recipe.monitor) if name in best},

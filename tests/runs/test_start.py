@@ -186,6 +186,11 @@ def test_resume_says_which_data_changed(folder, copy, tmp_path, split):
     assert tree(copy) == before
 
 
+def test_report_counts_training_pairs_that_are_in_validation_too(run):
+    """Of `short[:2]`, whose first source stands with other targets too."""
+    assert RunFolder(run).report()["overlaps"] == {"validation": {"sources": 2, "pairs": 2}}
+
+
 # The model and the report.
 
 
