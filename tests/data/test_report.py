@@ -55,6 +55,17 @@ def test_dropped_pairs_are_a_warning_from_one_percent_on(tokenizer, name):
     assert f"Warning: {warning}" in str(report).splitlines()
 
 
+@pytest.mark.parametrize("name", DROPPED)
+def test_error_of_a_corpus_that_is_dropped_names_the_limit_and_the_cure(tokenizer, name):
+    pair, _, options, words = DROPPED[name]
+    if "config" in options:
+        size = tokenizer.vocabulary_size
+        options = options | {"config": TransformerConfig(vocabulary_size=size, **LEARNED)}
+    with pytest.raises(ValueError, match="Received: 7 pairs; 100.0% of the pairs") as caught:
+        report_of([pair] * 7, tokenizer, **options)
+    assert all(word in str(caught.value) for word in words if "%" not in word)
+
+
 def test_examples_of_dropped_pairs_are_three_and_short(tokenizer):
     pairs = [(f"one hundred and {n}", "") for n in range(40)]
     (warning,) = report_of([*GOOD, *pairs], tokenizer).warnings

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def copy(run, tmp_path):
 BROKEN = {
     "no such data": ({"data": {"train": ["tpyo.tsv"]}}, "tpyo"),
     "no such validation": ({"data": {"validation": ["tpyo.tsv"]}}, "tpyo"),
-    "nothing to train on": ({"data": {"max_length": 2}}, "`pairs` must hold a pair"),
+    "nothing to train on": ({"data": {"max_length": 2}}, "`pairs` must hold a pair.*`max_length`"),
     "vocabulary too small": ({"vocabulary": {"size": 20}}, "vocabulary"),
     "no such tokenizer": ({"vocabulary": {"files": ["tpyo.model"]}}, "tpyo"),
     "no such device": ({"training": TRAINING | {"devices": ["GPU:9"]}}, "GPU:9"),
@@ -132,6 +133,29 @@ def test_second_process_ends_at_once_and_touches_nothing(folder, copy):
         process.wait()
     trainer(recipe(), folder, copy).train()
     assert not (copy / ".run.lock").exists()
+
+
+# The limits of length.
+
+
+@pytest.mark.parametrize("own", [{}, {"length_ratio": 3.0, "extra_length": 9, "beam_size": 2}])
+def test_run_has_the_limits_of_length_that_its_pairs_need_unless_the_user_set_them(tmp_path, own):
+    """From one word to 76 characters."""
+    (tmp_path / "train.tsv").write_text("a\t" + "b" * 76 + "\n" + "b\tab\n", "utf-8")
+    values = recipe(training=TRAINING | {"batch_tokens": 200}).to_dict()
+    values["data"] = {"train": ["train.tsv"], "max_length_ratio": 50}
+    values["vocabulary"] = {"source": "words", "target": "characters", "size": 50}
+    changed = Recipe.from_dict(values | {"search": own})
+    made = trainer(changed, tmp_path, tmp_path / "run")
+    made._fit = lambda *args: None
+    made.train()
+    run = RunFolder(tmp_path / "run")
+    assert run.recipe().search == (own or {"length_ratio": 27.0})
+    assert ("length_ratio: 27.0" in "".join(made.said)) == (not own)
+    run.model_file.touch()  # `_fit` writes it
+    assert trainer(changed, tmp_path, run.path).finished
+    other = replace(changed, search={"beam_size": 3})
+    assert not trainer(other, tmp_path, run.path).finished
 
 
 # The validation data.
