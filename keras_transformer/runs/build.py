@@ -38,10 +38,17 @@ def make_tokenizers(recipe, data_folder, files):
         files: paths to write, in one folder: one joint path, or source and target.
     """
     files[0].parent.mkdir(parents=True, exist_ok=True)
-    settings = recipe.vocabulary
+    settings, other = recipe.vocabulary, None
     init_from = recipe.training.init_from
     if init_from is not None:
         run = RunFolder.existing(init_from)
+        if run.recipe_file.is_file():
+            other = run.recipe().vocabulary
+            if settings.joint != other.joint:
+                raise ValueError(
+                    f"`joint` of `vocabulary` must be {other.joint}, as in {init_from!r}. "
+                    f"Received: joint={settings.joint}"
+                )
         tokenizers = [_load_tokenizer(name) for name in run.tokenizer_files(settings.joint)]
         if run.origin_file.is_file():  # its licence goes where the weights go
             shutil.copyfile(run.origin_file, files[0].parent / run.origin_file.name)
@@ -50,6 +57,8 @@ def make_tokenizers(recipe, data_folder, files):
     else:
         _train_tokenizers(recipe, data_folder, files)
         return
+    origin = "`files`" if init_from is None else f"`init_from`, {init_from!r}"
+    settings.require_inherited(origin, tokenizers, other)
     for tokenizer, file in zip(tokenizers, files, strict=True):
         tokenizer.save(file)
 

@@ -159,7 +159,9 @@ class Trainer:
         validation = None
         if self.recipe.data.validation is not None:
             validation = self.stream(tokenizers, "validation").dataset()
-            self.print_fn(f"Validation: {str(stream_of(validation).report).splitlines()[0]}")
+            report = dataclasses.replace(stream_of(validation).report, notes=())
+            pairs, _, _, *lost = str(report).splitlines()
+            self.print_fn("\n".join([f"Validation: {pairs}", *lost]))
         logger = TrainingLogger(stream)
         guard = StopOnNonFiniteLoss(stream, self.checkpoints)
         averaged = AveragedWeights() if training.ema_momentum else None

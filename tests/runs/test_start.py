@@ -1,5 +1,7 @@
 """The checks before a training: if one fails, the run in the folder is unchanged."""
 
+import itertools
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -90,6 +92,25 @@ BROKEN = {
     "no such device": ({"training": TRAINING | {"devices": ["GPU:9"]}}, "GPU:9"),
     "no such run": ({"training": TRAINING | {"init_from": "tpyo"}}, "tpyo"),
     "from itself": ({"training": TRAINING | {"init_from": "{run}"}}, "another run"),
+    "a size beside another run": (
+        {"vocabulary": {"size": 299}, "training": TRAINING | {"init_from": "{original}"}},
+        "`size` of `vocabulary` must be left out: .* that of `init_from`.* Received: size=299",
+    ),
+    "a normalization beside another run": (
+        {
+            "vocabulary": {"normalization": "nfkc"},
+            "training": TRAINING | {"init_from": "{original}"},
+        },
+        "`normalization` of `vocabulary` must be left out",
+    ),
+    "two vocabularies beside another run": (
+        {"vocabulary": {"joint": False}, "training": TRAINING | {"init_from": "{original}"}},
+        "`joint` of `vocabulary` must be True",
+    ),
+    "a model beside a file": (
+        {"vocabulary": {"files": ["run/tokenizer.model"], "model_type": "unigram"}},
+        "`.*` of `vocabulary` must be left out: the vocabulary is that of `files`",
+    ),
     # The last check: everything else is prepared by then. Dropout may differ.
     "from another model": (
         {
@@ -156,6 +177,25 @@ def test_run_has_the_limits_of_length_that_its_pairs_need_unless_the_user_set_th
     assert trainer(changed, tmp_path, run.path).finished
     other = replace(changed, search={"beam_size": 3})
     assert not trainer(other, tmp_path, run.path).finished
+
+
+# The vocabulary of another run.
+
+
+def test_text_that_an_inherited_vocabulary_lacks_is_a_warning_of_each_split(folder, tmp_path):
+    """Of Latin letters, so that every letter of Cyrillic is two bytes."""
+    words = "один два три четыре пять шесть семь восемь девять десять".split()
+    for name, pairs in (("train", zip(words, words[::-1], strict=True)), ("valid", [words[:2]])):
+        (tmp_path / f"{name}.tsv").write_text("".join(map("{0[0]}\t{0[1]}\n".format, pairs)))
+    changed = recipe(
+        data={"max_length": 30}, training=TRAINING | {"init_from": str(folder / "run")}
+    )
+    made = trainer(changed, tmp_path, tmp_path / "run")
+    made._fit = lambda *args: None
+    made.train()
+    train, valid = "\n".join(made.said).split("Validation: ")
+    for said, side in itertools.product((train, valid), ("source", "target")):
+        assert re.search(rf"Warning: 0.00% of the {side} tokens are unknown, [89]\d\...% are", said)
 
 
 # The validation data.
