@@ -8,6 +8,7 @@ from typing import TypeAlias
 import keras
 
 from keras_transformer.data.base_tokenizer import BaseTokenizer
+from keras_transformer.data.batching import tag_ids
 from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
@@ -117,8 +118,12 @@ def store_of(recipe, data_folder, run):
 
 
 def pairs_of(recipe, data_folder, tokenizers, split):
-    """Returns the pairs of a split; those for training have placeholders, if tokenizers have."""
+    """Returns the pairs of a split; those for training have placeholders, if tokenizers have.
+
+    Raises a `ValueError` if the vocabulary lacks a tag, before the pairs are tokenised.
+    """
     pairs, rate = recipe.data.pairs(split, data_folder), recipe.training.protected_text
+    tag_ids(pairs, tokenizers[0])
     count = count_symbols(*(each.vocabulary for each in tokenizers))
     if split == "train" and count > 1 and rate:
         pairs.placeholders = count, rate, recipe.training.seed

@@ -133,6 +133,29 @@ def test_new_start_that_fails_leaves_the_old_run_as_it_was(folder, copy, mistake
     assert tree(copy) == before
 
 
+UNSEEN = {"train": [{"file": "train.tsv", "tag": "<x>"}], "tag": "<x>"}
+
+
+@pytest.mark.parametrize(
+    ("data", "training", "named"),
+    [
+        (UNSEEN, {"init_from": "{original}"}, "`tag` must be one token of the vocabulary"),
+        ({"validation": ["tpyo.tsv"]}, {}, "tpyo.tsv"),
+    ],
+    ids=["tag", "validation"],
+)
+def test_settings_are_checked_before_the_corpus_is_tokenised(
+    folder, tmp_path, data, training, named
+):
+    """A token store is what tokenising leaves behind."""
+    training = {key: value.format(original=folder / "run") for key, value in training.items()}
+    store = tmp_path / "store"
+    changed = recipe(data=data | {"store": str(store)}, training=TRAINING | training)
+    with pytest.raises((ValueError, OSError), match=named):
+        trainer(changed, folder, tmp_path / "run").train()
+    assert not store.exists()
+
+
 def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
     RunFolder(copy).recipe_file.unlink()
     with pytest.raises(ValueError, match="config.yaml' is missing.*--no-resume"):
