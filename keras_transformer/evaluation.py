@@ -5,6 +5,7 @@ Imports nothing of the package. Paper section 6.1 (table 2 reports BLEU).
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -91,10 +92,11 @@ def score(
 ) -> Score:
     """Corpus score by the name of its metric.
 
-    `"wer"` is the percentage of the lines that equal none of their references: the word error rate
-    of tasks whose lines are words, such as pronunciation. `"per"` and `"cer"` are edits (symbols
-    to insert, delete or replace) per 100 symbols of the references; a symbol is a token between
-    white space for `"per"` (a phone, or a word), and a character, also white space, for `"cer"`.
+    `"wer"` is the percentage of the lines whose tokens, between white space, are those of none of
+    their references: the word error rate of tasks whose lines are words, such as pronunciation.
+    `"per"` and `"cer"` are edits (symbols to insert, delete or replace) per 100 symbols of the
+    references; a symbol is a token between white space for `"per"` (a phone, or a word), and a
+    character, also white space inside the line, for `"cer"`.
     The reference with the fewest edits counts, the longest one of several. Edits and symbols are
     summed over the lines before they are divided, so a score can exceed 100. References without a
     symbol count as one symbol.
@@ -103,8 +105,8 @@ def score(
         metric: `"bleu"`, `"chrf"`, `"wer"`, `"per"` or `"cer"`.
         hypotheses: the translations.
         references: one reference for each translation, in the same order; for several references,
-            a list of such lists. A line may lack some of several references: `None`, or an empty
-            string in any list but the first.
+            a list of such lists. A line may lack some of several references: `None`, or a blank
+            string. A blank reference counts only if the line has no other.
         tokenized: as in `bleu`. It changes no other metric.
         lowercase: ignore case.
 
@@ -203,7 +205,7 @@ def chrf(hypotheses: Iterable[str], references: References) -> Score:
 
 
 def exact_match(hypotheses: Iterable[str], references: References) -> float:
-    """Fraction of translations that equal a reference, character for character.
+    """Fraction of translations that have the same tokens, between white space, as a reference.
 
     Args:
         hypotheses: the translations.
@@ -214,12 +216,11 @@ def exact_match(hypotheses: Iterable[str], references: References) -> float:
         ValueError: if the lists are empty or of unequal length, or a string is not in a list.
     """
     translations, streams = _checked_lists(hypotheses, references)
-    matches = (text in expected for text, *expected in zip(translations, *streams, strict=True))
-    return sum(matches) / len(translations)
+    return accuracy_at_n([[text] for text in translations], streams)
 
 
 def accuracy_at_n(n_best: Iterable[list[str]], references: References) -> float:
-    """Fraction of the lines of which one of the first n translations equals a reference.
+    """Fraction of the lines of which one of the first n translations has a reference's tokens.
 
     Args:
         n_best: a list of translations for each line; at n = 1, this is `exact_match`.
@@ -235,8 +236,34 @@ def accuracy_at_n(n_best: Iterable[list[str]], references: References) -> float:
     if not all(isinstance(texts, list) and texts for texts in ranked):
         raise ValueError("`n_best` must hold a list of translations for each line.")
     firsts, streams = _checked_lists([texts[0] for texts in ranked], references)
-    columns = zip(ranked, *streams, strict=True)
-    return sum(not set(expected).isdisjoint(texts) for texts, *expected in columns) / len(firsts)
+    right = 0
+    for texts, *row in zip(ranked, *streams, strict=True):
+        expected = {_spaced(reference) for reference in row if reference is not None}
+        right += not expected.isdisjoint(map(_spaced, texts))
+    return right / len(firsts)
+
+
+def merge_references(
+    pairs: Iterable[tuple[str, str]],
+) -> tuple[list[str], list[list[str | None]]]:
+    """Makes one line, with several references, of the pairs that have the same source.
+
+    Such pairs are a word with two pronunciations, or a sentence with two translations.
+
+    Args:
+        pairs: (source, reference) strings.
+
+    Returns:
+        the different sources in their order; and the references, as `score` takes them: a list of
+        the first one of each source, and further lists where a source has more.
+
+    >>> keras_transformer.evaluation.merge_references([("a", "x"), ("b", "y"), ("a", "z")])
+    (['a', 'b'], [['x', 'y'], ['z', None]])
+    """
+    references: dict[str, dict[str, None]] = {}
+    for source, reference in pairs:
+        references.setdefault(source, {})[reference] = None
+    return list(references), list(map(list, itertools.zip_longest(*references.values())))
 
 
 def mbr_order(candidates: Iterable[str], utility: str = "chrf") -> list[int]:
@@ -331,14 +358,18 @@ def _error_rate(name, symbol, split):
     return make
 
 
+def _as_one_symbol(line):
+    return [_spaced(line)]
+
+
 # The one place that says which values are better: what selects the best epoch, early stopping,
 # `compare` and `monitor` ask it. A logged name ends with the name of its metric: `val_bleu`.
 METRICS = {
     "bleu": Metric("% (precision of n-grams)", True, _bleu),
     "chrf": Metric("% (F-score of n-grams)", True, _chrf),
-    "wer": Metric("% of the lines", False, _error_rate("WER", "line", lambda line: [line])),
+    "wer": Metric("% of the lines", False, _error_rate("WER", "line", _as_one_symbol)),
     "per": Metric("edits per 100 tokens", False, _error_rate("PER", "token", str.split)),
-    "cer": Metric("edits per 100 characters", False, _error_rate("CER", "character", str)),
+    "cer": Metric("edits per 100 characters", False, _error_rate("CER", "character", str.strip)),
     "exact_match": Metric("fraction of the lines", True),
     "accuracy@n": Metric("fraction of the lines", True),
     "accuracy": Metric("fraction of the tokens", True),
@@ -380,8 +411,19 @@ def _checked_lists(hypotheses, references):
         for number, line in enumerate(lines, start=1):
             if not isinstance(line, str if name == "hypotheses" else allowed):
                 raise ValueError(f"`{name}` must be strings. Received: line {number} is {line!r}")
-    streams[1:] = [[line or None for line in each] for each in streams[1:]]
     for number, line in enumerate(zip(*streams, strict=True), start=1):
         if all(reference is None for reference in line):
             raise ValueError(f"Each line must have a reference. Received: none for line {number}")
-    return hypotheses, streams
+    rows = [_without_blanks(row) for row in zip(*streams, strict=True)]
+    return hypotheses, list(map(list, zip(*rows, strict=True)))
+
+
+def _without_blanks(references):
+    """Returns the references of a line; blank ones are `None` if there is another one."""
+    texts = [text if text and text.strip() else None for text in references]
+    return texts if any(texts) else references
+
+
+def _spaced(line):
+    """Returns the tokens of a line with one space between them: what makes two lines equal."""
+    return " ".join(line.split())

@@ -1,5 +1,6 @@
 """Scores against restatements of error rates, and two published scores."""
 
+import itertools
 import pathlib
 import random
 import re
@@ -14,6 +15,7 @@ from keras_transformer.evaluation import (
     chrf,
     exact_match,
     mbr_order,
+    merge_references,
     paired_bootstrap,
     score,
 )
@@ -69,6 +71,12 @@ def test_each_translation_may_have_several_references():
     assert exact_match(mixed, [REFERENCES]) == exact_match(mixed, REFERENCES) == 0.5
 
 
+def test_equal_tokens_are_an_exact_match():
+    streams = [["k æ t ", "a  b", "ab", " "], [None, "", None, "x"]]
+    assert exact_match(["k æ t", "a b", "a b", ""], streams) == 0.5
+    assert accuracy_at_n([["x", "k æ t"], ["a b"], ["a b"], [" ", "x "]], streams) == 0.75
+
+
 def test_accuracy_at_n_counts_lines_with_one_right_translation():
     n_best, streams = [["a", "b"], ["a"], ["c", "d"]], [["b", "b", "c"], [None, "a", "e"]]
     assert [accuracy_at_n(n_best, each) for each in (streams[0], streams)] == [2 / 3, 1]
@@ -77,7 +85,11 @@ def test_accuracy_at_n_counts_lines_with_one_right_translation():
             accuracy_at_n(wrong, streams)
 
 
-SPLITS = {"wer": lambda line: [line], "per": str.split, "cer": list}
+SPLITS = {
+    "wer": lambda line: [tuple(line.split())],
+    "per": str.split,
+    "cer": lambda line: list(line.strip()),
+}
 
 
 def edits_restated(one, other):
@@ -93,12 +105,11 @@ def edits_restated(one, other):
 
 def error_rate_restated(split, hypotheses, streams):
     edits = symbols = 0
-    for hypothesis, first, *others in zip(hypotheses, *streams, strict=True):
-        references = [first, *(other for other in others if other)]
+    for hypothesis, *row in zip(hypotheses, *streams, strict=True):
+        given = [reference for reference in row if reference is not None]
         counts = [
             (edits_restated(split(hypothesis), split(reference)), -len(split(reference)))
-            for reference in references
-            if reference is not None
+            for reference in [text for text in given if not text.isspace() and text] or given
         ]
         edits, symbols = edits + min(counts)[0], symbols - min(counts)[1]
     return 100 * edits / max(symbols, 1)
@@ -120,8 +131,10 @@ RATED = {
         [noisy_lines(4), noisy_lines(5, ("", None)), noisy_lines(6)],
     ),
     "over 100%": (["a b c d e f", "g h"], [["a x", "g h"]]),
-    "an empty line is right": (["", "a"], [["", "a"], ["a", ""]]),
-    "an empty further reference is none": (["", "a b"], [["a b", "a b"], ["", None]]),
+    "an empty line is right": (["", "a"], [["", "a"], [" ", ""]]),
+    "a blank reference beside another is none": (["", "a b"], [["", "a b"], ["a b", None]]),
+    "white space is no reference": (["", ""], [["a b", "\u3000"], [" \t", "c"]]),
+    "a space at the end of a reference": (["k æ t", "a"], [["k æ t ", " b"]]),
     "the longest of the nearest": (["a b c"], [["a b"], ["a b c d"]]),
     "no symbol in the references": (["", "a b"], [["", ""]]),
     "white space alone": ([" ", "a  b"], [["", "a b"]]),
@@ -137,8 +150,8 @@ def test_error_rates_equal_a_restatement(metric, case):
     assert found.value == pytest.approx(error_rate_restated(SPLITS[metric], hypotheses, streams))
     if metric == "wer":
         assert found.value == pytest.approx(100 - 100 * exact_match(hypotheses, streams))
-    first, *others = streams
-    assert score(metric, hypotheses, [first, *others[::-1]]).value == found.value
+    for order in itertools.permutations(streams):
+        assert score(metric, hypotheses, list(order)).value == found.value
 
 
 def test_error_rates_by_hand():
@@ -146,19 +159,33 @@ def test_error_rates_by_hand():
     found = {case: score("per", *RATED[case]).value for case in RATED}
     assert found["over 100%"] == pytest.approx(100 * 5 / 4)
     assert found["an empty line is right"] == 0
-    assert found["an empty further reference is none"] == pytest.approx(100 * 2 / 4)
+    assert found["a blank reference beside another is none"] == pytest.approx(100 * 2 / 4)
+    assert found["white space is no reference"] == 100
+    assert found["a space at the end of a reference"] == pytest.approx(100 / 4)
     assert found["the longest of the nearest"] == pytest.approx(100 / 4)
     assert found["no symbol in the references"] == 200
     assert score("cer", ["ABC"], ["abd"], lowercase=True).value == pytest.approx(100 / 3)
-    assert score("wer", ["a ", "a"], ["a", "a"]).value == 50
+    assert score("wer", ["a ", "a", "k æ t"], ["a", "b", "k  æ t "]).value == pytest.approx(100 / 3)
+    assert score("cer", ["k æ t", "a b"], ["k æ t ", "a  b"]).value == pytest.approx(100 / 9)
 
 
-def test_empty_further_reference_changes_no_score():
+@pytest.mark.parametrize("blank", ["", " ", "\u2003\t", None])
+def test_blank_reference_beside_another_changes_no_score_in_any_order(blank):
     for metric in ("bleu", "chrf", *SPLITS):
-        one, two = (
-            score(metric, HYPOTHESES, each) for each in ([REFERENCES], [REFERENCES, [""] * 4])
+        one, *others = (
+            score(metric, HYPOTHESES, each)
+            for each in ([REFERENCES], [REFERENCES, [blank] * 4], [[blank] * 4, REFERENCES])
         )
-        assert one == two
+        assert others == [one, one]
+
+
+def test_pairs_of_one_source_are_one_line_with_several_references():
+    pairs = [("lead", "l iː d"), ("a", "eɪ"), ("lead", "l ɛ d"), ("a", "eɪ"), ("lead", "x")]
+    sources, references = merge_references(pairs)
+    assert sources == ["lead", "a"]
+    assert references == [["l iː d", "eɪ"], ["l ɛ d", None], ["x", None]]
+    assert score("per", ["l ɛ d", "ə"], references).value == pytest.approx(100 / 4)
+    assert merge_references([]) == ([], [])
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf", *SPLITS])
@@ -187,7 +214,7 @@ def test_unknown_metric_or_a_line_without_a_reference_raises():
     with pytest.raises(ValueError, match="one of bleu, chrf, wer, per, cer. .*'exact_match'"):
         score("exact_match", ["a"], ["a"])
     with pytest.raises(ValueError, match="must have a reference. Received: none for line 2"):
-        score("per", ["a", "b"], [["a", None], ["b", ""]])
+        score("per", ["a", "b"], [["a", None], ["b", None]])
 
 
 @pytest.mark.parametrize("metric", [bleu, chrf, exact_match])

@@ -41,6 +41,13 @@ def vocabulary(
         float,
         typer.Option(help="Fraction of the characters that get a token; the others are bytes."),
     ] = 1.0,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Tag of a corpus, such as <news>: a token. Repeat for more."),
+    ] = None,
+    protected_symbols: Annotated[
+        int, typer.Option(help="Symbols that take the place of protected text.", min=0)
+    ] = 0,
 ) -> None:
     """Learn a subword vocabulary from text; for a joint one, give the files of both sides.
 
@@ -51,7 +58,12 @@ def vocabulary(
     from keras_transformer.data.corpus import read_lines
     from keras_transformer.data.report import Sample, text_changes
     from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.runs.recipe import TAG
 
+    for tag in tags or ():
+        if not TAG.fullmatch(tag):
+            must = "a name in angle brackets, such as <news>"
+            raise ValueError(f"`--tag` must be {must}. Received: {tag!r}")
     lines = Sample(read_lines(files))  # a pipe can be read only once
     tokenizer = Tokenizer.train_on_lines(
         lines,
@@ -60,6 +72,8 @@ def vocabulary(
         model_type=model_type,
         normalization=normalization,
         character_coverage=character_coverage,
+        tags=tags or (),
+        protected_symbols=protected_symbols,
     )
     for warning in text_changes(", ".join(files), tokenizer, lines.items).warnings:
         console.print(f"Warning: {warning}")

@@ -148,8 +148,9 @@ def notes(translator, found, sources, references):
     from keras_transformer.decoding.reports import line_reports
 
     yield from line_reports(found, most=MOST_REPORTS)
-    for side, lines in (("source", [sources]), ("target", references)):
-        unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), itertools.chain(*lines))
+    targets = filter(None, itertools.chain(*references))  # a line may lack some
+    for side, lines in (("source", sources), ("target", targets)):
+        unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), lines)
         if note := unknown_note(unknown, f"the {side}"):
             yield note
 
@@ -188,22 +189,34 @@ def score_names(references, tokenized):
 
     BLEU is 0 if no reference has a 4-gram.
     """
-    has_bleu = any(evaluation.bleu(each, each, tokenized=tokenized).value for each in references)
+    complete = ([text or "" for text in each] for each in references)
+    has_bleu = any(evaluation.bleu(each, each, tokenized=tokenized).value for each in complete)
     return [name for name in evaluation.SCORES if has_bleu or name != "bleu"]
 
 
 def test_set(run, data, source, references):
     """Returns the lines to translate, and a list of lists of references.
 
-    They are from files, or from the test split of the recipe.
+    They are from files, or from the test split of the recipe. If its files hold both sides, a
+    source that stands there several times is one line with several references. In two files, lines
+    are what published scores count, so they stay.
     """
     from keras_transformer.data.corpus import read_parallel
+    from keras_transformer.runs.folder import RunFolder
 
     if (source is None) != (not references):
         received = f"--source {source}, --reference {' '.join(references or ['None'])}"
         raise ValueError(f"Give both `--source` and `--reference`, or none. Received: {received}")
     if source is None:
         corpora = [list(test_pairs(run, data, instead="`--source` and `--reference`"))]
+        if all("file" in corpus for corpus in RunFolder(run).recipe().data.mappings("test")):
+            sources, merged = evaluation.merge_references(corpora[0])
+            if repeated := len(corpora[0]) - len(sources):
+                console.print(
+                    f"{repeated:,} of {len(corpora[0]):,} lines repeat an earlier source: their "
+                    "targets are further references of it."
+                )
+            return sources, merged
     else:
         corpora = [list(read_parallel(source, reference)) for reference in references]
     sources = [line for line, _ in corpora[0]]

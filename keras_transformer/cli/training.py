@@ -87,7 +87,8 @@ def train(
         console.print(f"Error: {error}")
         raise typer.Exit(1) from None
     if trainer.is_chief:
-        report.pop("notes", None)  # printed when the text was read
+        for name in ("notes", "overlaps"):  # printed when the text was read
+            report.pop(name, None)
         for name, value in report.items():
             console.print(f"{name.replace('_', ' '):>20}  {yaml_line(value)}")
         files = ["--source", "FILE", "--reference", "FILE"]

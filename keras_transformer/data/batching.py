@@ -37,13 +37,7 @@ class Passes:
         parts = getattr(pairs, "parts", [])
         self._ends = np.cumsum(pairs.counts["pairs"] if parts else [0])
         self._weights = [part.weight for part in parts]
-        ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary)}
-        if missing := [part.tag for part in parts if part.tag and part.tag not in ids]:
-            raise ValueError(
-                "`tag` must be one token of the vocabulary: train a vocabulary for these corpora. "
-                f"Received: tag={missing[0]!r}"
-            )
-        self._tags = np.array([ids[part.tag] if part.tag else -1 for part in parts])
+        self._tags = np.array(tag_ids(pairs, tokenizer))
         self.tag_ids = [tag for tag in self._tags.tolist() if tag >= 0]
         is_plain = {*self._weights} <= {1} and not self.tag_ids
         self.key = (
@@ -74,6 +68,22 @@ class Passes:
 
     def _parts_of(self, rows):
         return np.searchsorted(self._ends, rows, side="right")
+
+
+def tag_ids(pairs: Any, tokenizer: TokenizerLike) -> list[int]:
+    """Returns the token of the tag of each corpus, -1 without a tag. Reads no pair.
+
+    Raises:
+        ValueError: if a tag is no token of the vocabulary.
+    """
+    tags = [part.tag for part in getattr(pairs, "parts", [])]
+    ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary)}
+    if missing := [tag for tag in tags if tag and tag not in ids]:
+        raise ValueError(
+            "`tag` must be one token of the vocabulary: train a vocabulary for these corpora, or "
+            f"`keras-transformer vocabulary --tag`. Received: tag={missing[0]!r}"
+        )
+    return [ids[tag] if tag else -1 for tag in tags]
 
 
 def plan_batches(

@@ -45,9 +45,8 @@ class Corpora:
         parts: the corpora.
         counts: what the last whole iteration found, as plain values for JSON, or `None`:
             `{"pairs": [number of pairs of each part], "left_out": {reason: [number of pairs,
-            examples]}}`. May be set, to what was stored with the tokens of the same pairs.
-        overlaps: {name of a split: the numbers of pairs whose source, and of pairs which the last
-            whole iteration found in it}.
+            examples]}}`, and with `held_out` its `overlaps` and the `fingerprints` of its splits.
+            May be set, to what was stored with the tokens of the same pairs.
         placeholders: `count`, `rate` and `seed` of `add_placeholders`, which changes the pairs, or
             `None`. May be set.
     """
@@ -60,7 +59,6 @@ class Corpora:
     ) -> None:
         self.parts, self._cleaning, self._held_out = parts, cleaning, held_out or {}
         self.counts: dict[str, Any] | None = None
-        self.overlaps: dict[str, list[int]] = {}
         self.placeholders: tuple[int, float, int] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -72,7 +70,7 @@ class Corpora:
         held_out = {
             name: ({pair[0] for pair in pairs}, {*pairs}) for name, pairs in self._held_out.items()
         }
-        overlaps = {name: [0, 0] for name in held_out}
+        overlaps = {name: {"sources": 0, "pairs": 0} for name in held_out}
 
         def skip(reason, source, target):
             found = left_out.setdefault(reason, [0, []])
@@ -87,10 +85,29 @@ class Corpora:
             for pair in cleaner.clean(pairs, skip) if cleaner else pairs:
                 numbers[number] += 1
                 for name, (sources, known) in held_out.items():
-                    overlaps[name][0] += pair[0] in sources
-                    overlaps[name][1] += pair in known
+                    overlaps[name]["sources"] += pair[0] in sources
+                    overlaps[name]["pairs"] += pair in known
                 yield pair
-        self.counts, self.overlaps = {"pairs": numbers, "left_out": left_out}, overlaps
+        self.counts = {"pairs": numbers, "left_out": left_out}
+        if held_out:
+            self.counts |= {"overlaps": overlaps, "fingerprints": self._held_out_fingerprints()}
+
+    def _held_out_fingerprints(self):
+        return {name: pairs.fingerprint() for name, pairs in self._held_out.items()}
+
+    @property
+    def overlaps(self) -> dict[str, dict[str, int]]:
+        """How many pairs stand in other splits too: `{name: {"sources": number, "pairs": number}}`.
+
+        `"sources"` are the pairs whose source stands there. If `counts` are of other splits, as
+        those of an older token store may be, the pairs are read again.
+        """
+        if not self._held_out:
+            return {}
+        if (self.counts or {}).get("fingerprints") != self._held_out_fingerprints():
+            for _ in self._pairs():
+                pass
+        return self.counts["overlaps"]
 
     @property
     def num_bytes(self) -> int:
@@ -110,7 +127,7 @@ class Corpora:
         return None if any(found is None for found, _ in parts) else hash_of(facts)
 
     def notes(self) -> list[str]:
-        """Returns the lines of a report on the last whole iteration."""
+        """Returns the lines of a report on the last whole iteration, and on `overlaps`."""
         lines, counts = [], self.counts or {"pairs": [], "left_out": {}}
         if len(self.parts) > 1 or any(part.tag or part.weight != 1 for part in self.parts):
             for part, number in zip(self.parts, counts["pairs"], strict=False):
@@ -120,9 +137,10 @@ class Corpora:
         for reason, (number, examples) in counts["left_out"].items():
             lines.append(f"left out, {reason}: {number:,}, such as {shown_pairs(examples)}")
         return lines + [
-            f"also in `{name}`: the source of {sources:,} pairs, and {pairs:,} pairs"
-            for name, (sources, pairs) in self.overlaps.items()
-            if sources
+            f"also in `{name}`: the source of {number['sources']:,} pairs, and "
+            f"{number['pairs']:,} pairs"
+            for name, number in self.overlaps.items()
+            if number["sources"]
         ]
 
     def __repr__(self):

@@ -19,7 +19,6 @@ from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
     SAMPLE_SIZE,
     DatasetReport,
-    described,
     dropped_warnings,
     sample_notes,
     text_changes,
@@ -211,6 +210,11 @@ class BatchStream:
         self._noise.kept = self._passes.tag_ids
         self.lengths = self._passes.lengths(self._rows.lengths)
         kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
+        if not len(kept):
+            raise ValueError(
+                "`pairs` must hold a pair that is not dropped. Received: "
+                f"{'; '.join([f'{len(self.lengths):,} pairs', *self._dropped_warnings(dropped)])}"
+            )
         self._kept = self._passes.repeat(kept)
         sizes = {name: self.settings[name] for name in SIZES}
         self._shapes = self._choose_shapes(options)
@@ -219,8 +223,11 @@ class BatchStream:
         )
         self._plan = functools.lru_cache(maxsize=1)(plan)
         notes = sample_notes(self._tokenizers)
-        notes += pairs.notes() if isinstance(pairs, Corpora) else []
-        self.report = self._report(len(kept), dropped, notes)
+        overlaps = {}
+        if isinstance(pairs, Corpora):
+            notes, overlaps = notes + pairs.notes(), pairs.overlaps
+        report = self._report(len(kept), dropped, notes)
+        self.report = dataclasses.replace(report, overlaps=overlaps)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)
@@ -379,16 +386,20 @@ class BatchStream:
         shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
         slots = [sum(n * each[0] * each[side] for each, n in shapes.items()) for side in (1, 2)]
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
-        examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
         sample = zip(*self._rows.sample, strict=True)
         sides = zip(("source", "target"), self._tokenizers, sample, strict=True)
         changes = tuple(text_changes(*side) for side in sides)
-        limits = self._longest, self.settings["max_length_ratio"]
-        warnings = dropped_warnings(numbers, examples, len(self.lengths), *limits)
+        warnings = self._dropped_warnings(dropped)
         warnings += [warning for each in changes for warning in each.warnings]
         counts = len(self.lengths), pairs_kept, numbers, shapes.total(), *tokens.tolist(), *slots
         limited = sorted(shapes) if self._shapes is not None else ()
         return DatasetReport(*counts, changes, *map(tuple, (warnings, limited, notes)))
+
+    def _dropped_warnings(self, dropped):
+        numbers = {reason: len(rows) for reason, rows in dropped.items()}
+        examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
+        limits = self._longest, self.settings["max_length_ratio"]
+        return dropped_warnings(numbers, examples, len(self.lengths), *limits)
 
     def _texts(self, rows):
         """Returns the (source, target) texts of some pairs."""
@@ -434,7 +445,7 @@ def _longest_kept(settings, config):
 
 
 def _select(lengths, max_length, max_length_ratio):
-    """Returns the pairs to keep, and the others by their first reason; raises if none is kept."""
+    """Returns the pairs to keep, and the others by their first reason."""
     shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
     reasons = {
         "empty": shorter <= 1,  # nothing but END
@@ -446,11 +457,5 @@ def _select(lengths, max_length, max_length_ratio):
     for reason, holds in reasons.items():
         dropped[reason] = np.flatnonzero(is_kept & holds)
         is_kept &= ~holds
-    if not is_kept.any():
-        numbers = described({reason: len(rows) for reason, rows in dropped.items()})
-        raise ValueError(
-            "`pairs` must hold a pair that is not dropped. "
-            f"Received: {len(lengths)} pairs (dropped: {numbers})"
-        )
     number = np.promote_types(np.int32, np.min_scalar_type(-len(lengths)))
     return np.flatnonzero(is_kept).astype(number), dropped

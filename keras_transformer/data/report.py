@@ -10,37 +10,58 @@ from keras_transformer.data.tokenizer_like import TokenizerLike, encode
 from keras_transformer.texts import EXAMPLES, SHOWN, shown, shown_pairs
 
 MAX_LOST = 0.01  # fraction of dropped pairs, or of changed lines, that needs no warning
+MAX_UNKNOWN = 0.01  # fraction of tokens that are unknown or bytes, that needs no warning
 SAMPLE_SIZE = 1000
 LONGEST_SAMPLED = 1000  # characters; the lines of a sample are padded to the longest
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 @dataclasses.dataclass(frozen=True)
 class TextChanges:
-    """The lines of a sample that are not the same after tokenizing and detokenizing.
+    """What a tokenizer loses of the lines of a sample.
 
     Attributes:
         name: what the lines are, such as `"source"`.
         lines: number of lines of the sample.
-        changed: number of lines that are changed.
+        changed: number of lines that are not the same after tokenizing and detokenizing.
         examples: some of them, before and after, as text.
+        unknown_tokens: fraction of the tokens that are the unknown token.
+        byte_tokens: fraction of the tokens that are bytes of characters without a token.
     """
 
     name: str
     lines: int
     changed: int
     examples: tuple[str, ...]
+    unknown_tokens: float = 0.0
+    byte_tokens: float = 0.0
+
+    @property
+    def lacks_characters(self) -> bool:
+        """Whether too many tokens are unknown or bytes."""
+        return self.unknown_tokens + self.byte_tokens > MAX_UNKNOWN
+
+    @property
+    def shares(self) -> str:
+        """The fractions of unknown tokens and of byte tokens, as text."""
+        unknown, in_bytes = self.unknown_tokens, self.byte_tokens
+        return f"{unknown:.2%} of the {self.name} tokens are unknown, {in_bytes:.2%} are bytes"
 
     @property
     def warnings(self) -> list[str]:
-        """One line if the tokenizer changes too much text, else none."""
+        """A line if the vocabulary lacks too many characters, and one if too much is changed."""
+        warnings = []
+        if self.lacks_characters:
+            warnings.append(f"{self.shares}: train the vocabulary on this text")
         share = self.changed / max(1, self.lines)
         if share < MAX_LOST:
-            return []
+            return warnings
         return [
+            *warnings,
             f"the tokenizer changes {share:.1%} of the {self.name} lines ({self.changed:,} of "
             f"{self.lines:,}): {', '.join(self.examples)}; the model never sees or writes "
             "the former: train the vocabulary with `normalization: nfc` or `identity`, or clean "
-            "the text"
+            "the text",
         ]
 
 
@@ -59,11 +80,14 @@ class DatasetReport:
         source_slots: token slots of the encoder in the first epoch, padding included.
         target_slots: token slots of the decoder, likewise.
         changes: the `TextChanges` of source and target, of at most 1,000 lines of each side.
-        warnings: lines of text, with examples: from 1% of dropped pairs on, and from 1% of lines
-            that a tokenizer changes.
+        warnings: lines of text, with examples: from 1% of dropped pairs on, from 1% of lines
+            that a tokenizer changes, and from 1% of unknown and byte tokens.
         shapes: the shapes `(B, S, T)` of all batches, if their number is limited.
         notes: lines on the corpora: passes and pairs of each, what was left out, with examples, and
             how many pairs are in other splits too.
+        overlaps: the same number of pairs, and that of pairs whose source is in another split, as
+            `{name of the split: {"sources": number, "pairs": number}}`. A split with a token store
+            has them too.
     """
 
     pairs_read: int
@@ -78,6 +102,7 @@ class DatasetReport:
     warnings: tuple[str, ...] = ()
     shapes: tuple[tuple[int, int, int], ...] = ()
     notes: tuple[str, ...] = ()
+    overlaps: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def efficiency(self) -> float:
@@ -96,6 +121,7 @@ class DatasetReport:
             f"{self.target_tokens:,} target tokens",
             f"{self.efficiency:.1%} of the token slots are real tokens "
             f"(source {source:.1%}, target {target:.1%}){shapes}",
+            *(each.shares for each in self.changes if each.unknown_tokens or each.byte_tokens),
             *self.notes,
         ]
         return "\n".join([*lines, *(f"Warning: {warning}" for warning in self.warnings)])
@@ -141,10 +167,22 @@ def text_changes(name: str, tokenizer: TokenizerLike, lines: Iterable[str]) -> T
         lines: strings. Those of more than 1,000 characters are left out.
     """
     lines = [line for line in lines if len(line) <= LONGEST_SAMPLED]
-    texts = tokenizer.decode(encode(tokenizer, lines))
+    rows = encode(tokenizer, lines)
+    texts = tokenizer.decode(rows)
     changed = [pair for pair in zip(lines, texts, strict=True) if pair[0] != pair[1]]
     examples = tuple(_difference(*pair) for pair in changed[:EXAMPLES])
-    return TextChanges(name, len(lines), len(changed), examples)
+    shares = _shares_of_tokens(tokenizer, rows)
+    return TextChanges(name, len(lines), len(changed), examples, *shares)
+
+
+def _shares_of_tokens(tokenizer, rows):
+    """Returns the fractions of unknown tokens and of byte tokens in rows of token ids."""
+    vocabulary = tokenizer.vocabulary
+    counts = collections.Counter(vocabulary[i] for row in rows for i in row)
+    unknown_id = getattr(tokenizer, "unk_token_id", None)
+    unknown = "<unk>" if unknown_id is None else vocabulary[unknown_id]
+    in_bytes = sum(counts[token] for token in BYTE_TOKENS)
+    return counts[unknown] / max(1, counts.total()), in_bytes / max(1, counts.total())
 
 
 def unknown_symbols(tokenizer: Any, lines: Iterable[str]) -> "collections.Counter[str]":

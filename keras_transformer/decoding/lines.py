@@ -1,12 +1,13 @@
 """Lines of text as rows of token ids, and how many tokens they may have; errors name the line."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode
-from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.search_settings import LENGTH_LIMITS, SearchSettings
 from keras_transformer.texts import checked_lines
 
 NO_ROOM = (
@@ -14,6 +15,7 @@ NO_ROOM = (
     "{} tokens for a translation of at most {}. Shorten it, or raise the limits: "
     "`max_length`, `extra_length`, `length_ratio`"
 )
+COVERED = 0.999  # fraction of the training pairs that are within the limits that are learned
 # What the graph of a SavedModel strips too.
 ASCII_SPACE = " \t\n\v\f\r"
 
@@ -52,6 +54,34 @@ def longest_target(source_length: int, settings: SearchSettings, config: Any) ->
     longest = math.floor(settings.length_ratio * (source_length - 1)) + settings.extra_length
     longest = min(longest, settings.most_tokens)
     return max(1, min(longest, learned_positions(config) or longest))
+
+
+def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the limit of length that 99.9% of some pairs need, if it is more than the default's.
+
+    Such pairs are words and their characters: a target has many times the tokens of its source.
+
+    Args:
+        lengths: int array `(N, 2)`, tokens of the sources and the targets, end tokens counted.
+        search: fields of `SearchSettings` that the user has set; they stay.
+
+    Returns:
+        `{"length_ratio": ratio}`; `{"extra_length": number}` if only `length_ratio` is in `search`;
+        and `{}` if the settings suffice, or both are in `search`.
+    """
+    settings = SearchSettings(**search)
+    source, target = lengths[:, 0] - 1, lengths[:, 1]
+    if "length_ratio" not in search:
+        name, step = "length_ratio", 0.5  # its products with whole numbers are exact
+        needed = (target - settings.extra_length) / np.maximum(source, 1)
+    elif "extra_length" not in search:
+        name, step = "extra_length", 1
+        needed = target - np.floor(settings.length_ratio * source)
+    else:
+        return {}
+    least = step * math.ceil(np.quantile(needed, COVERED, method="inverted_cdf") / step)
+    least = min(least, LENGTH_LIMITS[name])
+    return {name: least} if least > getattr(settings, name) else {}
 
 
 def learned_positions(config: Any) -> int | None:

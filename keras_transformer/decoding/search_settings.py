@@ -14,6 +14,7 @@ from keras_transformer.decoding.protected_text import finders
 from keras_transformer.settings import Settings
 
 MOST_ALPHA = 10
+LENGTH_LIMITS = {"length_ratio": 1_000, "extra_length": 1_000_000}  # and their greatest values
 CHOICES = {
     "length_penalty": ("gnmt", "mean", None),
     "stopping": ("exhaustive", "first_beams"),
@@ -47,7 +48,8 @@ class SearchSettings(Settings):
             ended, of those among the best `beam_size` of a step. Greedy search ignores it. Defaults
             to `"exhaustive"`.
         length_ratio: float from 0 to 1,000. A translation has at most `length_ratio * source +
-            extra_length` tokens, the product rounded down. Defaults to `1.0`.
+            extra_length` tokens, the product rounded down. Defaults to `1.0`; for `load_run` to
+            more if 99.9% of the training pairs needed it.
         extra_length: int from 0 to 1,000,000, in tokens. Defaults to `50`, the paper's.
         max_length: int from 1 to 1,000,000. A translation also has at most this number of tokens,
             the end token and a target prefix included. Defaults to no such limit.
@@ -130,7 +132,7 @@ class SearchSettings(Settings):
         self._require("alpha", -most <= self.alpha <= most, f"from -{most} to {most}")
         if self.max_length is not None and not 1 <= self.max_length <= 1_000_000:
             self._reject("max_length", "from 1 to 1,000,000")
-        for name, most in (("length_ratio", 1_000), ("extra_length", 1_000_000)):
+        for name, most in LENGTH_LIMITS.items():
             self._require(name, 0 <= getattr(self, name) <= most, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")

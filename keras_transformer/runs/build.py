@@ -8,6 +8,7 @@ from typing import TypeAlias
 import keras
 
 from keras_transformer.data.base_tokenizer import BaseTokenizer
+from keras_transformer.data.batching import tag_ids
 from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
@@ -38,10 +39,17 @@ def make_tokenizers(recipe, data_folder, files):
         files: paths to write, in one folder: one joint path, or source and target.
     """
     files[0].parent.mkdir(parents=True, exist_ok=True)
-    settings = recipe.vocabulary
+    settings, other = recipe.vocabulary, None
     init_from = recipe.training.init_from
     if init_from is not None:
         run = RunFolder.existing(init_from)
+        if run.recipe_file.is_file():
+            other = run.recipe().vocabulary
+            if settings.joint != other.joint:
+                raise ValueError(
+                    f"`joint` of `vocabulary` must be {other.joint}, as in {init_from!r}. "
+                    f"Received: joint={settings.joint}"
+                )
         tokenizers = [_load_tokenizer(name) for name in run.tokenizer_files(settings.joint)]
         if run.origin_file.is_file():  # its licence goes where the weights go
             shutil.copyfile(run.origin_file, files[0].parent / run.origin_file.name)
@@ -50,6 +58,8 @@ def make_tokenizers(recipe, data_folder, files):
     else:
         _train_tokenizers(recipe, data_folder, files)
         return
+    origin = "`files`" if init_from is None else f"`init_from`, {init_from!r}"
+    settings.require_inherited(origin, tokenizers, other)
     for tokenizer, file in zip(tokenizers, files, strict=True):
         tokenizer.save(file)
 
@@ -108,8 +118,12 @@ def store_of(recipe, data_folder, run):
 
 
 def pairs_of(recipe, data_folder, tokenizers, split):
-    """Returns the pairs of a split; those for training have placeholders, if tokenizers have."""
+    """Returns the pairs of a split; those for training have placeholders, if tokenizers have.
+
+    Raises a `ValueError` if the vocabulary lacks a tag, before the pairs are tokenised.
+    """
     pairs, rate = recipe.data.pairs(split, data_folder), recipe.training.protected_text
+    tag_ids(pairs, tokenizers[0])
     count = count_symbols(*(each.vocabulary for each in tokenizers))
     if split == "train" and count > 1 and rate:
         pairs.placeholders = count, rate, recipe.training.seed

@@ -17,7 +17,7 @@ from keras_transformer import types
 from keras_transformer.console import console
 from keras_transformer.data.report import Sample, unknown_note, unknown_symbols
 from keras_transformer.data.symbol_tokenizer import WordTokenizer
-from keras_transformer.data.tokenizer_like import encode, require_matching_vocabularies
+from keras_transformer.data.tokenizer_like import require_matching_vocabularies
 from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.memory import is_out_of_memory, peak_memory_of_gpus
@@ -25,11 +25,9 @@ from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 
 CHECKS = ("devices", "data", "vocabulary", "memory", "learning", "disk")  # in this order
-MAX_UNKNOWN = 0.01  # fraction of tokens that are unknown or bytes
 LEARNING_RATE = 0.001  # the recipe's warm-up rate is too low for ten steps
 STEPS = 10
 MAX_LOSS_RATIO = 0.9  # last loss / first loss
-FALLBACK_TOKENS = {"<unk>", *(f"<0x{byte:02X}>" for byte in range(256))}
 GIB = 2**30
 MARKS = {True: "✓", False: "✗", None: "–"}
 WARNING_MARK = "!"
@@ -165,8 +163,7 @@ class _Checks:
         batches = self.stream.batches(epoch=0)
         rows, *widths = np.array([self.stream.shape(batch) for batch in batches]).T
         self.batches = rows * sum(widths), np.maximum(*widths)  # slots, and longest sentence
-        lines, changes = zip(*self.sample.items, strict=True), self.stream.report.changes
-        sides = zip(tokenizers, lines, changes, strict=True)
+        sides = zip(tokenizers, self.stream.report.changes, strict=True)
         passed, details = zip(*(check_tokenizer(*side) for side in sides), strict=True)
         advice = "" if all(passed) else ": train the vocabulary on this text"
         return all(passed), "; ".join(details) + advice
@@ -256,17 +253,15 @@ class _Checks:
         return losses
 
 
-def check_tokenizer(tokenizer, lines, changes):
+def check_tokenizer(tokenizer, changes):
     """Returns whether a tokenizer knows the text of some lines, and a line of measurements.
 
     Args:
         tokenizer: `TokenizerLike`.
-        lines: list of strings.
         changes: `TextChanges` of the data on the same side.
     """
-    tokens = [tokenizer.vocabulary[i] for row in encode(tokenizer, lines) for i in row]
-    unknown = sum(token in FALLBACK_TOKENS for token in tokens) / max(1, len(tokens))
-    return unknown <= MAX_UNKNOWN, (
+    unknown = changes.unknown_tokens + changes.byte_tokens
+    return not changes.lacks_characters, (
         f"{tokenizer.vocabulary_size:,} {changes.name} tokens, {unknown:.2%} unknown or byte "
         f"tokens in the text, {changes.changed:,} of {changes.lines:,} lines are changed"
     )

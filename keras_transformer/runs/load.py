@@ -1,5 +1,6 @@
 """Loads a trained run: as a `Translator`, or as the initial weights of another run."""
 
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -48,15 +49,9 @@ def load_run(
     if model is not None and len(paths) > 1:
         raise ValueError(f"`model` must be left out with several runs. Received: model={model!r}")
     runs = [RunFolder.existing(path) for path in paths]
-    models = [load_model(model or run.model_file) for run in runs]
     tokenizers = [_tokenizers(run) for run in runs]
-    for path, other in zip(paths, tokenizers, strict=True):
-        for mine, theirs in zip(tokenizers[0], other, strict=True):
-            if list(mine.vocabulary) != list(theirs.vocabulary):
-                raise ValueError(
-                    "The runs of an ensemble must have the same vocabularies, token by token. "
-                    f"Received: {str(path)!r} has another than {str(paths[0])!r}"
-                )
+    _require_one_vocabulary(paths, tokenizers)
+    models = [load_model(model or run.model_file) for run in runs]
     loaded: Any = models[0] if len(models) == 1 else Ensemble(models)
     recipe = runs[0].recipe()
     settings = recipe.search | settings
@@ -66,6 +61,28 @@ def load_run(
     if frozen or dtype is not None:
         loaded = freeze(loaded, dtype, is_shared=False)  # nobody else has the models
     return Translator(loaded, *tokenizers[0], **settings)
+
+
+def _require_one_vocabulary(paths, tokenizers):
+    """Raises a `ValueError` that names the first token in which a run differs from the first run.
+
+    Args:
+        paths: those of the runs.
+        tokenizers: those of source and target of each run.
+    """
+    for path, other in zip(paths, tokenizers, strict=True):
+        for side, mine, theirs in zip(("source", "target"), tokenizers[0], other, strict=True):
+            pairs = enumerate(itertools.zip_longest(mine.vocabulary, theirs.vocabulary))
+            for number, pair in pairs:
+                if pair[0] == pair[1]:
+                    continue
+                my_token, their_token = ("missing" if t is None else repr(t) for t in pair)
+                raise ValueError(
+                    "The runs of an ensemble must have the same vocabularies, token by token. "
+                    f"Received: token {number} of the {side} is {their_token} in {str(path)!r}, "
+                    f"and {my_token} in {str(paths[0])!r}. Train the runs with one vocabulary: "
+                    "`files` of `vocabulary`."
+                )
 
 
 def _tokenizers(run):

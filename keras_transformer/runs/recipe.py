@@ -25,7 +25,7 @@ from keras_transformer.settings import Settings, read_yaml, yaml_line
 from keras_transformer.texts import COMPRESSED
 
 PRESETS = ("tiny", "base", "big")
-_TAG = re.compile(r"<(?!/?s>|unk>|pad>|0x)[^\s<>]+>")
+TAG = re.compile(r"<(?!/?s>|unk>|pad>|0x)[^\s<>]+>")
 ABSENT = object()  # the value of a key that is not set
 # The last suffix of a file, but for that of a compression.
 _LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
@@ -81,7 +81,7 @@ class CorpusSettings(Settings):
         self._require("accelerator", self.accelerator in (None, *"&_~"), "one of &, _, ~")
         is_whole = isinstance(self.weight, int) and self.weight >= 0
         self._require("weight", is_whole, "a whole number: for half a pass, give the others 2")
-        is_valid = self.tag is None or _TAG.fullmatch(self.tag)
+        is_valid = self.tag is None or TAG.fullmatch(self.tag)
         self._require("tag", is_valid, "a name in angle brackets, such as <subtitles>")
 
     def codes(self) -> Sequence[str | None]:

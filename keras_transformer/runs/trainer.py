@@ -1,6 +1,7 @@
 """Trains a run from its recipe: prepares data, vocabulary and model, calls `fit`, and reports."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -8,9 +9,12 @@ import time
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer.atomic_file import write_text
 from keras_transformer.data.pipeline import BatchStream, stream_of
+from keras_transformer.decoding.lines import learned_limits
+from keras_transformer.decoding.search_settings import LENGTH_LIMITS
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs import build
@@ -25,11 +29,14 @@ from keras_transformer.runs.load import take_weights
 from keras_transformer.runs.progress import TrainingProgress
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.translation_evaluator import TranslationEvaluator
+from keras_transformer.settings import yaml_line
 from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights, BestModel
 from keras_transformer.training.model_state import save_model
 from keras_transformer.types import Path, PrintFn
+
+MOST_BATCHES = 10_000  # the limits of length are learned from
 
 
 class Trainer:
@@ -82,7 +89,7 @@ class Trainer:
         """Whether the run is finished, so that `train` has nothing to do."""
         # Only the report of a finished run has "updates"; others may hold scores of `evaluate`.
         is_done = self.resume and self.run.model_file.is_file() and "updates" in self.run.report()
-        return is_done and self.run.recipe() == self.recipe
+        return is_done and self.run.recipe() == self._with_limits(self.run.recipe().search)
 
     def train(self) -> dict[str, Any]:
         """Trains the run to its end. Resumes it if it was interrupted.
@@ -124,19 +131,40 @@ class Trainer:
         batches_per_epoch = stream.report.batches_per_epoch
         return build.build_model(self.recipe, tokenizers, self.strategy, batches_per_epoch)
 
+    def _with_limits(self, search):
+        """Returns the recipe with the limits of length of a search; its own keys win."""
+        limits = {name: search[name] for name in LENGTH_LIMITS if name in search}
+        return dataclasses.replace(self.recipe, search=limits | self.recipe.search)
+
+    def _learn_limits(self, stream):
+        """Adds the limits of length that the training pairs need to the recipe's `search`."""
+        rows = np.concatenate(stream.batches(epoch=0)[:MOST_BATCHES])  # in random order
+        if limits := learned_limits(stream.lengths[rows], self.recipe.search):
+            self.recipe = self._with_limits(limits)
+            self.print_fn(
+                "Translations may be as long as 99.9% of the training pairs need: `search` gets "
+                f"{yaml_line(limits)}"
+            )
+
     def _train(self):
         started = time.perf_counter()
         training = self.recipe.training
         keras.utils.set_random_seed(training.seed)
+        if self.recipe.data.validation is not None:
+            # Raises before the vocabulary is trained and the training pairs are tokenised.
+            self.recipe.data.pairs("validation", self.data_folder)
         tokenizers = self.tokenizers()
         stream = self.stream(tokenizers)
         self.print_fn(str(stream.report))
+        self._learn_limits(stream)
         model = self.model(tokenizers, stream)
         self._print_size(model)
         validation = None
         if self.recipe.data.validation is not None:
             validation = self.stream(tokenizers, "validation").dataset()
-            self.print_fn(f"Validation: {str(stream_of(validation).report).splitlines()[0]}")
+            report = dataclasses.replace(stream_of(validation).report, notes=())
+            pairs, _, _, *lost = str(report).splitlines()
+            self.print_fn("\n".join([f"Validation: {pairs}", *lost]))
         logger = TrainingLogger(stream)
         guard = StopOnNonFiniteLoss(stream, self.checkpoints)
         averaged = AveragedWeights() if training.ema_momentum else None
@@ -303,6 +331,7 @@ class Trainer:
             "padding_efficiency": round(stream.report.efficiency, 4),
             "dropped": stream.report.dropped,
             "notes": list(stream.report.notes),
+            "overlaps": stream.report.overlaps,
             "epochs": len(keeper.history),
             "best_epoch": best.get("epoch", -1) + 1,
             **{name: best[name] for name in ("loss", self.recipe.monitor) if name in best},

@@ -19,7 +19,8 @@ class TranslationEvaluator(keras.callbacks.Callback):
     Args:
         translator: translates a list of strings, such as a `Translator` of the model that is
             trained.
-        pairs: (source, reference) strings.
+        pairs: (source, reference) strings. A source that stands there several times is one line
+            with several references.
         epochs: number of epochs between evaluations. Defaults to `1`.
         tokenized: whether the text is already tokenized: BLEU then splits at white space only.
             Defaults to `False`.
@@ -51,7 +52,9 @@ class TranslationEvaluator(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._translator = translator
-        self._sources, self._references = next(pair_chunks(pairs), ([], []))
+        sources, targets = next(pair_chunks(pairs), ([], []))
+        merged = evaluation.merge_references(zip(sources, targets, strict=True))
+        self._sources, self._references = merged
         if not self._sources:
             raise ValueError("`pairs` must hold at least one pair. Received: no pair")
         self._epochs = epochs

@@ -1,12 +1,19 @@
 """Settings of a run's vocabulary: the section `vocabulary` of a recipe. Pure Python."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, SYMBOL_NORMALIZATIONS
 from keras_transformer.settings import Settings
 
 CHARACTERS = ("characters", "graphemes")
 KINDS = ("subwords", *CHARACTERS, "words")
+# What a vocabulary is trained with, so that an existing one decides it.
+TRAINED = (
+    *("size", "symbols", "model_type", "normalization", "character_coverage"),
+    "protected_symbols",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +39,8 @@ class VocabularySettings(Settings):
         protected_symbols: int. Number of symbols that take the place of protected text, 0 or at
             least 2; a line with more of it is cut around it. Defaults to `0`.
         files: list of existing vocabularies, relative to the data folder: one if `joint`, else
-            source and target. If given, no vocabulary is trained. Optional.
+            source and target. If given, no vocabulary is trained, and the keys that it would be
+            trained with must be left out, as beside `init_from`. Optional.
     """
 
     source: str = "subwords"
@@ -76,6 +84,28 @@ class VocabularySettings(Settings):
             is_valid = len(self.files) == (1 if self.joint else 2)
             is_valid = is_valid and all(isinstance(path, str) for path in self.files)
             self._require("files", is_valid, "one file, or two if not joint")
+
+    def require_inherited(
+        self, origin: str, tokenizers: Sequence[Any], other: "VocabularySettings | None"
+    ) -> None:
+        """Raises a `ValueError` if a key is set that an existing vocabulary decides otherwise.
+
+        Args:
+            origin: where the vocabulary is from, for the error.
+            tokenizers: its tokenizers.
+            other: the settings that it was trained with, if they are known.
+        """
+        usual = VocabularySettings(source=self.source, target=self.target, joint=self.joint)
+        defaults = usual.to_dict() | {"source": KINDS[0], "target": KINDS[0]}
+        for name in TRAINED if other is None else (*TRAINED, "source", "target", "files"):
+            attribute = "vocabulary_size" if name == "size" else name
+            of_files = [getattr(each, attribute, None) for each in tokenizers]
+            known = [defaults[name], getattr(other, name, None), of_files, *of_files]
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(
+                    f"`{name}` of `vocabulary` must be left out: the vocabulary is that of "
+                    f"{origin}. Received: {name}={value!r}"
+                )
 
     @property
     def sides(self) -> list[tuple[str, str]]:

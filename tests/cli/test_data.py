@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 from tests.cli.small_run import cli
@@ -32,6 +33,29 @@ def test_vocabulary_warns_of_text_that_it_changes(tmp_path, monkeypatch, rule):
     for warning in warnings:
         assert "16.7% of the a.en, a.de lines (10 of 60)" in warning
         assert warning.count("'½ Stunde' -> '1⁄2 Stunde'") == 3
+
+
+def test_vocabulary_has_tags_and_symbols_for_protected_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path)
+    ran = vocabulary("a.en", "a.de", "--tag", "<a>", "--tag", "<b>", "--protected-symbols", 2)
+    assert ran.exit_code == 0, ran.stderr
+    assert {"<a>", "<b>", "⟦1⟧", "⟦2⟧"} <= {*Tokenizer("m").vocabulary}
+    assert Tokenizer("m", "<b>").encode("half")[0] == Tokenizer("m").vocabulary.index("<b>")
+    ran = vocabulary("a.en", "--tag", "news")
+    assert ran.exit_code == 2 and "`--tag` must be a name in angle brackets" in ran.stderr
+
+
+def test_prepare_refuses_a_tag_that_the_vocabulary_lacks_before_it_reads(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path)
+    assert vocabulary("a.en", "a.de", "--tag", "<a>").exit_code == 0
+    train = [{"source": "a.en", "target": "a.de", "tag": "<b>"}]
+    recipe = {"data": {"train": train, "tag": "<b>"}, "vocabulary": {"files": ["m"]}}
+    Path("recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    ran = cli("prepare", "recipe.yaml", "--run", "run")
+    assert ran.exit_code == 2 and "Received: tag='<b>'" in ran.stderr
+    assert "Counting" not in ran.stderr and not Path("run").exists()
 
 
 def test_vocabulary_reads_a_pipe_once(tmp_path, monkeypatch):

@@ -107,7 +107,12 @@ def test_several_runs_translate_as_an_ensemble_of_equal_vocabularies(folder, tmp
     assert (folder / "run/report.json").read_bytes() == report, "that of one run"
     kt.Tokenizer.train_on_lines(lines, 330, foreign / "tokenizer.model")
     ran = cli("translate", "run", foreign)
-    message = "The runs of an ensemble must have the same vocabularies, token by token. Received:"
+    mine, theirs = (kt.Tokenizer(f"{path}/tokenizer.model").vocabulary for path in ("run", foreign))
+    first = next(i for i in range(330) if mine[i] != theirs[i])
+    message = (
+        "The runs of an ensemble must have the same vocabularies, token by token. Received: token "
+        f"{first} of the source is {theirs[first]!r} in {str(foreign)!r}, and {mine[first]!r} in"
+    )
     assert (ran.exit_code, ran.stderr.count("Error:")) == (2, 1)
     assert message in " ".join(ran.stderr.split())
 

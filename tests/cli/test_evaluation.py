@@ -64,6 +64,26 @@ def test_evaluate_takes_other_files(folder, tmp_path):
     assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
 
 
+def test_source_that_a_test_file_of_both_sides_repeats_is_one_line(folder, tmp_path):
+    """Its targets are references; in two files, the lines stay as they are."""
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    (tmp_path / "small.tsv").write_text("one\teins\nsix\tsechs\none\tein\n", "utf-8")
+    words = ("evaluate", run, "--beam-size", 1, "--data", tmp_path)
+    ran = cli(*words, "--output", tmp_path / "out")
+    assert ran.exit_code == 0, ran.stderr
+    assert "1 of 3 lines repeat an earlier source" in ran.stderr and "of 2 lines" in ran.stdout
+    assert len((tmp_path / "out").read_text("utf-8").splitlines()) == 2
+    report = json.loads((run / "report.json").read_text())
+    assert "nrefs:var" in report["chrF2"]["signature"]
+    for side, column in (("en", 0), ("de", 1)):
+        lines = (tmp_path / "small.tsv").read_text("utf-8").splitlines()
+        (tmp_path / side).write_text("".join(f"{line.split()[column]}\n" for line in lines))
+    recipe = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(recipe.replace("test:\n  - small.tsv", "test: [en, de]"))
+    ran = cli(*words)
+    assert ran.exit_code == 0 and "of 3 lines" in ran.stdout and "repeat" not in ran.stderr
+
+
 @pytest.mark.parametrize("blocked", ["output", "report"])
 def test_scores_are_printed_even_if_they_cannot_be_written(folder, tmp_path, blocked):
     run = shutil.copytree(folder / "run", tmp_path / "run")

@@ -1,6 +1,7 @@
 """What a split is: several corpora, cleaned and counted, with a fingerprint."""
 
 import collections
+import json
 import pickle
 import random
 
@@ -99,7 +100,7 @@ def test_pairs_that_are_held_out_are_counted_and_kept():
     held_out = {"test": Corpora([Corpus("t", [("two", "zwei"), ("one", "ein")])])}
     corpora = Corpora([Corpus("a", PAIRS)], held_out=held_out)
     assert list(corpora) == PAIRS
-    assert corpora.overlaps == {"test": [4, 2]}
+    assert corpora.overlaps == {"test": {"sources": 4, "pairs": 2}}
     assert corpora.notes() == ["also in `test`: the source of 4 pairs, and 2 pairs"]
 
 
@@ -216,16 +217,28 @@ def test_token_store_keeps_what_was_counted(tokenizer, tmp_path, monkeypatch):
     def stream(store):
         first, second = (read_parallel(tmp_path / f"{name}.tsv") for name in "12")
         parts = [Corpus("1", first, 2, "<a>"), Corpus("2", second, tag="<b>")]
-        corpora = Corpora(parts, CleaningSettings(duplicates=True))
+        held_out = {"test": Corpora([Corpus("t", test_pairs)])}
+        corpora = Corpora(parts, CleaningSettings(duplicates=True), held_out)
         return BatchStream(corpora, tokenizer, batch_sentences=3, store=store)
 
+    test_pairs = PAIRS[1:2]
     expected, *others = stream(None), stream(tmp_path / "store"), stream(tmp_path / "store")
+    assert expected.report.overlaps == {"test": {"sources": 2, "pairs": 1}}
     assert len(list((tmp_path / "store").iterdir())) >= 1
     for other in others:
-        assert other.report == expected.report and len(other.report.notes) == 3
+        assert other.report == expected.report and len(other.report.notes) == 4
         for pair in zip(expected.batches(1), other.batches(1), strict=True):
             np.testing.assert_array_equal(*pair)
             token_ids = [
                 each.arrays(pair[0], 1)[0]["encoder_token_ids"] for each in (expected, other)
             ]
             np.testing.assert_array_equal(*token_ids)
+    test_pairs = [("one", "eins"), ("three", "vier")]
+    other = stream(tmp_path / "store").report
+    assert other == stream(None).report, "another test split, the same store"
+    assert other.overlaps == {"test": {"sources": 2, "pairs": 1}} and "`test`" in other.notes[-1]
+    (header,) = (tmp_path / "store").glob(f"*/{token_store.HEADER}")
+    stored = json.loads(header.read_text("utf-8"))
+    del stored["hash"], stored["counts"]["overlaps"], stored["counts"]["fingerprints"]
+    header.write_text(json.dumps(stored | {"hash": token_store.hash_of(stored)}), "utf-8")
+    assert stream(tmp_path / "store").report == other, "a store of an earlier version"

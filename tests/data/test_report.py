@@ -7,6 +7,7 @@ import pytest
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import make_dataset
 from keras_transformer.data.report import Sample, text_changes
+from keras_transformer.data.symbol_tokenizer import CharacterTokenizer, WordTokenizer
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.config import TransformerConfig
 from tests.builders import tokenizer_fixture
@@ -55,6 +56,17 @@ def test_dropped_pairs_are_a_warning_from_one_percent_on(tokenizer, name):
     assert f"Warning: {warning}" in str(report).splitlines()
 
 
+@pytest.mark.parametrize("name", DROPPED)
+def test_error_of_a_corpus_that_is_dropped_names_the_limit_and_the_cure(tokenizer, name):
+    pair, _, options, words = DROPPED[name]
+    if "config" in options:
+        size = tokenizer.vocabulary_size
+        options = options | {"config": TransformerConfig(vocabulary_size=size, **LEARNED)}
+    with pytest.raises(ValueError, match="Received: 7 pairs; 100.0% of the pairs") as caught:
+        report_of([pair] * 7, tokenizer, **options)
+    assert all(word in str(caught.value) for word in words if "%" not in word)
+
+
 def test_examples_of_dropped_pairs_are_three_and_short(tokenizer):
     pairs = [(f"one hundred and {n}", "") for n in range(40)]
     (warning,) = report_of([*GOOD, *pairs], tokenizer).warnings
@@ -100,6 +112,34 @@ def test_report_names_the_side_whose_text_is_changed(tmp_path):
     (warning,) = report.warnings
     assert warning.count("'½ c' -> '1⁄2 c'") == 3 and "50.0% of the target lines" in warning
     assert "`normalization: nfc`" in warning
+
+
+# {name: (tokenizer, lines, fractions of unknown tokens and of byte tokens)}
+LOST = {
+    "bytes": (Tokenizer, ["\u0434"] * 3, (0, 2 / 3)),  # a space and two bytes
+    "unknown symbols": (CharacterTokenizer, ["a\u0434b", "a"], (1 / 4, 0)),
+    "one of 100": (WordTokenizer, ["a b"] * 49 + ["a x"], (1 / 100, 0)),
+    "two of 100": (WordTokenizer, ["a b"] * 48 + ["a x"] * 2, (2 / 100, 0)),
+    "no line": (WordTokenizer, [], (0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_report_has_the_fractions_of_unknown_and_byte_tokens(tmp_path, name):
+    kind, lines, shares = LOST[name]
+    size = 265 if kind is Tokenizer else None
+    options = {"path": tmp_path / "m", "vocabulary_size": size}
+    tokenizer = kind.train_on_lines(["a b", "b a ab"], **options)
+    changes = text_changes("source", tokenizer, lines)
+    assert (changes.unknown_tokens, changes.byte_tokens) == pytest.approx(shares)
+    warnings = [each for each in changes.warnings if "train the vocabulary on this text" in each]
+    assert len(warnings) == (sum(shares) > 0.01)
+    assert not warnings or f"{shares[0]:.2%} of the source tokens are unknown" in warnings[0]
+    if lines:
+        report = report_of([(line, "a") for line in lines], tokenizer)
+        assert report.changes[0].shares in str(report) and report.changes[1].shares not in str(
+            report
+        )
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 5000])

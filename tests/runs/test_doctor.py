@@ -213,7 +213,9 @@ def test_run_that_starts_from_an_imported_model_passes(untrained, folder, tmp_pa
     ids = {"pad": "<pad>", "start": "<pad>", "end": "</s>", "unk": "<unk>"}
     special = {f"{name}_token_id": pieces[piece] for name, piece in ids.items()}
     changed = recipe(
-        vocabulary={"joint": False}, model=special, training={"init_from": str(base.path)}
+        vocabulary={"joint": False, "size": 8000},
+        model=special,
+        training={"init_from": str(base.path)},
     )
     passed, details = verdicts(changed, folder)
     assert passed == only_fails(None), details

@@ -1,7 +1,10 @@
 """The checks before a training: if one fails, the run in the folder is unchanged."""
 
+import itertools
+import re
 import shutil
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,12 +86,31 @@ def copy(run, tmp_path):
 BROKEN = {
     "no such data": ({"data": {"train": ["tpyo.tsv"]}}, "tpyo"),
     "no such validation": ({"data": {"validation": ["tpyo.tsv"]}}, "tpyo"),
-    "nothing to train on": ({"data": {"max_length": 2}}, "`pairs` must hold a pair"),
+    "nothing to train on": ({"data": {"max_length": 2}}, "`pairs` must hold a pair.*`max_length`"),
     "vocabulary too small": ({"vocabulary": {"size": 20}}, "vocabulary"),
     "no such tokenizer": ({"vocabulary": {"files": ["tpyo.model"]}}, "tpyo"),
     "no such device": ({"training": TRAINING | {"devices": ["GPU:9"]}}, "GPU:9"),
     "no such run": ({"training": TRAINING | {"init_from": "tpyo"}}, "tpyo"),
     "from itself": ({"training": TRAINING | {"init_from": "{run}"}}, "another run"),
+    "a size beside another run": (
+        {"vocabulary": {"size": 299}, "training": TRAINING | {"init_from": "{original}"}},
+        "`size` of `vocabulary` must be left out: .* that of `init_from`.* Received: size=299",
+    ),
+    "a normalization beside another run": (
+        {
+            "vocabulary": {"normalization": "nfkc"},
+            "training": TRAINING | {"init_from": "{original}"},
+        },
+        "`normalization` of `vocabulary` must be left out",
+    ),
+    "two vocabularies beside another run": (
+        {"vocabulary": {"joint": False}, "training": TRAINING | {"init_from": "{original}"}},
+        "`joint` of `vocabulary` must be True",
+    ),
+    "a model beside a file": (
+        {"vocabulary": {"files": ["run/tokenizer.model"], "model_type": "unigram"}},
+        "`.*` of `vocabulary` must be left out: the vocabulary is that of `files`",
+    ),
     # The last check: everything else is prepared by then. Dropout may differ.
     "from another model": (
         {
@@ -109,6 +131,29 @@ def test_new_start_that_fails_leaves_the_old_run_as_it_was(folder, copy, mistake
     with pytest.raises((ValueError, OSError), match=named):
         trainer(recipe(**changes), folder, copy, resume=False).train()
     assert tree(copy) == before
+
+
+UNSEEN = {"train": [{"file": "train.tsv", "tag": "<x>"}], "tag": "<x>"}
+
+
+@pytest.mark.parametrize(
+    ("data", "training", "named"),
+    [
+        (UNSEEN, {"init_from": "{original}"}, "`tag` must be one token of the vocabulary"),
+        ({"validation": ["tpyo.tsv"]}, {}, "tpyo.tsv"),
+    ],
+    ids=["tag", "validation"],
+)
+def test_settings_are_checked_before_the_corpus_is_tokenised(
+    folder, tmp_path, data, training, named
+):
+    """A token store is what tokenising leaves behind."""
+    training = {key: value.format(original=folder / "run") for key, value in training.items()}
+    store = tmp_path / "store"
+    changed = recipe(data=data | {"store": str(store)}, training=TRAINING | training)
+    with pytest.raises((ValueError, OSError), match=named):
+        trainer(changed, folder, tmp_path / "run").train()
+    assert not store.exists()
 
 
 def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
@@ -132,6 +177,48 @@ def test_second_process_ends_at_once_and_touches_nothing(folder, copy):
         process.wait()
     trainer(recipe(), folder, copy).train()
     assert not (copy / ".run.lock").exists()
+
+
+# The limits of length.
+
+
+@pytest.mark.parametrize("own", [{}, {"length_ratio": 3.0, "extra_length": 9, "beam_size": 2}])
+def test_run_has_the_limits_of_length_that_its_pairs_need_unless_the_user_set_them(tmp_path, own):
+    """From one word to 76 characters."""
+    (tmp_path / "train.tsv").write_text("a\t" + "b" * 76 + "\n" + "b\tab\n", "utf-8")
+    values = recipe(training=TRAINING | {"batch_tokens": 200}).to_dict()
+    values["data"] = {"train": ["train.tsv"], "max_length_ratio": 50}
+    values["vocabulary"] = {"source": "words", "target": "characters", "size": 50}
+    changed = Recipe.from_dict(values | {"search": own})
+    made = trainer(changed, tmp_path, tmp_path / "run")
+    made._fit = lambda *args: None
+    made.train()
+    run = RunFolder(tmp_path / "run")
+    assert run.recipe().search == (own or {"length_ratio": 27.0})
+    assert ("length_ratio: 27.0" in "".join(made.said)) == (not own)
+    run.model_file.touch()  # `_fit` writes it
+    assert trainer(changed, tmp_path, run.path).finished
+    other = replace(changed, search={"beam_size": 3})
+    assert not trainer(other, tmp_path, run.path).finished
+
+
+# The vocabulary of another run.
+
+
+def test_text_that_an_inherited_vocabulary_lacks_is_a_warning_of_each_split(folder, tmp_path):
+    """Of Latin letters, so that every letter of Cyrillic is two bytes."""
+    words = "один два три четыре пять шесть семь восемь девять десять".split()
+    for name, pairs in (("train", zip(words, words[::-1], strict=True)), ("valid", [words[:2]])):
+        (tmp_path / f"{name}.tsv").write_text("".join(map("{0[0]}\t{0[1]}\n".format, pairs)))
+    changed = recipe(
+        data={"max_length": 30}, training=TRAINING | {"init_from": str(folder / "run")}
+    )
+    made = trainer(changed, tmp_path, tmp_path / "run")
+    made._fit = lambda *args: None
+    made.train()
+    train, valid = "\n".join(made.said).split("Validation: ")
+    for said, side in itertools.product((train, valid), ("source", "target")):
+        assert re.search(rf"Warning: 0.00% of the {side} tokens are unknown, [89]\d\...% are", said)
 
 
 # The validation data.
@@ -184,6 +271,11 @@ def test_resume_says_which_data_changed(folder, copy, tmp_path, split):
     with pytest.raises(ValueError, match=f"The {split} pairs differ.*--no-resume"):
         trainer(recipe(training=TRAINING | {"epochs": 2}), data, copy).train()
     assert tree(copy) == before
+
+
+def test_report_counts_training_pairs_that_are_in_validation_too(run):
+    """Of `short[:2]`, whose first source stands with other targets too."""
+    assert RunFolder(run).report()["overlaps"] == {"validation": {"sources": 2, "pairs": 2}}
 
 
 # The model and the report.

@@ -25,3 +25,9 @@ def test_evaluator_scores_and_prints_a_sample_every_second_epoch(verbose, before
     assert history["val_wer"] == [pytest.approx(200 / 3)]
     assert history["val_per"] == [pytest.approx(800 / 9)]  # 4 replaced and 4 inserted of 9
     assert 0 < history["val_bleu"][0] < 100
+
+
+def test_source_with_two_references_is_one_line():
+    pairs, logs = [*PAIRS, ("e f g h", "e f g h"), ("i j k l", "i j k l")], {}
+    TranslationEvaluator(lambda sources: list(sources), pairs, samples=0).on_epoch_end(0, logs)
+    assert logs["val_wer"] == logs["val_per"] == 0
