@@ -11,11 +11,14 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 from xml.etree import ElementTree
 
+from keras_transformer.settings import Settings
 from keras_transformer.texts import (
     COMPRESSED,
+    EXAMPLES,
     CorpusError,
     decode_lines,
     import_extra,
@@ -31,23 +34,62 @@ ROWS_AT_ONCE = 4096  # of parquet
 _NO_LABEL = re.compile(r"\.\w|[/\\@=]|&\w+;")
 _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _INLINE_CODES = {"bpt", "ept", "it", "ph", "ut"}  # elements of TMX
-# Called with the reason, the source and the target of an entry that is not read.
-Skip = Callable[[str, str, str], object]
 
 
-class ReadOptions(NamedTuple):
-    """How a file with both sides is read, see `read_parallel`."""
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(Settings):
+    """How files of a corpus are read, see `read_parallel`."""
 
-    columns: Sequence[str | int] | None = None
-    languages: Sequence[str] | None = None
+    columns: list | tuple | None = None
+    languages: list | tuple | None = None
     accelerator: str | None = None
+    allow_empty: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        is_pair = len(self.columns or (1, 2)) == 2
+        kinds = {type(column) for column in self.columns or ()}
+        is_counted = kinds == {int} and min(self.columns or ()) >= 1
+        is_valid = not kinds or kinds == {str} or is_counted
+        self._require("columns", is_pair and is_valid, "two names, or two numbers from 1")
+        is_pair = len(self.languages or (1, 2)) == 2
+        is_valid = is_pair and all(isinstance(code, str) for code in self.languages or ())
+        self._require("languages", is_valid, "[source, target]")
+        self._require("accelerator", self.accelerator in (None, *"&_~"), "one of &, _, ~")
 
     def fields(self) -> Sequence[Any]:
         """Returns the names of the two columns."""
         return self.columns or self.languages or ("source", "target")
 
 
-def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[str, str]]:
+class ReadLog:
+    """What a reader says about a corpus besides its pairs.
+
+    Attributes:
+        left_out: {reason: [number of entries that are no pairs, examples]}.
+        read_as: {what the two sides are, if the file decided it: [number of pairs, examples]}.
+    """
+
+    def __init__(self) -> None:
+        self.left_out: dict[str, list[Any]] = {}
+        self.read_as: dict[str, list[Any]] = {}
+
+    def skip(self, reason: str, source: str, target: str) -> None:
+        """Counts an entry that is left out."""
+        _count(self.left_out, reason, source, target)
+
+    def note(self, sides: str, source: str, target: str) -> None:
+        """Counts a pair by what its sides are."""
+        _count(self.read_as, sides, source, target)
+
+
+def _count(counts, name, source, target):
+    entry = counts.setdefault(name, [0, []])
+    entry[0] += 1
+    entry[1] += [[source, target]] * (entry[0] <= EXAMPLES)
+
+
+def read_pairs(path: Path, options: ReadOptions, log: ReadLog) -> Iterator[tuple[str, str]]:
     """Yields the (source, target) pairs of a file by the reader of its ending, else as TSV.
 
     Raises:
@@ -57,7 +99,7 @@ def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[s
     ending = suffix_of(path)
     with open_bytes(path) as stream:
         try:
-            yield from READERS.get(ending, _tsv)(stream, str(path), options, skip)
+            yield from READERS.get(ending, _tsv)(stream, str(path), options, log)
         except CorpusError as error:
             if ending in READERS:
                 raise
@@ -72,12 +114,12 @@ def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[s
             raise CorpusError(f"{path}: this is no whole {ending} file ({reason}).") from None
 
 
-def _tsv(stream, name, options, skip):
+def _tsv(stream, name, options, log):
     rows = ((n, line.split("\t")) for n, line in enumerate(decode_lines(stream, name), 1))
     yield from pairs_of_cells(rows, name, options.columns or (1, 2), "a tab")
 
 
-def _csv(stream, name, options, skip):
+def _csv(stream, name, options, log):
     reader = csv.reader((f"{line}\n" for line in decode_lines(stream, name)), strict=True)
     rows = ((reader.line_num, row) for row in reader if row)
     yield from pairs_of_cells(rows, name, options.fields(), "a comma")
@@ -98,13 +140,13 @@ def pairs_of_cells(rows, name, columns, separator):
         yield row[source], row[target]
 
 
-def _json_lines(stream, name, options, skip):
+def _json_lines(stream, name, options, log):
     for number, line in enumerate(decode_lines(stream, name), 1):
         if line.strip():
             yield _fields(json.loads(line), f"{name}, line {number}", options)
 
 
-def _parquet(stream, name, options, skip):
+def _parquet(stream, name, options, log):
     parquet = import_extra(["pyarrow.parquet"], f"{name} needs", "'pyarrow>=17.0,<27'")
     file = parquet.ParquetFile(stream)
     names = file.schema_arrow.names
@@ -135,7 +177,7 @@ def _present(name, names, where):
     return name
 
 
-def _gettext(stream, name, options, skip):
+def _gettext(stream, name, options, log):
     polib = import_extra(["polib"], f"{name} needs", "'polib>=1.2,<2'")
     data = stream.read()
     if suffix_of(name) == ".mo":
@@ -148,7 +190,7 @@ def _gettext(stream, name, options, skip):
             raise CorpusError(f"{name}: the last line is cut. Received: {last!r}")
         catalog = polib.pofile(text)
     if catalog.metadata:
-        skip("header", "", "")
+        log.skip("header", "", "")
     for entry in catalog:
         forms = entry.msgstr_plural or {0: entry.msgstr}
         reason = "fuzzy" if "fuzzy" in getattr(entry, "flags", ()) else "untranslated"
@@ -158,7 +200,7 @@ def _gettext(stream, name, options, skip):
             if source and target and reason == "untranslated":
                 yield _label(source, options.accelerator), _label(target, options.accelerator)
             else:
-                skip(reason, source, target)
+                log.skip(reason, source, target)
 
 
 def _label(text, mark):
@@ -175,49 +217,73 @@ def _word(word, mark):
     return word.replace(f"({mark}{after[0]})", "").replace(mark, "")
 
 
-def _tmx(stream, name, options, skip):
-    asked, languages = [language_tag(each) for each in options.languages or ()], {}
-    source, body = "", None
+def _tmx(stream, name, options, log):
+    asked = [language_tag(language) for language in options.languages or ()]
+    source, codes, body = "", {}, None
     for event, element in ElementTree.iterparse(stream, ("start", "end")):
-        if element.tag == "header":
+        tag = _local_name(element)
+        if tag == "header":
             source = language_tag(element.get("srclang", ""))
-        elif element.tag == "body":
+        elif tag == "body":
             body = element
-        elif element.tag == "tu" and event == "end":
-            unit = {}
-            for each in element.iter("tuv"):
-                language = language_tag(each.get(_XML_LANGUAGE) or each.get("lang", ""))
-                unit.setdefault(language, "".join(_text(each.find("seg"))))
-            languages.update(dict.fromkeys(unit))
-            if not options.languages:
-                first = [each for each in languages if is_language(each, source)][:1]
-                asked = list(dict.fromkeys([*first, *languages]))
-            pair = [next((unit[each] for each in unit if is_language(each, wanted)), "")
-                    for wanted in (*asked, "none")[:2]]  # fmt: skip
-            if all(pair):
-                yield tuple(pair)
-            else:
-                skip("untranslated", *pair)
+        elif tag == "tu" and event == "end":
+            unit = list(map(_variant, element.iterfind("{*}tuv")))
+            codes.update((code, None) for code, _ in unit)
+            yield from _pairs_of_unit(unit, asked or _sides(codes, source), log)
             (element if body is None else body).clear()  # the units that were read
-    is_known = all(any(is_language(each, wanted) for each in languages) for wanted in asked)
-    if languages and not is_known or len(asked) > 2:
+    sides = asked or _sides(codes, source)
+    is_known = sides and all(any(is_language(code, side) for code in codes) for side in sides)
+    if codes and (not is_known or not asked and len(codes) > 2):
         raise CorpusError(
-            f"{name}: choose two of its languages with `languages`: {', '.join(languages)}. "
+            f"{name}: choose two of its languages with `languages`: {', '.join(codes)}. "
             f"Received: languages={options.languages}"
         )
 
 
+def _sides(codes, source):
+    """Returns the code of the header's source and another; none if the source is not known."""
+    sources = [c for c in codes if is_language(c, source) or is_language(source, c)][:1]
+    return [*sources, *(code for code in codes if code not in sources)][:2] if sources else []
+
+
+def _variant(element):
+    """Returns the language and the text of an element of a unit."""
+    language = element.get(_XML_LANGUAGE) or element.get("lang", "")
+    return language_tag(language), "".join(_text(element.find("{*}seg")))
+
+
+def _pairs_of_unit(unit, sides, log):
+    """Yields the pair of a unit, if there is one: of several variants of a language, the first."""
+    variants = [[v for v in unit if v[1] and is_language(v[0], side)] for side in sides]
+    if len(variants) < 2 or not all(variants):
+        texts = [side[0][1] if side else "" for side in variants]
+        log.skip("untranslated", *[*texts, "", ""][:2])
+        return
+    (source_code, source), (target_code, target) = (side[0] for side in variants)
+    for code, text in variants[0][1:]:
+        log.skip(f"another variant, {code}", text, target)
+    for code, text in variants[1][1:]:
+        log.skip(f"another variant, {code}", source, text)
+    log.note(f"{source_code} and {target_code}", source, target)
+    yield source, target
+
+
+def _local_name(element):
+    """Returns the name of an element without its namespace."""
+    return element.tag.rpartition("}")[2]
+
+
 def _text(element):
     """Yields the text of a segment, around inline codes and inside highlights."""
-    if element is not None and element.tag not in _INLINE_CODES:
+    if element is not None and _local_name(element) not in _INLINE_CODES:
         yield element.text or ""
         for part in element:
             yield from _text(part)
             yield part.tail or ""
 
 
-# {ending: reader}. A reader yields the pairs of a stream, and calls `skip` for other entries.
-READERS: dict[str, Callable[[Any, str, ReadOptions, Skip], Iterator[tuple[str, str]]]] = {
+# {ending: reader}. A reader yields the pairs of a stream, and tells the log of other entries.
+READERS: dict[str, Callable[[Any, str, ReadOptions, ReadLog], Iterator[tuple[str, str]]]] = {
     ".tsv": _tsv,
     ".csv": _csv,
     ".jsonl": _json_lines,

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
+from keras_transformer.data.readers import ReadLog
+from keras_transformer.runs.recipe import DataSettings
 from tests.data.corpus_files import COMPRESSIONS, FORMATS, packed, parquet, po, tmx
 
 PAIRS = [("one", "eins"), ("two \u2028 x", "zwei"), ("", "leer"), ("\u00e4 'q'", "drei")]
@@ -27,10 +29,10 @@ def write(path, data):
 
 
 def read(path, **options):
-    """Returns the pairs, and the other entries by their reason."""
-    skipped = []
-    pairs = list(read_parallel(path, **options).read(lambda *entry: skipped.append(entry)))
-    return pairs, skipped
+    """Returns the pairs, and what is said besides."""
+    log = ReadLog()
+    pairs = list(read_parallel(path, **options).read(log))
+    return pairs, log
 
 
 @pytest.mark.parametrize("compression", ["", *COMPRESSIONS])
@@ -58,14 +60,14 @@ def test_cut_file_is_an_error_that_names_it(tmp_path, name, compression):
 
 def test_entries_of_gettext_that_are_no_pair_are_told(tmp_path):
     path = write(tmp_path / "a.po", str(po([("one", "eins")])))
-    pairs, skipped = read(path)
+    pairs, log = read(path)
     assert pairs == [("one", "eins")]
-    assert sorted(skipped) == [
-        ("fuzzy", "fuzzy", "unscharf"),
-        ("header", "", ""),
-        ("obsolete", "old", "alt"),
-        ("untranslated", "not translated", ""),
-    ]
+    assert log.left_out == {
+        "header": [1, [["", ""]]],
+        "fuzzy": [1, [["fuzzy", "unscharf"]]],
+        "obsolete": [1, [["old", "alt"]]],
+        "untranslated": [1, [["not translated", ""]]],
+    }
 
 
 def test_plural_forms_pair_the_singular_with_form_0(tmp_path):
@@ -104,6 +106,7 @@ def test_accelerator_is_removed_before_a_letter_only(tmp_path, mark, label, expe
 
 TWO = tmx([("one", "eins")])
 THREE = TWO.replace(b"</body>", b'<tu><tuv lang="fr"><seg>un</seg></tuv></tu></body>')
+NAMED = TWO.replace(b"<tmx ", b'<tmx xmlns="http://www.lisa.org/tmx14" ')
 BARE = TWO.replace(b"<body>", b"").replace(b"</body>", b"")
 CODES = "a <bpt i='1'>&lt;b&gt;<sub>x</sub></bpt>b<ept i='1'>&lt;/b&gt;</ept> <hi>c</hi><ph/> d"
 BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n in range(2, 9))
@@ -117,6 +120,13 @@ BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n
         ("a.tmx", THREE, {"languages": ["en_US", "de"]}, [("one", "eins")]),
         ("a.tmx", THREE, {}, "choose two .*: de, en-us, fr. Received: languages=None"),
         ("a.tmx", TWO, {"languages": ["en-GB", "de"]}, "choose two .*: de, en-us. Received"),
+        ("a.tmx", NAMED, {}, [("one", "eins")]),
+        ("a.tmx", NAMED.replace(b"one", b"o<ph xmlns='x'>code</ph>ne"), {}, [("one", "eins")]),
+        ("a.tmx", TWO.replace(b'"en"', b'"en-US"'), {}, [("one", "eins")]),
+        ("a.tmx", TWO.replace(b'"en-US"', b'"EN"').replace(b'"en"', b'"en-US"'), {},
+         [("one", "eins")]),
+        *(("a.tmx", TWO.replace(b'srclang="en"', head), {}, "choose two .*: de, en-us. Received")
+          for head in (b'srclang="*all*"', b'srclang="fr"', b"")),
         ("a.tmx", BARE, {}, [("one", "eins")]),
         ("a.tmx", tmx([(CODES, CODES)]), {}, [("a b c d",) * 2]),
         (
@@ -128,7 +138,6 @@ BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n
         ),
         ("a.tsv", '"one\t"eins"\n', {}, [('"one', '"eins"')]),
         ("a.tsv", "1\teins\tone\n", {"columns": [3, 2]}, [("one", "eins")]),
-        ("a.tsv", "", {}, []),
         ("a.tsv", "", {"columns": ["en", "de"]}, "line 1: there is no 'en'"),
         ("a.tsv", "en\tx\n", {"columns": ["en", "de"]}, "line 1: there is no 'de'.* two of en, x"),
         ("a.csv", 'source,target\n"a ""b"", c\nd",e\n\n', {}, [('a "b", c\nd', "e")]),
@@ -153,6 +162,86 @@ def test_contents_and_options_decide(tmp_path, name, data, options, expected):
     with pytest.raises(CorpusError, match=expected) as caught:
         read(path, **options)
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+def unit(**texts):
+    variants = (f'<tuv xml:lang="{code.replace("_", "-")}"><seg>{text}</seg></tuv>'
+                for code, text in texts.items())  # fmt: skip
+    return f"<tu>{''.join(variants)}</tu>"
+
+
+def test_variants_of_a_language_are_told(tmp_path):
+    units = (
+        unit(en="one", de_AT="eins", de_CH="eis"), unit(de_CH="", de="zwei", en="two"),
+        unit(de_CH="drei", en="three"), unit(en="four", en_GB="FOUR", fr="quatre"),
+    )  # fmt: skip
+    data = f'<tmx><header srclang="*all*"/><body>{"".join(units)}</body></tmx>'
+    pairs, log = read(write(tmp_path / "a.tmx", data), languages=["en", "de"])
+    assert pairs == [("one", "eins"), ("two", "zwei"), ("three", "drei")]
+    assert log.read_as == {
+        "en and de-at": [1, [["one", "eins"]]],
+        "en and de": [1, [["two", "zwei"]]],
+        "en and de-ch": [1, [["three", "drei"]]],
+    }
+    assert log.left_out == {
+        "another variant, de-ch": [1, [["one", "eis"]]],
+        "untranslated": [1, [["four", ""]]],
+    }
+
+
+def test_several_tmx_files_need_languages(tmp_path):
+    """Their headers may name different sources."""
+    files = [
+        write(tmp_path / "1.tmx", TWO),
+        write(tmp_path / "2.tmx", TWO.replace(b'"en"', b'"de"')),
+    ]
+    with pytest.raises(CorpusError, match="`languages` must name .*1.tmx, .*2.tmx"):
+        read_parallel(files)
+    assert list(read_parallel(files, languages=["en", "de"])) == [("one", "eins")] * 2
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        *(({"columns": columns}, "`columns` must be two names, or two numbers from 1. Received")
+          for columns in ([0, 1], [-1, 1], [1, "de"], ["en", 2], [True, 2], [1], [1.0, 2])),
+        ({"columns": "en"}, "`columns` must be of type list"),
+        ({"languages": ["en"]}, r"`languages` must be \[source, target\]. Received: .*'en'"),
+        ({"languages": "en"}, "`languages` must be of type list"),
+        ({"accelerator": "@"}, "`accelerator` must be one of &, _, ~. Received: .*'@'"),
+    ],
+)  # fmt: skip
+def test_wrong_option_is_named_before_the_file_is_read(tmp_path, option, said):
+    """In Python, and in a recipe."""
+    path = write(tmp_path / "a.tsv", "a\tb\n")
+    for refuse in (
+        lambda: read_parallel(path, **option),
+        lambda: DataSettings(train={"file": "a.tsv", **option}),
+    ):
+        with pytest.raises(ValueError, match=said):
+            refuse()
+
+
+EMPTY = {
+    ".tsv": "", ".csv": "source,target\n", ".jsonl": "\n", ".parquet": parquet([]),
+    ".po": str(po([])), ".mo": po([]).to_binary(), ".tmx": "<html/>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", EMPTY)
+def test_file_without_a_pair_is_an_error_unless_it_is_allowed(tmp_path, ending):
+    full = write(tmp_path / "full.tsv", "a\tb\n")
+    empty = write(tmp_path / f"empty{ending}", EMPTY[ending])
+    with pytest.raises(CorpusError, match=f"^{empty}: .*a pair.*Received: none.*`allow_empty`"):
+        list(read_parallel([full, empty]))
+    assert list(read_parallel([empty, full], allow_empty=True)) == [("a", "b")]
+
+
+def test_files_without_a_line_are_an_error_too(tmp_path):
+    paths = [write(tmp_path / name, "") for name in "ab"]
+    with pytest.raises(CorpusError, match=f"^{paths[0]} and {paths[1]}: .*Received: none"):
+        list(read_parallel(*paths))
+    assert list(read_parallel(*paths, allow_empty=True)) == []
 
 
 @pytest.mark.parametrize(

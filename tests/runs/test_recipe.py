@@ -197,7 +197,7 @@ REFUSED = [
     (of({"source": "a.en"}), "A corpus must have .* Received: source"),
     (of({"weight": 2}), "A corpus must have .* Received: none"),
     (of({"number_names": "test", "size": 3}), "`number_names` must be one of train, held_out"),
-    (of({"file": "a.csv", "columns": ["en"]}), r"`columns` must be \[source, target\]"),
+    (of({"file": "a.csv", "columns": ["en"]}), r"`columns` must be two names"),
     (of({"file": "a.tmx", "languages": [1, 2]}), r"`languages` must be \[source, target\]"),
     (of({"file": "a.po", "accelerator": "@"}), "`accelerator` must be one of &, _, ~"),
     *[(of({"file": "a", "tag": tag}), "`tag` must be a name in angle brackets")
