@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_transformer.data.cleaning import Cleaner, CleaningSettings
+from keras_transformer.data.corpus import FileStream
 from keras_transformer.data.placeholders import add_placeholders
 from keras_transformer.data.readers import ReadLog
 from keras_transformer.texts import shown_pairs
@@ -80,7 +81,7 @@ class Corpora:
         for number, part in enumerate(self.parts):
             if not part.weight:
                 continue
-            pairs = part.pairs.read(log) if hasattr(part.pairs, "read") else part.pairs
+            pairs = part.pairs.read(log) if isinstance(part.pairs, FileStream) else part.pairs
             for pair in cleaner.clean(pairs, log.skip) if cleaner else pairs:
                 numbers[number] += 1
                 for name, (sources, known) in held_out.items():
@@ -126,6 +127,11 @@ class Corpora:
 
     def __repr__(self):
         return ", ".join(part.name for part in self.parts)
+
+
+def as_corpora(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Returns the files of `read_parallel` as `Corpora`, which report how they were read."""
+    return Corpora([Corpus(repr(pairs), pairs)]) if isinstance(pairs, FileStream) else pairs
 
 
 def _fingerprint(pairs):

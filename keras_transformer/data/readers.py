@@ -116,18 +116,19 @@ def read_pairs(path: Path, options: ReadOptions, log: ReadLog) -> Iterator[tuple
 
 def _tsv(stream, name, options, log):
     rows = ((n, line.split("\t")) for n, line in enumerate(decode_lines(stream, name), 1))
-    yield from pairs_of_cells(rows, name, options.columns or (1, 2), "a tab")
+    yield from pairs_of_cells(rows, name, options.columns or (1, 2), "a tab", log)
 
 
 def _csv(stream, name, options, log):
     reader = csv.reader((f"{line}\n" for line in decode_lines(stream, name)), strict=True)
     rows = ((reader.line_num, row) for row in reader if row)
-    yield from pairs_of_cells(rows, name, options.fields(), "a comma")
+    yield from pairs_of_cells(rows, name, options.fields(), "a comma", log)
 
 
-def pairs_of_cells(rows, name, columns, separator):
-    """Yields two cells of each of some (line number, row)."""
-    if isinstance(columns[0], str):
+def pairs_of_cells(rows, name, columns, separator, log):
+    """Yields two cells of each of some (line number, row); the log says which, if it is unclear."""
+    is_named = isinstance(columns[0], str)
+    if is_named:
         _, header = next(rows, (1, []))
         columns = [1 + header.index(_present(each, header, f"{name}, line 1")) for each in columns]
     source, target = (column - 1 for column in columns)
@@ -137,6 +138,9 @@ def pairs_of_cells(rows, name, columns, separator):
                 f"{name}, line {number}: no column {len(row) + 1}. A line is the columns of a "
                 f"pair, {separator} between them."
             )
+        if len(row) > 2 and not is_named:
+            sides = f"columns {source + 1} and {target + 1} of {len(row)}"
+            log.note(sides, row[source], row[target])
         yield row[source], row[target]
 
 

@@ -127,6 +127,18 @@ def test_pairs_that_are_held_out_are_counted_and_kept():
     assert corpora.notes() == ["also in `test`: the source of 4 pairs, and 2 pairs"]
 
 
+def test_report_of_files_says_how_they_were_read(tokenizer, tmp_path):
+    """Also without `Corpora`, from `read_parallel` itself."""
+    path = tmp_path / "a.tsv"
+    path.write_text("1\tone\t2\teins\n" * 4)
+    for pairs in (read_parallel(path), Corpora([Corpus("a", read_parallel(path))])):
+        stream = BatchStream(pairs, tokenizer, batch_sentences=2)
+        example = ", ".join(["'1' | 'one'"] * 3)
+        assert (
+            stream.report.notes[-1] == f"read as columns 1 and 2 of 4: 4 pairs, such as {example}"
+        )
+
+
 def test_fingerprint_changes_with_all_that_decides_the_pairs(tmp_path):
     for name in ("1.tsv", "2.tsv"):
         (tmp_path / name).write_text(f"{name}\tx\n")

@@ -200,6 +200,26 @@ def test_several_tmx_files_need_languages(tmp_path):
     assert list(read_parallel(files, languages=["en", "de"])) == [("one", "eins")] * 2
 
 
+FOUR = "1\tone\t2\teins\n3\ttwo\t4\tzwei\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "told"),
+    [
+        ("a.tsv", FOUR, {}, {"columns 1 and 2 of 4": [2, [["1", "one"], ["3", "two"]]]}),
+        ("a.tsv", FOUR, {"columns": [2, 4]},
+         {"columns 2 and 4 of 4": [2, [["one", "eins"], ["two", "zwei"]]]}),
+        ("a.tsv", "a\tb\nc\td\te\n", {}, {"columns 1 and 2 of 3": [1, [["c", "d"]]]}),
+        ("a.csv", "a,b,c\n", {"columns": [1, 3]}, {"columns 1 and 3 of 3": [1, [["a", "c"]]]}),
+        ("a.tsv", "en\tde\tx\na\tb\tc\n", {"columns": ["en", "de"]}, {}),
+        ("a.tsv", "a\tb\n", {}, {}),
+    ],
+)  # fmt: skip
+def test_columns_without_a_name_are_told_if_there_are_others(tmp_path, name, data, options, told):
+    path = write(tmp_path / name, data)
+    assert read(path, **options)[1].read_as == told
+
+
 @pytest.mark.parametrize(
     ("option", "said"),
     [
