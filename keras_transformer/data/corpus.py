@@ -105,6 +105,7 @@ def read_parallel(
     columns: Sequence[str | int] | None = None,
     languages: Sequence[str] | None = None,
     accelerator: str | None = None,
+    delimiter: str = ",",
     allow_empty: bool = False,
 ) -> Iterable[tuple[str, str]]:
     """Reads a parallel corpus, as a stream that can be iterated over any number of times.
@@ -125,7 +126,9 @@ def read_parallel(
             `en-US`. Needed for several files, and if a file has more than two or its header does
             not say which is the source.
         accelerator: `"&"`, `"_"` or `"~"`: the mark of a key in the labels of `.po` and `.mo`,
-            which is removed. Optional.
+            which is removed, at most one in a label. Optional.
+        delimiter: the character between two columns of CSV, `";"` in many countries. Defaults to
+            `","`.
         allow_empty: whether a file may hold no pair. Defaults to `False`.
 
     Returns:
@@ -139,7 +142,11 @@ def read_parallel(
         ValueError: if an option is not valid.
     """
     options = ReadOptions(
-        columns=columns, languages=languages, accelerator=accelerator, allow_empty=allow_empty
+        columns=columns,
+        languages=languages,
+        accelerator=accelerator,
+        delimiter=delimiter,
+        allow_empty=allow_empty,
     )
     if target is None:
         files = _find_files(source, "source")

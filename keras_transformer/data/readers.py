@@ -29,6 +29,7 @@ from keras_transformer.texts import (
 )
 from keras_transformer.types import Path
 
+LONGEST_CELL = 2**31 - 1  # of CSV
 ROWS_AT_ONCE = 4096  # of parquet
 # A word that is no label: a file name, an address, an entity of HTML.
 _NO_LABEL = re.compile(r"\.\w|[/\\@=]|&\w+;")
@@ -43,6 +44,7 @@ class ReadOptions(Settings):
     columns: list | tuple | None = None
     languages: list | tuple | None = None
     accelerator: str | None = None
+    delimiter: str = ","
     allow_empty: bool = False
 
     def __post_init__(self):
@@ -56,6 +58,8 @@ class ReadOptions(Settings):
         is_valid = is_pair and all(isinstance(code, str) for code in self.languages or ())
         self._require("languages", is_valid, "[source, target]")
         self._require("accelerator", self.accelerator in (None, *"&_~"), "one of &, _, ~")
+        is_valid = len(self.delimiter) == 1 and self.delimiter not in '"\r\n'
+        self._require("delimiter", is_valid, "one character, no quotation mark or end of a line")
 
     def fields(self) -> Sequence[Any]:
         """Returns the names of the two columns."""
@@ -107,10 +111,11 @@ def read_pairs(path: Path, options: ReadOptions, log: ReadLog) -> Iterator[tuple
                 f"{error} A name with another ending than {', '.join(READERS)} (and behind it "
                 f"{', '.join(COMPRESSED)}) is read as TSV."
             ) from None
-        except (ValueError, OSError, SyntaxError, csv.Error, struct.error) as error:
+        except (ValueError, OSError, LookupError, SyntaxError, struct.error) as error:
             if getattr(error, "errno", None):  # of the disk
                 raise
-            reason = " ".join(str(error).split())
+            reason = "it is cut" if isinstance(error, struct.error) else str(error)
+            reason = " ".join((getattr(error, "strerror", None) or reason).split())
             raise CorpusError(f"{path}: this is no whole {ending} file ({reason}).") from None
 
 
@@ -120,9 +125,26 @@ def _tsv(stream, name, options, log):
 
 
 def _csv(stream, name, options, log):
-    reader = csv.reader((f"{line}\n" for line in decode_lines(stream, name)), strict=True)
-    rows = ((reader.line_num, row) for row in reader if row)
-    yield from pairs_of_cells(rows, name, options.fields(), "a comma", log)
+    csv.field_size_limit(LONGEST_CELL)  # of the whole process; 131,072 by default
+    lines = (f"{line}\n" for line in decode_lines(stream, name))
+    rows = _csv_rows(csv.reader(lines, delimiter=options.delimiter, strict=True), name)
+    separator = f"the `delimiter` {options.delimiter!r}"
+    yield from pairs_of_cells(rows, name, options.fields(), separator, log)
+
+
+def _csv_rows(reader, name):
+    """Yields each row, and the line in which it begins."""
+    first = 1
+    try:
+        for row in reader:
+            if row:
+                yield first, row
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise CorpusError(
+            f"{name}, line {first}: the row that begins here is not CSV ({error}). A quotation "
+            "mark in a cell is written twice, and one that begins a cell also ends it."
+        ) from None
 
 
 def pairs_of_cells(rows, name, columns, separator, log):
@@ -130,7 +152,8 @@ def pairs_of_cells(rows, name, columns, separator, log):
     is_named = isinstance(columns[0], str)
     if is_named:
         _, header = next(rows, (1, []))
-        columns = [1 + header.index(_present(each, header, f"{name}, line 1")) for each in columns]
+        where = f"{name}, line 1, with {separator} between two columns"
+        columns = [1 + header.index(_present(each, header, where)) for each in columns]
     source, target = (column - 1 for column in columns)
     for number, row in rows:
         if len(row) <= max(source, target):
@@ -147,15 +170,21 @@ def pairs_of_cells(rows, name, columns, separator, log):
 def _json_lines(stream, name, options, log):
     for number, line in enumerate(decode_lines(stream, name), 1):
         if line.strip():
-            yield _fields(json.loads(line), f"{name}, line {number}", options)
+            try:
+                row = json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                reason = getattr(error, "msg", "too deep")
+                raise CorpusError(f"{name}, line {number}: this is not JSON ({reason}).") from None
+            yield _fields(row, f"{name}, line {number}", options)
 
 
 def _parquet(stream, name, options, log):
     parquet = import_extra(["pyarrow.parquet"], f"{name} needs", "'pyarrow>=17.0,<27'")
     file = parquet.ParquetFile(stream)
-    names = file.schema_arrow.names
-    wanted = ["translation"] if "translation" in names else list(options.fields())
-    columns = wanted if {*wanted} <= {*names} else None  # an error then names all
+    schema, columns = file.schema_arrow, list(options.fields())
+    if not {*columns} <= {*schema.names}:
+        is_inner = "translation" in schema.names and schema.field("translation").type.num_fields
+        columns = ["translation"] if is_inner else schema.names  # an error then names all
     batches = file.iter_batches(ROWS_AT_ONCE, columns=columns)
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
     for number, row in enumerate(rows, 1):
@@ -163,10 +192,16 @@ def _parquet(stream, name, options, log):
 
 
 def _fields(row, where, options):
-    """Returns two texts of a mapping, or of its inner one as the Hub of Hugging Face has it."""
+    """Returns two texts of a mapping, or of its inner one as the Hub of Hugging Face has it.
+
+    What is null is empty.
+    """
+    names = options.fields()
     row = row if isinstance(row, dict) else {}
-    row = row["translation"] if isinstance(row.get("translation"), dict) else row
-    texts = tuple(row[_present(field, row, where)] for field in options.fields())
+    if not {*names} <= row.keys() and isinstance(row.get("translation", 0), dict | None):
+        row = row["translation"] or dict.fromkeys(names)
+    values = (row[_present(field, row, where)] for field in names)
+    texts = tuple("" if value is None else value for value in values)
     if not all(isinstance(text, str) for text in texts):
         raise CorpusError(f"{where}: both fields must be text. Received: {texts}")
     return texts
@@ -188,7 +223,7 @@ def _gettext(stream, name, options, log):
         gettext.GNUTranslations(io.BytesIO(data))  # raises if it is cut; polib does not
         catalog = polib.mofile(data)
     else:
-        text = data.decode(polib.detect_encoding(data)).removeprefix("\ufeff")
+        text = _decoded(data, polib.detect_encoding(data), name)
         last = text.rstrip().rpartition("\n")[2]
         if not re.fullmatch(r'|#(?!~).*|.*"', last):
             raise CorpusError(f"{name}: the last line is cut. Received: {last!r}")
@@ -202,23 +237,52 @@ def _gettext(stream, name, options, log):
         for form, target in sorted(forms.items()):
             source = entry.msgid_plural if form else entry.msgid
             if source and target and reason == "untranslated":
-                yield _label(source, options.accelerator), _label(target, options.accelerator)
+                mark = options.accelerator
+                yield _label(source, target, mark), _label(target, source, mark)
             else:
                 log.skip(reason, source, target)
 
 
-def _label(text, mark):
-    """Returns the text of a label without its accelerator."""
-    return re.sub(r"\S+", lambda word: _word(word[0], mark), text).strip() if mark else text
+def _decoded(data, encoding, name):
+    """Returns the text of a catalogue."""
+    try:
+        return data.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        *lines, begin = data[: error.start].split(b"\n")
+        raise CorpusError(
+            f"{name}, line {len(lines) + 1}: byte {len(begin) + 1} of the line is not valid "
+            f"{encoding}. Correct `charset` in the header, or convert the text."
+        ) from None
 
 
-def _word(word, mark):
-    before, _, after = word.partition(mark)
-    is_inside = before[-1:].isalnum() and not after[:1].islower()  # as in R&D
-    if not after[:1].isalpha() or mark in after or is_inside or _NO_LABEL.search(word):
-        return word
-    # In brackets where no letter of the text can be it.
-    return word.replace(f"({mark}{after[0]})", "").replace(mark, "")
+def _label(text, other, mark):
+    """Returns the text of a label without its accelerator, of which it has at most one."""
+    if not mark:
+        return text
+    # A word of both sides, such as `file_name`, is a name.
+    names = set() if text == other else {*text.split()} & {*other.split()}
+    words = re.finditer(r"\S+", text)
+    marks = [start for word in words for start in _marks(word, mark, word[0] in names)]
+    # One that begins a word wins: `_Open file_name`.
+    for start in sorted(marks, key=lambda start: text[start - 1 : start].isalnum())[:1]:
+        before, after = text[:start], text[start + 1 :]
+        if before.endswith("(") and after[1:2] == ")":  # where no letter of the text can be it
+            before, after = before[:-1], after[2:]
+        text = before + after
+    return text.strip()
+
+
+def _marks(word, mark, is_name):
+    """Yields where a word may have its accelerator: before a letter."""
+    text = word[0]
+    if mark * 2 in text or _NO_LABEL.search(text):
+        return
+    for match in re.finditer(re.escape(mark), text):
+        before, after = text[: match.start()], text[match.end() :]
+        is_inside = before[-1:].isalnum()
+        is_possible = after[:1].islower() and text.count(mark) == 1 and not is_name  # not `R&D`
+        if after[:1].isalpha() and (not is_inside or is_possible):
+            yield word.start() + match.start()
 
 
 def _tmx(stream, name, options, log):

@@ -42,8 +42,8 @@ class CorpusSettings(ReadOptions):
         number_names, roman_numerals: `"train"` or `"held_out"`: an embedded corpus, see
             `keras_transformer.number_names` and `keras_transformer.roman_numerals`.
         size, seed: of an embedded corpus.
-        columns, languages, accelerator, allow_empty: as for `read_parallel`. `languages` also
-            names the languages of a run whose files do not.
+        columns, languages, accelerator, delimiter, allow_empty: as for `read_parallel`.
+            `languages` also names the languages of a run whose files do not.
         weight: int. How often an epoch of training passes over the corpus; `0` leaves it out.
             Defaults to `1`.
         tag: the first token of every source of this corpus in training, such as `"<subtitles>"`:

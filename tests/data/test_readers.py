@@ -10,7 +10,17 @@ import pytest
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.data.readers import ReadLog
 from keras_transformer.runs.recipe import DataSettings
-from tests.data.corpus_files import COMPRESSIONS, FORMATS, packed, parquet, po, tmx
+from tests.data.corpus_files import (
+    COMPRESSIONS,
+    FORMATS,
+    NAMES,
+    inner,
+    packed,
+    parquet,
+    po,
+    tmx,
+    zstd,
+)
 
 PAIRS = [("one", "eins"), ("two \u2028 x", "zwei"), ("", "leer"), ("\u00e4 'q'", "drei")]
 PAIRS_OF_GETTEXT = [("one", "eins"), ("two", "zwei"), ("\u00e4 'q'", "drei"), ("two", "drei")]
@@ -97,6 +107,13 @@ def test_plural_forms_pair_the_singular_with_form_0(tmp_path):
         ("~", "~File", "File"),
         ("~", "~/texts", "~/texts"),
         (None, "&File _x", "&File _x"),
+        ("_", "_Open file_name", "Open file_name"),
+        ("_", "open file_name _now", "open file_name now"),
+        ("&", "&Play Rock&roll", "Play Rock&roll"),
+        ("&", "Rock&roll &Play", "Rock&roll Play"),
+        ("&", "&Rock&roll", "Rock&roll"),
+        ("_", "Pre_ferences", "Preferences"),
+        ("_", "my_file_name", "my_file_name"),
     ],
 )
 def test_accelerator_is_removed_before_a_letter_only(tmp_path, mark, label, expected):
@@ -104,10 +121,30 @@ def test_accelerator_is_removed_before_a_letter_only(tmp_path, mark, label, expe
     assert read(path, accelerator=mark)[0] == [(expected, expected)]
 
 
+@pytest.mark.parametrize(
+    ("mark", "pair", "expected"),
+    [
+        ("_", ("set file_name", "file_name setzen"), ("set file_name", "file_name setzen")),
+        ("&", ("like Rock&roll", "mag Rock&roll"), ("like Rock&roll", "mag Rock&roll")),
+        ("&", ("&Foo one", "&Foo zwei"), ("Foo one", "Foo zwei")),
+        ("&", ("E&xit", "B&eenden"), ("Exit", "Beenden")),
+    ],
+)
+def test_word_of_both_sides_is_a_name_and_not_an_accelerator(tmp_path, mark, pair, expected):
+    path = write(tmp_path / "a.po", str(po([pair])))
+    assert read(path, accelerator=mark)[0] == [expected]
+
+
 TWO = tmx([("one", "eins")])
 THREE = TWO.replace(b"</body>", b'<tu><tuv lang="fr"><seg>un</seg></tuv></tu></body>')
 NAMED = TWO.replace(b"<tmx ", b'<tmx xmlns="http://www.lisa.org/tmx14" ')
 BARE = TWO.replace(b"<body>", b"").replace(b"</body>", b"")
+FLAT = {"columns": ["source", "translation"]}
+LATIN = 'msgid ""\nmsgstr "Content-Type: charset=utf-8\\n"\n\nmsgid "a"\nmsgstr "\u00e4"\n'.encode(
+    "latin-1"
+)
+COMPRESSOR = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 31})
+LONG_WINDOW = COMPRESSOR.compress(b"a\tb\n") + COMPRESSOR.flush()  # as by `zstd --long=31`
 CODES = "a <bpt i='1'>&lt;b&gt;<sub>x</sub></bpt>b<ept i='1'>&lt;/b&gt;</ept> <hi>c</hi><ph/> d"
 BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n in range(2, 9))
 
@@ -138,19 +175,42 @@ BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n
         ),
         ("a.tsv", '"one\t"eins"\n', {}, [('"one', '"eins"')]),
         ("a.tsv", "1\teins\tone\n", {"columns": [3, 2]}, [("one", "eins")]),
-        ("a.tsv", "", {"columns": ["en", "de"]}, "line 1: there is no 'en'"),
-        ("a.tsv", "en\tx\n", {"columns": ["en", "de"]}, "line 1: there is no 'de'.* two of en, x"),
+        ("a.tsv", "", {"columns": ["en", "de"]}, "line 1, with a tab .*: there is no 'en'"),
+        ("a.tsv", "en\tx\n", {"columns": ["en", "de"]}, "line 1, .*no 'de'.* two of en, x"),
         ("a.csv", 'source,target\n"a ""b"", c\nd",e\n\n', {}, [('a "b", c\nd', "e")]),
         ("a.csv", "source,target\na\n", {}, "line 2: no column 2"),
         ("a.csv", "en,de\na,b\n", {}, "there is no 'source'.*two of en, de"),
-        ("a.jsonl", '{"source": "a", "target": null}\n', {}, r"line 1: .*text.*\('a', None\)"),
+        ("a.csv", f"source,target\na,{'b' * 140_000}\n", {}, [("a", "b" * 140_000)]),
+        ("a.csv", 'source,target\n"a\nb",c\n"d\n,e\nf,g\n', {}, "line 4: the row that begins here"),
+        ("a.csv", 'source,target\n"a\nb",c\n"d"e,f\n', {}, "line 4: the row .*not CSV"),
+        ("a.csv", 'source,target\na,b\n"c\nd"\n', {}, "line 3: no column 2"),
+        ("a.csv", "en;de\na,b;c\n", {"columns": ["en", "de"], "delimiter": ";"}, [("a,b", "c")]),
+        ("a.csv", "en;de\na;b\n", {"languages": ["en", "de"]}, "the `delimiter` ',' between"),
+        ("a.csv", "a;b\n", {"columns": [1, 2]}, "line 1: no column 2.*the `delimiter` ','"),
+        ("a.jsonl", '{"source": "a", "target": null}\n', {}, [("a", "")]),
+        ("a.jsonl", '{"source": "a", "target": 3}\n', {}, r"line 1: .*text.*\('a', 3\)"),
+        ("a.jsonl", '{"translation": null}\n', {}, [("", "")]),
+        ("a.jsonl", '{"source": "a", "target": "b"}\n{"source":\n', {}, "line 2: this is not JSON"),
+        ("a.jsonl", f"\n{'[' * 200_000}\n", {}, "line 2: this is not JSON"),
+        ("a.jsonl", '{"source": "a", "translation": "b"}\n', FLAT, [("a", "b")]),
+        ("a.parquet", parquet([{"source": "a", "translation": "b"}]), FLAT, [("a", "b")]),
+        ("a.parquet", parquet([{"source": "a", "translation": "b"}]), {},
+         "no 'target'.* two of source, translation"),
+        ("a.parquet", parquet([{"source": "x", **inner([("a", "b")])[0]}, {"translation": None}]),
+         NAMES, [("a", "b"), ("", "")]),
         ("a.jsonl", '["a", "b"]\n', {}, "line 1: there is no 'source'"),
-        ("a.jsonl", '{"source": "a"', {}, "no whole .jsonl file"),
+        ("a.jsonl", '{"source": "a"', {}, "line 1: this is not JSON"),
         ("a.parquet", parquet([{"source": "a", "x": "b"}]), {}, "no 'target'.* two of source, x."),
-        ("a.parquet", parquet([{"source": "a", "target": None}]), {}, "row 1: both fields must be"),
+        ("a.parquet", parquet([{"source": "a", "target": None}]), {}, [("a", "")]),
+        ("a.parquet", parquet([{"source": "a", "target": 3}]), {}, "row 1: both fields must"),
         ("a.xlsx", b"PK\3\4\xff\n", {}, "line 1: .* another ending than .tsv, .*.tmx .* as TSV"),
         ("a.xlf", "<xliff>\n", {}, "line 1: no column 2.* another ending than .tsv"),
         ("a.po", "\ufeffmsgid \"a\"\r\nmsgstr \"b\"\r\n", {}, [("a", "b")]),
+        ("a.po", LATIN, {}, "line 5: byte 9 of the line is not valid utf-8. Correct `charset`"),
+        ("a.mo", po([("a", "b")]).to_binary()[:30], {}, "no whole .mo file .it is cut"),
+        ("a.mo", po([("a", "b")]).to_binary()[:-4], {}, "no whole .mo file .File is corrupt"),
+        ("a.mo", po([]).to_binary().replace(b"utf-8", b"utf-x"), {}, "unknown encoding: utf-x"),
+        ("a.tsv.zst", LONG_WINDOW, {}, [("a", "b")]),
         ("a.po", "what is this?\n", {}, "the last line is cut"),
     ],
 )  # fmt: skip
@@ -228,6 +288,8 @@ def test_columns_without_a_name_are_told_if_there_are_others(tmp_path, name, dat
         ({"columns": "en"}, "`columns` must be of type list"),
         ({"languages": ["en"]}, r"`languages` must be \[source, target\]. Received: .*'en'"),
         ({"languages": "en"}, "`languages` must be of type list"),
+        *(({"delimiter": delimiter}, "`delimiter` must be one character")
+          for delimiter in (";;", "", '"', "\n")),
         ({"accelerator": "@"}, "`accelerator` must be one of &, _, ~. Received: .*'@'"),
     ],
 )  # fmt: skip
