@@ -104,7 +104,8 @@ class DataSettings(Settings):
 
     - `[source, target]`: paths or globs of line-aligned files, plain or compressed, relative to the
       data folder;
-    - `[pairs.tsv]`: one file, or a glob of files, with both sides, see `read_parallel`;
+    - `[pairs.tsv]` or `pairs.tsv`: one file, or a glob of files, with both sides, see
+      `read_parallel`;
     - `{number_names: train | held_out, size: N}`, or `roman_numerals`: an embedded corpus;
     - a mapping with options, see `CorpusSettings`, or a list of such mappings.
 
@@ -135,6 +136,7 @@ class DataSettings(Settings):
     tag: str | None = None
 
     def __post_init__(self):
+        self._make_lists("train", "validation", "test")
         super().__post_init__()
         parts = self._corpora("validation") + self._corpora("test")
         if any(part.tag or part.weight != 1 for part in parts):

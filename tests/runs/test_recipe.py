@@ -87,6 +87,16 @@ def test_changed_key_is_as_if_it_stood_in_the_file_and_may_forbid_a_resume(file,
         assert (not one.conflicts(before)) == may_change
 
 
+@pytest.mark.parametrize(
+    "change", ["data.train", "data.validation", "data.test", "vocabulary.files"]
+)
+def test_one_path_is_a_list_of_one(file, change):
+    one, listed = (Recipe.load(file, [f"{change}={path}"]) for path in ("a.tsv", "[a.tsv]"))
+    assert one == listed and not one.conflicts(listed)
+    section, key = change.split(".")
+    assert getattr(getattr(one, section), key) == ["a.tsv"]
+
+
 def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written = recipe(training={"init_from": "runs/other"}).to_yaml()
