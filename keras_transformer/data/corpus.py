@@ -50,8 +50,8 @@ class FileStream:
             first = list(itertools.islice(items, 1))
             if not first and not may_be_empty:
                 raise CorpusError(
-                    f"{' and '.join(paths)}: there must be a pair with text. Received: none. "
-                    "Leave such a file out, or set `allow_empty`."
+                    f"{' and '.join(paths)} must hold a pair. Received: none. Leave such a file "
+                    "out, or set `allow_empty`."
                 )
             yield from first
             yield from items
