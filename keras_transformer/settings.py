@@ -65,6 +65,12 @@ class Settings:
         """Returns all fields as YAML text."""
         return yaml_text(self.to_dict())
 
+    def _make_lists(self, *names):
+        """Makes one path a list of one, before the types are checked."""
+        for name in names:
+            if isinstance(path := getattr(self, name), str):
+                object.__setattr__(self, name, [path])
+
     def _require(self, name, is_valid, expected):
         if not is_valid:
             self._reject(name, expected)

@@ -66,11 +66,19 @@ def open_bytes(path: Path) -> Iterator[Any]:
             return
         module = import_extra(COMPRESSIONS[name][2], f"{path}: {name} needs", ZSTD)
         try:
-            yield module.open(file)
+            yield module.open(file, **_options(module))
         except Exception as error:
             if type(error).__name__ not in _DAMAGE or getattr(error, "errno", None):
                 raise
             raise CorpusError(f"{path}: the {name} data is damaged ({error}).") from None
+
+
+def _options(module):
+    """Returns what a decompressor needs to read all files of its kind."""
+    if not hasattr(module, "DecompressionParameter"):
+        return {}
+    window = module.DecompressionParameter.window_log_max  # files of `zstd --long=31`
+    return {"options": {window: window.bounds()[1]}}
 
 
 def import_extra(modules: Sequence[str], what: str, requirement: str) -> Any:

@@ -141,7 +141,7 @@ def score(
     """
     from keras_transformer.data.corpus import read_parallel
 
-    pairs = list(read_parallel(source, target))
+    pairs = list(read_parallel(source, target, allow_empty=True))
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     translator = translators.load_translator([run], model, dtype=dtype, **settings)
     scored = translators.with_progress(

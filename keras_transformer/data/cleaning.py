@@ -4,7 +4,6 @@ A few rules that cost little; OpusFilter has more.
 """
 
 import collections
-import functools
 import hashlib
 import itertools
 import re
@@ -12,12 +11,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from keras_transformer.data.piece_tokenizer import UNICODE
+import regex
+
 from keras_transformer.settings import Settings
 from keras_transformer.texts import UNSPACED
 
 CHECKED_AT_ONCE = 1 << 16  # pairs
 MIN_SHARE = 0.05  # of the letters: the scripts of a side
+# Patterns of letters: of no script, as `µ`; of Unicode's recommended scripts (UAX 31, table 5),
+# where a letter may be of several; and of all further ones together.
+_SCRIPTS = {
+    code: rf"\p{{Script_Extensions={code}}}"
+    for code in "Zyyy Zinh Latn Cyrl Hani Hira Kana Hang Arab Grek Hebr Deva Thai Armn Beng Bopo "
+    "Ethi Geor Gujr Guru Khmr Knda Laoo Mlym Mymr Orya Sinh Taml Telu Thaa Tibt".split()
+}
+_SCRIPTS["further"] = f"[^{''.join(_SCRIPTS.values())}]"
+_JAPANESE = {"Hani", "Hira", "Kana"}  # written together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +42,9 @@ class CleaningSettings(Settings):
             the other. Optional.
         max_other_script: float. Pairs with a side that has a larger share of letters of another
             script than its language. The scripts of a language are those of at least 5% of the
-            letters in the first 65,536 pairs. Optional.
+            letters of its side, in this corpus alone, up to the present chunk of 65,536 pairs; so
+            that the text is read once. A letter of several scripts by Unicode, such as `ー`, is of
+            each of them, and Japanese is written in three. Optional.
     """
 
     duplicates: bool = False
@@ -59,15 +70,22 @@ class Cleaner:
         self._settings = settings
         # Sorted hashes of the pairs so far. The last one keeps `searchsorted` in range.
         self._hashes: Any = [2**64 - 1]
-        self._rules: dict[str, Callable[[str, str], bool]] | None = None
 
     def clean(
         self, pairs: Iterable[tuple[str, str]], skip: Callable[[str, str, str], object]
     ) -> Iterator[tuple[str, str]]:
-        """Yields the pairs that no rule leaves out; calls `skip` with a reason and the others."""
-        rows = iter(pairs)
+        """Yields the pairs of a corpus that no rule leaves out.
+
+        Calls `skip` with a reason and the others.
+        """
+        rows, rules = iter(pairs), _rules(self._settings)
+        # Characters of both sides so far.
+        numbers = collections.Counter[str](), collections.Counter[str]()
         while chunk := list(itertools.islice(rows, CHECKED_AT_ONCE)):
-            rules = self._rules = self._rules or _rules(self._settings, chunk)
+            if (share := self._settings.max_other_script) is not None:
+                for side, texts in zip(numbers, zip(*chunk, strict=True), strict=True):
+                    side.update("".join(texts))
+                rules["other script"] = _script_rule(share, numbers)
             is_old = self._repeated(chunk) if self._settings.duplicates else [False] * len(chunk)
             for pair, is_duplicate in zip(chunk, is_old, strict=True):
                 broken = (reason for reason, holds in rules.items() if holds(*pair))
@@ -92,8 +110,8 @@ class Cleaner:
         return ~is_new
 
 
-def _rules(settings, chunk):
-    """Returns {reason: function of source and target}."""
+def _rules(settings):
+    """Returns {reason: function of source and target} of the rules that look at a pair alone."""
     rules = {}
     if settings.identical:
         rules["identical sides"] = lambda source, target: source.strip() == target.strip() != ""
@@ -102,21 +120,34 @@ def _rules(settings, chunk):
         rules["long word"] = lambda *pair: any(map(long, pair))
     if ratio := settings.max_character_ratio:
         rules["character ratio"] = lambda *pair: max(map(len, pair)) > ratio * min(map(len, pair))
-    if (share := settings.max_other_script) is not None:
-        scripts = [_scripts("".join(texts)) for texts in zip(*chunk, strict=True)]
-        own = [{s for s in each if each[s] >= MIN_SHARE * each.total()} for each in scripts]
-        rules["other script"] = lambda *pair: any(
-            sum(found[script] for script in found.keys() - known) > share * found.total()
-            for found, known in zip(map(_scripts, pair), own, strict=True)
-        )
     return rules
 
 
-def _scripts(text):
-    """Returns the number of letters of each script: the first words of their names in Unicode."""
-    return collections.Counter(map(_script, filter(str.isalpha, text)))
+def _script_rule(share, numbers):
+    """Returns the rule for scripts; `numbers` are those of the characters of each side."""
+    others = [
+        regex.compile(rf"(?V1)[\p{{L}}--[{''.join(map(_SCRIPTS.get, _usual_scripts(side)))}]]")
+        for side in numbers
+    ]
+
+    def is_broken(*pair):
+        found = (len(other.findall(text)) for other, text in zip(others, pair, strict=True))
+        return any(
+            number > share * len(regex.findall(r"\p{L}", text))
+            for number, text in zip(found, pair, strict=True)
+            if number
+        )
+
+    return is_broken
 
 
-@functools.cache
-def _script(character):
-    return UNICODE.name(character, "").partition(" ")[0]
+def _usual_scripts(numbers):
+    """Returns the scripts of a language; letters of no script are never of another one."""
+
+    def count(pattern):
+        letters = regex.findall(rf"(?=\p{{L}}){pattern}", "".join(numbers))
+        return sum(numbers[letter] for letter in letters)
+
+    least = MIN_SHARE * count(".")
+    usual = {code for code, pattern in _SCRIPTS.items() if count(pattern) >= least}
+    return {"Zyyy", "Zinh"} | usual | (_JAPANESE if usual & {"Hira", "Kana"} else set())

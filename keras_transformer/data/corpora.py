@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_transformer.data.cleaning import Cleaner, CleaningSettings
+from keras_transformer.data.corpus import FileStream
 from keras_transformer.data.placeholders import add_placeholders
-from keras_transformer.texts import EXAMPLES, shown_pairs
+from keras_transformer.data.readers import ReadLog
+from keras_transformer.texts import shown_pairs
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,9 @@ class Corpora:
         parts: the corpora.
         counts: what the last whole iteration found, as plain values for JSON, or `None`:
             `{"pairs": [number of pairs of each part], "left_out": {reason: [number of pairs,
-            examples]}}`, and with `held_out` its `overlaps` and the `fingerprints` of its splits.
-            May be set, to what was stored with the tokens of the same pairs.
+            examples]}, "read_as": ...}`, see `ReadLog`, and with `held_out` its `overlaps` and the
+            `fingerprints` of its splits. May be set, to what was stored with the tokens of the same
+            pairs.
         placeholders: `count`, `rate` and `seed` of `add_placeholders`, which changes the pairs, or
             `None`. May be set.
     """
@@ -66,29 +69,24 @@ class Corpora:
         return pairs if how is None else add_placeholders(pairs, *how)
 
     def _pairs(self):
-        left_out: dict[str, list[Any]] = {}
+        log = ReadLog()
         held_out = {
             name: ({pair[0] for pair in pairs}, {*pairs}) for name, pairs in self._held_out.items()
         }
         overlaps = {name: {"sources": 0, "pairs": 0} for name in held_out}
 
-        def skip(reason, source, target):
-            found = left_out.setdefault(reason, [0, []])
-            found[0] += 1
-            found[1] += [[source, target]] * (found[0] <= EXAMPLES)
-
         numbers, cleaner = [0] * len(self.parts), self._cleaning and Cleaner(self._cleaning)
         for number, part in enumerate(self.parts):
             if not part.weight:
                 continue
-            pairs = part.pairs.read(skip) if hasattr(part.pairs, "read") else part.pairs
-            for pair in cleaner.clean(pairs, skip) if cleaner else pairs:
+            pairs = part.pairs.read(log) if isinstance(part.pairs, FileStream) else part.pairs
+            for pair in cleaner.clean(pairs, log.skip) if cleaner else pairs:
                 numbers[number] += 1
                 for name, (sources, known) in held_out.items():
                     overlaps[name]["sources"] += pair[0] in sources
                     overlaps[name]["pairs"] += pair in known
                 yield pair
-        self.counts = {"pairs": numbers, "left_out": left_out}
+        self.counts = {"pairs": numbers, **vars(log)}
         if held_out:
             self.counts |= {"overlaps": overlaps, "fingerprints": self._held_out_fingerprints()}
 
@@ -128,12 +126,14 @@ class Corpora:
 
     def notes(self) -> list[str]:
         """Returns the lines of a report on the last whole iteration, and on `overlaps`."""
-        lines, counts = [], self.counts or {"pairs": [], "left_out": {}}
+        lines, counts = [], self.counts or {"pairs": [], **vars(ReadLog())}
         if len(self.parts) > 1 or any(part.tag or part.weight != 1 for part in self.parts):
             for part, number in zip(self.parts, counts["pairs"], strict=False):
                 passes = f"{number:,} pairs, {part.weight} times an epoch"
                 passes = passes if part.weight else "left out, its weight is 0"
                 lines.append(f"{part.name}: {passes}{f', tag {part.tag}' if part.tag else ''}")
+        for sides, (number, examples) in counts["read_as"].items():
+            lines.append(f"read as {sides}: {number:,} pairs, such as {shown_pairs(examples)}")
         for reason, (number, examples) in counts["left_out"].items():
             lines.append(f"left out, {reason}: {number:,}, such as {shown_pairs(examples)}")
         return lines + [
@@ -145,6 +145,11 @@ class Corpora:
 
     def __repr__(self):
         return ", ".join(part.name for part in self.parts)
+
+
+def as_corpora(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Returns the files of `read_parallel` as `Corpora`, which report how they were read."""
+    return Corpora([Corpus(repr(pairs), pairs)]) if isinstance(pairs, FileStream) else pairs
 
 
 def _fingerprint(pairs):

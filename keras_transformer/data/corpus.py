@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from keras_transformer.data.readers import BOTH_SIDES, ReadOptions, Skip, read_pairs
+from keras_transformer.data.readers import BOTH_SIDES, ReadLog, ReadOptions, read_pairs
 from keras_transformer.texts import CorpusError, lines_of, suffix_of
 from keras_transformer.types import Path
 
@@ -22,9 +22,9 @@ class FileStream:
     """Iterates over what `read` yields for the files; each iteration reads them again.
 
     Args:
-        read: generator function that takes one path of each side, and `skip`.
+        read: generator function that takes one path of each side, and `log`.
         *sides: lists of paths, equally long.
-        options: how the files are read.
+        options: how the files are read, if they hold pairs.
     """
 
     def __init__(
@@ -36,12 +36,25 @@ class FileStream:
         self._read, self._sides, self._options = read, sides, options
 
     def __iter__(self):
-        return self.read(lambda *entry: None)
+        return self.read(ReadLog())
 
-    def read(self, skip: Skip) -> Iterator[Any]:
-        """Iterates; calls `skip` with each entry that is no pair, see `READERS`."""
+    def read(self, log: ReadLog) -> Iterator[Any]:
+        """Iterates; the log counts the entries that are no pair, see `READERS`.
+
+        Raises:
+            CorpusError: if a file holds no pair, unless the options allow it.
+        """
+        may_be_empty = self._options is None or self._options.allow_empty
         for paths in zip(*self._sides, strict=True):
-            yield from self._read(*paths, skip=skip)
+            items = iter(self._read(*paths, log=log))
+            first = list(itertools.islice(items, 1))
+            if not first and not may_be_empty:
+                raise CorpusError(
+                    f"{' and '.join(paths)} must hold a pair. Received: none. Leave such a file "
+                    "out, or set `allow_empty`."
+                )
+            yield from first
+            yield from items
 
     @property
     def num_bytes(self) -> int:
@@ -82,7 +95,7 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return FileStream(lambda path, skip: lines_of(path), _find_files(files, "files", True))
+    return FileStream(lambda path, log: lines_of(path), _find_files(files, "files", True))
 
 
 def read_parallel(
@@ -92,6 +105,8 @@ def read_parallel(
     columns: Sequence[str | int] | None = None,
     languages: Sequence[str] | None = None,
     accelerator: str | None = None,
+    delimiter: str = ",",
+    allow_empty: bool = False,
 ) -> Iterable[tuple[str, str]]:
     """Reads a parallel corpus, as a stream that can be iterated over any number of times.
 
@@ -108,23 +123,40 @@ def read_parallel(
             files without such a row, numbers from 1. Defaults to `[1, 2]` in TSV, else to
             `languages`, else to `["source", "target"]`.
         languages: the languages of source and target in TMX, such as `["en", "de"]`; `en` is also
-            `en-US`. Needed if the file has more than two.
+            `en-US`. Needed for several files, and if a file has more than two or its header does
+            not say which is the source.
         accelerator: `"&"`, `"_"` or `"~"`: the mark of a key in the labels of `.po` and `.mo`,
-            which is removed. Optional.
+            which is removed, at most one in a label. Optional.
+        delimiter: the character between two columns of CSV, `";"` in many countries. Defaults to
+            `","`.
+        allow_empty: whether a file may hold no pair. Defaults to `False`.
 
     Returns:
         An iterable of pairs `(source, target)`. Iterating raises `CorpusError` if two files have
-        different numbers of lines, a line lacks a column, the text is not UTF-8, or a file is
-        damaged.
+        different numbers of lines, a line lacks a column, the text is not UTF-8, a file holds no
+        pair, or a file is damaged.
 
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
         CorpusError: if the two sides have different numbers of files.
+        ValueError: if an option is not valid.
     """
-    options = ReadOptions(columns, languages, accelerator)
+    options = ReadOptions(
+        columns=columns,
+        languages=languages,
+        accelerator=accelerator,
+        delimiter=delimiter,
+        allow_empty=allow_empty,
+    )
     if target is None:
+        files = _find_files(source, "source")
+        if languages is None and sum(suffix_of(file) == ".tmx" for file in files) > 1:
+            raise CorpusError(
+                "`languages` must name the source and the target of several .tmx files, which may "
+                f"differ in their source. Received: languages=None, {', '.join(files)}"
+            )
         read = functools.partial(read_pairs, options=options)
-        return FileStream(read, _find_files(source, "source"), options=options)
+        return FileStream(read, files, options=options)
     sources, targets = _find_files(source, "source", True), _find_files(target, "target", True)
     if len(sources) != len(targets):
         raise CorpusError(
@@ -156,7 +188,7 @@ def _find_files(patterns, argument, are_lines=False):
     return paths
 
 
-def _aligned_lines_of(source, target, skip):
+def _aligned_lines_of(source, target, log):
     # Closed explicitly: a generator that an error leaves suspended would keep its file open.
     with closing(lines_of(source)) as sources, closing(lines_of(target)) as targets:
         pairs = itertools.zip_longest(sources, targets)

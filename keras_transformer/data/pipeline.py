@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_transformer.data.batching import Passes, plan_batches
-from keras_transformer.data.corpora import Corpora
+from keras_transformer.data.corpora import Corpora, as_corpora
 from keras_transformer.data.feeder import BatchFeeder
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
@@ -205,6 +205,7 @@ class BatchStream:
         longest = _longest_kept(options, config)
         rates = options.subword_regularization, options.word_dropout
         self._noise, self._longest = Noise(self._tokenizers, *rates), longest
+        pairs = as_corpora(pairs)
         self._rows = token_rows(pairs, self._tokenizers, store)
         self._passes = Passes(pairs, self._tokenizers[0])
         self._noise.kept = self._passes.tag_ids

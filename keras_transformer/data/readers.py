@@ -11,11 +11,14 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 from xml.etree import ElementTree
 
+from keras_transformer.settings import Settings
 from keras_transformer.texts import (
     COMPRESSED,
+    EXAMPLES,
     CorpusError,
     decode_lines,
     import_extra,
@@ -26,28 +29,71 @@ from keras_transformer.texts import (
 )
 from keras_transformer.types import Path
 
+LONGEST_CELL = 2**31 - 1  # of CSV
 ROWS_AT_ONCE = 4096  # of parquet
 # A word that is no label: a file name, an address, an entity of HTML.
 _NO_LABEL = re.compile(r"\.\w|[/\\@=]|&\w+;")
 _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _INLINE_CODES = {"bpt", "ept", "it", "ph", "ut"}  # elements of TMX
-# Called with the reason, the source and the target of an entry that is not read.
-Skip = Callable[[str, str, str], object]
 
 
-class ReadOptions(NamedTuple):
-    """How a file with both sides is read, see `read_parallel`."""
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(Settings):
+    """How files of a corpus are read, see `read_parallel`."""
 
-    columns: Sequence[str | int] | None = None
-    languages: Sequence[str] | None = None
+    columns: list | tuple | None = None
+    languages: list | tuple | None = None
     accelerator: str | None = None
+    delimiter: str = ","
+    allow_empty: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        is_pair = len(self.columns or (1, 2)) == 2
+        kinds = {type(column) for column in self.columns or ()}
+        is_counted = kinds == {int} and min(self.columns or ()) >= 1
+        is_valid = not kinds or kinds == {str} or is_counted
+        self._require("columns", is_pair and is_valid, "two names, or two numbers from 1")
+        is_pair = len(self.languages or (1, 2)) == 2
+        is_valid = is_pair and all(isinstance(code, str) for code in self.languages or ())
+        self._require("languages", is_valid, "[source, target]")
+        self._require("accelerator", self.accelerator in (None, *"&_~"), "one of &, _, ~")
+        is_valid = len(self.delimiter) == 1 and self.delimiter not in '"\r\n'
+        self._require("delimiter", is_valid, "one character, no quotation mark or end of a line")
 
     def fields(self) -> Sequence[Any]:
         """Returns the names of the two columns."""
         return self.columns or self.languages or ("source", "target")
 
 
-def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[str, str]]:
+class ReadLog:
+    """What a reader says about a corpus besides its pairs.
+
+    Attributes:
+        left_out: {reason: [number of entries that are no pairs, examples]}.
+        read_as: {what the two sides are, if the file decided it: [number of pairs, examples]}.
+    """
+
+    def __init__(self) -> None:
+        self.left_out: dict[str, list[Any]] = {}
+        self.read_as: dict[str, list[Any]] = {}
+
+    def skip(self, reason: str, source: str, target: str) -> None:
+        """Counts an entry that is left out."""
+        _count(self.left_out, reason, source, target)
+
+    def note(self, sides: str, source: str, target: str) -> None:
+        """Counts a pair by what its sides are."""
+        _count(self.read_as, sides, source, target)
+
+
+def _count(counts, name, source, target):
+    entry = counts.setdefault(name, [0, []])
+    entry[0] += 1
+    entry[1] += [[source, target]] * (entry[0] <= EXAMPLES)
+
+
+def read_pairs(path: Path, options: ReadOptions, log: ReadLog) -> Iterator[tuple[str, str]]:
     """Yields the (source, target) pairs of a file by the reader of its ending, else as TSV.
 
     Raises:
@@ -57,7 +103,7 @@ def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[s
     ending = suffix_of(path)
     with open_bytes(path) as stream:
         try:
-            yield from READERS.get(ending, _tsv)(stream, str(path), options, skip)
+            yield from READERS.get(ending, _tsv)(stream, str(path), options, log)
         except CorpusError as error:
             if ending in READERS:
                 raise
@@ -65,29 +111,49 @@ def read_pairs(path: Path, options: ReadOptions, skip: Skip) -> Iterator[tuple[s
                 f"{error} A name with another ending than {', '.join(READERS)} (and behind it "
                 f"{', '.join(COMPRESSED)}) is read as TSV."
             ) from None
-        except (ValueError, OSError, SyntaxError, csv.Error, struct.error) as error:
+        except (ValueError, OSError, LookupError, SyntaxError, struct.error) as error:
             if getattr(error, "errno", None):  # of the disk
                 raise
-            reason = " ".join(str(error).split())
+            reason = "it is cut" if isinstance(error, struct.error) else str(error)
+            reason = " ".join((getattr(error, "strerror", None) or reason).split())
             raise CorpusError(f"{path}: this is no whole {ending} file ({reason}).") from None
 
 
-def _tsv(stream, name, options, skip):
+def _tsv(stream, name, options, log):
     rows = ((n, line.split("\t")) for n, line in enumerate(decode_lines(stream, name), 1))
-    yield from pairs_of_cells(rows, name, options.columns or (1, 2), "a tab")
+    yield from pairs_of_cells(rows, name, options.columns or (1, 2), "a tab", log)
 
 
-def _csv(stream, name, options, skip):
-    reader = csv.reader((f"{line}\n" for line in decode_lines(stream, name)), strict=True)
-    rows = ((reader.line_num, row) for row in reader if row)
-    yield from pairs_of_cells(rows, name, options.fields(), "a comma")
+def _csv(stream, name, options, log):
+    csv.field_size_limit(LONGEST_CELL)  # of the whole process; 131,072 by default
+    lines = (f"{line}\n" for line in decode_lines(stream, name))
+    rows = _csv_rows(csv.reader(lines, delimiter=options.delimiter, strict=True), name)
+    separator = f"the `delimiter` {options.delimiter!r}"
+    yield from pairs_of_cells(rows, name, options.fields(), separator, log)
 
 
-def pairs_of_cells(rows, name, columns, separator):
-    """Yields two cells of each of some (line number, row)."""
-    if isinstance(columns[0], str):
+def _csv_rows(reader, name):
+    """Yields each row, and the line in which it begins."""
+    first = 1
+    try:
+        for row in reader:
+            if row:
+                yield first, row
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise CorpusError(
+            f"{name}, line {first}: the row that begins here is not CSV ({error}). A quotation "
+            "mark in a cell is written twice, and one that begins a cell also ends it."
+        ) from None
+
+
+def pairs_of_cells(rows, name, columns, separator, log):
+    """Yields two cells of each of some (line number, row); the log says which, if it is unclear."""
+    is_named = isinstance(columns[0], str)
+    if is_named:
         _, header = next(rows, (1, []))
-        columns = [1 + header.index(_present(each, header, f"{name}, line 1")) for each in columns]
+        where = f"{name}, line 1, with {separator} between two columns"
+        columns = [1 + header.index(_present(each, header, where)) for each in columns]
     source, target = (column - 1 for column in columns)
     for number, row in rows:
         if len(row) <= max(source, target):
@@ -95,21 +161,30 @@ def pairs_of_cells(rows, name, columns, separator):
                 f"{name}, line {number}: no column {len(row) + 1}. A line is the columns of a "
                 f"pair, {separator} between them."
             )
+        if len(row) > 2 and not is_named:
+            sides = f"columns {source + 1} and {target + 1} of {len(row)}"
+            log.note(sides, row[source], row[target])
         yield row[source], row[target]
 
 
-def _json_lines(stream, name, options, skip):
+def _json_lines(stream, name, options, log):
     for number, line in enumerate(decode_lines(stream, name), 1):
         if line.strip():
-            yield _fields(json.loads(line), f"{name}, line {number}", options)
+            try:
+                row = json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                reason = getattr(error, "msg", "too deep")
+                raise CorpusError(f"{name}, line {number}: this is not JSON ({reason}).") from None
+            yield _fields(row, f"{name}, line {number}", options)
 
 
-def _parquet(stream, name, options, skip):
+def _parquet(stream, name, options, log):
     parquet = import_extra(["pyarrow.parquet"], f"{name} needs", "'pyarrow>=17.0,<27'")
     file = parquet.ParquetFile(stream)
-    names = file.schema_arrow.names
-    wanted = ["translation"] if "translation" in names else list(options.fields())
-    columns = wanted if {*wanted} <= {*names} else None  # an error then names all
+    schema, columns = file.schema_arrow, list(options.fields())
+    if not {*columns} <= {*schema.names}:
+        is_inner = "translation" in schema.names and schema.field("translation").type.num_fields
+        columns = ["translation"] if is_inner else schema.names  # an error then names all
     batches = file.iter_batches(ROWS_AT_ONCE, columns=columns)
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
     for number, row in enumerate(rows, 1):
@@ -117,10 +192,16 @@ def _parquet(stream, name, options, skip):
 
 
 def _fields(row, where, options):
-    """Returns two texts of a mapping, or of its inner one as the Hub of Hugging Face has it."""
+    """Returns two texts of a mapping, or of its inner one as the Hub of Hugging Face has it.
+
+    What is null is empty.
+    """
+    names = options.fields()
     row = row if isinstance(row, dict) else {}
-    row = row["translation"] if isinstance(row.get("translation"), dict) else row
-    texts = tuple(row[_present(field, row, where)] for field in options.fields())
+    if not {*names} <= row.keys() and isinstance(row.get("translation", 0), dict | None):
+        row = row["translation"] or dict.fromkeys(names)
+    values = (row[_present(field, row, where)] for field in names)
+    texts = tuple("" if value is None else value for value in values)
     if not all(isinstance(text, str) for text in texts):
         raise CorpusError(f"{where}: both fields must be text. Received: {texts}")
     return texts
@@ -135,20 +216,20 @@ def _present(name, names, where):
     return name
 
 
-def _gettext(stream, name, options, skip):
+def _gettext(stream, name, options, log):
     polib = import_extra(["polib"], f"{name} needs", "'polib>=1.2,<2'")
     data = stream.read()
     if suffix_of(name) == ".mo":
         gettext.GNUTranslations(io.BytesIO(data))  # raises if it is cut; polib does not
         catalog = polib.mofile(data)
     else:
-        text = data.decode(polib.detect_encoding(data)).removeprefix("\ufeff")
+        text = _decoded(data, polib.detect_encoding(data), name)
         last = text.rstrip().rpartition("\n")[2]
         if not re.fullmatch(r'|#(?!~).*|.*"', last):
             raise CorpusError(f"{name}: the last line is cut. Received: {last!r}")
         catalog = polib.pofile(text)
     if catalog.metadata:
-        skip("header", "", "")
+        log.skip("header", "", "")
     for entry in catalog:
         forms = entry.msgstr_plural or {0: entry.msgstr}
         reason = "fuzzy" if "fuzzy" in getattr(entry, "flags", ()) else "untranslated"
@@ -156,68 +237,121 @@ def _gettext(stream, name, options, skip):
         for form, target in sorted(forms.items()):
             source = entry.msgid_plural if form else entry.msgid
             if source and target and reason == "untranslated":
-                yield _label(source, options.accelerator), _label(target, options.accelerator)
+                mark = options.accelerator
+                yield _label(source, target, mark), _label(target, source, mark)
             else:
-                skip(reason, source, target)
+                log.skip(reason, source, target)
 
 
-def _label(text, mark):
-    """Returns the text of a label without its accelerator."""
-    return re.sub(r"\S+", lambda word: _word(word[0], mark), text).strip() if mark else text
-
-
-def _word(word, mark):
-    before, _, after = word.partition(mark)
-    is_inside = before[-1:].isalnum() and not after[:1].islower()  # as in R&D
-    if not after[:1].isalpha() or mark in after or is_inside or _NO_LABEL.search(word):
-        return word
-    # In brackets where no letter of the text can be it.
-    return word.replace(f"({mark}{after[0]})", "").replace(mark, "")
-
-
-def _tmx(stream, name, options, skip):
-    asked, languages = [language_tag(each) for each in options.languages or ()], {}
-    source, body = "", None
-    for event, element in ElementTree.iterparse(stream, ("start", "end")):
-        if element.tag == "header":
-            source = language_tag(element.get("srclang", ""))
-        elif element.tag == "body":
-            body = element
-        elif element.tag == "tu" and event == "end":
-            unit = {}
-            for each in element.iter("tuv"):
-                language = language_tag(each.get(_XML_LANGUAGE) or each.get("lang", ""))
-                unit.setdefault(language, "".join(_text(each.find("seg"))))
-            languages.update(dict.fromkeys(unit))
-            if not options.languages:
-                first = [each for each in languages if is_language(each, source)][:1]
-                asked = list(dict.fromkeys([*first, *languages]))
-            pair = [next((unit[each] for each in unit if is_language(each, wanted)), "")
-                    for wanted in (*asked, "none")[:2]]  # fmt: skip
-            if all(pair):
-                yield tuple(pair)
-            else:
-                skip("untranslated", *pair)
-            (element if body is None else body).clear()  # the units that were read
-    is_known = all(any(is_language(each, wanted) for each in languages) for wanted in asked)
-    if languages and not is_known or len(asked) > 2:
+def _decoded(data, encoding, name):
+    """Returns the text of a catalogue."""
+    try:
+        return data.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        *lines, begin = data[: error.start].split(b"\n")
         raise CorpusError(
-            f"{name}: choose two of its languages with `languages`: {', '.join(languages)}. "
+            f"{name}, line {len(lines) + 1}: byte {len(begin) + 1} of the line is not valid "
+            f"{encoding}. Correct `charset` in the header, or convert the text."
+        ) from None
+
+
+def _label(text, other, mark):
+    """Returns the text of a label without its accelerator, of which it has at most one."""
+    if not mark:
+        return text
+    # A word of both sides, such as `file_name`, is a name.
+    names = set() if text == other else {*text.split()} & {*other.split()}
+    words = re.finditer(r"\S+", text)
+    marks = [start for word in words for start in _marks(word, mark, word[0] in names)]
+    # One that begins a word wins: `_Open file_name`.
+    for start in sorted(marks, key=lambda start: text[start - 1 : start].isalnum())[:1]:
+        before, after = text[:start], text[start + 1 :]
+        if before.endswith("(") and after[1:2] == ")":  # where no letter of the text can be it
+            before, after = before[:-1], after[2:]
+        text = before + after
+    return text.strip()
+
+
+def _marks(word, mark, is_name):
+    """Yields where a word may have its accelerator: before a letter."""
+    text = word[0]
+    if mark * 2 in text or _NO_LABEL.search(text):
+        return
+    for match in re.finditer(re.escape(mark), text):
+        before, after = text[: match.start()], text[match.end() :]
+        is_inside = before[-1:].isalnum()
+        is_possible = after[:1].islower() and text.count(mark) == 1 and not is_name  # not `R&D`
+        if after[:1].isalpha() and (not is_inside or is_possible):
+            yield word.start() + match.start()
+
+
+def _tmx(stream, name, options, log):
+    asked = [language_tag(language) for language in options.languages or ()]
+    source, codes, body = "", {}, None
+    for event, element in ElementTree.iterparse(stream, ("start", "end")):
+        tag = _local_name(element)
+        if tag == "header":
+            source = language_tag(element.get("srclang", ""))
+        elif tag == "body":
+            body = element
+        elif tag == "tu" and event == "end":
+            unit = list(map(_variant, element.iterfind("{*}tuv")))
+            codes.update((code, None) for code, _ in unit)
+            yield from _pairs_of_unit(unit, asked or _sides(codes, source), log)
+            (element if body is None else body).clear()  # the units that were read
+    sides = asked or _sides(codes, source)
+    is_known = sides and all(any(is_language(code, side) for code in codes) for side in sides)
+    if codes and (not is_known or not asked and len(codes) > 2):
+        raise CorpusError(
+            f"{name}: choose two of its languages with `languages`: {', '.join(codes)}. "
             f"Received: languages={options.languages}"
         )
 
 
+def _sides(codes, source):
+    """Returns the code of the header's source and another; none if the source is not known."""
+    sources = [c for c in codes if is_language(c, source) or is_language(source, c)][:1]
+    return [*sources, *(code for code in codes if code not in sources)][:2] if sources else []
+
+
+def _variant(element):
+    """Returns the language and the text of an element of a unit."""
+    language = element.get(_XML_LANGUAGE) or element.get("lang", "")
+    return language_tag(language), "".join(_text(element.find("{*}seg")))
+
+
+def _pairs_of_unit(unit, sides, log):
+    """Yields the pair of a unit, if there is one: of several variants of a language, the first."""
+    variants = [[v for v in unit if v[1] and is_language(v[0], side)] for side in sides]
+    if len(variants) < 2 or not all(variants):
+        texts = [side[0][1] if side else "" for side in variants]
+        log.skip("untranslated", *[*texts, "", ""][:2])
+        return
+    (source_code, source), (target_code, target) = (side[0] for side in variants)
+    for code, text in variants[0][1:]:
+        log.skip(f"another variant, {code}", text, target)
+    for code, text in variants[1][1:]:
+        log.skip(f"another variant, {code}", source, text)
+    log.note(f"{source_code} and {target_code}", source, target)
+    yield source, target
+
+
+def _local_name(element):
+    """Returns the name of an element without its namespace."""
+    return element.tag.rpartition("}")[2]
+
+
 def _text(element):
     """Yields the text of a segment, around inline codes and inside highlights."""
-    if element is not None and element.tag not in _INLINE_CODES:
+    if element is not None and _local_name(element) not in _INLINE_CODES:
         yield element.text or ""
         for part in element:
             yield from _text(part)
             yield part.tail or ""
 
 
-# {ending: reader}. A reader yields the pairs of a stream, and calls `skip` for other entries.
-READERS: dict[str, Callable[[Any, str, ReadOptions, Skip], Iterator[tuple[str, str]]]] = {
+# {ending: reader}. A reader yields the pairs of a stream, and tells the log of other entries.
+READERS: dict[str, Callable[[Any, str, ReadOptions, ReadLog], Iterator[tuple[str, str]]]] = {
     ".tsv": _tsv,
     ".csv": _csv,
     ".jsonl": _json_lines,

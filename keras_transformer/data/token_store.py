@@ -27,7 +27,7 @@ from keras_transformer.lock import file_lock
 from keras_transformer.texts import pair_chunks
 from keras_transformer.types import Path
 
-FORMAT = 2  # part of the key; raise it when the same settings give other rows, or other files
+FORMAT = 3  # part of the key; raise it when the same settings give other rows, or other files
 HEADER = "store.json"
 FILES = "source.ids", "target.ids", "starts", "lengths"
 ENCODED_AT_ONCE = 8192  # pairs

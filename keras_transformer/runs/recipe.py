@@ -17,6 +17,7 @@ from keras_transformer.data.cleaning import CleaningSettings
 from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import CorpusError, read_parallel
 from keras_transformer.data.number_corpus import EMBEDDED, SPLITS
+from keras_transformer.data.readers import ReadOptions
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
@@ -32,7 +33,7 @@ _LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusSettings(Settings):
+class CorpusSettings(ReadOptions):
     """One corpus of a split: `file`, or `source` and `target`, or one that is embedded.
 
     Args:
@@ -41,8 +42,8 @@ class CorpusSettings(Settings):
         number_names, roman_numerals: `"train"` or `"held_out"`: an embedded corpus, see
             `keras_transformer.number_names` and `keras_transformer.roman_numerals`.
         size, seed: of an embedded corpus.
-        columns, languages, accelerator: as for `read_parallel`. `languages` also names the
-            languages of a run whose files do not.
+        columns, languages, accelerator, delimiter, allow_empty: as for `read_parallel`.
+            `languages` also names the languages of a run whose files do not.
         weight: int. How often an epoch of training passes over the corpus; `0` leaves it out.
             Defaults to `1`.
         tag: the first token of every source of this corpus in training, such as `"<subtitles>"`:
@@ -56,9 +57,6 @@ class CorpusSettings(Settings):
     roman_numerals: str | None = None
     size: int | None = None
     seed: int = 0
-    columns: list | None = None
-    languages: list | None = None
-    accelerator: str | None = None
     weight: int | float = 1
     tag: str | None = None
 
@@ -74,11 +72,6 @@ class CorpusSettings(Settings):
         for name in EMBEDDED:
             if getattr(self, name) is not None:
                 self._require_choice(name, SPLITS)
-        for name, kinds in (("columns", str | int), ("languages", str)):
-            value = getattr(self, name)
-            is_valid = value is None or len(value) == 2 and all(isinstance(v, kinds) for v in value)
-            self._require(name, is_valid, "[source, target]")
-        self._require("accelerator", self.accelerator in (None, *"&_~"), "one of &, _, ~")
         is_whole = isinstance(self.weight, int) and self.weight >= 0
         self._require("weight", is_whole, "a whole number: for half a pass, give the others 2")
         is_valid = self.tag is None or TAG.fullmatch(self.tag)
@@ -98,7 +91,7 @@ class CorpusSettings(Settings):
                 pairs = draw(split, self.size or 0, self.seed)
                 return Corpus(split, pairs, int(self.weight), self.tag)
         paths = [str(Path(folder) / p) for p in (self.file, self.source, self.target) if p]
-        options = {n: getattr(self, n) for n in ("columns", "languages", "accelerator")}
+        options = {each.name: getattr(self, each.name) for each in fields(ReadOptions)}
         files = read_parallel(*paths, **options)
         return Corpus(repr(files), files, int(self.weight), self.tag)
 
@@ -111,7 +104,8 @@ class DataSettings(Settings):
 
     - `[source, target]`: paths or globs of line-aligned files, plain or compressed, relative to the
       data folder;
-    - `[pairs.tsv]`: one file, or a glob of files, with both sides, see `read_parallel`;
+    - `[pairs.tsv]` or `pairs.tsv`: one file, or a glob of files, with both sides, see
+      `read_parallel`;
     - `{number_names: train | held_out, size: N}`, or `roman_numerals`: an embedded corpus;
     - a mapping with options, see `CorpusSettings`, or a list of such mappings.
 
@@ -142,6 +136,7 @@ class DataSettings(Settings):
     tag: str | None = None
 
     def __post_init__(self):
+        self._make_lists("train", "validation", "test")
         super().__post_init__()
         parts = self._corpora("validation") + self._corpora("test")
         if any(part.tag or part.weight != 1 for part in parts):

@@ -55,6 +55,7 @@ class VocabularySettings(Settings):
     files: list | None = None
 
     def __post_init__(self):
+        self._make_lists("files")
         super().__post_init__()
         for side in ("source", "target"):
             self._require_choice(side, KINDS)

@@ -30,6 +30,10 @@ REASONS = {
 }
 LATIN = [("Eins und zwei", "one and two")] * 50
 GREEK = [("\u0391\u03b2\u03b3", "abc")] * 50
+KATAKANA = "\u30e6\u30fc\u30b6\u30fc", "\u30b3\u30fc\u30d2\u30fc"
+JAPANESE = [("\u6f22\u5b57\u304b\u306a", "abc")] * 150  # `KATAKANA` is less than 5% of it
+KANA = [("\u3042\u30a2", "abc")] * 50
+CHEROKEE = [("\u13a0\u13a1", "abc")] * 50
 MIXED = ("\u00e9\u00df 12!? \u0434", "naive")  # a third of the letters is Cyrillic
 
 
@@ -45,6 +49,15 @@ MIXED = ("\u00e9\u00df 12!? \u0434", "naive")  # a third of the letters is Cyril
         ("max_character_ratio", 2, [("ab", "abcd")], [("ab", "abcde"), ("abc", "")]),
         ("max_other_script", 0.3, LATIN, [("\u043e\u0434\u0438\u043d", "one"), MIXED]),
         ("max_other_script", 0.5, [*LATIN, MIXED, ("1", "!")], []),
+        ("max_other_script", 0.3, [*JAPANESE, *((word, "user") for word in KATAKANA)], []),
+        (
+            "max_other_script",
+            0.3,
+            [*KANA, ("\u6f22\u5b57", "abc")],
+            [("\u30fc\u0434", "\u30fc\u30fc")],
+        ),
+        ("max_other_script", 0, [*LATIN, ("\u00b5 \u2113 \u02b0 \u00aa \uff21", "naive")], []),
+        ("max_other_script", 0.3, [*CHEROKEE, ("\u16a0 \u13a0", "abc")], [("a", "abc")]),
         ("max_other_script", 0, [*GREEK, ("\u0391", "abc")], [("\u0391 b", "abc")]),
     ],
 )
@@ -52,7 +65,18 @@ def test_rule_leaves_out_and_names_its_pairs(rule, limit, kept, left_out):
     pairs = Corpora([Corpus("a", kept + left_out)], CleaningSettings(**{rule: limit}))
     assert sorted(pairs) == sorted(kept)
     found = {REASONS[rule]: [len(left_out), [list(pair) for pair in left_out]]} if left_out else {}
-    assert pairs.counts == {"pairs": [len(kept)], "left_out": found}
+    assert pairs.counts["pairs"] == [len(kept)] and pairs.counts["left_out"] == found
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+def test_scripts_are_those_of_the_corpus_so_far(monkeypatch, chunk):
+    """Neither of the first corpus, nor of its first chunk."""
+    monkeypatch.setattr(cleaning, "CHECKED_AT_ONCE", chunk)
+    names = [("Berlin", "Berlin")] * 2
+    russian = [("one", "\u043e\u0434\u0438\u043d")] * 50
+    parts = [Corpus("a", names), Corpus("b", russian), Corpus("c", [*names, *russian])]
+    corpora = Corpora(parts, CleaningSettings(max_other_script=0.3))
+    assert list(corpora) == [*names, *russian, *names, *russian]
 
 
 def test_duplicates_are_those_of_a_set(monkeypatch):
@@ -102,6 +126,18 @@ def test_pairs_that_are_held_out_are_counted_and_kept():
     assert list(corpora) == PAIRS
     assert corpora.overlaps == {"test": {"sources": 4, "pairs": 2}}
     assert corpora.notes() == ["also in `test`: the source of 4 pairs, and 2 pairs"]
+
+
+def test_report_of_files_says_how_they_were_read(tokenizer, tmp_path):
+    """Also without `Corpora`, from `read_parallel` itself."""
+    path = tmp_path / "a.tsv"
+    path.write_text("1\tone\t2\teins\n" * 4)
+    for pairs in (read_parallel(path), Corpora([Corpus("a", read_parallel(path))])):
+        stream = BatchStream(pairs, tokenizer, batch_sentences=2)
+        example = ", ".join(["'1' | 'one'"] * 3)
+        assert (
+            stream.report.notes[-1] == f"read as columns 1 and 2 of 4: 4 pairs, such as {example}"
+        )
 
 
 def test_fingerprint_changes_with_all_that_decides_the_pairs(tmp_path):

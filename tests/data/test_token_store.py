@@ -186,7 +186,8 @@ def test_without_a_fingerprint_nothing_is_stored(folder, pairs, tokenizer, tmp_p
         tokenizer = Shouting(folder / "joint.model")
         expected = token_rows(list(pairs), [tokenizer] * 2).fingerprint
     else:
-        pairs._sides = [[f"/dev/fd/{os.open('/dev/null', os.O_RDONLY)}"]] * 2
+        null = f"/dev/fd/{os.open('/dev/null', os.O_RDONLY)}"
+        pairs = read_parallel(null, null, allow_empty=True)
         expected = token_rows([], [tokenizer] * 2).fingerprint
     with pytest.warns(UserWarning, match="stay in memory"):
         assert token_rows(pairs, [tokenizer] * 2, store).fingerprint == expected

@@ -87,6 +87,16 @@ def test_changed_key_is_as_if_it_stood_in_the_file_and_may_forbid_a_resume(file,
         assert (not one.conflicts(before)) == may_change
 
 
+@pytest.mark.parametrize(
+    "change", ["data.train", "data.validation", "data.test", "vocabulary.files"]
+)
+def test_one_path_is_a_list_of_one(file, change):
+    one, listed = (Recipe.load(file, [f"{change}={path}"]) for path in ("a.tsv", "[a.tsv]"))
+    assert one == listed and not one.conflicts(listed)
+    section, key = change.split(".")
+    assert getattr(getattr(one, section), key) == ["a.tsv"]
+
+
 def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written = recipe(training={"init_from": "runs/other"}).to_yaml()
@@ -197,7 +207,7 @@ REFUSED = [
     (of({"source": "a.en"}), "A corpus must have .* Received: source"),
     (of({"weight": 2}), "A corpus must have .* Received: none"),
     (of({"number_names": "test", "size": 3}), "`number_names` must be one of train, held_out"),
-    (of({"file": "a.csv", "columns": ["en"]}), r"`columns` must be \[source, target\]"),
+    (of({"file": "a.csv", "columns": ["en"]}), r"`columns` must be two names"),
     (of({"file": "a.tmx", "languages": [1, 2]}), r"`languages` must be \[source, target\]"),
     (of({"file": "a.po", "accelerator": "@"}), "`accelerator` must be one of &, _, ~"),
     *[(of({"file": "a", "tag": tag}), "`tag` must be a name in angle brackets")
