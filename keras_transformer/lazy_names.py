@@ -1,6 +1,6 @@
-"""Public names, imported on first use; what is not installed is said in one line.
+"""Names that are imported on first use: the public ones, and the classes that Keras can load.
 
-Pure Python.
+What is not installed is said in one line. Pure Python.
 """
 
 import importlib.util
@@ -14,6 +14,28 @@ import lazy_loader
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"yaml": "pyyaml", "google": "protobuf", "tensorflow_text": "tensorflow-text"}
 OTHER_BACKENDS = ". Or install jax or torch, and set KERAS_BACKEND to it"
+# Module -> its classes that are registered with Keras.
+REGISTERED = {
+    "layers": (
+        "DecoderBlock",
+        "Dropout",
+        "EncoderBlock",
+        "FeedForward",
+        "MultiHeadAttention",
+        "PaddingMask",
+        "PositionalEmbedding",
+        "PositionalEncoding",
+    ),
+    "models": ("Transformer", "TransformerDecoder", "TransformerEncoder"),
+    "models.output_bias": ("OutputBias",),
+    "training": (
+        "Adam",
+        "Perplexity",
+        "SmoothedCrossEntropy",
+        "TokenAccuracy",
+        "WarmupSchedule",
+    ),
+}
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list], list[str]]:
@@ -59,3 +81,61 @@ def is_installed(module: str) -> bool:
     except ValueError:  # a module that was made by hand
         return True
     return found is not None and found.origin is not None
+
+
+def register_with_keras() -> None:
+    """Lets Keras load files with our classes: now if Keras is imported, else once it is."""
+    watcher = KerasWatcher()
+    sys.meta_path.insert(0, watcher)
+    if sys.modules.get("keras") is not None:
+        try:
+            keras = importlib.import_module("keras")  # waits while another thread imports it
+        except Exception:  # raised in that thread too
+            return
+        watcher.register(keras)
+
+
+class KerasWatcher:
+    """A finder that takes what the others find. Once Keras is imported, it registers and goes."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "keras":
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.origin is not None:  # not an empty folder
+            loader, execute = spec.loader, spec.loader.exec_module
+
+            def execute_and_register(module):
+                loader.exec_module = execute
+                execute(module)
+                self.register(module)
+
+            loader.exec_module = execute_and_register
+        return spec
+
+    def register(self, keras: Any) -> None:
+        registered = keras.saving.get_custom_objects()
+        for module, class_names in REGISTERED.items():
+            for class_name in class_names:
+                deferred = DeferredClass(f"keras_transformer.{module}", class_name)
+                registered.setdefault(f"keras_transformer>{class_name}", deferred)
+        # A new list: a thread that goes through the old one would skip the finder after this one.
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+
+
+class DeferredClass:
+    """Stands for a class in Keras's registry. When imported, the class takes its place there."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._imported()(*args, **kwargs)
+
+    def from_config(self, config: dict[str, Any], **options: Any) -> Any:
+        return self._imported().from_config(config, **options)
+
+    def _imported(self):
+        return getattr(importlib.import_module(self.module), self.name)
