@@ -17,7 +17,7 @@ MARK = "\U000f0000"  # takes the place of a span; a private-use character
 _PICTURES = "\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff"
 _JOINERS = "\ufe0f\u200d\u20e3\U000e0020-\U000e007f"
 _CONVERSION = (
-    r"%(?:\d+\$|\(\w+\))?[-+0#']*(?:\d+|\*)?(?:\.(?:\d+|\*))?"
+    r"%(?:\d+\$|\(\w+\))?[-+0#']*(?:[1-9]\d*|\*)?(?:\.(?:\d+|\*))?"
     r"(?:hh?|ll?|[jqtzL])?[diouxXeEfFgGaAcsp@]"
 )
 # Each takes time in proportion to the text. Behind a digit, as in "50%discount", a conversion of
@@ -28,10 +28,9 @@ PATTERNS = {
     r"|&(?:\w{1,32}|#\d{1,7}|#[xX][\da-fA-F]{1,6});",
     "urls": r"""\b(?:(?:https?|ftp|file)://|www\.)(?:[^\s<>"'`()]|\([^\s<>()]*\))+(?<![.,;:!?])""",
     "emails": r"(?<![\w.+-])[\w.+-]{1,64}@(?:[\w-]+\.)+[\w-]+",
-    "backticks": r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)",
     "emoji": f"[0-9#*]\ufe0f?\u20e3|[^\\w\\s]\ufe0f|[{_PICTURES}][{_PICTURES}{_JOINERS}]*",
 }
-NAMES = ("printf", "braces", *list(PATTERNS)[1:], "unknown")
+NAMES = ("printf", "braces", "tags", "urls", "emails", "backticks", "emoji", "unknown")
 # A message of ICU, the beginning of braces, their end, or the number in a branch of a message.
 _BRACE = re.compile(r"(\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,)|([$#%]?\{)|\}|#")
 # A word, or a character of a script without spaces, with their accents.
@@ -47,6 +46,7 @@ CLOSING = (
 OPENING = "([{«„¿¡（［｛「『【〈《"
 _KEPT = re.compile(f"({MARK}{CLOSING})")  # a span, and what closes the text before it
 _LETTER = re.compile(r"[^\W\d_]")
+_BACKTICKS = re.compile("`+")
 
 Find = Callable[[str], Iterable[tuple[int, int]]]  # text -> spans
 Mask = Callable[[str], tuple[str, list[str]]]
@@ -63,14 +63,15 @@ def finders(protect: tuple[str, ...]) -> list[Find]:
         ValueError: if one is neither.
         ImportError: if one is a regular expression, and `re2` is not installed.
     """
-    found: list[Find] = [_braces] if "braces" in protect else []
-    others = [one for one in protect if one not in ("braces", "unknown")]
-    compiled = [re.compile(PATTERNS[p], re.S) if p in PATTERNS else _expression(p) for p in others]
+    scanners: dict[str, Find] = {"braces": _braces, "backticks": _backticks}
+    found = [scan for name, scan in scanners.items() if name in protect]
+    others = [one for one in protect if one not in (*scanners, "unknown")]
+    compiled = [re.compile(PATTERNS[p]) if p in PATTERNS else _expression(p) for p in others]
     return found + [functools.partial(_spans, each.finditer) for each in (_OURS, *compiled)]
 
 
 def _spans(finditer, text):
-    return (match.span() for match in finditer(text))
+    return (match.span() for match in finditer(text) if match[0].strip())
 
 
 def _expression(text):
@@ -113,6 +114,24 @@ def _braces(text):
                 yield begin, end
 
 
+def _backticks(text):
+    """Yields the spans from a run of backticks to the next that is as long.
+
+    An expression would read the rest of the text for each run that is never closed.
+    """
+    runs = [run.span() for run in _BACKTICKS.finditer(text)]
+    next_ends: dict[int, int] = {}  # length of a run -> where the next one of this length ends
+    closed_at = {}  # start of a run -> where the run that closes it ends
+    for start, end in reversed(runs):
+        closed_at[start] = next_ends.get(end - start)
+        next_ends[end - start] = end
+    last = 0
+    for start, _ in runs:
+        if start >= last and (end := closed_at[start]):
+            last = end
+            yield start, end
+
+
 def find_unknown(tokenizer: Any, unk_token_id: int, text: str) -> Iterator[tuple[int, int]]:
     """Yields the spans of words with a character that a tokenizer has no token for, or bytes."""
     words = [*_WORD.finditer(text)]
@@ -132,7 +151,7 @@ def mask(protect: tuple[str, ...], unknown: Find | None, text: str) -> tuple[str
         text: str.
     """
     finds = [*finders(protect), *[unknown for one in protect if one == "unknown"]]
-    found = [span for find in finds if find for span in find(text) if text[slice(*span)].strip()]
+    found = [span for find in finds if find for span in find(text)]
     joined: list[list[int]] = []
     for start, end in sorted(found):
         if joined and start <= joined[-1][1]:
@@ -185,13 +204,12 @@ def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
     """
     if MARK not in text:
         return [(text, "")]
-    parts = [("", "")]
+    parts: list[tuple[str, list[str]]] = [("", [])]
     pieces = [*_KEPT.split(text), ""]
     for part, kept in zip(pieces[::2], pieces[1::2], strict=True):
         words = without_opening(part) if _LETTER.search(part) else ""
-        kept = part[len(words) :] + re.sub(MARK, lambda _: next(spans), kept)
         if words:
-            parts.append((words, kept))
-        else:
-            parts[-1] = parts[-1][0], parts[-1][1] + kept
-    return parts if parts[0][1] else parts[1:]
+            parts.append((words, []))
+        parts[-1][1].extend([part[len(words) :], re.sub(MARK, lambda _: next(spans), kept)])
+    joined = [(words, "".join(kept)) for words, kept in parts]
+    return joined if joined[0][1] else joined[1:]
