@@ -314,7 +314,9 @@ EMPTY = {
 def test_file_without_a_pair_is_an_error_unless_it_is_allowed(tmp_path, ending):
     full = write(tmp_path / "full.tsv", "a\tb\n")
     empty = write(tmp_path / f"empty{ending}", EMPTY[ending])
-    with pytest.raises(CorpusError, match=f"^{empty} must hold a pair. Received: none.*`allow_empty`"):
+    with pytest.raises(
+        CorpusError, match=f"^{empty} must hold a pair. Received: none.*`allow_empty`"
+    ):
         list(read_parallel([full, empty]))
     assert list(read_parallel([empty, full], allow_empty=True)) == [("a", "b")]
 
