@@ -79,8 +79,12 @@ def translated_from_a_pipe(path, monkeypatch):
 
 ENTRIES = {
     "read_lines": lambda path, monkeypatch: list(read_lines(path)),
-    "source of read_parallel": lambda path, _: [s for s, _ in read_parallel(path, path)],
-    "target of read_parallel": lambda path, _: [t for _, t in read_parallel(path, path)],
+    "source of read_parallel": lambda path, _: [
+        s for s, _ in read_parallel(path, path, allow_empty=True)
+    ],
+    "target of read_parallel": lambda path, _: [
+        t for _, t in read_parallel(path, path, allow_empty=True)
+    ],
     "translate --input": translated,
     "translate < pipe": translated_from_a_pipe,
 }

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -80,14 +80,31 @@ def vocabulary(
     print(f"{output}: {tokenizer.vocabulary_size:,} tokens")
 
 
+# How `split` reads files with both sides: {name of an option: its type and help, its default}.
+READING: dict[str, tuple[Any, Any]] = {
+    name: (Annotated[kind | None, typer.Option(help=text)], None)
+    for name, kind, text in (
+        ("columns", tuple[str, str], "The columns of source and target: names, or numbers from 1."),
+        ("languages", tuple[str, str], "The languages of source and target, of TMX; or names."),
+        ("delimiter", str, "The character between two columns of CSV. [default: ,]"),
+        ("accelerator", str, "The mark of a key in labels of .po and .mo: &, _ or ~."),
+    )
+}
+
+
 @commands.command()
+@options.expand("reading", READING)
 def split(
-    source: Annotated[
-        Path, typer.Argument(help="File of the source, or of both sides; may be compressed.")
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files of source and target; or one or several with both sides: .tsv, .csv, "
+            ".jsonl, .parquet, .po, .mo, .tmx. May be compressed.",
+            show_default=False,
+        ),
     ],
-    target: Annotated[
-        Path | None, typer.Argument(help="File of the target. Without it, the source has both.")
-    ] = None,
+    *,
+    reading: dict[str, Any],
     output: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("."),
     validation: Annotated[int, typer.Option(help="Pairs for validation.", min=0)] = 1000,
     test: Annotated[int, typer.Option(help="Pairs for the test.", min=0)] = 1000,
@@ -98,10 +115,23 @@ def split(
     Example:
 
         keras-transformer split corpus.en corpus.de --output data --test 1000
+        keras-transformer split po/*.po --output data
     """
+    from keras_transformer.data.corpora import read_notes
+    from keras_transformer.data.readers import READERS, ReadLog
     from keras_transformer.data.split import split_files
+    from keras_transformer.texts import suffix_of
 
-    sizes = split_files(source, target, output, validation=validation, test=test, seed=seed)
+    has_both = len(files) != 2 or any(suffix_of(file) in READERS for file in files)
+    sides: tuple[Any, Any] = (files, None) if has_both else (files[0], files[1])
+    if columns := reading.get("columns"):
+        reading["columns"] = [int(name) if name.isdigit() else name for name in columns]
+    log = ReadLog()
+    sizes = split_files(
+        *sides, output, validation=validation, test=test, seed=seed, log=log, **reading
+    )
+    for note in read_notes(**vars(log)):
+        console.print(note)
     width = max(len(str(path)) for path in sizes)
     for path, number in sizes.items():
         print(f"{path!s:<{width}}  {number:>9,} lines")

@@ -132,11 +132,7 @@ class Corpora:
                 passes = f"{number:,} pairs, {part.weight} times an epoch"
                 passes = passes if part.weight else "left out, its weight is 0"
                 lines.append(f"{part.name}: {passes}{f', tag {part.tag}' if part.tag else ''}")
-        for sides, (number, examples) in counts["read_as"].items():
-            lines.append(f"read as {sides}: {number:,} pairs, such as {shown_pairs(examples)}")
-        for reason, (number, examples) in counts["left_out"].items():
-            lines.append(f"left out, {reason}: {number:,}, such as {shown_pairs(examples)}")
-        return lines + [
+        return [*lines, *read_notes(counts["read_as"], counts["left_out"])] + [
             f"also in `{name}`: the source of {number['sources']:,} pairs, and "
             f"{number['pairs']:,} pairs"
             for name, number in self.overlaps.items()
@@ -145,6 +141,14 @@ class Corpora:
 
     def __repr__(self):
         return ", ".join(part.name for part in self.parts)
+
+
+def read_notes(read_as: Mapping[str, Any], left_out: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines of a report on what a `ReadLog` has counted."""
+    for sides, (number, examples) in read_as.items():
+        yield f"read as {sides}: {number:,} pairs, such as {shown_pairs(examples)}"
+    for reason, (number, examples) in left_out.items():
+        yield f"left out, {reason}: {number:,}, such as {shown_pairs(examples)}"
 
 
 def as_corpora(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:

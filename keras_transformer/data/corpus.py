@@ -95,7 +95,7 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return FileStream(lambda path, log: lines_of(path), _find_files(files, "files", True))
+    return FileStream(lambda path, log: lines_of(path), find_files(files, "files", True))
 
 
 def read_parallel(
@@ -113,7 +113,8 @@ def read_parallel(
     Line n of the source is paired with line n of the target, file by file; see `read_lines` for
     what a line is. With `target=None` the files hold both sides. The ending of a name tells the
     format, in front of `.gz`, `.bz2`, `.xz` or `.zst`: `.tsv`, `.csv`, `.jsonl` or `.ndjson`,
-    `.parquet`, `.po`, `.mo` or `.tmx`. Any other is TSV: source, tab, target.
+    `.parquet`, `.po`, `.mo` or `.tmx`. Any other is TSV: source, tab, target. `split_files` and the
+    command `split` write what is read, as lines or TSV.
 
     Args:
         source: a path, a glob (its files in sorted order), or a list of these.
@@ -149,7 +150,7 @@ def read_parallel(
         allow_empty=allow_empty,
     )
     if target is None:
-        files = _find_files(source, "source")
+        files = find_files(source, "source")
         if languages is None and sum(suffix_of(file) == ".tmx" for file in files) > 1:
             raise CorpusError(
                 "`languages` must name the source and the target of several .tmx files, which may "
@@ -157,7 +158,7 @@ def read_parallel(
             )
         read = functools.partial(read_pairs, options=options)
         return FileStream(read, files, options=options)
-    sources, targets = _find_files(source, "source", True), _find_files(target, "target", True)
+    sources, targets = find_files(source, "source", True), find_files(target, "target", True)
     if len(sources) != len(targets):
         raise CorpusError(
             "`source` and `target` must have the same number of files. "
@@ -166,7 +167,7 @@ def read_parallel(
     return FileStream(_aligned_lines_of, sources, targets, options=options)
 
 
-def _find_files(patterns, argument, are_lines=False):
+def find_files(patterns, argument, are_lines=False):
     """Returns the files that paths and globs name, in the order given, each glob sorted."""
     is_single = isinstance(patterns, str | os.PathLike)
     paths = []
@@ -182,8 +183,8 @@ def _find_files(patterns, argument, are_lines=False):
         raise CorpusError(f"`{argument}` must name a file. Received: {argument}={patterns!r}")
     if are_lines and (wrong := [path for path in paths if suffix_of(path) in BOTH_SIDES]):
         raise CorpusError(
-            f"{wrong[0]}: such a file holds both sides, not lines of text. Give it alone to "
-            "`read_parallel`, or as `train: [FILE]` in a recipe."
+            f"{wrong[0]}: such a file holds both sides, not lines of text. Give it alone, or "
+            "several by a glob, to `read_parallel`, or as `train: FILE` in a recipe."
         )
     return paths
 

@@ -4,15 +4,19 @@ Pure Python.
 """
 
 import contextlib
+import functools
+import itertools
+import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_path
-from keras_transformer.data.corpus import read_lines, read_parallel
-from keras_transformer.data.readers import BOTH_SIDES, pairs_of_cells
-from keras_transformer.texts import suffix_of
+from keras_transformer.data.corpus import FileStream, find_files, read_parallel
+from keras_transformer.data.readers import BOTH_SIDES, ReadLog, ReadOptions, pairs_of_cells
+from keras_transformer.texts import lines_of, suffix_of
 
 PARTS = ("test", "val", "train")  # the rest is for training
 
@@ -62,24 +66,29 @@ def split_pairs(
 
 
 def split_files(
-    source: types.Path,
+    source: types.Path | Iterable[types.Path],
     target: types.Path | None,
     output: types.Path,
     *,
     validation: int,
     test: int,
     seed: int = 0,
+    log: ReadLog | None = None,
+    **options: Any,
 ) -> dict[Path, int]:
     """Splits a corpus into the files `train`, `val` and `test` of a folder, see `split_pairs`.
 
     Every line is in one of the files, unchanged and in its order. A file has the ending of what it
     was split from, without that of a compression. Other formats than TSV become TSV, with single
-    spaces as white space.
+    spaces as white space; so does TSV whose columns have names.
 
     Args:
-        source, target: files, as for `read_parallel`; without `target`, one with both sides.
+        source, target: files, as for `read_parallel`; without `target`, one or several with both
+            sides.
         output: folder to write to, made if it is missing.
         validation, test, seed: as in `split_pairs`.
+        log: counts what is left out of files with both sides, and what their sides are. Optional.
+        **options: as for `read_parallel`, such as `columns`.
 
     Returns:
         `{path: number of lines}`.
@@ -88,8 +97,12 @@ def split_files(
         FileExistsError: if one of the files exists. Nothing is written.
         CorpusError, FileNotFoundError, ValueError: as `read_parallel` and `split_pairs`.
     """
-    inputs = [source] if target is None else [source, target]
-    is_text = target is not None or suffix_of(source) not in BOTH_SIDES
+    reading = ReadOptions(**options)
+    sources: Any = [source] if isinstance(source, str | os.PathLike) else list(source)
+    inputs = sources[:1] if target is None else [*sources, target]
+    is_named = isinstance(reading.fields()[0], str) and reading.columns is not None
+    are_lines = not is_named and BOTH_SIDES.isdisjoint(map(suffix_of, sources))
+    is_text = target is not None or are_lines
     endings = [suffix_of(name) or ".txt" if is_text else ".tsv" for name in inputs]
     if len(set(endings)) < len(endings):  # a.txt and b.txt
         endings = [".source", ".target"]
@@ -102,11 +115,10 @@ def split_files(
         pairs = list(read_parallel(source, target))
         lines = list(zip(*pairs, strict=True))
     elif is_text:
-        lines = [list(read_lines(source))]  # TSV may have further columns
-        rows = enumerate((line.split("\t") for line in lines[0]), 1)
-        pairs = list(pairs_of_cells(rows, str(source), (1, 2), "a tab"))
+        pairs, lines = _read_tsv(sources, reading, log or ReadLog())
     else:
-        pairs = list(read_parallel(source))
+        stream: Any = read_parallel(sources, **options)
+        pairs = list(stream.read(log or ReadLog()))
         lines = [["\t".join(" ".join(text.split()) for text in pair) for pair in pairs]]
     parts = split_pairs(pairs, validation, test, seed)
     Path(output).mkdir(parents=True, exist_ok=True)
@@ -117,6 +129,20 @@ def split_files(
                 text = "".join(f"{side[row]}\n" for row in parts[name])
                 partial.write_text(text, "utf-8", newline="\n")
     return {path: len(parts[name]) for name, paths in files.items() for path in paths}
+
+
+def _read_tsv(sources, options, log):
+    """Returns the pairs of TSV, and its lines, which may have further columns."""
+    read = functools.partial(_lines_and_pairs, columns=options.columns or (1, 2))
+    stream = FileStream(read, find_files(sources, "source"), options=options)
+    lines, pairs = map(list, zip(*stream.read(log), strict=True))
+    return pairs, [lines]
+
+
+def _lines_and_pairs(path, log, columns):
+    lines, cells = itertools.tee(lines_of(path))
+    rows = enumerate((line.split("\t") for line in cells), 1)
+    return zip(lines, pairs_of_cells(rows, str(path), columns, "a tab", log), strict=True)
 
 
 def _groups(pairs):

@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from keras_transformer import types
+from keras_transformer.texts import open_bytes, suffix_of
 
 # How Git LFS begins the few lines that stand for a file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -70,9 +71,9 @@ def damaged(path, how="is damaged"):
 
 
 def read_text(path):
-    """Returns UTF-8 text."""
-    with damaged(path):
-        return path.read_bytes().decode("utf-8-sig")
+    """Returns UTF-8 text of a file, plain or compressed."""
+    with damaged(path), open_bytes(path) as stream:
+        return stream.read().decode("utf-8-sig")
 
 
 def read_json(path):
@@ -154,7 +155,7 @@ def read_vocabulary(path: types.Path) -> dict[str, int]:
     """
     path = Path(path)
     text = read_text(path)
-    is_mapping = path.suffix in (".yml", ".yaml", ".json")
+    is_mapping = suffix_of(path) in (".yml", ".yaml", ".json")
     if is_mapping and text.startswith("{"):
         return read_json(path)
     vocabulary: dict[str, int] = {}
@@ -181,8 +182,12 @@ def read_vocabulary(path: types.Path) -> dict[str, int]:
 def _scalar(text):
     """Returns the string that a scalar of YAML stands for."""
     if text.startswith('"') and text.endswith('"') and len(text) > 1:
-        is_plain = "\\" not in text
-        return text[1:-1] if is_plain else yaml.load(text, Loader=yaml.BaseLoader)
+        if "\\" not in text:
+            return text[1:-1]
+        # PyYAML refuses some characters as they are, such as U+0096.
+        refused = yaml.reader.Reader.NON_PRINTABLE
+        text = refused.sub(lambda character: f"\\U{ord(character[0]):08x}", text)
+        return yaml.load(text, Loader=yaml.BaseLoader)
     if text.startswith("'") and text.endswith("'") and len(text) > 1:
         return text[1:-1].replace("''", "'")
     return text

@@ -100,7 +100,7 @@ def _decoder_settings(folder, weights):
 def _vocabularies(folder, names):
     """Returns vocabularies, with padding, and SentencePiece models of source and target."""
     paths = [files.file_of(folder, Path(name).name) for name in names]
-    paths = paths or [files.one_file(folder, "*vocab.yml")]
+    paths = paths or [files.one_file(folder, "*vocab.yml*")]
     source, target = (_read_vocabulary(path) for path in (paths[0], paths[-1]))
     vocabularies = (source, source) if source == target else (source, target)
     if all(path.suffix == ".spm" for path in paths):

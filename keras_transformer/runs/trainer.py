@@ -146,6 +146,16 @@ class Trainer:
                 f"{yaml_line(limits)}"
             )
 
+    def _validation(self, tokenizers):
+        """Returns the dataset of the validation pairs, if there are any, and reports on it."""
+        if self.recipe.data.validation is None:
+            return None
+        dataset = self.stream(tokenizers, "validation").dataset()
+        report = dataclasses.replace(stream_of(dataset).report, notes=())
+        pairs, _, _, *lost = str(report).splitlines()
+        self.print_fn("\n".join([f"Validation: {pairs}", *lost]))
+        return dataset
+
     def _train(self):
         started = time.perf_counter()
         training = self.recipe.training
@@ -159,12 +169,7 @@ class Trainer:
         self._learn_limits(stream)
         model = self.model(tokenizers, stream)
         self._print_size(model)
-        validation = None
-        if self.recipe.data.validation is not None:
-            validation = self.stream(tokenizers, "validation").dataset()
-            report = dataclasses.replace(stream_of(validation).report, notes=())
-            pairs, _, _, *lost = str(report).splitlines()
-            self.print_fn("\n".join([f"Validation: {pairs}", *lost]))
+        validation = self._validation(tokenizers)
         logger = TrainingLogger(stream)
         guard = StopOnNonFiniteLoss(stream, self.checkpoints)
         averaged = AveragedWeights() if training.ema_momentum else None

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from keras_transformer.cli import app
 from keras_transformer.data.split import split_files, split_pairs
+from tests.data.corpus_files import po
 
 
 def corpus(number, vocabulary, seed=0):
@@ -73,6 +74,63 @@ def test_other_formats_are_written_as_tsv(tmp_path):
     ]  # fmt: skip
     written = [line for path in files for line in path.read_text("utf-8").splitlines()]
     assert sorted(written) == [f"a {n}\tb {n}" for n in range(9)]
+
+
+def written(folder, *words):
+    """Runs the command, and returns what is said, and the lines that are written, sorted."""
+    sizes = ["--validation", "1", "--test", "1", "--output", str(folder / "new")]
+    ran = CliRunner().invoke(app, ["split", *map(str, words), *sizes])
+    assert ran.exit_code == 0, ran.stderr
+    files = [folder / "new" / f"{part}.tsv" for part in ("train", "val", "test")]
+    return ran.stderr, sorted(line for file in files for line in file.read_text().splitlines())
+
+
+CATALOGUES = [
+    po([("one", "eins"), ("two", "zwei")]),
+    po([("three", "&drei")]),
+    po([("four", "vier")]),
+]
+
+
+@pytest.mark.parametrize("endings", [(".po", ".po", ".po"), (".po", ".mo"), (".po", ".po")])
+def test_several_catalogues_are_written_as_tsv(tmp_path, endings):
+    files = [tmp_path / f"{number}{ending}" for number, ending in enumerate(endings)]
+    for file, catalogue in zip(files, CATALOGUES, strict=False):
+        catalogue.save_as_mofile(file) if file.suffix == ".mo" else catalogue.save(file)
+    expected = ["one\teins", "three\tdrei", "two\tzwei", "four\tvier"][: len(files) + 1]
+    said, rows = written(tmp_path, *files, "--accelerator", "&")
+    assert rows == sorted(expected) and f"left out, header: {len(files)}" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "expected"),
+    [
+        ("a.csv", "en;de\na;x\nb;y\nc;z\n", ["--columns", "en", "de", "--delimiter", ";"],
+         ["a\tx", "b\ty", "c\tz"]),
+        ("a.tsv", "de\ten\nx\ta\ny\tb\nz\tc\n", ["--columns", "en", "de"],
+         ["a\tx", "b\ty", "c\tz"]),
+        ("a.jsonl", "".join(f'{{"en": "{s}", "de": "x{s}"}}\n' for s in "abc"),
+         ["--languages", "en", "de"], ["a\txa", "b\txb", "c\txc"]),
+    ],
+)  # fmt: skip
+def test_options_say_how_files_are_read(tmp_path, name, text, options, expected):
+    (tmp_path / name).write_text(text)
+    assert written(tmp_path, tmp_path / name, *options) == ("", expected)
+
+
+def test_columns_decide_which_sentences_are_equal(tmp_path):
+    """By an id and a text, no line would have a sentence in common with another."""
+    lines = [f"{n}\ts{n}\t{n}\tt{n // 2}" for n in range(6)]
+    for number in (0, 1):
+        file = tmp_path / f"{number}.tsv"
+        file.write_text("".join(f"{line}\n" for line in lines[3 * number :][:3]))
+    said, rows = written(tmp_path, *tmp_path.glob("*.tsv"))
+    assert rows == lines and "read as columns 1 and 2 of 4: 6 pairs" in said
+    files = split_files(tmp_path.glob("*.tsv"), None, tmp_path / "other", validation=2, test=2,
+                        columns=[2, 4])  # fmt: skip
+    parts = [[line.split("\t")[1::2] for line in file.read_text().splitlines()] for file in files]
+    assert [len(part) for part in parts] == [2, 2, 2]
+    assert_disjoint(parts)
 
 
 LINES = [*(f"s{n}\tt{n}\tx {n}" for n in range(50)), "s1\tt\u2028x\x0c", "s2\t", "\tt3", " s4 \tx"]

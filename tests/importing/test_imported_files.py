@@ -3,6 +3,7 @@
 A row of a table is a change of a folder, and either a part of the error or a check of what is read.
 """
 
+import gzip
 import json
 import shutil
 import stat
@@ -363,6 +364,12 @@ def as_json(folder):
     (folder / "vocab.json").write_text(json.dumps(opus_models.vocabulary()), "utf-8")
 
 
+def as_gzip(folder):
+    packed = gzip.compress((folder / "opus.vocab.yml").read_bytes())
+    (folder / "opus.vocab.yml.gz").write_bytes(packed)
+    (folder / "opus.vocab.yml").unlink()
+
+
 KERNEL = "encoder_l1_ffn_W1"
 NPZ = {
     "float16": (cast_array("float16", "Wemb"), rounded("float16", "encoder/embedding/embeddings")),
@@ -383,6 +390,12 @@ NPZ = {
     # Vocabularies.
     "lines of pieces": (all_of(as_text, name_vocabulary("vocab.txt")), same),
     "JSON": (all_of(as_json, name_vocabulary("vocab.json")), same),
+    "gzip": (all_of(as_gzip, name_vocabulary("opus.vocab.yml.gz")), same),
+    "gzip, not named": (all_of(as_gzip, remove("decoder.yml")), same),
+    "cut gzip": (
+        all_of(as_gzip, name_vocabulary("opus.vocab.yml.gz"), cut("opus.vocab.yml.gz")),
+        "opus.vocab.yml.gz is damaged",
+    ),
     "lines of pieces as YAML": (text("opus.vocab.yml", "</s>\n<unk>\n"), f"{ONE_LINE} 1, '</s>'"),
     "nothing": (text("opus.vocab.yml", ""), "opus.vocab.yml must have the pieces"),
     # Options.

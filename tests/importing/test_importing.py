@@ -1,5 +1,6 @@
 """Imports of OPUS-MT models: runs from both forms, what commands make of them, and bad input."""
 
+import gzip
 import json
 import random
 import shutil
@@ -233,11 +234,13 @@ def test_run_has_the_search_of_the_model_and_wrong_settings_write_none(hub, run,
 def test_vocabulary_file_of_marian_is_read_as_written(tmp_path):
     pieces = ["</s>", "no", "1.0", "it's", ":", "a: b", "\u2028", "\x85", "~", "? x", "é"]
     quoted = [f"'{piece.replace(chr(39), 2 * chr(39))}'" for piece in pieces]
-    rows = [*quoted, r'"\""', r'"\\"', "no quotes"]
+    rows = [*quoted, r'"\""', r'"\\"', '"\\\\\x96\x01\u00e9"', r'"\x96\u00e9"', "no quotes"]
     text = "---\n" + "".join(f"{piece}: {i}\n" for i, piece in enumerate(rows))
-    path = tmp_path / "vocab.yml"
-    path.write_bytes(f"{text[:-1]}\r\n? long\n: {len(rows)}\n".encode())
-    assert list(read_vocabulary(path)) == [*pieces, '"', "\\", "no quotes", "long"]
+    data = f"{text[:-1]}\r\n? long\n: {len(rows)}\n".encode()
+    expected = [*pieces, '"', "\\", "\\\x96\x01\u00e9", "\x96\u00e9", "no quotes", "long"]
+    for name, packs in (("vocab.yml", bytes), ("vocab.yml.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(packs(data))
+        assert list(read_vocabulary(tmp_path / name)) == expected
 
 
 @pytest.mark.long
