@@ -1,6 +1,7 @@
 """Dynamic batching: rows of concurrent requests run together. It knows no model and no HTTP."""
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -49,10 +50,12 @@ class Batcher:
     """Collects rows of concurrent callers, and runs them in batches, some of them at the same time.
 
     Each caller belongs to a client, and clients take turns, so that one with many rows does not
-    hold up the others. The oldest row of the client whose turn it is, is always in the next batch,
-    so no row waits forever. Rows of its group and of about its length fill the batch: one of each
-    client, then a second of each, and so on. Of the same client, the oldest row of each caller
-    comes first, then the rows that are nearest in length. Of long rows, fewer fill it.
+    hold up the others. A client's turn goes to its shortest caller, by the sum of the lengths of
+    its waiting rows. If that batch leaves out the oldest row of the client, its next turn goes to
+    that row, so no row waits forever. The batch begins with the oldest row of the caller. Rows of
+    its group and of about its length fill the batch: one of each client, then a second of each,
+    and so on. Of the same client, the oldest row of each caller comes first, then the rows that
+    are nearest in length. Of long rows, fewer fill it.
 
     While all workers run batches, rows queue up for the next one: batches grow with the load. If
     several workers are free, they share the rows. Before each batch that is not full, the batcher
@@ -94,6 +97,7 @@ class Batcher:
         self._forming = asyncio.Lock()
         self._batches = 0  # that have been formed
         self._turns: dict[Hashable, int] = {}  # of the last client and those with rows in the queue
+        self._passed_over: set[_Waiting] = set()  # oldest rows that their client's turn left out
 
     @property
     def queue_length(self) -> int:
@@ -156,7 +160,9 @@ class Batcher:
         longest = itertools.accumulate((one.row.length for one in rows), max)
         fit = sum(n * length <= MAX_BATCH_LENGTH for n, length in enumerate(longest, 1))
         batch = rows[: min(share, self._max_batch, max(fit, 1))]
+        oldest = [one for one in self._queue if batch and one.client == batch[0].client][:1]
         self._queue = [one for one in self._queue if one not in batch]
+        self._passed_over = self._passed_over.union(oldest).intersection(self._queue)
         # The client that had its turn comes after all that arrive before the next batch.
         self._batches += 1
         self._turns |= {one.client: self._batches + 1 for one in batch[:1]}
@@ -173,7 +179,7 @@ class Batcher:
         """Returns the rows that may be in the next batch, in the order in which they join it."""
         if not self._queue:
             return []
-        leader = min(self._queue, key=lambda one: self._turns[one.client])
+        leader = self._leader()
         mates = [one for one in self._queue if _may_share(one.row, leader.row)]
         firsts = {one.caller: one for one in reversed(mates)}
 
@@ -185,6 +191,16 @@ class Batcher:
         for one in sorted(mates, key=place):
             lines.setdefault(one.client, []).append(one)
         return [one for each in itertools.zip_longest(*lines.values()) for one in each if one]
+
+    def _leader(self):
+        oldest = min(self._queue, key=lambda one: self._turns[one.client])
+        if oldest in self._passed_over:
+            return oldest
+        lengths = collections.Counter()
+        for one in self._queue:
+            lengths[one.caller] += one.row.length
+        rows = (one for one in self._queue if one.client == oldest.client)
+        return min(rows, key=lambda one: lengths[one.caller])
 
     async def _answer(self, batch):
         if not batch:

@@ -163,12 +163,16 @@ def _rows(signature, columns):
     """
     lines = signature.lines(columns)
     if lines and signature.name not in BATCHED:
-        yield Row((signature.name, (), object()), 0, columns)
+        yield Row((signature.name, (), object()), _text_length(columns), columns)
         return
     options = columns.keys() & signature.defaults
     for line in range(lines):
         chosen = {name: columns[name][line % len(columns[name])] for name in options}
         inputs = {name: columns[name][line : line + 1] for name in columns.keys() - options}
-        texts = (column[0] for column in inputs.values() if column.dtype == object)
-        length = len(chosen.get("target_prefix", b"")) + sum(map(len, texts))
+        length = len(chosen.get("target_prefix", b"")) + _text_length(inputs)
         yield Row((signature.name, tuple(sorted(chosen.items())), None), length, inputs)
+
+
+def _text_length(columns):
+    texts = (column for column in columns.values() if column.dtype == object)
+    return sum(len(text) for column in texts for text in column.flat)

@@ -2,9 +2,11 @@
 
 import asyncio
 import collections
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,8 +147,56 @@ def test_single_row_does_not_wait_for_the_many_rows_of_another_caller():
 
     run(scenario, model)
     first, *others = [values for _, values in model.batches]
-    assert first == [("many", 0), "one", ("many", 1), ("many", 2)]
+    assert first == ["one", ("many", 0), ("many", 1), ("many", 2)]
     assert [value for values in others for value in values] == [("many", i) for i in range(3, 12)]
+
+
+def waits_behind(flood, requests, client, **settings):
+    """Returns how many batches each batch with rows of `requests` comes after the one before it.
+
+    A request is a list of rows with the same value. Each is sent when the one before it has its
+    answer. The requests of `flood`, of the client "office", are in front of the first, and each
+    of them is sent again when it has its answer.
+    """
+    model = Model()
+    model.may_run.clear()
+
+    async def scenario(batcher):
+        done = asyncio.Event()
+
+        async def send_again(request):
+            while not done.is_set():
+                await batcher.submit(request, "office")
+
+        tasks = [asyncio.create_task(send_again(request)) for request in flood]
+        await until(lambda: model.batches)
+        model.may_run.set()
+        for request in requests:
+            await batcher.submit(request, client)
+        done.set()
+        await asyncio.gather(*tasks)
+
+    run(scenario, model, **settings)
+    value = requests[0][0].value
+    places = [place for place, (_, values) in enumerate(model.batches) if value in values]
+    return [after - before for before, after in itertools.pairwise([0, *places])]
+
+
+SHORT, LONG = Row("g", 10, "short"), Row("g", 500, "long")
+FLOODS = {"a request": [[LONG] * 128], "requests": [[LONG] * 9] * 9, "lines": [[LONG]] * 128}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+def test_short_lines_hardly_wait_for_long_ones_of_their_own_client(flood):
+    """At most for three times as many batches as for those of another client."""
+    own = waits_behind(flood, [[SHORT]] * 5, "office")
+    other = waits_behind(flood, [[SHORT]] * 5, "home")
+    assert max(own) <= 3 * max(other) and max(other) == 2
+
+
+def test_request_of_long_lines_has_every_second_turn_among_short_ones():
+    first, *others = waits_behind([[SHORT]] * 9, [[LONG] * 5], "office", max_batch=1)
+    assert first <= 9 + 2 and others == [2] * 4
 
 
 CALLS = st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.integers(0, 4))
@@ -187,7 +237,7 @@ ROWS = st.tuples(st.sampled_from("abc"), st.sampled_from("gh"), st.sampled_from(
 
 @given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 5))
 def test_clients_take_turns(waiting, max_batch):
-    """A client's oldest row waits for at most a batch of each other; all get equally many rows."""
+    """A client's oldest row waits for at most two turns of each; all get equally many rows."""
     model = Model()
     rows = [Row(group, length, (client, group, length, number))
             for number, (client, group, length) in enumerate(waiting)]  # fmt: skip
@@ -204,7 +254,7 @@ def test_clients_take_turns(waiting, max_batch):
         for value in values:
             del left[value]
         waits.update(value for value in oldest.values() if value in left)
-        assert max(waits.values(), default=0) < clients
+        assert max(waits.values(), default=0) < 2 * clients
         counts = collections.Counter(value[0] for value in values)
         behind = {client for client, *kind, _ in left if kind == list(values[0][1:3])}
         assert all(counts[client] >= max(counts.values()) - 1 for client in behind)
