@@ -26,6 +26,8 @@ from keras_transformer.training.optimizers import Adam, WarmupSchedule
 
 MAX_IN_MEMORY = 100_000_000  # bytes of text files; some 400 MB of memory
 MAX_WARMUP = 2 / 3  # fraction of the updates
+# What the page "From your own text to a translator" advises too.
+USUAL_WARMUP, LEAST_WARMUP = 1 / 10, 100
 SUBWORD_OPTIONS = "model_type", "character_coverage", "protected_symbols"
 Tokenizers: TypeAlias = tuple[BaseTokenizer, BaseTokenizer]  # of source and target
 
@@ -217,9 +219,9 @@ def _schedule(training, width, batches_per_epoch):
 def schedule_warnings(training, batches_per_epoch):
     """Yields a line for each length of the schedule that does not fit the updates of the run."""
     updates = training.epochs * batches_per_epoch
-    most = int(MAX_WARMUP * updates)
-    if training.warmup_steps > most:
-        lower = f"lower `warmup_steps` to at most {most:,}, or " if most else ""
+    if training.warmup_steps > (most := int(MAX_WARMUP * updates)):
+        usual = min(max(int(USUAL_WARMUP * updates), LEAST_WARMUP), most)
+        lower = f"lower `warmup_steps` to about {usual:,}, or " if usual else ""
         yield (
             f"the warm-up takes {training.warmup_steps:,} of the {updates:,} updates "
             f"({training.epochs} epochs of {batches_per_epoch:,}): {lower}raise `epochs`"

@@ -150,8 +150,8 @@ WARNINGS = {
     "empty": ([*NUMBERS, *[("one", "")] * 150], {}, ["33.3%", "'one' | ''", "mend"]),
     "warm-up": (
         NUMBERS,
-        {"training": {"warmup_steps": 1000, "epochs": 4}},
-        ["1,000 of the", "updates (4 epochs of", "lower `warmup_steps` to at most"],
+        {"training": {"warmup_steps": 1000, "epochs": 40}},
+        ["1,000 of the", "updates (40 epochs of", "lower `warmup_steps` to about 100"],
     ),
     "one update": (
         NUMBERS[:30],
