@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -41,15 +41,15 @@ def translate_chunks(
         ahead: whether a next chunk may be read before one is yielded, so that CTranslate2 does not
             wait for Python between two. Defaults to `True`.
     """
-    from keras_transformer.data.report import unknown_note, unknown_symbols
+    from keras_transformer.data.report import UnknownSymbols
     from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
 
     calls = 2 if ahead and isinstance(translator, CTranslate2Translator) else 1
-    unknown: Counter[str] = Counter()
+    unknown = UnknownSymbols(translator.source_tokenizer)
 
     def done():
         chunk, lines, found = waiting.popleft().result()
-        unknown.update(unknown_symbols(translator.source_tokenizer, lines))
+        unknown.add(lines, chunk.first)
         return chunk, lines, found
 
     def translate(chunk):
@@ -68,7 +68,7 @@ def translate_chunks(
             yield done()
     while waiting:
         yield done()
-    if note := unknown_note(unknown, "the source"):
+    if note := unknown.note("the source"):
         console.print(note)
 
 
