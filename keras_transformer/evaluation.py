@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-References: TypeAlias = Iterable[str] | Iterable[Iterable[str]]
+References: TypeAlias = Iterable[str] | Iterable[Iterable[str | None]]
 
 
 @dataclasses.dataclass(frozen=True)

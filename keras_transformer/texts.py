@@ -12,6 +12,7 @@ import pathlib
 import re
 import reprlib
 import stat
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -325,6 +326,15 @@ def is_language(tag: str, wanted: str) -> bool:
 def shown(text: str) -> str:
     """Returns a text as an example in a report, cut if it is long."""
     return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
+
+
+def shown_symbol(symbol: str) -> str:
+    """Returns a symbol as an example; one that begins with an accent, by its code points.
+
+    A terminal would draw the accent on the quotation mark.
+    """
+    is_mark = unicodedata.category(symbol[:1] or " ").startswith("M")
+    return " ".join(f"U+{ord(one):04X}" for one in symbol) if is_mark else shown(symbol)
 
 
 def shown_pairs(pairs: Iterable[Iterable[str]]) -> str:

@@ -11,6 +11,7 @@ from keras_transformer.cli import options, stream, translators
 from keras_transformer.console import console
 
 MOST_REPORTS = 5  # of long lines
+MOST_LENGTH_RATIO = 1.3  # of translations that do not repeat themselves
 
 commands = typer.Typer()
 
@@ -143,15 +144,24 @@ def plot(
 
 
 def notes(translator, found, sources, references):
-    """Yields what lowers the scores: long lines, the maximum length, symbols without a token."""
-    from keras_transformer.data.report import unknown_note, unknown_symbols
+    """Yields what lowers the scores: long lines, lengths, repetitions, symbols without a token."""
+    from keras_transformer.data.report import UnknownSymbols
     from keras_transformer.decoding.reports import line_reports
 
     yield from line_reports(found, most=MOST_REPORTS)
-    targets = filter(None, itertools.chain(*references))  # a line may lack some
-    for side, lines in (("source", sources), ("target", targets)):
-        unknown = unknown_symbols(getattr(translator, f"{side}_tokenizer"), lines)
-        if note := unknown_note(unknown, f"the {side}"):
+    translated = sum(len(best.text) for best, *_ in found)
+    expected = sum(len(text or "") for text in references[0])
+    if translated > MOST_LENGTH_RATIO * expected > 0:
+        yield (
+            f"The translations have {translated / expected:.2f} times the characters of the "
+            "references: a model that is trained too little repeats itself. Train for more epochs; "
+            "in Python, the processor `no_repeat_ngram_size(3)` forbids repeated trigrams."
+        )
+    for side, columns in (("source", [sources]), ("target", references)):
+        unknown = UnknownSymbols(getattr(translator, f"{side}_tokenizer"))
+        for lines in columns:
+            unknown.add(line or "" for line in lines)  # a line may lack some references
+        if note := unknown.note(f"the {side}"):
             yield note
 
 

@@ -42,17 +42,17 @@ def translate_chunks(
         ahead: whether a next chunk may be read before one is yielded, so that CTranslate2 does not
             wait for Python between two. Defaults to `True`.
     """
-    from keras_transformer.data.report import unknown_note, unknown_symbols
+    from keras_transformer.data.report import UnknownSymbols
     from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
     from keras_transformer.decoding.reports import count_unfinished, unfinished_report
 
     calls = 2 if ahead and isinstance(translator, CTranslate2Translator) else 1
-    unknown: Counter[str] = Counter()
+    unknown = UnknownSymbols(translator.source_tokenizer)
     translations: Counter[str] = Counter()
 
     def done():
         chunk, lines, found = waiting.popleft().result()
-        unknown.update(unknown_symbols(translator.source_tokenizer, lines))
+        unknown.add(lines, chunk.first)
         translations.update(count_unfinished(found))
         return chunk, lines, found
 
@@ -72,7 +72,7 @@ def translate_chunks(
             yield done()
     while waiting:
         yield done()
-    if note := unknown_note(unknown, "the source"):
+    if note := unknown.note("the source"):
         console.print(note)
     for report in unfinished_report(**translations):
         console.print(report)

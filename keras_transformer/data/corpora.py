@@ -105,7 +105,7 @@ class Corpora:
         if (self.counts or {}).get("fingerprints") != self._held_out_fingerprints():
             for _ in self._pairs():
                 pass
-        return self.counts["overlaps"]
+        return (self.counts or {})["overlaps"]
 
     @property
     def num_bytes(self) -> int:

@@ -19,6 +19,7 @@ from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
     SAMPLE_SIZE,
     DatasetReport,
+    described,
     dropped_warnings,
     sample_notes,
     text_changes,
@@ -212,9 +213,11 @@ class BatchStream:
         self.lengths = self._passes.lengths(self._rows.lengths)
         kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
         if not len(kept):
+            numbers = described({reason: len(rows) for reason, rows in dropped.items()})
+            warnings = "; ".join(self._dropped_warnings(dropped))
             raise ValueError(
                 "`pairs` must hold a pair that is not dropped. Received: "
-                f"{'; '.join([f'{len(self.lengths):,} pairs', *self._dropped_warnings(dropped)])}"
+                f"{len(self.lengths)} pairs (dropped: {numbers}). {warnings}"
             )
         self._kept = self._passes.repeat(kept)
         sizes = {name: self.settings[name] for name in SIZES}

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from keras_transformer.data.piece_tokenizer import UNICODE
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode
-from keras_transformer.texts import EXAMPLES, SHOWN, shown, shown_pairs
+from keras_transformer.texts import EXAMPLES, SHOWN, shown, shown_pairs, shown_symbol
 
 MAX_LOST = 0.01  # fraction of dropped pairs, or of changed lines, that needs no warning
 MAX_UNKNOWN = 0.01  # fraction of tokens that are unknown or bytes, that needs no warning
@@ -185,17 +186,51 @@ def _shares_of_tokens(tokenizer, rows):
     return counts[unknown] / max(1, counts.total()), in_bytes / max(1, counts.total())
 
 
-def unknown_symbols(tokenizer: Any, lines: Iterable[str]) -> "collections.Counter[str]":
-    """Counts the symbols of lines that a tokenizer of symbols lacks; other tokenizers lack none."""
-    count = getattr(tokenizer, "unknown", None)
-    return collections.Counter() if count is None else count(lines)
+class UnknownSymbols:
+    """Counts the symbols of lines that a tokenizer of symbols lacks; other tokenizers lack none.
 
+    Args:
+        tokenizer: `TokenizerLike`.
+        lines: lines to count at once. Defaults to none.
 
-def unknown_note(counts: "collections.Counter[str]", what: str) -> str | None:
-    """Returns a line on the symbols that `unknown_symbols` has counted, if there are any."""
-    most = ", ".join(f"{shown(one)} {number:,} times" for one, number in counts.most_common(5))
-    note = f"{counts.total():,} symbols of {what} are not in the vocabulary, and are <unk> to the"
-    return f"{note} model; {len(counts):,} different ones: {most}" if counts else None
+    Attributes:
+        counts: how often each symbol stands in the lines.
+    """
+
+    def __init__(self, tokenizer: Any, lines: Iterable[str] = ()) -> None:
+        self._count: Any = getattr(tokenizer, "unknown", None)
+        self.counts: collections.Counter[str] = collections.Counter()
+        self._lines: dict[str, tuple[int, str]] = {}  # where each symbol stands first
+        self.add(lines)
+
+    def add(self, lines: Iterable[str], first: int = 1) -> None:
+        """Counts those of more lines, of which the first has the number `first`."""
+        for number, line in enumerate(lines if self._count else (), first):
+            for symbol, times in self._count([line]).items():
+                self.counts[symbol] += times
+                self._lines.setdefault(symbol, (number, line))
+
+    def note(self, what: str) -> str | None:
+        """Returns a line of text on the symbols of `what`, if there are any."""
+        most = [symbol for symbol, _ in self.counts.most_common(5)]
+        if not most:
+            return None
+        numbers, lines = zip(*(self._lines[symbol] for symbol in most), strict=True)
+        named = ", ".join(
+            f"{shown_symbol(symbol)} {self.counts[symbol]:,} times (line {number:,})"
+            for symbol, number in zip(most, numbers, strict=True)
+        )
+        is_cured = any(map(self._has_other_form, lines))
+        cure = ". Train with `normalization: nfc`: the text spells accents otherwise"
+        note = f"{self.counts.total():,} symbols of {what} are not in the vocabulary, and are <unk>"
+        note = f"{note} to the model; {len(self.counts):,} different ones: {named}"
+        return note + cure * is_cured
+
+    def _has_other_form(self, line):
+        """Whether the vocabulary lacks less of a line in another form of Unicode."""
+        forms = [line, *(UNICODE.normalize(form, line) for form in ("NFC", "NFD"))]
+        lacking, *others = (self._count([form]).total() for form in forms)
+        return min(others) < lacking
 
 
 def dropped_warnings(dropped, examples, total, longest, ratio):

@@ -18,7 +18,7 @@ from keras_transformer.data.base_tokenizer import (
     training_lines,
 )
 from keras_transformer.data.piece_tokenizer import SYMBOL_NORMALIZATIONS, SymbolPieces, any_of
-from keras_transformer.texts import checked_lines
+from keras_transformer.texts import checked_lines, shown_symbol
 from keras_transformer.types import Path
 
 
@@ -86,7 +86,7 @@ class SymbolTokenizer(BaseTokenizer):
             number = sum(counts[symbol] for symbol in lost)
             warnings.warn(
                 f"{len(lost):,} of {len(ordered):,} symbols have no token and become <unk>, "
-                f"{number:,} times in the text: {', '.join(map(repr, lost[:3]))}. Raise "
+                f"{number:,} times in the text: {', '.join(map(shown_symbol, lost[:3]))}. Raise "
                 f"`vocabulary_size` (`size`), now {vocabulary_size}.",
                 stacklevel=3,
             )

@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.console import console
-from keras_transformer.data.report import Sample, unknown_note, unknown_symbols
+from keras_transformer.data.report import Sample, UnknownSymbols
 from keras_transformer.data.symbol_tokenizer import WordTokenizer
 from keras_transformer.data.tokenizer_like import require_matching_vocabularies
 from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
@@ -229,8 +229,8 @@ class _Checks:
             pairs = self.recipe.data.pairs("validation", self.folders[0])
             for index, side in enumerate(("source", "target")):
                 # Read only for a tokenizer of symbols.
-                counts = unknown_symbols(self.tokenizers[index], (pair[index] for pair in pairs))
-                yield from filter(None, [unknown_note(counts, f"the {side} of `validation`")])
+                unknown = UnknownSymbols(self.tokenizers[index], (pair[index] for pair in pairs))
+                yield from filter(None, [unknown.note(f"the {side} of `validation`")])
 
     def _tokenizers(self):
         data_folder, scratch = self.folders

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_transformer.atomic_file import write_text
-from keras_transformer.data.pipeline import BatchStream, stream_of
+from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.decoding.lines import learned_limits
 from keras_transformer.decoding.search_settings import LENGTH_LIMITS
 from keras_transformer.decoding.translator import Translator
@@ -146,16 +146,6 @@ class Trainer:
                 f"{yaml_line(limits)}"
             )
 
-    def _validation(self, tokenizers):
-        """Returns the dataset of the validation pairs, if there are any, and reports on it."""
-        if self.recipe.data.validation is None:
-            return None
-        dataset = self.stream(tokenizers, "validation").dataset()
-        report = dataclasses.replace(stream_of(dataset).report, notes=())
-        pairs, _, _, *lost = str(report).splitlines()
-        self.print_fn("\n".join([f"Validation: {pairs}", *lost]))
-        return dataset
-
     def _train(self):
         started = time.perf_counter()
         training = self.recipe.training
@@ -206,6 +196,15 @@ class Trainer:
         if is_reported:
             return report
         return self._report(time.perf_counter() - started, model, stream, keeper, logger)
+
+    def _validation(self, tokenizers):
+        """Returns the dataset of the validation split, or `None`; prints what it loses."""
+        if self.recipe.data.validation is None:
+            return None
+        stream = self.stream(tokenizers, "validation")
+        pairs, _, _, *lost = str(dataclasses.replace(stream.report, notes=())).splitlines()
+        self.print_fn("\n".join([f"Validation: {pairs}", *lost]))
+        return stream.dataset()
 
     @property
     def _resumes(self):

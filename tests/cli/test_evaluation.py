@@ -3,10 +3,13 @@
 import json
 import os
 import pathlib
+import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
+from keras_transformer.cli.evaluation import notes
 from tests.cli.small_run import cli, small
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -127,11 +130,23 @@ def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, 
     assert 0 < cut <= 20
     note = f"{cut} of 20 translations are unfinished: they reached the maximum length"
     assert note in " ".join(ran.stderr.split())
+    _, references = small(folder)
+    times = sum(len(best.text) for (best,) in found) / sum(map(len, references))
+    assert ("`no_repeat_ngram_size(3)` forbids" in ran.stderr) == (times > 1.3)
     lines = "".join(f"{line}\n" for line in sources).encode()
     ran = cli("translate", "run", "--beam-size", 1, *words, stdin=lines)
     assert note in " ".join(ran.stderr.split())
     with pytest.warns(UserWarning, match=note):
         translator(sources, **options | {"n_best": None})
+
+
+@pytest.mark.parametrize(("text", "is_long"), [("a b", False), ("a b " * 9, True), ("", False)])
+def test_translations_that_are_much_too_long_name_too_little_training(text, is_long):
+    translator = SimpleNamespace(source_tokenizer=None, target_tokenizer=None)
+    best = SimpleNamespace(text=text, unfinished=is_long, dropped_tokens=0, too_long=False)
+    said = list(notes(translator, [[best]] * 2, ["x"] * 2, [["a b c", "b"], [None, "a b"]]))
+    words = ["--extra-length", "more epochs.*`no_repeat_ngram_size"] if is_long else []
+    assert all(re.search(*each) for each in zip(words, said, strict=True)), said
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 
 from keras_transformer.data import CharacterTokenizer, WordTokenizer
 from keras_transformer.data.piece_tokenizer import UNICODE
-from keras_transformer.data.report import unknown_note, unknown_symbols
+from keras_transformer.data.report import UnknownSymbols
 from keras_transformer.data.symbol_tokenizer import SymbolTokenizer
 
 UNICODE_TEXT = "".join(chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000)
@@ -96,11 +96,32 @@ def test_special_tokens_are_never_read_from_text_and_unknown_symbols_are_kept(pa
     assert made.vocabulary == ["<pad>", "<s>", "</s>", "<unk>", "a", "</s> ", "b"]
     assert made.encode("<pad> <s> </s> x a") == [3, 3, 5, 3, 4]
     assert made.decode([[1, 4, 3, 5, 2, 0]]) == ["a <unk> </s>"]
-    counts = unknown_symbols(made, ["x a", "<pad> x"])
-    assert counts == {"x": 2, "<pad>": 1} and not unknown_symbols(object(), ["x"])
-    assert unknown_note(counts, "the source").startswith("3 symbols of the source are not in")
-    assert unknown_note(counts, "").endswith("2 different ones: 'x' 2 times, '<pad>' 1 times")
+    found = UnknownSymbols(made, ["x a", "<pad> x"])
+    assert found.counts == {"x": 2, "<pad>": 1}
+    assert UnknownSymbols(object(), ["x"]).note("the source") is None
+    assert found.note("the source").startswith("3 symbols of the source are not in the vocabulary")
+    named = "2 different ones: 'x' 2 times (line 1), '<pad>' 1 times (line 2)"
+    assert found.note("").endswith(named), "no other form of Unicode helps"
     assert made.encode("") == [] and made.decode([]) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "line", "named", "is_cured"),
+    [
+        ("", "cafe\u0301 cafe\u0301 x", "U+0301 2 times (line 8)", False),
+        ("\u00e9", "cafe\u0301", "U+0301 1 times (line 8)", True),
+        ("\u0301", "caf\u00e9", "'\u00e9' 1 times (line 8)", True),
+        ("", "caf\u00e9", "'\u00e9' 1 times (line 8)", False),
+        ("", "\u0e31a", "U+0E31 1 times (line 8)", False),
+    ],
+)
+def test_unknown_accent_is_named_with_its_line_and_the_cure(path, known, line, named, is_cured):
+    made = CharacterTokenizer.train_on_lines(["cafe x", known + "a"], path)
+    found = UnknownSymbols(made)
+    found.add(["cafe", line], first=7)
+    note = found.note("the source")
+    assert named in note and "\u0301" not in note and "\u0e31" not in note
+    assert ("`normalization: nfc`" in note) == is_cured
 
 
 def test_rare_symbols_are_left_out_with_a_warning(path):
