@@ -4,6 +4,7 @@ Expressions find tags where browsers do, in linear time. `html.parser` does not 
 ends, and takes quadratic time in older releases of Python.
 """
 
+import collections
 import html
 import re
 from collections.abc import Callable, Iterator
@@ -20,13 +21,28 @@ MARKUP = re.compile(
     |</?+(?P<name>[a-z][^\s/>]*+){REST}|\Z""",
     re.ASCII | re.DOTALL | re.IGNORECASE | re.VERBOSE,
 )
-# The start tag of an element whose contents are kept. The elements of the first list have none.
-KEPT = re.compile(
-    r"""<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|source|wbr)[\s>]|.*/>\Z)
-    (?:(?:code|pre)[\s>]|[a-z].*?\s(?:translate\s*=\s*["']?no["'\s>]
-    |class\s*=\s*(?:"(?:[^"]*\s)?|'(?:[^']*\s)?)?notranslate["'\s>]))""",
-    re.ASCII | re.DOTALL | re.IGNORECASE | re.VERBOSE,
+# A name, and perhaps a value with its quotation marks.
+ATTRIBUTE = re.compile(r"""([^\s/>=]++)(?:\s*+=\s*+("[^"]*+"?+|'[^']*+'?+|[^\s>]*+))?+""", re.ASCII)
+# Elements without contents.
+VOID = frozenset("area base br col embed hr img input link meta source wbr".split())
+# Elements whose end tag may be left out, and the start tags that end them.
+ROWS = frozenset("tbody tfoot thead tr".split())
+ENDED_BY = {
+    "li": {"li"},
+    **dict.fromkeys(["dt", "dd"], {"dt", "dd"}),
+    **dict.fromkeys(["td", "th"], ROWS | {"td", "th"}),
+    "option": {"option", "optgroup", "hr"},
+    "optgroup": {"optgroup", "hr"},
+    **dict.fromkeys(ROWS, ROWS),
+}
+# Elements whose end tag also ends those inside them that may lack theirs.
+BLOCKS = frozenset(
+    "address article aside blockquote body center details dialog div dl fieldset figcaption figure"
+    " footer form h1 h2 h3 h4 h5 h6 header hgroup html main menu nav ol pre search section select"
+    " summary table ul".split()
 )
+ENDING = BLOCKS | ENDED_BY.keys()
+ENDED_BY["p"] = ENDING | {"hr", "p"}
 BEHIND_TAG = re.compile(CLOSING)
 LETTER = re.compile(r"[^\W\d_]")
 
@@ -80,12 +96,62 @@ def of_parts(lines: list[str], fill: Fill, split: str, mask: Mask | None) -> tup
 
 
 def _between_tags(text: str) -> Iterator[tuple[int, int]]:
-    end, kept, depth = 0, "", 0
+    end, kept = 0, _Kept()
     for token in MARKUP.finditer(text):
-        if not depth and end < token.start():
+        if not kept.names and end < token.start():
             yield end, token.start()
-        end, name = token.end(), (token["name"] or "").lower()
-        if depth and name == kept:
-            depth += -1 if token[0].startswith("</") else 1
-        elif name and not depth and KEPT.match(token[0]):
-            kept, depth = name, 1
+        end = token.end()
+        if token["name"]:
+            kept.read(token["name"].lower(), token[0])
+
+
+class _Kept:
+    """The open elements from the outermost one on whose contents are kept.
+
+    Attributes:
+        names: list of their names, but for elements inside that end no other.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def read(self, name: str, tag: str) -> None:
+        """Reads a start or end tag."""
+        if tag.startswith("</"):
+            if self._counts[name]:
+                while self._close() != name:
+                    pass
+            elif self.names and self.names[0] in ENDED_BY and name in ENDING:
+                self.names.clear()  # an element around it ends
+                self._counts.clear()
+            return
+        while self.names and name in ENDED_BY.get(self.names[-1], ()):
+            self._close()
+        if name in VOID or tag.endswith("/>"):
+            return
+        if self.names:
+            is_listed = name == self.names[0] or name in BLOCKS or name in ENDED_BY
+        else:
+            is_listed = _is_kept(name, tag)
+        if is_listed:
+            self.names.append(name)
+            self._counts[name] += 1
+
+    def _close(self):
+        name = self.names.pop()
+        self._counts[name] -= 1
+        return name
+
+
+def _is_kept(name, tag):
+    if name in ("code", "pre"):
+        return True
+    attributes = {}
+    for attribute in ATTRIBUTE.finditer(tag, 1 + len(name)):
+        value = (attribute[2] or "").strip("\"'")
+        attributes.setdefault(attribute[1].lower(), value.lower())  # the first counts
+    return (
+        attributes.get("translate", "").strip() == "no"
+        or "notranslate" in attributes.get("class", "").split()
+    )

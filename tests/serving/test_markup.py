@@ -65,6 +65,31 @@ ROWS = [
     ("a<x translate=no />b", "A<x translate=no />B"),
     ("<!-- translate=no -->a", "<!-- translate=no -->A"),
     ("<p translate=no>a</b>b", "<p translate=no>a</b>b"),  # never closed
+    ('<p title="say translate=no please">a</p>', '<p title="say translate=no please">A</p>'),
+    ("<p title='a class=\"notranslate\"'>a</p>", "<p title='a class=\"notranslate\"'>A</p>"),
+    ('<p title="a"translate="no">a</p>b', '<p title="a"translate="no">a</p>B'),
+    # End tags that may be left out.
+    ("<li translate=no>a</p>b</li>c", "<li translate=no>a</p>b</li>C"),
+    ("<ul><li translate=no>a<li>b</ul><p>c</p>", "<ul><li translate=no>a<li>B</ul><p>C</p>"),
+    ("<ul><li translate=no>a</ul>b", "<ul><li translate=no>a</ul>B"),
+    ("<li translate=no>a<ul><li>b<li>c</ul>d<li>e", "<li translate=no>a<ul><li>b<li>c</ul>d<li>E"),
+    ("<li translate=no><b>a<p>b<div>c</div>d<li>e", "<li translate=no><b>a<p>b<div>c</div>d<li>E"),
+    ("<p translate=no>a <b>b<p>c<p translate=no>d", "<p translate=no>a <b>b<p>C<p translate=no>d"),
+    ("<p translate=no>a<ul><li>b</ul>", "<p translate=no>a<ul><li>B</ul>"),
+    ("<div><p translate=no>a<br>b</div>c", "<div><p translate=no>a<br>b</div>C"),
+    ("<p translate=no>a<hr>b", "<p translate=no>a<hr>B"),
+    ("<tr><td translate=no>a<td>b<tr><th>c", "<tr><td translate=no>a<td>B<tr><th>C"),
+    ("<tr translate=no><td>a<td>b<tr><td>c", "<tr translate=no><td>a<td>b<tr><td>C"),
+    (
+        "<td translate=no><table><tr><td>a</table>b<td>c",
+        "<td translate=no><table><tr><td>a</table>b<td>C",
+    ),
+    ("<dl><dt translate=no>a<dd>b<dt>c</dl>", "<dl><dt translate=no>a<dd>B<dt>C</dl>"),
+    (
+        "<select><option translate=no>a<option>b</select>",
+        "<select><option translate=no>a<option>B</select>",
+    ),
+    ("<div translate=no><p>a</div>b", "<div translate=no><p>a</div>B"),
     ('<b>a <i title="b', '<b>A <i title="b'),
     ("<ſ>a</b>", "&lt;S&gt;A</b>"),  # no letter of ASCII: text, which must not become a tag
 ]
@@ -109,6 +134,7 @@ def test_what_is_not_translated_is_unchanged_but_for_spaces_and_escapes(text):
 # Each would take hours if a part of the document was read once for every tag.
 HOSTILE = [
     *("<", "<a ", "<a b='", "<a b=\"' ", "<a " + "=" * 99, "<b>a</b> ", "<!", "<!--", "<!-- --"),
+    *("<li translate=no>", "<ul translate=no>", "<td translate=no><p></b></ol>", "<p a=b "),
     *("<!-->", "<script>", "</script", "<div translate=no>", "<p translate = "),
     *("<a class='x", "<a class='notranslate ", "&", "&#x", "&nbsp;", " "),
 ]

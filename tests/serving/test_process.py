@@ -136,10 +136,16 @@ def test_container_needs_no_home_and_writes_nothing(start, folder):
     before = served_files(folder)
     unusable = {"HOME": "/proc/home", "TMPDIR": "/proc/tmp", "http_proxy": "http://127.0.0.1:9"}
     environment = os.environ | unusable | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    words = [*SERVE, folder, *words[2:], "--port", 0]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [*SERVE, folder, *words[2:], "--port", port]
     server = start(*words, popen=subprocess.Popen, env=environment, cwd="/proc")
     check = json.loads(re.search(r"HEALTHCHECK .*CMD (.*)", dockerfile)[1])
-    check = [sys.executable, *check[1:-1], check[-1].replace("8000", str(server.port))]
+    check = [
+        sys.executable,
+        *check[1:-1],
+        check[-1].replace("/proc/1/", f"/proc/{server.process.pid}/"),
+    ]
     server.wait_until_ready()
     assert subprocess.run(check, env=environment).returncode == 0
     assert server.translate("one")[0] == 200
