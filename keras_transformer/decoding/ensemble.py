@@ -7,6 +7,7 @@ from typing import Any
 from keras import ops, tree
 
 from keras_transformer.decoding.lines import learned_positions
+from keras_transformer.decoding.loop import present_weights
 from keras_transformer.types import Tensor
 
 _SHARED = "vocabulary_size source_vocabulary_size pad_token_id start_token_id end_token_id"
@@ -47,13 +48,7 @@ class Ensemble:
     @property
     def weights(self) -> list[Any]:
         """The weights of all models."""
-        return [weight for model in self.models for weight in model.weights]
-
-    def jax_state_sync(self) -> None:
-        """Brings the weights up to date while one of the models trains on JAX."""
-        for model in self.models:
-            if hasattr(model, "jax_state_sync"):
-                model.jax_state_sync()
+        return [weight for model in self.models for weight in present_weights(model)]
 
     def __call__(self, inputs: dict[str, Tensor], /) -> Tensor:
         """Returns the logarithm of the mean probabilities, float32 `(B, T, V)`."""

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.decoding.loop import BACKEND
+from keras_transformer.decoding.loop import BACKEND, present_weights
 from keras_transformer.types import Tensor
 
 if BACKEND == "tensorflow":
@@ -51,7 +51,7 @@ def copy_model(model: Any, dtype: str | None = None) -> Any:
     if dtype is not None:
         config["dtype"] = dtype
     copy = type(model).from_config(config)
-    for new, old in zip(copy.weights, model.weights, strict=True):
+    for new, old in zip(copy.weights, present_weights(model), strict=True):
         # JAX: `fit` deletes the arrays that it was given, so they cannot be shared.
         new.assign(old if BACKEND == "tensorflow" else ops.copy(old))
     return copy

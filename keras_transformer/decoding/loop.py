@@ -136,6 +136,13 @@ def require_numbers(result: Any) -> Any:
     return result
 
 
+def present_weights(model: Any) -> list[Any]:
+    """Returns the weights of a model, also within `fit`: there, JAX keeps them in the update."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+    return getattr(model, "weights", [])
+
+
 def run_program(
     function: Any, model: Any, static: tuple, *inputs: np.ndarray, kind: str | None = None
 ) -> Any:
@@ -154,8 +161,7 @@ def run_program(
             for a sampler, whose random state is outside. Optional.
     """
     require_own_process()
-    if hasattr(model, "jax_state_sync"):  # JAX: during `fit`, the variables are out of date
-        model.jax_state_sync()
+    weights = present_weights(model)  # others after `enable_lora` or `quantize`
     if BACKEND == "torch" or (BACKEND, kind) == ("jax", "eager"):
         # PyTorch keeps nothing for gradients.
         with torch.inference_mode() if BACKEND == "torch" else contextlib.nullcontext():
@@ -163,7 +169,6 @@ def run_program(
             return tree.map_structure(ops.convert_to_numpy, found)
     has_shapes = BACKEND == "jax" or kind == "xla"
     shapes = tuple(each.shape if has_shapes else each.ndim for each in inputs)
-    weights = getattr(model, "weights", [])  # others after `enable_lora` or `quantize`
     key = function, static, shapes, tuple(map(id, weights)), kind
     with _locks[kind == "xla"]:  # several threads would make the same program
         programs = _programs.setdefault(model, {})

@@ -22,6 +22,7 @@ from keras_transformer.data import piece_tokenizer
 from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Translator, engine_settings
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
+from keras_transformer.decoding.loop import present_weights
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
@@ -155,6 +156,7 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
     Raises:
         ValueError: if CTranslate2 cannot express the model.
     """
+    present_weights(model)  # the parts below are read one by one
     config = model.config
     is_relative = config.positions == "relative"
     _require_expressible(model)

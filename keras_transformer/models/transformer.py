@@ -16,7 +16,7 @@ from keras_transformer.models.config import TransformerConfig
 from keras_transformer.models.decoder import TransformerDecoder
 from keras_transformer.models.encoder import TransformerEncoder
 from keras_transformer.models.output_bias import OutputBias
-from keras_transformer.training.methods import TrainingStep
+from keras_transformer.training.methods import TrainingStep, reads_weights
 from keras_transformer.types import Cache, Tensor
 
 INPUT_NAMES = "encoder_token_ids", "decoder_token_ids"
@@ -188,6 +188,7 @@ class Transformer(TrainingStep, keras.Model):
             )
         return super()._run_through_graph(*args, **kwargs)
 
+    @reads_weights
     def encode(self, encoder_token_ids: Tensor) -> Tensor:
         """Runs the encoder.
 
@@ -199,6 +200,7 @@ class Transformer(TrainingStep, keras.Model):
         """
         return self.encoder(encoder_token_ids, padding_mask=self.padding_mask(encoder_token_ids))
 
+    @reads_weights
     def init_cache(
         self, encoder_token_ids: Tensor, max_length: int | None = None, beam_size: int = 1
     ) -> Cache:
@@ -229,6 +231,7 @@ class Transformer(TrainingStep, keras.Model):
         kernel = ops.transpose(ops.cast(kernel, self.decoder.compute_dtype))
         return {**cache, "transposed_output_kernel": kernel}
 
+    @reads_weights
     def decode_step(
         self,
         token_ids: Tensor,
@@ -266,6 +269,7 @@ class Transformer(TrainingStep, keras.Model):
             return logits, cache, [block["encoder"] for block in scores]
         return logits, cache
 
+    @reads_weights
     def attention_scores(self, inputs: dict[str, Tensor]) -> dict[str, list[Tensor]]:
         """Returns the attention scores of every block and head.
 

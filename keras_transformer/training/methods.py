@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from keras_transformer.training import objective
 from keras_transformer.training.losses import takes_probabilities
@@ -65,6 +66,7 @@ def checked(name: str) -> Any:
         method = getattr(super(TrainingStep, self), name)
         if "_use_cached_eval_dataset" in arguments:  # `evaluate` inside of `fit`
             return method(**arguments)
+        fetch_weights(self)
         class_weight = arguments.pop("class_weight", None)
         if class_weight is not None:
             raise ValueError(
@@ -80,18 +82,34 @@ def checked(name: str) -> Any:
     return method
 
 
+def fetch_weights(model: Any) -> None:
+    """Takes the weights out of a running update: within `fit`, JAX keeps them there."""
+    # In a scope, the weights are those of the update or of the search that is computed.
+    if hasattr(model, "jax_state_sync") and not in_stateless_scope():
+        model.jax_state_sync()
+
+
+def reads_weights(method: Callable) -> Any:
+    """Decorates a method of a model that a callback may call in the middle of an epoch."""
+
+    @functools.wraps(method)
+    def method_of_present_weights(self, *args, **kwargs):
+        fetch_weights(self)
+        return method(self, *args, **kwargs)
+
+    return method_of_present_weights
+
+
 def of_present_weights(name: str) -> Any:
-    """Returns a method of Keras that a callback may call: within `fit`, JAX moves the weights."""
+    """Returns a method of Keras that reads the present weights."""
     keras_method = getattr(keras.Model, name)
 
     @functools.wraps(keras_method)
     def method(self, *args, **kwargs):
-        if hasattr(self, "jax_state_sync"):
-            self.jax_state_sync()
         return getattr(super(TrainingStep, self), name)(*args, **kwargs)
 
     method.__doc__ = inspect.getdoc(keras_method)
-    return method
+    return reads_weights(method)
 
 
 class TrainingStep(Model):
@@ -167,7 +185,16 @@ class TrainingStep(Model):
     train_on_batch, test_on_batch = checked("train_on_batch"), checked("test_on_batch")
     train_step, test_step = step.train_step, step.test_step
     save, save_weights = of_present_weights("save"), of_present_weights("save_weights")
-    get_weights = of_present_weights("get_weights")
+    get_weights, __call__ = of_present_weights("get_weights"), of_present_weights("__call__")
+    predict = of_present_weights("predict")
+    # Called by `keras.saving.save_model` and `save_weights`, and by `pickle`.
+    save_own_variables = of_present_weights("save_own_variables")
+
+    @property
+    def weights(self) -> list[Any]:
+        """The variables of the layers; see `keras.Model.weights`."""
+        fetch_weights(self)
+        return super().weights
 
     def predict_on_batch(self, x: Any) -> Any:
         """Returns the outputs for a batch; see `keras.Model.predict_on_batch`."""
@@ -178,6 +205,7 @@ class TrainingStep(Model):
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile`, and the attributes of the step that were set."""
+        fetch_weights(self)  # those of the optimizer, such as a learning rate
         config = super().get_compile_config()
         names = "accumulation_steps", "r_drop", "fused_loss"
         attributes = {name: getattr(self, name) for name in names if f"_{name}" in vars(self)}
