@@ -182,7 +182,11 @@ def test_split_without_text_is_named_with_its_files(tmp_path, section, lines):
     (tmp_path / "void.tsv").write_text(lines if "\t" in lines else lines.replace("\n", "\t\n"))
     data = DataSettings(**{"train": ["full.tsv"], section: ["void.tsv"]})
     void = f"{tmp_path}/void.tsv"
-    said = f"`{section}` must hold a pair.*{void}" if lines else f"^{void} must hold a pair"
+    said = (
+        f"`{section}` must hold a pair.*{void}"
+        if lines
+        else f"^`{section}`: {void} must hold a pair"
+    )
     with pytest.raises(ValueError, match=said):
         data.pairs(section, tmp_path)
     (tmp_path / "void.tsv").write_text("\t\n" * 3 + "one\teins\n")

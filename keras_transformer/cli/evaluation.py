@@ -228,7 +228,8 @@ def test_set(run, data, source, references):
                 )
             return sources, merged
     else:
-        corpora = [list(read_parallel(source, reference)) for reference in references]
+        files = (read_parallel(source, each, allow_empty=True) for each in references)
+        corpora = list(map(list, files))
     sources = [line for line, _ in corpora[0]]
     if not sources:
         raise ValueError(f"`--source` must hold a line to translate. Received: {source}")

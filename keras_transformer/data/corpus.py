@@ -9,7 +9,7 @@ import glob
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -50,7 +50,7 @@ class FileStream:
             first = list(itertools.islice(items, 1))
             if not first and not may_be_empty:
                 raise CorpusError(
-                    f"{' and '.join(paths)} must hold a pair. Received: none. Leave such a file "
+                    f"{' | '.join(paths)} must hold a pair. Received: none. Leave such a file "
                     "out, or set `allow_empty`."
                 )
             yield from first
@@ -102,8 +102,8 @@ def read_parallel(
     source: Path | Iterable[Path],
     target: Path | Iterable[Path] | None = None,
     *,
-    columns: Sequence[str | int] | None = None,
-    languages: Sequence[str] | None = None,
+    columns: list[Any] | tuple[Any, ...] | None = None,
+    languages: list[Any] | tuple[Any, ...] | None = None,
     accelerator: str | None = None,
     delimiter: str = ",",
     allow_empty: bool = False,

@@ -100,7 +100,7 @@ def split_files(
     reading = ReadOptions(**options)
     sources: Any = [source] if isinstance(source, str | os.PathLike) else list(source)
     inputs = sources[:1] if target is None else [*sources, target]
-    is_named = isinstance(reading.fields()[0], str) and reading.columns is not None
+    is_named = isinstance((reading.columns or [None])[0], str)
     are_lines = not is_named and BOTH_SIDES.isdisjoint(map(suffix_of, sources))
     is_text = target is not None or are_lines
     endings = [suffix_of(name) or ".txt" if is_text else ".tsv" for name in inputs]
@@ -135,8 +135,8 @@ def _read_tsv(sources, options, log):
     """Returns the pairs of TSV, and its lines, which may have further columns."""
     read = functools.partial(_lines_and_pairs, columns=options.columns or (1, 2))
     stream = FileStream(read, find_files(sources, "source"), options=options)
-    lines, pairs = map(list, zip(*stream.read(log), strict=True))
-    return pairs, [lines]
+    rows = list(stream.read(log))
+    return [pair for _, pair in rows], [[line for line, _ in rows]]
 
 
 def _lines_and_pairs(path, log, columns):

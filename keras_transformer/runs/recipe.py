@@ -163,7 +163,7 @@ class DataSettings(Settings):
             `(source, target)` strings. They can be iterated more than once.
 
         Raises:
-            CorpusError: if no pair has text on both sides.
+            CorpusError: if no pair has text on both sides, or the first file cannot be read.
         """
         held_out = {}
         for other in ("validation", "test") if name == "train" else ():
@@ -175,7 +175,11 @@ class DataSettings(Settings):
             parts = [replace(part, tag=self.tag) for part in parts]
         pairs = Corpora(parts, self._cleaning() if name == "train" else None, held_out)
         texts = (pair for part in parts if part.weight for pair in part.pairs)
-        if not any(source.strip() and target.strip() for source, target in texts):
+        try:
+            has_text = any(source.strip() and target.strip() for source, target in texts)
+        except CorpusError as error:
+            raise CorpusError(f"`{name}`: {error}") from None
+        if not has_text:
             raise CorpusError(
                 f"`{name}` must hold a pair with text on both sides. Received: {pairs}"
             )

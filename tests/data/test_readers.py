@@ -323,7 +323,7 @@ def test_file_without_a_pair_is_an_error_unless_it_is_allowed(tmp_path, ending):
 
 def test_files_without_a_line_are_an_error_too(tmp_path):
     paths = [write(tmp_path / name, "") for name in "ab"]
-    with pytest.raises(CorpusError, match=f"^{paths[0]} and {paths[1]} must .*Received: none"):
+    with pytest.raises(CorpusError, match=rf"^{paths[0]} \| {paths[1]} must .*Received: none"):
         list(read_parallel(*paths))
     assert list(read_parallel(*paths, allow_empty=True)) == []
 
