@@ -33,7 +33,8 @@ class CheckpointFolder:
         path: path of the folder. The first `save` makes it.
         keep_last: number of recent checkpoints to keep of each kind. Defaults to `5`.
         keep_best: number of best checkpoints to keep. Defaults to `1`.
-        mode: `"min"` or `"max"`: which score is better. Defaults to `"min"`.
+        mode: `"min"` or `"max"`: which score is better. Defaults to `None`, which means `"min"`;
+            `RunKeeper` then refuses a metric that it does not know.
 
     Raises:
         ValueError: `keep_last` below 1, `keep_best` below 0, another `mode`.
@@ -52,9 +53,9 @@ class CheckpointFolder:
     """
 
     def __init__(
-        self, path: Path, keep_last: int = 5, keep_best: int = 1, mode: str = "min"
+        self, path: Path, keep_last: int = 5, keep_best: int = 1, mode: str | None = None
     ) -> None:
-        if keep_last < 1 or keep_best < 0 or mode not in ("min", "max"):
+        if keep_last < 1 or keep_best < 0 or mode not in (None, "min", "max"):
             raise ValueError(
                 "`keep_last` must be at least 1, `keep_best` at least 0 and `mode` 'min' or 'max'. "
                 f"Received: keep_last={keep_last}, keep_best={keep_best}, mode={mode!r}"
@@ -127,7 +128,7 @@ class CheckpointFolder:
         """Returns the `n` best checkpoints, the best first; equal scores: the earlier first."""
         saved = reversed(self.metadata().items())
         rows: list[dict[str, Any]] = [{**values, "path": path} for path, values in saved]
-        return [row["path"] for row in ranked(rows, "score", self.mode)[:n]]
+        return [row["path"] for row in ranked(rows, "score", self.mode or "min")[:n]]
 
     def newest(
         self,

@@ -49,11 +49,13 @@ class RunKeeper(keras.callbacks.Callback):
         validation: the validation dataset of `make_dataset`. Optional: if given, a resume with
             other validation data raises an error.
         monitor: name of the logged metric for early stopping and the best checkpoint. Defaults to
-            `"val_loss"`.
+            `"val_loss"`. One that does not end with a name of `evaluation.METRICS` needs the `mode`
+            of `checkpoints`.
         patience: stop after this many epochs without an improvement. NaN is not an improvement;
             counting begins at the first number. Defaults to `None`: no early stopping.
         every: number of updates between checkpoints. Defaults to `1000`.
-        checkpoints: `CheckpointFolder`, to change which checkpoints are kept. Optional.
+        checkpoints: `CheckpointFolder`, to change which checkpoints are kept. Its `mode` says which
+            value of `monitor` is better. Optional.
         averaged: the callback that swaps in averaged weights; they are swapped back before a save.
             Optional.
         guard: the callback that checks weights before each save. Optional.
@@ -63,7 +65,8 @@ class RunKeeper(keras.callbacks.Callback):
         TrainingInterrupted: from `fit`, after SIGTERM or Ctrl-C, when the checkpoint is written. A
             notebook shows its message without a traceback.
         RunInUseError: from `fit`, if another process trains in the folder.
-        ValueError: if `dataset` is not a dataset of `make_dataset`; from `fit`, if the folder holds
+        ValueError: if `dataset` is not a dataset of `make_dataset`, or the `mode` of `checkpoints`
+            is missing although it is needed; from `fit`, if the folder holds
             checkpoints of another model, optimizer, loss or other data, or the run of a recipe.
 
     Example:
@@ -108,11 +111,15 @@ class RunKeeper(keras.callbacks.Callback):
         self._stream = stream_of(dataset)
         self._validation = None if validation is None else stream_of(validation)
         self._monitor = monitor
+        self._mode = monitor_mode(monitor, None if checkpoints is None else checkpoints.mode)
         self._patience = patience
         self._every = every
-        self._folder = checkpoints or CheckpointFolder(
-            self._run.checkpoints, mode=monitor_mode(monitor)
-        )
+        self._folder = checkpoints or CheckpointFolder(self._run.checkpoints, mode=self._mode)
+        if self._mode != (self._folder.mode or "min"):
+            raise ValueError(
+                f"`checkpoints` must keep the best {monitor!r}, of which more is better. Received: "
+                f"mode={self._folder.mode}. Pass `mode={self._mode!r}` to the `CheckpointFolder`."
+            )
         self._averaged = averaged
         self._guard = guard
         self._print = print_fn
@@ -203,7 +210,7 @@ class RunKeeper(keras.callbacks.Callback):
 
     def best(self) -> dict[str, float] | None:
         """Returns the epoch of the history with the best monitored value, or `None`."""
-        return best_epoch(self.history, self._monitor)
+        return best_epoch(self.history, self._monitor, self._mode)
 
     @property
     def finished(self) -> bool:

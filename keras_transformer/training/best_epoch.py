@@ -4,18 +4,37 @@ Pure Python.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from keras_transformer.evaluation import METRICS
 
 Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
-def monitor_mode(name: str) -> Literal["min", "max"]:
-    """Returns `"max"` if the name ends with a metric of which more is better, else `"min"`."""
-    better = tuple(metric for metric, row in METRICS.items() if row.more_is_better)
-    return "max" if name.endswith(better) else "min"
+def monitor_mode(name: str, mode: str | None = None) -> str:
+    """Returns which value of a logged metric is better: `mode`, else what `METRICS` says.
+
+    Args:
+        name: the metric's name in the logs. It ends with a name of `METRICS`: `val_bleu`.
+        mode: `"min"` or `"max"`. Needed for a metric that is not in `METRICS`.
+
+    Raises:
+        ValueError: if `mode` is another one, or is missing although it is needed.
+    """
+    if mode in ("min", "max"):
+        return mode
+    logged = "_" + re.sub(r"@\d+$", "@n", name)  # `accuracy@5` is a row `accuracy@n`
+    modes = [row.more_is_better for metric, row in METRICS.items() if logged.endswith(f"_{metric}")]
+    if mode is not None or not modes:
+        raise ValueError(
+            "`mode` must be 'min' or 'max' for a metric that is not one of "
+            f"{', '.join(METRICS)}. Received: mode={mode!r} for {name!r}. Pass `mode='max'` if "
+            "more is better, else `mode='min'`; for a `RunKeeper`, to the `CheckpointFolder` that "
+            "is its `checkpoints`."
+        )
+    return "max" if modes[0] else "min"
 
 
 def ranked(rows: Iterable[Row], monitor: str, mode: str | None = None) -> list[Row]:
@@ -28,12 +47,12 @@ def ranked(rows: Iterable[Row], monitor: str, mode: str | None = None) -> list[R
         monitor: name of the metric.
         mode: `"min"` or `"max"`: which value is better. Defaults to that of `monitor_mode`.
     """
-    sign = 1 if (mode or monitor_mode(monitor)) == "min" else -1
+    sign = 1 if monitor_mode(monitor, mode) == "min" else -1
     known = [row for row in rows if row.get(monitor) is not None]
     finite = [row for row in known if math.isfinite(row[monitor])]
     return sorted(finite, key=lambda row: sign * row[monitor])
 
 
-def best_epoch(rows: Iterable[Row], monitor: str) -> Row | None:
+def best_epoch(rows: Iterable[Row], monitor: str, mode: str | None = None) -> Row | None:
     """Returns the first row with the best value of a metric, see `ranked`; `None` without any."""
-    return next(iter(ranked(rows, monitor)), None)
+    return next(iter(ranked(rows, monitor, mode)), None)

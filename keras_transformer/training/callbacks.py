@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.training.best_epoch import best_epoch
+from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.model_state import save_model
 from keras_transformer.training.optimizers import without_loss_scaling
 from keras_transformer.types import Path
@@ -15,19 +15,27 @@ class BestModel(keras.callbacks.Callback):
 
     Args:
         path: path of the `.keras` file.
-        monitor: name of a logged value; see `best_epoch`.
+        monitor: name of a logged value.
         best: the best value so far, if training resumes. Optional.
+        mode: `"min"` or `"max"`: which value is better. Needed if `monitor` does not end with a
+            name of `evaluation.METRICS`.
+
+    Raises:
+        ValueError: if `mode` is missing although it is needed, or is another one.
     """
 
-    def __init__(self, path: Path, monitor: str, best: float | None = None) -> None:
+    def __init__(
+        self, path: Path, monitor: str, best: float | None = None, mode: str | None = None
+    ) -> None:
         super().__init__()
         self._path = path
         self._monitor = monitor
+        self._mode = monitor_mode(monitor, mode)
         self._best = {monitor: best}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         row = {self._monitor: (logs or {}).get(self._monitor)}
-        if best_epoch([self._best, row], self._monitor) is row:
+        if best_epoch([self._best, row], self._monitor, self._mode) is row:
             self._best = row
             save_model(self.model, self._path)
 

@@ -240,6 +240,7 @@ def test_patience_counts_over_interruptions(dataset, tmp_path):
             logs["value"] = values[epoch]
 
     arguments = {"before": [Value()], "monitor": "value", "patience": 3, "epochs": len(values)}
+    arguments["checkpoints"] = CheckpointFolder(tmp_path / "checkpoints", mode="min")
     for seed in (1, 2):
         with pytest.raises(Killed):
             kept_fit(compiled(seed=seed), dataset, tmp_path, At(BATCHES + 1, kill), **arguments)
