@@ -29,7 +29,8 @@ def import_backend() -> None:
         folder = caches / "keras_transformer" / "jax"
         with contextlib.suppress(OSError):  # a read-only home
             folder.mkdir(parents=True, exist_ok=True)
-            os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+            if os.access(folder, os.W_OK):  # else JAX warns of each program
+                os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     import_quietly("keras")
 
 

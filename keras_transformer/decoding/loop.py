@@ -220,10 +220,18 @@ def run_loop(search: Any, state: Any, compaction: bool) -> Any:
     Returns:
         `SearchResult`, not trimmed.
     """
+
+    def advance(index, state):
+        # With `JAX_ENABLE_X64`, sums and quotients of int32 are int64.
+        keep_types = functools.partial(
+            tree.map_structure, lambda old, new: ops.cast(new, old.dtype)
+        )
+        return keep_types((index, state), (index + 1, search.step(index, state)))
+
     if search.fixed_length is not None and search.settings.sampler is None:
         _, state = ops.while_loop(
             lambda index, state: ~ops.all(state.sentences.done),
-            lambda index, state: (index + 1, search.step(index, state)),
+            advance,
             (ops.zeros((), "int32"), state),
         )
         return search.final(state)

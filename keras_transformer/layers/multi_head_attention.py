@@ -270,7 +270,7 @@ class MultiHeadAttention(CompositeLayer):
         if "index" not in cache:
             return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
         index = cache["index"]
-        written = {name: ops.slice_update(cache[name], (0, 0, index, 0), new[name]) for name in new}
+        written = {name: write_from(cache[name], new[name], index) for name in new}
         return {**written, "index": index + ops.shape(new["key"])[2]}
 
     def _causal_mask(self, query, value, attended, cache):
@@ -314,3 +314,10 @@ class MultiHeadAttention(CompositeLayer):
 
 def _cached_length(cache):
     return 0 if cache is None else cache.get("index", ops.shape(cache["key"])[2])
+
+
+def write_from(values: Tensor, new: Tensor, index: Any) -> Tensor:
+    """Returns `values` with `new` in place of what is at the positions from `index` on, axis 2."""
+    # The starts need one type: with `JAX_ENABLE_X64`, JAX makes a plain 0 an int64.
+    starts = [index if axis == 2 else 0 * index for axis in range(len(values.shape))]
+    return ops.slice_update(values, starts, new)

@@ -172,7 +172,15 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         super().enable_lora(require_positive(rank=rank), *args, **kwargs)
 
     def load_own_variables(self, store: Any) -> None:
-        super().load_own_variables(store)
+        try:
+            super().load_own_variables(store)
+        except ValueError as error:
+            # Keras shows the last error alone, and reads a layer that failed again, from nothing.
+            shapes = [tuple(store[name].shape) for name in store.keys()] or "none that is left"
+            raise ValueError(
+                f"The embeddings of {self.name!r} must have the shape {self.embeddings.shape}: use "
+                f"the `vocabulary_size` and `hidden_dim` of the file's model. Received: {shapes}"
+            ) from error
         if self.lora_enabled:
             redraw_lora(self.lora_embeddings_a)
 

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_transformer.layers.arguments import as_mask
 from keras_transformer.layers.decoder_block import DecoderBlock
+from keras_transformer.layers.multi_head_attention import write_from
 from keras_transformer.models.transformer_stack import TransformerStack
 from keras_transformer.types import Cache, Shape, Tensor
 
@@ -165,4 +166,4 @@ def _extend_ancestors(ancestors, parents, index):
     own = ops.broadcast_to(ops.eye(slots, dtype="bool"), (batch_size, slots, slots))
     if index is None:
         return ops.concatenate([inherited, own], axis=2)
-    return ops.slice_update(inherited, (0, 0, index), own)
+    return write_from(inherited, own, index)

@@ -8,6 +8,8 @@ import keras
 from keras_transformer.models import transformer  # noqa: F401 - registers the classes of a file
 from keras_transformer.types import Path
 
+HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of such a file
+
 
 def load_model(path: Path) -> keras.Model:
     """Loads a model that `model.save(path)` wrote, with its optimizer if it was compiled.
@@ -25,6 +27,11 @@ def load_model(path: Path) -> keras.Model:
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no model at {str(path)!r}.")
     with open(path, "rb") as file:
+        if file.read(len(HDF5)) == HDF5:
+            raise ValueError(
+                f"{path} must be a `.keras` file. Received: a file of HDF5. Save the model with "
+                "`model.save('model.keras')`; to load weights alone, use `model.load_weights`"
+            )
         try:
             damage = zipfile.ZipFile(file).testzip()  # the name of a damaged member, or None
         except Exception as error:  # zipfile raises many types of exceptions for damaged archives

@@ -75,6 +75,7 @@ def checked(name: str) -> Any:
             )
         if self.compiled:
             _check_compiled(self)
+            _check_callbacks(self, arguments.get("callbacks"))
             _warn_if_padding_counts(self, arguments)
         return step.call_keras(method, self, arguments)
 
@@ -252,6 +253,22 @@ class TrainingStep(Model):
         # Keras returns the loss alone if the logs hold nothing else.
         return super()._flatten_metrics_in_order(
             {name: value for name, value in logs.items() if name != "gradient_norm"}
+        )
+
+
+def _check_callbacks(model, callbacks):
+    """Raises if a callback sets the learning rate, which the optimizer takes from a schedule."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = callbacks.callbacks
+    setters = keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau
+    names = [type(c).__name__ for c in keras.tree.flatten(callbacks) if isinstance(c, setters)]
+    if names and isinstance(
+        without_loss_scaling(model.optimizer).get_config()["learning_rate"], dict
+    ):
+        raise ValueError(
+            "The optimizer's learning rate must be a number if a callback sets it: use "
+            "`keras_transformer.Adam(1e-3)`, or leave the callback out and keep the schedule. "
+            f"Received: a schedule, and {', '.join(names)}"
         )
 
 
