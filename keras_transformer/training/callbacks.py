@@ -1,4 +1,4 @@
-"""Callbacks for any `fit`: best model, averaged weights."""
+"""Callbacks for any `fit`: best model, averaged weights, the epoch of the dataset."""
 
 from typing import Any
 
@@ -63,3 +63,26 @@ class AveragedWeights(keras.callbacks.Callback):
             for variable, value in zip(self.model.trainable_variables, self._weights, strict=True):
                 variable.assign(value)
             self._weights = None
+
+
+class DatasetEpoch(keras.callbacks.Callback):
+    """Sets a dataset to the epoch at which `fit` begins: `initial_epoch`, or that of a backup.
+
+    If `fit` begins at 0, the dataset goes on where it is: a second `fit` has other orders.
+
+    Args:
+        stream: `BatchStream` of the dataset.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+        self._is_first = True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._is_first = True
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._is_first and epoch:
+            self._stream.seek(epoch)
+        self._is_first = False

@@ -13,6 +13,7 @@ import keras
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from keras_transformer.training import objective
+from keras_transformer.training.callbacks import DatasetEpoch
 from keras_transformer.training.losses import takes_probabilities
 from keras_transformer.training.metrics import TokenMean
 from keras_transformer.training.optimizers import without_loss_scaling
@@ -76,6 +77,8 @@ def checked(name: str) -> Any:
         if self.compiled:
             _check_compiled(self)
             _warn_if_padding_counts(self, arguments)
+        if name == "fit" and hasattr(arguments.get("x"), "stream"):  # a dataset of `make_dataset`
+            _follow_epoch(arguments)
         return step.call_keras(method, self, arguments)
 
     method.__doc__ = inspect.getdoc(keras_method)
@@ -253,6 +256,15 @@ class TrainingStep(Model):
         return super()._flatten_metrics_in_order(
             {name: value for name, value in logs.items() if name != "gradient_norm"}
         )
+
+
+def _follow_epoch(arguments):
+    """Adds a callback, before the others: `RunKeeper` sets the batch within the epoch."""
+    callback, callbacks = DatasetEpoch(arguments["x"].stream), arguments.get("callbacks")
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.callbacks.insert(0, callback)
+    else:
+        arguments["callbacks"] = [callback, *keras.tree.flatten(callbacks or [])]
 
 
 def _check_compiled(model):
