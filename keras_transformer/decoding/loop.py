@@ -223,10 +223,11 @@ def run_loop(search: Any, state: Any, compaction: bool) -> Any:
 
     def advance(index, state):
         # With `JAX_ENABLE_X64`, sums and quotients of int32 are int64.
-        keep_types = functools.partial(
-            tree.map_structure, lambda old, new: ops.cast(new, old.dtype)
+        return tree.map_structure(
+            lambda old, new: ops.cast(new, old.dtype),
+            (index, state),
+            (index + 1, search.step(index, state)),
         )
-        return keep_types((index, state), (index + 1, search.step(index, state)))
 
     if search.fixed_length is not None and search.settings.sampler is None:
         _, state = ops.while_loop(

@@ -1,13 +1,42 @@
-"""Callbacks for any `fit`: best model, averaged weights."""
+"""Callbacks for any `fit`: best model, averaged weights, the epoch of the dataset."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
+from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.model_state import save_model
 from keras_transformer.training.optimizers import without_loss_scaling
 from keras_transformer.types import Path
+
+
+def check_callbacks(callbacks: Iterable[keras.callbacks.Callback], optimizer: Any) -> None:
+    """Checks what callbacks need of the optimizer, which Keras would find out after epochs.
+
+    Raises:
+        ValueError: if a callback sets the learning rate of a schedule, or needs averages that the
+            optimizer does not keep.
+    """
+    inner = without_loss_scaling(optimizer)
+    optimizers = getattr(inner, "optimizers", [inner])  # of a `MultiOptimizer`
+    rates = [getattr(each, "_learning_rate", None) for each in optimizers]
+    schedules = [rate for rate in rates if isinstance(rate, LearningRateSchedule)]
+    has_averages = any(getattr(each, "use_ema", False) for each in optimizers)
+    for callback in callbacks:
+        name = type(callback).__name__
+        if schedules and isinstance(callback, SET_THE_RATE):
+            raise ValueError(
+                f"`{name}` sets the learning rate, which must then be a number. Received: "
+                f"learning_rate={type(schedules[0]).__name__}. Pass a number to the optimizer, "
+                "such as `learning_rate=1e-4`, or leave the callback out."
+            )
+        if not has_averages and isinstance(callback, NEED_AVERAGES):
+            raise ValueError(
+                f"`{name}` needs averages of the weights. Received: an optimizer with "
+                "use_ema=False. Pass `use_ema=True` to the optimizer, or leave the callback out."
+            )
 
 
 class BestModel(keras.callbacks.Callback):
@@ -71,3 +100,30 @@ class AveragedWeights(keras.callbacks.Callback):
             for variable, value in zip(self.model.trainable_variables, self._weights, strict=True):
                 variable.assign(value)
             self._weights = None
+
+
+class DatasetEpoch(keras.callbacks.Callback):
+    """Sets a dataset to the epoch at which `fit` begins: `initial_epoch`, or that of a backup.
+
+    If `fit` begins at 0, the dataset goes on where it is: a second `fit` has other orders.
+
+    Args:
+        stream: `BatchStream` of the dataset.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+        self._is_first = True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._is_first = True
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._is_first and epoch:
+            self._stream.seek(epoch)
+        self._is_first = False
+
+
+SET_THE_RATE = keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau
+NEED_AVERAGES = keras.callbacks.SwapEMAWeights, AveragedWeights

@@ -13,9 +13,10 @@ import keras
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from keras_transformer.training import objective
+from keras_transformer.training.callbacks import DatasetEpoch, check_callbacks
 from keras_transformer.training.losses import takes_probabilities
 from keras_transformer.training.metrics import TokenMean
-from keras_transformer.training.optimizers import without_loss_scaling
+from keras_transformer.training.optimizers import check_epsilon, without_loss_scaling
 
 if TYPE_CHECKING:
     from keras import Model
@@ -75,8 +76,11 @@ def checked(name: str) -> Any:
             )
         if self.compiled:
             _check_compiled(self)
-            _check_callbacks(self, arguments.get("callbacks"))
             _warn_if_padding_counts(self, arguments)
+            if name in ("fit", "train_on_batch"):
+                check_epsilon(self)
+        if name == "fit":
+            _prepare_callbacks(self, arguments)
         return step.call_keras(method, self, arguments)
 
     method.__doc__ = inspect.getdoc(keras_method)
@@ -256,20 +260,16 @@ class TrainingStep(Model):
         )
 
 
-def _check_callbacks(model, callbacks):
-    """Raises if a callback sets the learning rate, which the optimizer takes from a schedule."""
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = callbacks.callbacks
-    setters = keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau
-    names = [type(c).__name__ for c in keras.tree.flatten(callbacks) if isinstance(c, setters)]
-    if names and isinstance(
-        without_loss_scaling(model.optimizer).get_config()["learning_rate"], dict
-    ):
-        raise ValueError(
-            "The optimizer's learning rate must be a number if a callback sets it: use "
-            "`keras_transformer.Adam(1e-3)`, or leave the callback out and keep the schedule. "
-            f"Received: a schedule, and {', '.join(names)}"
-        )
+def _prepare_callbacks(model, arguments):
+    """Checks the callbacks of `fit`, and adds the one by which the dataset follows the epoch."""
+    given = arguments.get("callbacks") or []
+    is_list = isinstance(given, keras.callbacks.CallbackList)
+    callbacks = given.callbacks if is_list else keras.tree.flatten(given)
+    check_callbacks(callbacks, model.optimizer)
+    stream = getattr(arguments.get("x"), "stream", None)  # of a dataset of `make_dataset`
+    if stream is not None:
+        callbacks.insert(0, DatasetEpoch(stream))  # before `RunKeeper`, which also sets the batch
+        arguments["callbacks"] = given if is_list else callbacks
 
 
 def _check_compiled(model):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.layers.arguments import require_positive
@@ -187,6 +188,20 @@ def build_optimizer(model: keras.Model) -> None:
     if optimizer is not None and not optimizer.built:
         with strategy_of(model).scope():
             optimizer.build(model.trainable_variables)
+
+
+def check_epsilon(model: keras.Model) -> None:
+    """Raises a `ValueError` if the optimizer would divide by 0 in the dtype of the weights."""
+    epsilon = getattr(without_loss_scaling(model.optimizer), "epsilon", None)
+    if not isinstance(epsilon, float):
+        return
+    dtypes = {variable.dtype for variable in model.trainable_variables}
+    if "float16" in dtypes and np.float16(epsilon) == 0:
+        raise ValueError(
+            "The optimizer's `epsilon` must not be 0 in float16, the dtype of the weights, because "
+            f"updates would be NaN. Received: epsilon={epsilon}. Train with "
+            '`dtype="mixed_float16"`, whose weights are float32.'
+        )
 
 
 def without_loss_scaling(optimizer: Any) -> Any:

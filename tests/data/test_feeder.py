@@ -1,5 +1,6 @@
 """`make_dataset` gives `fit` the same batches in the same order on every backend."""
 
+import contextlib
 import itertools
 
 import keras
@@ -12,6 +13,7 @@ from tests.builders import new_transformer, to_numpy, tokenizer_fixture
 
 PAIRS = number_names(size=90)
 SIZE = {"batch_tokens": 300, "seed": 3, "shapes": 3}
+SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8}
 
 
 tokenizer = tokenizer_fixture(PAIRS, 320)
@@ -128,6 +130,58 @@ def test_fit_reads_the_batches_in_order(tokenizer):
     assert_same_batches(arrays_of(dataset, 1), planned(stream, 2)[:1])
 
 
+def stop(epoch, logs):
+    if epoch == 2:
+        raise KeyboardInterrupt
+
+
+def backed_up(folder):
+    return {"callbacks": [keras.callbacks.BackupAndRestore(folder)]}
+
+
+def stopped(folder):
+    """The arguments of a `fit` that an error ends in its third epoch."""
+    stopper = keras.callbacks.LambdaCallback(on_epoch_begin=stop)
+    return {"callbacks": [*backed_up(folder)["callbacks"], stopper]}
+
+
+def fitted(tokenizer, folder, *parts, is_new=False):
+    """Returns the weights after one `fit` for each part: its arguments, or a function for them."""
+    keras.utils.set_random_seed(1)
+    model = new_transformer(tokenizer.vocabulary_size, dropout=0.0, **SIZES)
+    model.compile(keras.optimizers.SGD(0.5, momentum=0.5), SmoothedCrossEntropy())
+    dataset = None
+    for part in parts:
+        if dataset is None or is_new:
+            dataset, _ = make_dataset(PAIRS, tokenizer, batch_sentences=20, shapes=1)
+        arguments = part(folder) if callable(part) else part
+        with contextlib.suppress(KeyboardInterrupt):
+            model.fit(dataset, **{"epochs": 4, "verbose": 0, "shuffle": False} | arguments)
+    return to_numpy(model.trainable_variables)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tokenizer):
+    return fitted(tokenizer, None, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parts", "is_new"),
+    [
+        ([{"epochs": 2}, {"initial_epoch": 2}], True),
+        ([{"epochs": 2}, {"epochs": 2}], False),
+        ([stopped, backed_up], True),
+    ],
+    ids=["initial_epoch", "two fits", "BackupAndRestore"],
+)
+def test_dataset_follows_the_epoch_of_fit(tokenizer, uninterrupted, tmp_path, parts, is_new):
+    """A training in two parts, the second with a new dataset or the same, is one in one part."""
+    found = fitted(tokenizer, tmp_path, *parts, is_new=is_new)
+    for one, other in zip(found, uninterrupted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 @pytest.mark.parametrize("r_drop", [0.0, pytest.param(1.0, marks=pytest.mark.long)])
 def test_rows_of_padding_change_no_loss_metric_or_gradient(tokenizer, r_drop):
     stream = BatchStream(PAIRS[:89], tokenizer, batch_sentences=16, shapes=1)
@@ -139,8 +193,7 @@ def test_rows_of_padding_change_no_loss_metric_or_gradient(tokenizer, r_drop):
     ids["decoder_token_ids"] = inputs["decoder_token_ids"][:, :target]
     results = []
     for x, y, w in (whole, (ids, labels[:, :target], weights[:, :target])):
-        sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8}
-        model = new_transformer(tokenizer.vocabulary_size, **sizes, dropout=0.0)
+        model = new_transformer(tokenizer.vocabulary_size, **SIZES, dropout=0.0)
         model.r_drop = r_drop
         model.compile(
             keras.optimizers.SGD(1.0), SmoothedCrossEntropy(), weighted_metrics=[TokenAccuracy()]
@@ -165,8 +218,7 @@ def test_jax_devices_share_the_rows_of_each_batch(tokenizer, devices):
             dataset, report = make_dataset(PAIRS[:11], tokenizer, batch_sentences=3, shapes=1)
             assert [shape[0] for shape in report.shapes] == [3]
             keras.utils.set_random_seed(1)
-            sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8}
-            model = new_transformer(tokenizer.vocabulary_size, **sizes, dropout=0.0)
+            model = new_transformer(tokenizer.vocabulary_size, **SIZES, dropout=0.0)
             model.accumulation_steps = 2
             metrics = [TokenAccuracy()]
             model.compile("adam", SmoothedCrossEntropy(), weighted_metrics=metrics)

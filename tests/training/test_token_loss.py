@@ -11,8 +11,15 @@ import pytest
 from keras.losses import SparseCategoricalCrossentropy
 from keras.optimizers import SGD
 
-from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy, layers
-from keras_transformer.training import TrainingStep
+from keras_transformer import (
+    Perplexity,
+    SmoothedCrossEntropy,
+    TokenAccuracy,
+    TransformerConfig,
+    layers,
+    paper_optimizer,
+)
+from keras_transformer.training import AveragedWeights, TrainingStep
 from tests.builders import padded_ids, to_numpy
 
 pytestmark = pytest.mark.slow
@@ -274,6 +281,19 @@ REFUSED = [
 ]
 REFUSED.append(({"loss": ignoring_loss}, {}, "`ignore_class`"))
 REFUSED.append(({"loss": mean_loss}, {}, "one value per token"))
+PAPER = {"optimizer": paper_optimizer(TransformerConfig.tiny(V))}
+REFUSED.append((PAPER | {"dtype": "float16"}, {}, "epsilon=1e-09.*mixed_float16"))
+# Callbacks that need something of the optimizer: only `fit` has them.
+callbacks = keras.callbacks
+RATE = "sets the learning rate.*Received: learning_rate=WarmupSchedule"
+for made, callback, message in [
+    (PAPER, callbacks.ReduceLROnPlateau("loss"), f"`ReduceLROnPlateau` {RATE}"),
+    (PAPER, callbacks.LearningRateScheduler(lambda epoch: 0.1), f"`LearningRateScheduler` {RATE}"),
+    ({}, callbacks.SwapEMAWeights(), "`SwapEMAWeights` needs.*use_ema=False"),
+    ({}, AveragedWeights(), "`AveragedWeights` needs.*use_ema=False"),
+]:
+    REFUSED.append((made, {"callbacks": [callback]}, message))
+    REFUSED.append((made, {"callbacks": callbacks.CallbackList([callback])}, message))
 if BACKEND == "tensorflow":
     for extra in ({"accumulation_steps": 2}, {"devices": 2}):
         REFUSED.append(({"jit_compile": True, "run_eagerly": False} | extra, {}, "`jit_compile`"))
@@ -283,14 +303,20 @@ if BACKEND == "tensorflow":
 def test_what_the_step_cannot_do_is_refused(made, arguments, message):
     made = dict(made)
     settings = {name: made.pop(name) for name in {"accumulation_steps", "r_drop"} & made.keys()}
-    devices = made.pop("devices", 1)
-    for method in ("fit", "train_on_batch"):
+    devices, dtype = made.pop("devices", 1), made.pop("dtype", "float32")
+    for method in ("fit",) if "callbacks" in arguments else ("fit", "train_on_batch"):
+        keras.config.set_dtype_policy(dtype)
         with on_devices(devices):
             model = compiled(**made)
+        keras.config.set_dtype_policy("float32")
         for name, value in settings.items():
             setattr(model, name, value)
+        before = to_numpy(model.trainable_variables)
         with pytest.raises(ValueError, match=message):
             getattr(model, method)(**{"x": TOKENS, "y": LABELS} | arguments)
+        if "callbacks" in arguments:  # on JAX, an error within a step leaves no weights
+            for weight, old in zip(to_numpy(model.trainable_variables), before, strict=True):
+                np.testing.assert_array_equal(weight, old)
 
 
 def test_output_with_a_keras_mask_is_refused():
