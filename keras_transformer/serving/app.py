@@ -19,7 +19,7 @@ from keras_transformer.serving.observation import observed
 
 ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes]
 RETRY_SECONDS = 1
-TEXT_THREADS = 4  # split and join texts
+TEXT_THREADS = 2  # split and join texts
 
 
 def build_app(
@@ -39,7 +39,7 @@ def build_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        # Python runs one at a time anyway, and each takes memory.
+        # Python runs one at a time anyway, and the event loop waits for its turn among them.
         anyio.to_thread.current_default_thread_limiter().total_tokens = TEXT_THREADS
         async with engine.running():
             yield

@@ -44,13 +44,13 @@ async def translate(request: Request) -> JSONResponse:
     texts = _texts(fields, engine.limits)
     language = target_language(card, fields.get("source"), fields.get("target"))
     how = fields.get("format") or "text", request.app.state.split, request.app.state.mask
-    apart = await run_in_threadpool(_apart, texts, *how)
+    apart = await run_in_threadpool(_apart, texts, engine.limits, *how)
     lines = [line for lines, _ in apart for line in lines]
     engine.limits.check_lines(len(lines))
     alternatives = _alternatives(fields)
     request.state.rows = len(lines)
-    found = iter(await _translated(request, lines, alternatives, language))
-    ranks = [_filled(fill, [next(found) for _ in lines]) for lines, fill in apart]
+    found = await _translated(request, lines, alternatives, language)
+    ranks = await run_in_threadpool(_together, apart, found)
     answer = {"translatedText": [best for best, *_ in ranks]}
     if alternatives:
         answer["alternatives"] = [others for _, *others in ranks]
@@ -73,14 +73,22 @@ def _texts(fields, limits):
     return texts
 
 
-def _apart(texts, form, split, mask):
+def _apart(texts, limits, form, split, mask):
     """Returns the parts of each text that are translated, and what puts their translations in."""
     if form not in ("text", "html"):
         raise RequestError(400, "`format` must be 'text' or 'html'.", form)
     if form == "html" and sys.version_info < (3, 11, 5):  # wrong matches of possessive groups
         raise RequestError(400, "`format` must be 'text': 'html' needs Python 3.11.5.", form)
     lines_of = of_html if form == "html" else of_text
-    return [of_parts(*lines_of(text), split, mask) for text in texts]
+    whole = [lines_of(text) for text in texts]
+    limits.check_texts([line for lines, _ in whole for line in lines])
+    return [of_parts(*each, split, mask, limits.check_lines) for each in whole]
+
+
+def _together(apart, found):
+    """Returns the ranks of each text, see `_filled`, whose parts have these translations."""
+    rest = iter(found)
+    return [_filled(fill, [next(rest) for _ in lines]) for lines, fill in apart]
 
 
 def _alternatives(fields):

@@ -8,6 +8,9 @@ from keras_transformer.serving.errors import RequestError
 if TYPE_CHECKING:
     from keras_transformer.serving.signature import Signature
 
+# A line of `/translate` may have so many times `max_line_chars` before it is split into sentences.
+LONGEST_PARAGRAPH = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
@@ -44,6 +47,25 @@ class Limits:
             must = f"A request may have at most {self.max_lines} lines. Received: {lines}."
             cure = "Sentences count as lines in /translate. Send several requests."
             raise RequestError(413, f"{must} {cure}")
+
+    def check_texts(self, lines: list[str]) -> None:
+        """Raises `RequestError` if lines are too large to protect text in them and split them.
+
+        Both take time in proportion to the characters, and other requests wait meanwhile.
+        """
+        self.check_lines(len(lines))
+        longest, total = max(map(len, lines), default=0), sum(map(len, lines))
+        most, most_together = (
+            LONGEST_PARAGRAPH * self.max_line_chars,
+            self.max_lines * self.max_line_chars,
+        )
+        if longest > most or total > most_together:
+            must = f"A line may have at most {most} characters before it is split into sentences"
+            received = f"Received: a line of {longest}, together {total}"
+            raise RequestError(
+                413,
+                f"{must}, all lines together {most_together}. {received}. Send several requests.",
+            )
 
     def check(self, signature: "Signature", values: dict[str, Any]) -> None:
         """Raises `RequestError` if the inputs of a signature are too large.

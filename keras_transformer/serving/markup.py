@@ -82,17 +82,30 @@ def of_html(text: str) -> tuple[list[str], Fill]:
     return lines, fill
 
 
-def of_parts(lines: list[str], fill: Fill, split: str, mask: Mask | None) -> tuple[list[str], Fill]:
-    """Returns the parts of the lines, see `split_lines`, and what puts their translations in."""
-    parts = split_lines(lines, split, has_tags=False, mask=mask)
+def of_parts(
+    lines: list[str],
+    fill: Fill,
+    split: str,
+    mask: Mask | None,
+    check: Callable[[int], None],
+) -> tuple[list[str], Fill]:
+    """Returns the parts of the lines, see `split_lines`, and what puts their translations in.
+
+    `check` gets the number of parts after each line, and may raise an error.
+    """
+    texts: list[str] = []
+    gaps = []  # of the parts of each line
+    for line in lines:
+        parts = split_lines([line], split, has_tags=False, mask=mask)
+        texts += parts.texts
+        gaps.append(parts.gaps)
+        check(len(texts))
 
     def fill_lines(found):
-        rows = [[] for _ in lines]
-        for line, *row in zip(parts.lines, found, parts.gaps, strict=True):
-            rows[line].append(row)
-        return fill([join_translations(*zip(*row, strict=True)) for row in rows])
+        rest = iter(found)
+        return fill([join_translations([next(rest) for _ in row], row) for row in gaps])
 
-    return parts.texts, fill_lines
+    return texts, fill_lines
 
 
 def _between_tags(text: str) -> Iterator[tuple[int, int]]:

@@ -34,6 +34,9 @@ FLOODS = {
     "lines of texts": ("/translate", {"q": ["\n" * 99] * 9}),
     "texts of HTML": ("/translate", {"q": "<b>a</b>" * 20_000, "format": "html"}),
     "a long line": ("/translate", {"q": "é" * MANY}),
+    "many sentences": ("/translate", {"q": "Two. " * MANY}),
+    "long lines of sentences": ("/translate", {"q": [" Two. " * 2_600] * 20}),
+    "many sentences of HTML": ("/translate", {"q": "<p>Two. " + "Two. " * MANY, "format": "html"}),
     "fields of a form": ("/translate", "q=&" * MANY),
     "texts to detect": ("/detect", {"q": [""] * MANY}),
     "rows": (PREDICT, {"instances": [""] * MANY}),
@@ -74,7 +77,7 @@ async def ask(app, path, body, gone=None):
     return sent[0]["status"], json.loads(sent[1]["body"])
 
 
-def serve(model, scenario, **limits):
+def serve(model, scenario, mask=None, **limits):
     """Runs `scenario(app, engine)` in the loop of a server."""
 
     async def main():
@@ -82,7 +85,8 @@ def serve(model, scenario, **limits):
         async with engine.running():
             await until(lambda: engine.is_ready)
             try:
-                return await asyncio.wait_for(scenario(build_app(engine), engine), 60)
+                app = build_app(engine, split="sentences", mask=mask)
+                return await asyncio.wait_for(scenario(app, engine), 60)
             finally:
                 model.may_run.set()
 
@@ -94,6 +98,9 @@ def test_flood_is_refused_before_its_elements_are_looked_at(name):
     path, body = FLOODS[name]
     calls = collections.Counter()
 
+    def mask(text):
+        raise AssertionError("Text is protected, and then split, before the limits are asked.")
+
     async def scenario(app, engine):
         profile = sys.getprofile()
         sys.setprofile(lambda frame, event, argument: calls.update([event]))
@@ -102,7 +109,7 @@ def test_flood_is_refused_before_its_elements_are_looked_at(name):
         finally:
             sys.setprofile(profile)
 
-    status, answer = serve(PlainModel(), scenario)
+    status, answer = serve(PlainModel(), scenario, mask)
     assert status == 413 and " at most " in answer["error"], answer
     assert calls["call"] + calls["c_call"] < MOST_CALLS
 
