@@ -114,7 +114,7 @@ def redraw_lora(lora_a):
     lora_a.assign(keras.initializers.HeUniform()(lora_a.shape, lora_a.dtype))
 
 
-def project(dense, inputs):
+def project(dense, inputs, like=None):
     """Applies a dense layer with all axes but the last flattened into one.
 
     If lengths are unknown, `keras.layers.Dense` runs a dozen small shape operations, which in a
@@ -123,6 +123,8 @@ def project(dense, inputs):
     Args:
         dense: `keras.layers.Dense`, built.
         inputs: float tensor `(B, T, D)`.
+        like: tensor `(B, T, ...)` to read the shape from. ONNX needs one that no reshape has made:
+            its converter merges reshapes in a row. Defaults to `inputs`.
 
     Returns:
         float tensor `(B, T, units)`.
@@ -131,7 +133,8 @@ def project(dense, inputs):
         return dense(inputs)  # Keras divides its loss by the first axis, which must be the batch
     # (B, T, D) -> (B * T, D) -> (B, T, units)
     outputs = dense(ops.reshape(inputs, (-1, inputs.shape[-1])))
-    return ops.reshape(outputs, (*outer_shape(inputs), dense.units))
+    outer = outer_shape(inputs if like is None else like)
+    return ops.reshape(outputs, (*outer, dense.units))
 
 
 def outer_shape(inputs):

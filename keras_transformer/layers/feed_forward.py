@@ -78,7 +78,7 @@ class FeedForward(CompositeLayer):
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         require_axes("BTD", inputs=inputs)
         hidden = self.dropout_layer(project(self.intermediate, inputs), training=training)
-        return project(self.output_dense, hidden)
+        return project(self.output_dense, hidden, like=inputs)
 
     def get_config(self) -> dict[str, Any]:
         activation = keras.activations.serialize(self.activation)

@@ -176,7 +176,7 @@ class MultiHeadAttention(CompositeLayer):
             value_mask = key_mask = None
         causal = self._causal_mask(query, value, attended, cache) if use_causal_mask else None
         mask = self._mask(attention_mask, causal, value_mask, key_mask)
-        heads = self._split_heads(project(self.query_dense, query))
+        heads = self._split_heads(self.query_dense, query)
         options = {}
         if self.max_relative_position:
             appends = cache is not None and value is not None
@@ -196,7 +196,7 @@ class MultiHeadAttention(CompositeLayer):
             dropout=lambda scores: self.dropout_layer(scores, training=training),
             **options,
         )
-        outputs = project(self.output_dense, self._join_heads(outputs))
+        outputs = project(self.output_dense, self._join_heads(outputs), like=query)
         if cache is None:
             return (outputs, scores) if return_attention_scores else outputs
         return (outputs, scores, attended) if return_attention_scores else (outputs, attended)
@@ -256,8 +256,8 @@ class MultiHeadAttention(CompositeLayer):
         """
         require_axes("BSD", value=value, key=key)
         return {
-            "key": self._split_heads(project(self.key_dense, value if key is None else key)),
-            "value": self._split_heads(project(self.value_dense, value)),
+            "key": self._split_heads(self.key_dense, value if key is None else key),
+            "value": self._split_heads(self.value_dense, value),
         }
 
     def _keys_and_values(self, value, key, cache):
@@ -292,12 +292,13 @@ class MultiHeadAttention(CompositeLayer):
         # (B, T, S) -> (B, 1, T, S)
         return None if mask is None else ops.expand_dims(mask, 1)
 
-    def _split_heads(self, projected):
-        # (B, T, N * K) -> (B, T, N, K) -> (B, N, T, K)
+    def _split_heads(self, dense, inputs):
+        # (B, T, D) -> (B, T, N * K) -> (B, T, N, K) -> (B, N, T, K)
+        projected = project(dense, inputs)
         dim = projected.shape[-1] // self.num_heads
         if projected.shape[1] == 1:  # a decoding step: no axes to swap
             return ops.reshape(projected, (-1, self.num_heads, 1, dim))
-        shape = (*outer_shape(projected), self.num_heads, dim)
+        shape = (*outer_shape(inputs), self.num_heads, dim)
         return ops.swapaxes(ops.reshape(projected, shape), 1, 2)
 
     def _join_heads(self, outputs):
