@@ -79,8 +79,8 @@ def checked(name: str) -> Any:
             _warn_if_padding_counts(self, arguments)
             if name in ("fit", "train_on_batch"):
                 check_epsilon(self)
-        if name == "fit":
-            _prepare_callbacks(self, arguments)
+            if name == "fit":
+                _prepare_callbacks(self, arguments)
         return step.call_keras(method, self, arguments)
 
     method.__doc__ = inspect.getdoc(keras_method)

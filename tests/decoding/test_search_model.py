@@ -57,6 +57,17 @@ def test_greedy_search_takes_the_best_token_of_the_full_pass():
         assert length == 0 or tokens[length - 1] == END or length == np.count_nonzero(source) + 2
 
 
+@pytest.mark.backends("jax")
+def test_wide_integers_of_jax_change_nothing():
+    import jax
+
+    expected = found_by(model(), sources())
+    with jax.enable_x64(True):
+        found = found_by(copy_model(model()), sources())
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
 @pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
 def test_hypotheses_have_the_scores_of_the_full_pass_in_every_batch(stopping):
     found = found_by(model(), sources(), 3, stopping=stopping)

@@ -1,5 +1,6 @@
 """Models are saved and loaded: `.keras`, `.weights.h5`, config."""
 
+import dataclasses
 import json
 import zipfile
 
@@ -208,3 +209,15 @@ def test_frozen_parts_stay_frozen_and_keep_their_optimizer(tmp_path):
 def test_missing_file_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.keras"):
         keras_transformer.load_model(tmp_path / "nowhere.keras")
+
+
+def test_what_does_not_fit_is_named(saved, tmp_path):
+    """A file of HDF5 is not damaged, and weights of another vocabulary are told by their shape."""
+    weights = tmp_path / "mine.weights.h5"
+    saved[1].save_weights(weights)
+    with pytest.raises(ValueError, match="must be a `.keras` file. Received: a file of HDF5"):
+        keras_transformer.load_model(weights)
+    config = saved[1].config
+    larger = keras_transformer.Transformer(dataclasses.replace(config, source_vocabulary_size=99))
+    with pytest.raises(ValueError, match=rf"shape \(99, {config.hidden_dim}\).*`vocabulary_size`"):
+        larger.load_weights(weights)
