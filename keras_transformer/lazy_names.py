@@ -105,7 +105,8 @@ class KerasWatcher:
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.origin is not None:  # not an empty folder
-            loader, execute = spec.loader, spec.loader.exec_module
+            loader: Any = spec.loader
+            execute = loader.exec_module
 
             def execute_and_register(module):
                 loader.exec_module = execute
