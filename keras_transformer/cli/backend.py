@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ def import_backend() -> None:
         folder = caches / "keras_transformer" / "jax"
         with contextlib.suppress(OSError):  # a read-only home
             folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):  # else JAX warns of each program
-                os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+            os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+        # A read-only mount: JAX would warn of each program. What is there is still read.
+        warnings.filterwarnings("ignore", "Error (read|writ)ing persistent compilation cache")
     import_quietly("keras")
 
 
