@@ -165,7 +165,7 @@ def kept_pairs(path, is_reverse, min_probability, max_length_ratio):
     from keras_transformer.data.corpora import Corpora, Corpus
     from keras_transformer.data.corpus import FileStream
 
-    def read(path, skip):
+    def read(path, log):
         for source, found in map(json.loads, lines_of(path)):
             for text, probability, is_whole in found:
                 rules = {
@@ -176,7 +176,7 @@ def kept_pairs(path, is_reverse, min_probability, max_length_ratio):
                 }
                 pair = (text, source) if is_reverse else (source, text)
                 if reason := next((name for name, holds in rules.items() if holds), None):
-                    skip(reason, *pair)
+                    log.skip(reason, *pair)
                 else:
                     yield pair
 

@@ -150,9 +150,10 @@ class Trainer:
         started = time.perf_counter()
         training = self.recipe.training
         keras.utils.set_random_seed(training.seed)
-        if self.recipe.data.validation is not None:
-            # Raises before the vocabulary is trained and the training pairs are tokenised.
-            self.recipe.data.pairs("validation", self.data_folder)
+        for split in ("train", "validation"):
+            if getattr(self.recipe.data, split) is not None:
+                # Raises before the vocabulary is trained and the training pairs are tokenised.
+                self.recipe.data.pairs(split, self.data_folder)
         tokenizers = self.tokenizers()
         stream = self.stream(tokenizers)
         self.print_fn(str(stream.report))
