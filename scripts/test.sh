@@ -79,10 +79,12 @@ if [ -n "$long" ]; then
     details=(tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py)
     details+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     details+=(--ignore=tests/layers/test_contract.py)
-    # Several minutes each: the slowest last.
-    slowest=(tests/runs/test_kept_fit.py)
+    # Minutes each, the slowest last: examples of the docs, killed runs, all commands on JAX and
+    # PyTorch, notebooks, new environments.
+    slowest=(tests/test_docs.py tests/runs/test_kept_fit.py tests/test_backends.py)
+    slowest+=(tests/runs/test_backend_runs.py tests/test_notebooks.py tests/test_packaging.py)
     echo "Long tests:"
-    KERAS_BACKEND=tensorflow long_on tensorflow -m long tests "${slowest[@]/#/--ignore=}"
+    long_on tensorflow -m long tests "${slowest[@]/#/--ignore=}"
     # JAX compiles each shape: of the cases marked `long`, it gets those of the update.
     long_on jax -m "not long" "${details[@]}"
     long_on jax -m long "${contract[@]}" "${details[@]}" "${translator[@]}"
