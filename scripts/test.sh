@@ -79,6 +79,7 @@ if [ -n "$long" ]; then
     details=(tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py)
     details+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     details+=(--ignore=tests/layers/test_contract.py)
+    update=(tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py)
     # Minutes each, the slowest last: examples of the docs, killed runs, all commands on JAX and
     # PyTorch, notebooks, new environments.
     slowest=(tests/test_docs.py tests/runs/test_kept_fit.py tests/test_backends.py)
@@ -87,7 +88,7 @@ if [ -n "$long" ]; then
     long_on tensorflow -m long tests "${slowest[@]/#/--ignore=}"
     # JAX compiles each shape: of the cases marked `long`, it gets those of the update.
     long_on jax -m "not long" "${details[@]}"
-    long_on jax -m long "${contract[@]}" "${details[@]}" "${translator[@]}"
+    long_on jax -m long "${update[@]}" "${translator[@]}"
     long_on torch "${details[@]}"
     long_on torch -m long "${contract[@]}" "${search[@]}" "${translator[@]}" "${others[@]}"
     long_on tensorflow -m long "${slowest[@]}"
