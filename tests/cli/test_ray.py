@@ -22,7 +22,7 @@ def make_text(path):
     """A byte order mark, number names, blank lines, and what ends a line elsewhere."""
     names = [line.split("\t")[0] for line in path.read_text("utf-8").splitlines()]
     odd = ["", f"{names[0]}\u2028{names[1]}", f"{names[2]}\x0c\x85{names[3]}", "", f"{names[4]}\r"]
-    odd += [f"\ufeff{name}" for name in names[5:50]]  # no byte order mark: text of a later part
+    odd += [f"\ufeff{name}" for name in names[5:]]  # no byte order mark: text of a later part
     words = [*names, *odd]
     lines = [" ".join(words[(7 * n + k) % len(words)] for k in range(n % 3)) for n in range(LINES)]
     return "\ufeff" + "\n".join([words[0], *odd, *lines])  # the last line has no line feed
@@ -44,7 +44,8 @@ def read(path):
 def test_no_line_is_lost_or_repeated_if_a_worker_is_killed(folder, tmp_path):
     assert cli("export", "run", tmp_path / "ct2", "--format", "ctranslate2").exit_code == 0
     source, whole = tmp_path / "source.txt", tmp_path / "whole.txt"
-    source.write_text(make_text(folder / "small.tsv"), "utf-8", newline="\n")
+    text = make_text(folder / "small.tsv")
+    source.write_text(text, "utf-8", newline="\n")
     ran = cli("translate", tmp_path / "ct2", "--input", source, "--output", whole)
     assert ran.exit_code == 0, ran.stderr
 
@@ -75,4 +76,4 @@ def test_no_line_is_lost_or_repeated_if_a_worker_is_killed(folder, tmp_path):
         assert not processes_of(session), "Ray still runs"
     found = b"".join(path.read_bytes() for path in sorted(done.iterdir()))
     assert found == whole.read_bytes()
-    assert found.count(b"\n") == 1 + LINES + 50 and b"\n\n" in found
+    assert found.count(b"\n") == len(text.split("\n")) > LINES and b"\n\n" in found
