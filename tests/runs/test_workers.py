@@ -71,6 +71,7 @@ def assert_same_run(folder, run):
         for name in ("seconds", "tokens_per_second", "dropped", "notes"):
             del report[name]
         assert report.pop("backend") == "tensorflow"
+        assert report.pop("overlaps") == {"validation": {"sources": 0, "pairs": 0}}
     assert reports[0] == pytest.approx(reports[1], rel=1e-5)
     (name, found), (expected_name, expected) = (weights(folder, r) for r in (run, "single"))
     assert name == expected_name
