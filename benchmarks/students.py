@@ -24,7 +24,7 @@ from decode_peers.timing import in_turns, timed
 from scored_runs import NUMBER, SEARCHES, TEXT, table
 
 import keras_transformer as kt
-from keras_transformer.decoding import CTranslate2Translator
+from keras_transformer import load_translator
 from keras_transformer.runs import Recipe
 
 ALONE = 100  # sentences that are translated alone
@@ -48,7 +48,7 @@ def main():
     sources, references = map(list, zip(*pairs, strict=True))
     searches = {name: SEARCHES[name] for name in ("greedy", "beam 5")}
     models = {
-        f"{folder.name}, CTranslate2": (size(folder), CTranslate2Translator(folder, workers=1))
+        f"{folder.name}, CTranslate2": (size(folder), load_translator(folder, workers=1))
         for folder in arguments.folders
     }
     if arguments.run:

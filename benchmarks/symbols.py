@@ -42,7 +42,7 @@ from scored_runs import (
 from serve import Client, Server
 
 import keras_transformer as kt
-from keras_transformer.decoding import CTranslate2Translator
+from keras_transformer import load_translator
 from keras_transformer.runs import Recipe, average_run
 
 LANGUAGES = "ady arm bul dut fre geo gre hin hun ice jpn kor lit rum vie".split()
@@ -151,7 +151,7 @@ def compare_exports(run, recipe, folder):
     found = served.serve(tf.constant(words))["translation"].numpy()
     answers = {
         "SavedModel": [text.decode() for text in found],
-        "CTranslate2": CTranslate2Translator(ct2)(words),
+        "CTranslate2": load_translator(ct2)(words),
     }
     for export in (saved, ct2):
         with Server(export) as server:

@@ -30,6 +30,7 @@ from .runs import RunKeeper as RunKeeper
 from .runs import TrainingLogger as TrainingLogger
 from .runs import TranslationEvaluator as TranslationEvaluator
 from .runs import load_run as load_run
+from .runs import load_translator as load_translator
 from .training import Adam as Adam
 from .training import Perplexity as Perplexity
 from .training import SmoothedCrossEntropy as SmoothedCrossEntropy

@@ -13,6 +13,10 @@ import lazy_loader
 
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"yaml": "pyyaml", "google": "protobuf", "tensorflow_text": "tensorflow-text"}
+GONE = {
+    "CTranslate2Translator": "`CTranslate2Translator` has gone: keras_transformer.load_translator("
+    "folder) returns a `Translator` above CTranslate2"
+}
 OTHER_BACKENDS = ". Or install jax or torch, and set KERAS_BACKEND to it"
 # Module -> its classes that are registered with Keras.
 REGISTERED = {
@@ -46,7 +50,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         try:
             return get(name)
         except (ImportError, AttributeError) as error:
-            if explained := explanation(f"`{name}`", error):
+            if explained := GONE.get(name) or explanation(f"`{name}`", error):
                 raise ImportError(explained) from error
             raise
 

@@ -92,7 +92,7 @@ def translate(
         total = count_lines(source)
         asked: dict[str, Any] = {"n_best": mbr or n_best or 1, "target_language": target_language}
         asked["batch_sentences"] = batch_sentences
-        translator = translators.load_engine(runs, model, settings, dtype)
+        translator = translators.load_folders(runs, model, dtype=dtype, **settings)
         translator([], **asked)  # a wrong option is an error before a line arrives
         if output is None or stream.is_device(output):
             opened = stream.open_output(output)
@@ -143,7 +143,7 @@ def score(
 
     pairs = list(read_parallel(source, target, allow_empty=True))
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-    translator = translators.load_translator([run], model, dtype=dtype, **settings)
+    translator = translators.load_runs([run], model, dtype=dtype, **settings)
     scored = translators.with_progress(
         translator.score, sources, targets, batch_sentences=batch_sentences
     )

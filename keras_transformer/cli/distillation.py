@@ -101,7 +101,7 @@ def distil(
     pairs = parsed.data.pairs("train", data) if corpus else ()
     sides = (pair[reverse] for pair in pairs)
     lines = itertools.chain(sides, read_lines(text) if text else ())
-    translator = translators.load_engine(teachers, None, settings | WHOLE, dtype=None)
+    translator = translators.load_folders(teachers, **settings | WHOLE)
     asked: dict[str, Any] = {"n_best": n_best, "target_language": target_language}
     translator([], **asked)  # a wrong option is an error before the work begins
     found_file = with_ending(output, "jsonl")

@@ -58,7 +58,7 @@ def evaluate(
         options.check_output(output)
     sources, references = test_set(runs[0], data, source, reference)
     others = read_baseline(baseline, len(sources)) if baseline else []
-    translator = translators.load_translator(runs, model, **settings)
+    translator = translators.load_runs(runs, model, **settings)
     asked = {"n_best": n_best, "target_language": target_language}
     found = translators.with_progress(translator, sources, **asked)
     ranked = [[each.text for each in hypotheses] for hypotheses in found]
@@ -110,7 +110,7 @@ def plot(
     if text is None:
         pairs = test_pairs(run, data, instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())
-    translator = translators.load_translator([run], model, on_too_long="truncate", **settings)
+    translator = translators.load_runs([run], model, on_too_long="truncate", **settings)
     (best,) = found = translator(text, return_attention=True, target_language=target_language)
     for report in line_reports([found]):
         console.print(report)

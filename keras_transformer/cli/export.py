@@ -8,7 +8,7 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import backend_name, require_tensorflow
-from keras_transformer.cli.translators import load_translator
+from keras_transformer.cli.translators import load_runs
 from keras_transformer.console import console
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.texts import lines_of, shown
@@ -64,7 +64,7 @@ def export(
 
     check_options(is_saved_model, quantization, settings)
     lines = None if examples is None else list(read_lines(examples))
-    translator = load_translator(runs, model, **settings)
+    translator = load_runs(runs, model, **settings)
     card = model_card(runs[0], source_language, target_language)
     tags = getattr(translator.source_tokenizer, "languages", [])
     # A model with tags has several target languages, which the card lists.
@@ -99,10 +99,11 @@ def check_options(is_saved_model, quantization, settings):
             must = "`--format saved_model` must run with KERAS_BACKEND=tensorflow."
             raise ValueError(f"{must} Received: the backend {backend}")
         return
-    from keras_transformer.decoding.ctranslate2 import engine_settings, require_held
+    from keras_transformer.decoding.ctranslate2 import CTranslate2Engine
+    from keras_transformer.decoding.engine import require_held
 
     asked = SearchSettings(**settings)
-    require_held(settings, asked, engine_settings(asked))
+    require_held(CTranslate2Engine, {name: getattr(asked, name) for name in settings})
 
 
 def print_differences(settings, held):
@@ -116,13 +117,13 @@ def print_differences(settings, held):
 
 def compare_examples(translator, folder):
     """Prints how many examples CTranslate2 translates otherwise than the run, and what cures it."""
-    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+    from keras_transformer.runs.translators import load_translator
 
     path = folder / "examples.jsonl"
     if not path.exists():  # nor are there tokenizers
         return
     lines = [json.loads(row)["text"] for row in lines_of(path)]
-    engine = CTranslate2Translator(folder)
+    engine = load_translator(folder)
 
     def texts_of(translate, **settings):
         return [best.text for best, *_ in translate(lines, n_best=1, **settings)]

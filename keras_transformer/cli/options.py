@@ -71,8 +71,6 @@ SEARCH_HELP = {
     "protect": "What a translation keeps as it is: printf, braces, tags, urls, emails, backticks, "
     "emoji, unknown (what the vocabulary does not hold), or a regular expression; several times "
     "for several.",
-    "protect_by": "Cut the line around it; or, if the vocabulary has symbols for it, let the model "
-    "copy them, and cut where one is lost; or let the search force them.",
     "distinct_texts": "Leave out a translation whose text equals that of a better one.",
 }
 # How `--help` shows a default that is no text or number.
@@ -88,7 +86,7 @@ _TYPES = {
 }
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
-OF_PIECES = ("on_too_long", "split", "protect", "protect_by")
+OF_PIECES = ("on_too_long", "split", "protect")
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
 OF_SCORES = ("length_penalty", "alpha", "max_source_tokens")
 

@@ -8,7 +8,6 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import SAVED_MODEL, import_quietly, require_tensorflow
-from keras_transformer.cli.translators import is_ctranslate2
 from keras_transformer.cores import usable_cores
 from keras_transformer.serving.limits import Limits
 
@@ -37,7 +36,9 @@ LIMITS = {
 
 def model_loader(folder, workers=None, device="cpu"):
     """Returns a function that loads an exported folder; checks what it can before."""
-    if is_ctranslate2(folder):
+    from keras_transformer.runs.translators import kind_of
+
+    if kind_of(folder) == "ctranslate2":
         return functools.partial(load_ctranslate2, folder, workers, device)
     if device != "cpu":
         must = "`--device` must be cpu, unless the folder is a model of CTranslate2."
@@ -47,10 +48,10 @@ def model_loader(folder, workers=None, device="cpu"):
 
 
 def load_ctranslate2(folder, workers, device):
-    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+    from keras_transformer.runs.translators import load_translator
     from keras_transformer.serving.translator_model import TranslatorModel
 
-    return TranslatorModel(CTranslate2Translator(folder, workers=workers, device=device))
+    return TranslatorModel(load_translator(folder, workers=workers, device=device))
 
 
 def load_saved_model(folder, workers):

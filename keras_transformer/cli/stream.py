@@ -17,7 +17,6 @@ from typing import Any
 
 from keras_transformer.atomic_file import move_file, named_errors, write_text
 from keras_transformer.cli.backend import backend_name
-from keras_transformer.cli.translators import is_ctranslate2
 from keras_transformer.console import console
 from keras_transformer.lock import file_lock
 from keras_transformer.texts import CHUNK_BYTES, Chunk, lines_of
@@ -43,10 +42,9 @@ def translate_chunks(
             wait for Python between two. Defaults to `True`.
     """
     from keras_transformer.data.report import UnknownSymbols
-    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
     from keras_transformer.decoding.reports import count_unfinished, unfinished_report
 
-    calls = 2 if ahead and isinstance(translator, CTranslate2Translator) else 1
+    calls = 2 if ahead and translator.engine.has_threads else 1
     unknown = UnknownSymbols(translator.source_tokenizer)
     translations: Counter[str] = Counter()
 
@@ -217,8 +215,9 @@ def what_decides(translator, runs, model, options):
         options: dict of JSON, those of the call.
     """
     from keras_transformer.runs.folder import RunFolder
+    from keras_transformer.runs.translators import kind_of
 
-    if is_ctranslate2(runs[0]):
+    if kind_of(runs[0]) == "ctranslate2":
         engines, files = ("ctranslate2",), sorted(p for p in runs[0].iterdir() if p.is_file())
     else:
         engines, folder = ("keras", backend_name()), RunFolder(runs[0])

@@ -1,12 +1,14 @@
 from . import processors as processors
 from .beam import beam_search as beam_search
 from .beam import greedy_search as greedy_search
-from .ctranslate2 import CTranslate2Translator as CTranslate2Translator
+from .ctranslate2 import CTranslate2Engine as CTranslate2Engine
+from .engine import Engine as Engine
+from .engine import SearchResult as SearchResult
 from .ensemble import Ensemble as Ensemble
 from .hypothesis import Attention as Attention
 from .hypothesis import Hypothesis as Hypothesis
+from .keras_engine import KerasEngine as KerasEngine
 from .model_search import search_model as search_model
-from .search import SearchResult as SearchResult
 from .search import StepOutput as StepOutput
 from .search_settings import SearchSettings as SearchSettings
 from .translator import Translator as Translator

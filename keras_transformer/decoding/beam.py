@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops, tree
 
+from keras_transformer.decoding.engine import SearchResult
 from keras_transformer.decoding.loop import first_k, pick, require_numbers, select
 from keras_transformer.decoding.next_tokens import best_next_tokens, next_log_probs
 from keras_transformer.decoding.scores import IMPOSSIBLE
-from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepFunction, Tokens
+from keras_transformer.decoding.search import Search, Sentences, StepFunction, Tokens
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 

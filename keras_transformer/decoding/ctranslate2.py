@@ -1,4 +1,4 @@
-"""`CTranslate2Translator`: an exported folder that translates in CTranslate2, an engine in C++.
+"""`CTranslate2Engine`: an exported folder that CTranslate2 searches with, an engine in C++.
 
 Imports neither Keras nor a backend. https://github.com/OpenNMT/CTranslate2, extra `ct2`.
 """
@@ -9,18 +9,19 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from keras_transformer import types
 from keras_transformer.cores import usable_cores
 from keras_transformer.data.piece_tokenizer import SETTINGS_FILE, FolderTokenizer
-from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.line_translator import LineTranslator
+from keras_transformer.decoding.engine import Engine, SearchResult
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -28,76 +29,62 @@ from keras_transformer.decoding.search_settings import SearchSettings
 ENGINE = "ctranslate2"  # `engine` in the model card
 # A log-probability below this holds that of a forbidden token, about -1e9, or of an empty slot.
 LEAST_LOG_PROB = -1e8
-_translators: Any = weakref.WeakSet()
+_engines: Any = weakref.WeakSet()
 # CTranslate2 stops earlier without a length penalty, and finds fewer hypotheses. n^1e-30 is 1.
 NO_PENALTY = 1e-30
 # A call is one batch, and no line is cut off.
 WHOLE = {"max_batch_size": 0, "max_input_length": 0}
 
 
-def engine_settings(settings: SearchSettings) -> SearchSettings:
+def held_by_ctranslate2(settings: SearchSettings) -> SearchSettings:
     """Returns the settings by which CTranslate2 searches in place of others."""
     return replace(
         settings,
         length_penalty=settings.length_penalty and "mean",
         stopping="first_beams",
         processors=(),
-        copied_tokens=(),
         force_end=False,
         sampler=None,
-        distinct_texts=False,
-        protect_by="copy" if settings.protect_by == "force" else settings.protect_by,
     )
 
 
-def require_held(names: Iterable[str], settings: SearchSettings, held: SearchSettings) -> None:
-    """Raises a `ValueError` if one of the named settings is not what a model of CTranslate2 has."""
-    for name in names:
-        if (value := getattr(settings, name)) != (has := getattr(held, name)):
-            raise ValueError(f"`{name}` must be {has!r} in CTranslate2. Received: {name}={value!r}")
+class CTranslate2Engine(Engine):
+    """Searches with an exported folder in CTranslate2.
 
-
-class CTranslate2Translator(LineTranslator):
-    """Translates lists of strings as `Translator` does, with an exported folder in CTranslate2.
-
-    It is called like `Translator`, and has `score`. The folder's `model_card.json` has the settings
-    of its search: `Translator(model, tokenizer, **card["search"])` finds the same translations, in
-    float32 and but for ties. Two things differ: after a target prefix, CTranslate2 ends a
-    translation at once only if that is the most probable continuation; and it shares the
-    probability of suppressed tokens among the others.
-    In a `Hypothesis`, `log_probs` is the sum alone, as a list of one float. A search has no
-    processors, sampler or attention scores. In a forked process it loads the model again when it is
-    first called.
+    The folder's `model_card.json` has the settings of its search: `Translator(model, tokenizer,
+    **card["search"])` finds the same translations, in float32 and but for ties. Two things differ:
+    after a target prefix, CTranslate2 ends a translation at once only if that is the most probable
+    continuation; and it shares the probability of suppressed tokens among the others. A search
+    gives the sums of log-probs alone. In a forked process it loads the model again when it is first
+    used.
 
     Args:
         folder: path of a folder that `export_ctranslate2` wrote, with tokenizers.
         workers: int. Batches that are translated at once, each on one core. Defaults to the cores
             that this process may use.
         device: `"cpu"`, or `"cuda"`, which has not been tried. Defaults to `"cpu"`.
-        **settings: settings of the search that differ from the folder's.
 
     Attributes:
         card: dict, the model card.
-        settings: `SearchSettings`, those of a call without others.
 
     Raises:
         ImportError: if `ctranslate2` is not installed.
         FileNotFoundError: if there is no model of CTranslate2 with model card and tokenizers.
-        ValueError: if CTranslate2 has no such setting.
-
-    Example:
-
-        translator = keras_transformer.decoding.CTranslate2Translator("ct2")
-        translator(["twenty-one", "two"])
     """
 
+    name = "CTranslate2"
+    has_threads = True
+    held = {
+        "length_penalty": ("mean", None),
+        "stopping": ("first_beams",),
+        "processors": ((),),
+        "force_end": (False,),
+        "sampler": (None,),
+        "return_attention": (False,),
+    }
+
     def __init__(
-        self,
-        folder: types.Path,
-        *,
-        workers: int | None = None,
-        device: str = "cpu",
-        **settings: Any,
+        self, folder: types.Path, *, workers: int | None = None, device: str = "cpu"
     ) -> None:
         folder, workers = Path(folder), usable_cores() if workers is None else workers
         card = folder / "model_card.json"
@@ -111,88 +98,99 @@ class CTranslate2Translator(LineTranslator):
         bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
         config = SimpleNamespace(**self.card["architecture"] | bounds)
         config.languages = self.card["target_languages"]
-        tokenizers = _Tokenizer(folder, "source", config), _Tokenizer(folder, "target", config)
-        self._ends = [each.vocabulary[config.end_token_id] for each in tokenizers]
-        super().__init__(tokenizers, config, SearchSettings.from_dict(self.card["search"]))
+        self.config = config
+        self.tokenizers = _Tokenizer(folder, "source", config), _Tokenizer(folder, "target", config)
+        self.defaults = self.card["search"]
+        suppressed = tuple(self.defaults["suppressed_tokens"])  # in the bias of the model
+        self.held = self.held | {"suppressed_tokens": (suppressed,)}
         self._options = {"device": device, "inter_threads": workers, "intra_threads": 1}
         self._folder = folder.resolve()
-        self.settings = self._settings_of_call(settings, 1)
         self._start()
-        _translators.add(self)
+        _engines.add(self)
+
+    def search(
+        self,
+        source_ids: np.ndarray,
+        prefix_ids: np.ndarray | None,
+        settings: SearchSettings,
+        n_best: int,
+    ) -> SearchResult:
+        """Finds the best translations of each row; see `Engine`."""
+        sources = self._tokens(source_ids, 0)
+        prefixes = [[]] * len(sources) if prefix_ids is None else self._tokens(prefix_ids, 1)
+        ranked = self._ranked(sources, prefixes, settings, n_best)
+        shape = len(ranked), n_best
+        longest = max((len(tokens) for ranks in ranked for tokens, *_ in ranks), default=0)
+        result = SearchResult(
+            token_ids=np.full((*shape, longest), self.config.pad_token_id, "int32"),
+            lengths=np.zeros(shape, "int32"),
+            scores=np.full(shape, IMPOSSIBLE, "float32"),
+            log_probs=np.zeros((*shape, 1), "float32"),
+        )
+        ids_of = self.tokenizers[1].ids_of
+        for row, ranks in enumerate(ranked):
+            for rank, (tokens, score, total) in enumerate(ranks):
+                result.token_ids[row, rank, : len(tokens)] = ids_of(tokens)
+                result.lengths[row, rank] = len(tokens)
+                result.scores[row, rank] = score
+                result.log_probs[row, rank] = total
+        return result
+
+    def score(self, source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+        """Returns the log-prob of each token of given translations; see `Engine`."""
+        sources, targets = self._tokens(source_ids, 0), self._tokens(target_ids, 1)
+        log_probs = np.zeros(target_ids.shape, "float32")
+        scored = self._translator().score_batch(sources, targets, **WHOLE)
+        for row, (tokens, one) in enumerate(zip(sources, scored, strict=True)):
+            # Without any token to see, CTranslate2 says 0.
+            is_seen = tokens or self.config.source_end_token
+            log_probs[row, : len(one.log_probs)] = one.log_probs if is_seen else math.nan
+        return log_probs
+
+    def run_all(self, function: Callable[[Any], Any], batches: Iterable[Any]) -> Iterable[Any]:
+        """Runs batches in threads; see `Engine`."""
+        self._translator()
+        return self._threads.map(function, batches)
+
+    def _translator(self):
+        if self._loaded is None:  # this process was forked
+            self._start()
+        return self._loaded
 
     def _start(self):
         import ctranslate2
 
-        self._engine = ctranslate2.Translator(str(self._folder), **self._options)
+        self._loaded = ctranslate2.Translator(str(self._folder), **self._options)
         # One more, so that no core waits for Python between two batches.
-        self._run_all = ThreadPoolExecutor(self._options["inter_threads"] + 1, "batch").map
-
-    def _map_rows(self, *arguments):
-        if self._engine is None:  # this process was forked
-            self._start()
-        return super()._map_rows(*arguments)
-
-    def _settings_of_call(self, changes, n_best):
-        settings = super()._settings_of_call(changes, n_best)
-        held = engine_settings(settings)
-        suppressed = self.settings.suppressed_tokens
-        require_held(changes, settings, replace(held, suppressed_tokens=suppressed))
-        return settings
-
-    def _search(self, source, prefix=None, *, settings, n_best, return_attention):
-        if return_attention:
-            raise ValueError("`return_attention` needs `Translator`. Received: CTranslate2")
-        sources = self._tokens(source, 0)
-        prefixes = [[]] * len(sources) if prefix is None else self._tokens(prefix, 1)
-        return self._hypotheses(sources, self._ranked(sources, prefixes, settings, n_best))
+        self._threads = ThreadPoolExecutor(self._options["inter_threads"] + 1, "batch")
 
     def _tokens(self, ids, side):
         """Returns the tokens of padded ids without end tokens, which CTranslate2 adds."""
-        vocabulary, config = self._vocabularies[side], self._config
+        vocabulary, config = self.tokenizers[side].vocabulary, self.config
         left_out = config.pad_token_id, config.end_token_id
         return [[vocabulary[i] for i in row if i not in left_out] for row in ids.tolist()]
 
     def _ranked(self, sources, prefixes, settings, n_best):
-        """Returns the tokens, scores and log-probs of the best hypotheses of each source."""
+        """Returns the tokens, the score and the log-prob of the best hypotheses of each source."""
         prefixed = [line for line, prefix in enumerate(prefixes) if prefix and sources[line]]
         given = dict.fromkeys(range(len(sources)), 0.0)
         if prefixed:  # CTranslate2 leaves their log-probs out of its scores, and so of its ranks
             pairs = ([each[line] for line in prefixed] for each in (sources, prefixes))
-            for line, one in zip(prefixed, self._engine.score_batch(*pairs, **WHOLE), strict=True):
+            scored = self._translator().score_batch(*pairs, **WHOLE)
+            for line, one in zip(prefixed, scored, strict=True):
                 given[line] = math.fsum(one.log_probs[: len(prefixes[line])])
-        kept, penalties, found = None if prefixed else n_best, self._penalties(settings), []
+        kept, found = None if prefixed else n_best, []
+        penalties = penalties_up_to(self.config.max_sequence_length, settings).tolist()
         for line, (hypotheses, scores) in self._searched(sources, prefixes, settings).items():
             ranked = []
             for tokens, score in zip(hypotheses[:kept], scores[:kept], strict=True):
                 penalty = penalties[len(tokens)]
                 total = score * penalty + given[line]
                 if total > LEAST_LOG_PROB:
-                    ranked.append((tokens, total / penalty, [total][: len(tokens)]))
+                    ranked.append((tokens, total / penalty, total))
             ranked.sort(key=lambda each: -each[1])
-            found.append(ranked[:n_best] or [([], IMPOSSIBLE, [])])
+            found.append(ranked[:n_best] or [([], IMPOSSIBLE, 0.0)])
         return found
-
-    def _penalties(self, settings):
-        return penalties_up_to(self._config.max_sequence_length, settings).tolist()
-
-    def _hypotheses(self, sources, found):
-        rows = [tokens for ranks in found for tokens, *_ in ranks]
-        texts = iter(self.target_tokenizer.pieces.decode(rows))
-        source_end, end = self._ends
-        return [
-            [
-                Hypothesis(
-                    text=next(texts),
-                    score=score,
-                    source_tokens=[*source, source_end],
-                    tokens=tokens,
-                    log_probs=log_probs,
-                    unfinished=tokens[-1:] not in ([], [end]),
-                )
-                for tokens, score, log_probs in ranks
-            ]
-            for source, ranks in zip(sources, found, strict=True)
-        ]
 
     def _searched(self, sources, prefixes, settings):
         """Returns the hypotheses and the scores of each source.
@@ -200,7 +198,7 @@ class CTranslate2Translator(LineTranslator):
         A call of CTranslate2 has one maximum length. Where a hypothesis reaches that of its line
         before, the line is searched again with it.
         """
-        bounds = [longest_target(len(each) + 1, settings, self._config) for each in sources]
+        bounds = [longest_target(len(each) + 1, settings, self.config) for each in sources]
         found = dict.fromkeys(range(len(sources)), ([[]], [0.0]))
         # Apart, because beside prefixes CTranslate2 treats the first tokens of other lines as such.
         groups = [
@@ -211,7 +209,7 @@ class CTranslate2Translator(LineTranslator):
             if not (group := groups.pop()):
                 continue
             longest, again = max(bounds[line] for line in group), collections.defaultdict(list)
-            results = self._engine.translate_batch(
+            results = self._translator().translate_batch(
                 [sources[line] for line in group],
                 [prefixes[line] for line in group],
                 beam_size=settings.beam_size,
@@ -230,27 +228,15 @@ class CTranslate2Translator(LineTranslator):
             groups += again.values()
         return found
 
-    def _score(self, source, target):
-        sources, targets = self._tokens(source, 0), self._tokens(target, 1)
-        penalties = self._penalties(self.settings)
-        scored, found = self._engine.score_batch(sources, targets, **WHOLE), []
-        for tokens, one in zip(sources, scored, strict=True):
-            # Without any token to see, CTranslate2 says 0.
-            is_seen = tokens or getattr(self._config, "source_end_token", True)
-            log_probs = [each if is_seen else math.nan for each in one.log_probs]
-            score = math.fsum(log_probs) / penalties[len(one.tokens)]
-            found.append([(one.tokens, score, log_probs)])
-        return [one for (one,) in self._hypotheses(sources, found)]
-
 
 def _leave_engines():
     """In a forked process: an engine has no threads there, and its destructor would wait for them.
 
     So the engine gets one more reference, which nobody drops.
     """
-    for translator in list(_translators):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(translator._engine))
-        translator._engine = None
+    for engine in list(_engines):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine._loaded))
+        engine._loaded = None
 
 
 if hasattr(os, "register_at_fork"):  # Windows cannot fork
@@ -275,9 +261,13 @@ class _Tokenizer(FolderTokenizer):
         tags = [f">>{code}<<" for code in self.languages] + [self.tag] * (self.tag is not None)
         self.is_tag = {self._ids[tag] for tag in tags}.__contains__
 
+    def ids_of(self, tokens):
+        """Returns the ids of tokens."""
+        return [self._ids.get(token, self._unk_token_id) for token in tokens]
+
     def encode(self, texts):
-        ids, unk = self._ids, self._unk_token_id
-        return [[ids.get(token, unk) for token in row] for row in super().encode(texts)]
+        return [self.ids_of(row) for row in super().encode(texts)]
 
     def decode(self, rows):
+        rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
         return self.pieces.decode([[self.vocabulary[i] for i in row] for row in rows])

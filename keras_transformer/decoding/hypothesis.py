@@ -1,14 +1,12 @@
-"""Hypotheses and their attention scores, made from a search's result and joined per line."""
+"""Hypotheses and their attention scores, made from the result of a search."""
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.decoding.long_lines import join_translations
-from keras_transformer.decoding.protected_text import put_back
-from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
+from keras_transformer.decoding.scores import IMPOSSIBLE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # comparing arrays gives an array, not a bool
@@ -184,52 +182,4 @@ def attention_of(hypothesis, scores, row, start_token):
         decoder=cut("decoder", target, target),
         encoder_decoder=cut("encoder_decoder", target, source),
         decoder_tokens=[start_token, *hypothesis.tokens][:target],
-    )
-
-
-def join_by_line(found, pieces, settings):
-    """Returns the hypotheses of each line; the best ones of several pieces are joined into one.
-
-    Args:
-        found: list of P lists, the hypotheses of each piece.
-        pieces: `Pieces`.
-        settings: `SearchSettings`, for the length penalty.
-    """
-    joined = []
-    columns = pieces.by_line(), pieces.too_long.tolist(), pieces.dropped.tolist(), pieces.spans
-    for place, too_long, dropped, spans in zip(*columns, strict=True):
-        of_pieces, gaps = found[place], pieces.gaps[place]
-        if len(of_pieces) > 1:
-            best = [ranks[0] for ranks in of_pieces]
-            of_line = [_join(best, gaps, pieces.joiner, settings)]
-        else:
-            (of_line,) = of_pieces
-            if gaps != [""]:
-                texts = [join_translations([one.text], gaps) for one in of_line]
-                of_line = [replace(one, text=t) for one, t in zip(of_line, texts, strict=True)]
-        if spans:
-            back = [(one, *put_back(one.text, spans)) for one in of_line]
-            best, *others = [replace(one, text=text, protected=p) for one, text, p in back]
-            of_line = [best, *(one for one in others if not one.protected)]
-        if too_long:
-            of_line = [replace(one, too_long=True, dropped_tokens=dropped) for one in of_line]
-        joined.append(of_line)
-    return joined
-
-
-def _join(pieces, gaps, joiner, settings):
-    def all_of(name):
-        return [value for piece in pieces for value in getattr(piece, name)]
-
-    tokens, log_probs = all_of("tokens"), all_of("log_probs")
-    total, is_possible = math.fsum(log_probs), all(piece.score > IMPOSSIBLE for piece in pieces)
-    penalty = float(penalties_up_to(len(tokens), settings)[len(tokens)])
-    return Hypothesis(
-        text=join_translations([piece.text for piece in pieces], gaps, joiner),
-        score=total / penalty if is_possible else IMPOSSIBLE,
-        source_tokens=all_of("source_tokens"),
-        tokens=tokens,
-        log_probs=log_probs,
-        pieces=len(pieces),
-        unfinished=any(piece.unfinished for piece in pieces),
     )

@@ -1,11 +1,8 @@
-"""Splits lines that are too long into pieces. Letters: B lines, P pieces.
-
-The SavedModel does it by the same rules: see `export/graph_long_lines.py`.
-"""
+"""Splits lines that are too long into pieces, and joins the translations of pieces."""
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,35 +17,6 @@ _IDEOGRAPHIC_SENTENCE_END = re.compile(r"[。！？][」』”’）]*$")
 WITHOUT_SPACE = f"(?s).*[{UNSPACED}][”’]*"
 _ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # a byte of an unknown character
 _INSIDE_CHARACTER = re.compile(r"^<0x[89AB][0-9A-F]>\Z")  # any but the first byte of a character
-
-
-class Pieces(NamedTuple):
-    """Lines of token ids, each in one or several pieces.
-
-    Args:
-        token_ids: list of P rows of token ids, the pieces in the order of the text; in a graph, an
-            int32 `RaggedTensor` `(P, None)`.
-        lines: int array or tensor `(P,)`, ascending: the line of each piece.
-        dropped: int array or tensor `(B,)`, the number of tokens that were cut off each line.
-        gaps: list of P strings, or string tensor `(P,)`: what joins the translation of each piece
-            to the next one, or protected text behind it.
-        spans: list of B lists of strings: the protected text that symbols take the place of.
-        joiner: str, what joins translations where a gap is empty, see `join_translations`.
-        too_long: bool array `(B,)`, whether the line, or a sentence of it, was too long.
-    """
-
-    token_ids: Any
-    lines: Any
-    dropped: Any
-    gaps: Any = None
-    spans: Any = ()
-    joiner: str = " "
-    too_long: Any = ()
-
-    def by_line(self) -> list[slice]:
-        """Returns where the pieces of each line are; not in a graph."""
-        starts = np.searchsorted(self.lines, np.arange(len(self.dropped) + 1)).tolist()
-        return list(map(slice, starts, starts[1:]))
 
 
 def token_kinds(vocabulary: Sequence[str]) -> np.ndarray:
@@ -80,28 +48,27 @@ class LineCutter:
         has_tags = getattr(tokenizer, "languages", None) or getattr(tokenizer, "tag", None)
         self._is_tag = tokenizer.is_tag if has_tags else None
 
-    def cut(self, rows: list[Any], most: int, on_too_long: str) -> Pieces:
-        """Cuts lines into pieces of at most `most` tokens.
+    def cut(self, row: Any, most: int, on_too_long: str) -> tuple[list[Any], int]:
+        """Cuts a line into pieces of at most `most` tokens.
 
         Args:
-            rows: B rows of token ids, without end tokens.
+            row: token ids, without the end token.
             most: int, at least 1.
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
                 all but the first piece, which ends with a word.
+
+        Returns:
+            list of rows, at least one, and the number of tokens that were dropped.
         """
-        pieces: list[Any] = []
-        lines: list[int] = []
-        dropped = np.zeros(len(rows), int)
-        for line, row in enumerate(rows):
-            found = [row] if len(row) <= most else self._pieces(np.asarray(row), most, on_too_long)
-            tags = self._tag_length(row)
-            if tags == len(row):
-                found = [[]]  # a tag alone is no text to translate
-            if on_too_long == "truncate":
-                dropped[line] = len(row) - max(len(found[0]), tags)
-            pieces += found
-            lines += [line] * len(found)
-        return Pieces(pieces, np.array(lines, int), dropped, [""] * len(pieces))
+        tags = self._tag_length(row)
+        if tags == len(row):
+            pieces = [row[:0]]  # a tag alone is no text to translate
+        elif len(row) <= most:
+            pieces = [row]
+        else:
+            pieces = self._pieces(np.asarray(row), most, on_too_long)
+        is_cut = on_too_long == "truncate"
+        return pieces, len(row) - max(len(pieces[0]), tags) if is_cut else 0
 
     def _tag_length(self, row):
         return int(self._is_tag is not None and len(row) > 0 and bool(self._is_tag(row[0])))

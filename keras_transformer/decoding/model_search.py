@@ -11,10 +11,11 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam import make_search
+from keras_transformer.decoding.engine import SearchResult
 from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.loop import BACKEND, NOT_FINITE, run_program
-from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
-from keras_transformer.decoding.search import Search, SearchResult, StepOutput
+from keras_transformer.decoding.scores import penalties_up_to
+from keras_transformer.decoding.search import Search, StepOutput, trim
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 
@@ -101,15 +102,13 @@ def search_model(
     found = SearchResult(*(each[:count] for each in found))
     if np.isnan(found.scores).any():
         raise ValueError(NOT_FINITE)
-    return found.trim(pad)
+    return trim(found, pad, np)
 
 
 def _search(model, settings, n_best, fixed_length, penalties, ids, longest, target_prefix=None):
     options = {"fixed_length": fixed_length, "penalties": penalties}
     search, inputs = make_model_search(model, ids, longest, settings, n_best, **options)
-    tokens = ops.convert_to_tensor(settings.copied_tokens, "int32")
-    copied = ops.any(ids[:, :, None] == tokens, axis=1) if settings.copied_tokens else None
-    return search.run(*inputs, target_prefix, copied=copied)
+    return search.run(*inputs, target_prefix)
 
 
 def make_model_search(
@@ -149,33 +148,6 @@ def make_model_search(
     )
     cache = model.init_cache(encoder_token_ids, **fixed)
     return search, (cache, max_lengths, config.start_token_id)
-
-
-def without_repeated(
-    found: SearchResult, texts: list[list[str]]
-) -> tuple[SearchResult, list[list[str]]]:
-    """Makes hypotheses missing, and last, if a better one has the same text.
-
-    Args:
-        found: `SearchResult` of arrays.
-        texts: B lists of R strings.
-    """
-    is_repeated = np.array([[t in row[:rank] for rank, t in enumerate(row)] for row in texts])
-    order = np.argsort(is_repeated, axis=1, kind="stable")
-    found = found._replace(
-        lengths=np.where(is_repeated, 0, found.lengths),
-        scores=np.where(is_repeated, IMPOSSIBLE, found.scores),
-    )
-    found = SearchResult(*(each[np.arange(len(order))[:, None], order] for each in found))
-    return found, [[row[rank] for rank in ranks] for row, ranks in zip(texts, order, strict=True)]
-
-
-def kept_hypotheses(settings: SearchSettings, n_best: int) -> int:
-    """Returns how many hypotheses a search must keep, to pick `n_best` with distinct texts.
-
-    For 1, one is enough, and its search is the shortest.
-    """
-    return settings.max_hypotheses if settings.distinct_texts and n_best > 1 else n_best
 
 
 def score_model(model: SearchModel, encoder_token_ids: Tensor, target_token_ids: Tensor) -> Tensor:
@@ -238,7 +210,7 @@ def padded_shape(rows: int, length: int, settings: Any, config: Any) -> tuple[in
 def compiled_shape(
     rows: int, length: int, settings: SearchSettings, config: Any
 ) -> tuple[int, int, int]:
-    """As `padded_shape`, of a search that XLA shall compile, see `Translator.warm_up`.
+    """As `padded_shape`, of a search that XLA shall compile, see `KerasEngine.compile`.
 
     Raises:
         ValueError: if searches of this kind are not compiled.

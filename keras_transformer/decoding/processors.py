@@ -165,38 +165,6 @@ def no_repeat_ngram_size(size: int) -> Processor:
     return process
 
 
-def copy_tokens(token_ids: Iterable[int], is_copied: Tensor, end_token_id: int) -> Processor:
-    """Forces tokens: each that is copied comes exactly once before the end, the others never.
-
-    Args:
-        token_ids: list of N ints.
-        is_copied: bool tensor `(B, 1, N)`: which of them a sentence must have. The setting
-            `copied_tokens` of a search takes those of the source.
-        end_token_id: int.
-
-    Returns:
-        processor.
-
-    >>> force = copy_tokens([1, 3], ops.array([[[True, False]]]), end_token_id=0)
-    >>> force(ops.zeros([1, 1, 4]), ops.array([[[2]]]), 1).numpy()
-    array([[[-inf,   0.,   0., -inf]]], dtype=float32)
-    >>> force(ops.zeros([1, 1, 4]), ops.array([[[2, 1]]]), 2).numpy()
-    array([[[  0., -inf,   0., -inf]]], dtype=float32)
-    """
-    copied = np.array([*token_ids], "int32")
-
-    @_takes_room
-    def process(log_probs, token_ids, index):
-        missing = is_copied & ~ops.take(_occurs_in(token_ids, log_probs, index), copied, axis=2)
-        tokens = ops.arange(log_probs.shape[-1])
-        is_forbidden = (tokens == end_token_id) & ops.any(missing, axis=2, keepdims=True)
-        for number, token in enumerate(copied.tolist()):
-            is_forbidden |= (tokens == token) & ~missing[:, :, number, None]
-        return ops.where(is_forbidden, IMPOSSIBLE, log_probs)
-
-    return process
-
-
 def _occurs_in(token_ids, log_probs, index):
     """Which tokens of the vocabulary are among the first `index` ids `(B, W, T)`, -1 for none.
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 from keras import ops, tree
 
+from keras_transformer.decoding.engine import SearchResult
 from keras_transformer.decoding.loop import BACKEND, processed, run_loop
 from keras_transformer.decoding.next_tokens import Constraints
-from keras_transformer.decoding.processors import copy_tokens, force_end, suppress_tokens
+from keras_transformer.decoding.processors import force_end, suppress_tokens
 from keras_transformer.decoding.scores import IMPOSSIBLE, PENALTY_BASES, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
@@ -40,33 +40,20 @@ class StepOutput(NamedTuple):
 StepFunction: TypeAlias = Callable[[Tensor, Tensor, Any, Any], StepOutput]
 
 
-class SearchResult(NamedTuple):
-    """The hypotheses of each sentence, best first.
+def trim(result: SearchResult, pad_token_id: int, xp: Any = ops) -> SearchResult:
+    """Cuts a result to its longest hypothesis, and pads the others.
 
     Args:
-        token_ids: int32 tensor `(B, R, T)`, without the start token. A hypothesis ends with the end
-            token, or without it at the maximum length. Padding follows. `T` is the length of the
-            longest.
-        lengths: int32 tensor `(B, R)`, the end token included; 0 where a hypothesis is missing.
-        scores: float32 tensor `(B, R)`, the sum of the log-probs divided by the length penalty;
-            -inf where a hypothesis is missing.
-        log_probs: float32 tensor `(B, R, T)`, of each token; 0 at padding.
+        result: `SearchResult`.
+        pad_token_id: int.
+        xp: `keras.ops` or, for arrays, `numpy`.
     """
-
-    token_ids: Tensor
-    lengths: Tensor
-    scores: Tensor
-    log_probs: Tensor
-
-    def trim(self, pad_token_id: int) -> "SearchResult":
-        """Cuts the result to its longest hypothesis, and pads the others."""
-        xp = np if isinstance(self.lengths, np.ndarray) else ops
-        longest = xp.max(self.lengths, initial=0)
-        is_token = xp.arange(longest) < self.lengths[:, :, None]
-        return self._replace(
-            token_ids=xp.where(is_token, self.token_ids[:, :, :longest], pad_token_id),
-            log_probs=xp.where(is_token, self.log_probs[:, :, :longest], 0.0),
-        )
+    longest = xp.max(result.lengths, initial=0)
+    is_token = xp.arange(longest) < result.lengths[:, :, None]
+    return result._replace(
+        token_ids=xp.where(is_token, result.token_ids[:, :, :longest], pad_token_id),
+        log_probs=xp.where(is_token, result.log_probs[:, :, :longest], 0.0),
+    )
 
 
 class Tokens(NamedTuple):
@@ -86,7 +73,6 @@ class Sentences(NamedTuple):
     alphas: Tensor  # float32 (B,)
     wanted: Tensor  # int32 (B,): the sentence is done when this many hypotheses are final
     target_prefix: Tensor  # int32 (B, P), padded; P = 0 without a prefix
-    copied: Tensor  # bool (B, N): which of the N `copied_tokens` are in the source
     cache: Any  # nest of tensors (B, ...)
 
 
@@ -146,14 +132,14 @@ class Search:
     fixed_length: int | None = None
     penalties: Tensor | None = None
 
-    def run(self, cache, max_lengths, start_token_id, target_prefix=None, compaction=True, **more):
+    def run(self, cache, max_lengths, start_token_id, target_prefix=None, compaction=True):
         """Returns the `SearchResult`. The arguments are those of `first_state`."""
         if BACKEND != "tensorflow" and self.penalties is None:
             longest = self.fixed_length or int(ops.max(max_lengths, initial=0))
             self = replace(self, penalties=penalties_up_to(longest, self.settings))
-        state = self.first_state(cache, max_lengths, start_token_id, target_prefix, **more)
+        state = self.first_state(cache, max_lengths, start_token_id, target_prefix)
         result = run_loop(self, state, compaction)
-        return result if self.is_fixed else result.trim(self.pad_token_id)
+        return result if self.is_fixed else trim(result, self.pad_token_id)
 
     def final(self, state):
         """Returns the result; a failed sentence has the score NaN and the length 0."""
@@ -179,12 +165,11 @@ class Search:
 
         return tree.map_structure(extended, history, tokens)
 
-    def first_state(self, cache, max_lengths, start_token_id, target_prefix=None, copied=None):
+    def first_state(self, cache, max_lengths, start_token_id, target_prefix=None):
         """Returns the state before the first step.
 
         Args:
             cache, max_lengths, start_token_id, target_prefix: as in `beam_search`.
-            copied: bool tensor `(B, N)`: which of the `copied_tokens` the sources have. Optional.
         """
         batch_size = ops.shape(max_lengths)[0]
 
@@ -202,7 +187,6 @@ class Search:
             alphas=each(self.settings.alpha if self.alpha is None else self.alpha, "float32"),
             wanted=each(self.n_best if self.wanted is None else self.wanted, "int32"),
             target_prefix=target_prefix,
-            copied=ops.zeros((batch_size, 0), "bool") if copied is None else copied,
             cache=cache,
         )
         return self.start(sentences, start_token_id)
@@ -222,8 +206,6 @@ class Search:
         """Returns the constraints on the next token, for `best_next_tokens`."""
         sentences, prefix = state.sentences, state.sentences.target_prefix
         processors, suppressed = [*self.settings.processors], self.settings.suppressed_tokens
-        if copied := self.settings.copied_tokens:
-            processors.append(copy_tokens(copied, sentences.copied[:, None], self.end_token_id))
         is_active, has_prefix = bool(processors), prefix.shape[1] != 0
         if suppressed:
             processors.append(suppress_tokens(suppressed))

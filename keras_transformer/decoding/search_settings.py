@@ -20,12 +20,10 @@ CHOICES = {
     "stopping": ("exhaustive", "first_beams"),
     "on_too_long": ("split", "truncate", "error"),
     "split": ("lines", "sentences"),
-    "protect_by": ("cut", "copy", "force"),
 }
 GRAPH_SETTINGS = (
-    "beam_size length_penalty stopping processors suppressed_tokens copied_tokens force_end sampler"
+    "beam_size length_penalty stopping processors suppressed_tokens force_end sampler"
 ).split()
-_TOKENS = "suppressed_tokens", "copied_tokens"
 _NAMED = types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type
 _CONSTANT = (numbers.Number, str, bytes, *_NAMED)  # what a processor uses and cannot change
 _first_made: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
@@ -57,9 +55,6 @@ class SearchSettings(Settings):
             `decoding.processors`. Defaults to none.
         suppressed_tokens: tuple or list of token ids that no translation has, unless its target
             prefix has them. The other tokens are not renormalised. Defaults to none.
-        copied_tokens: tuple or list of token ids: a translation has each of them that the source
-            has exactly once, and no other. Source and target must have the same ids. Defaults to
-            none; `protect_by="force"` sets those of protected text.
         force_end: bool. Whether the end token is forced, with log-prob 0, as the last token of the
             maximum length, as by `forced_eos_token_id` of `transformers`. If not, a translation
             that reaches its maximum length has no end token. Defaults to `False`.
@@ -79,19 +74,16 @@ class SearchSettings(Settings):
             `"lines"`.
         protect: list of what a translation keeps as it is: `"printf"`, `"braces"`, `"tags"`,
             `"urls"`, `"emails"`, `"backticks"`, `"emoji"`, `"unknown"`, the characters that the
-            vocabulary does not hold, and regular expressions of RE2 that are no single words. The
-            text around it is translated in parts. Defaults to all names if the vocabulary holds
-            symbols for it, see `add_placeholders`, and to nothing if not.
-        protect_by: `"cut"`: the line is translated in parts; `"copy"`: if the vocabulary holds
-            symbols, they take the place of protected text and the model copies them; where it
-            loses one, the line is cut; `"force"`: the search also allows only translations with
-            each symbol once. Defaults to `"cut"`.
+            vocabulary does not hold, and regular expressions of RE2 that are no single words. If
+            the vocabulary holds symbols, see `add_placeholders`, they take its place, and the model
+            copies them; where it loses one, and without symbols, the text around it is translated
+            in parts. Defaults to all names if the vocabulary holds symbols, and to nothing if not.
         distinct_texts: bool. Whether a translation is left out if a better one has the same text,
             in other tokens; then the search goes on until `beam_size` hypotheses are final, and
             the next best ones take the places. The best translation is the same. Defaults to
             `True`.
 
-    `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `protect`, `protect_by`,
+    `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `protect`,
     `max_source_tokens` and `on_too_long` may change from call to call at no cost, except that a
     compiled search is compiled for its maximum length. Any other change, such as another processor
     or sampler, traces another graph. Two functions are the same processor if their code and the
@@ -115,14 +107,12 @@ class SearchSettings(Settings):
     max_length: int | None = None
     processors: tuple | list = ()
     suppressed_tokens: tuple | list = ()
-    copied_tokens: tuple | list = ()
     force_end: bool = False
     sampler: object = None
     max_source_tokens: int | None = None
     on_too_long: str = "split"
     split: str = "lines"
     protect: tuple | list | None = None
-    protect_by: str = "cut"
     distinct_texts: bool = True
 
     def __post_init__(self) -> None:
@@ -136,9 +126,8 @@ class SearchSettings(Settings):
             self._require(name, 0 <= getattr(self, name) <= most, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
-        for name in _TOKENS:
-            if not all(type(token) is int and token >= 0 for token in getattr(self, name)):
-                self._reject(name, "a list of token ids, ints of at least 0")
+        if not all(type(token) is int and token >= 0 for token in self.suppressed_tokens):
+            self._reject("suppressed_tokens", "a list of token ids, ints of at least 0")
         if self.sampler is not None and not _draws_tokens(self.sampler):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
         if self.max_source_tokens is not None and self.max_source_tokens < 2:
@@ -146,16 +135,15 @@ class SearchSettings(Settings):
         for name, choices in CHOICES.items():
             self._require_choice(name, choices)
         # A tuple can be hashed: the settings are the key of the traced graphs.
-        for name in ("processors", *_TOKENS, "protect"):
+        for name in ("processors", "suppressed_tokens", "protect"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(value))
         finders(tuple(self.protect or ()))  # raises if one is no pattern
 
     def require_ids_below(self, vocabulary_size: int) -> None:
-        """Raises a `ValueError` if a token of a setting is not in the model's vocabulary."""
-        for name in _TOKENS:
-            is_valid = max(getattr(self, name), default=0) < vocabulary_size
-            self._require(name, is_valid, f"ids less than {vocabulary_size}")
+        """Raises a `ValueError` if a suppressed token is not in the model's vocabulary."""
+        is_valid = max(self.suppressed_tokens, default=0) < vocabulary_size
+        self._require("suppressed_tokens", is_valid, f"ids less than {vocabulary_size}")
 
     @property
     def max_hypotheses(self) -> int:

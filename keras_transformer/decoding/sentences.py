@@ -1,17 +1,9 @@
-"""Splits lines into sentences, and cuts them around protected text.
-
-`RULES` say where a sentence ends, for every language. Letters: B lines, N sentences.
-"""
+"""Splits lines into sentences. `RULES` say where one ends, for every language."""
 
 import re
-from typing import Any, NamedTuple
-
-import numpy as np
 
 from keras_transformer.data.piece_tokenizer import SPACES
-from keras_transformer.decoding.languages import split_tag
-from keras_transformer.decoding.long_lines import Pieces
-from keras_transformer.decoding.protected_text import MARK, Mask, cut, with_symbols
+from keras_transformer.decoding.protected_text import MARK
 
 BORDER = "\ufdd0"  # before and behind the white space between two sentences; is no character
 # Latin, Greek, Cyrillic and Armenian: other scripts have no lower case, or no upper case.
@@ -53,69 +45,6 @@ RULES = (
     (f"{BORDER}([{SPACES}]*){BORDER}({_SHORT}[{SPACES}]*)$", "\\1\\2"),
 )
 _COMPILED = [(re.compile(pattern), rewrite) for pattern, rewrite in RULES]
-
-
-class Sentences(NamedTuple):
-    """The sentences of lines, or their parts around protected text.
-
-    Args:
-        texts: list of N strings.
-        lines: int array `(N,)`, ascending: the line of each sentence.
-        gaps: list of N strings: the white space or the protected text behind each sentence.
-        spans: list of B lists of strings: the text that symbols take the place of.
-    """
-
-    texts: list[str]
-    lines: Any
-    gaps: list[str]
-    spans: list[list[str]]
-
-    def of_lines(self, pieces: Pieces) -> Pieces:
-        """Returns the pieces of sentences as pieces of the lines."""
-        sentences = pieces.lines
-        is_last = np.diff(sentences, append=len(self.texts)) > 0
-        gaps = [self.gaps[s] if last else "" for s, last in zip(sentences, is_last, strict=True)]
-        dropped = np.bincount(self.lines, pieces.dropped).astype(int)
-        too_long = np.bincount(self.lines, np.bincount(sentences) > 1) + dropped > 0
-        lines = self.lines[sentences]
-        return Pieces(pieces.token_ids, lines, dropped, gaps, self.spans, too_long=too_long)
-
-
-def split_lines(
-    lines: list[str],
-    split: str,
-    has_tags: bool,
-    mask: Mask | None = None,
-    most_symbols: int = 0,
-) -> Sentences:
-    """Splits lines into their sentences, or takes each as one sentence.
-
-    Args:
-        lines: list of strings.
-        split: `"lines"` or `"sentences"`.
-        has_tags: whether a line may begin with the tag of a language; all its sentences get it.
-        mask: finds the protected text that sentences are cut around. Optional.
-        most_symbols: number of symbols that the vocabulary holds. Lines with so much protected text
-            have symbols in place of it, and are not cut. Defaults to `0`.
-    """
-    if split == "lines" and mask is None:
-        return Sentences(lines, np.arange(len(lines)), [""] * len(lines), [[]] * len(lines))
-    found = Sentences([], [], [], [])
-    for number, line in enumerate(lines):
-        tag, text = split_tag(line) if has_tags else ("", line)
-        text, spans = mask(text) if mask else (text, [])
-        copied = with_symbols(text, spans, most_symbols)
-        found.spans.append(spans if copied else [])
-        text = copied or text
-        sentences = split_sentences(text) if split == "sentences" else [(text, "")]
-        rest = iter(spans)
-        for sentence, gap in sentences:
-            *parts, (part, kept) = cut(sentence, rest)
-            for one, behind in (*parts, (part, kept + gap)):
-                found.texts.append(tag + one)
-                found.lines.append(number)
-                found.gaps.append(behind)
-    return found._replace(lines=np.array(found.lines, int))
 
 
 def split_sentences(text: str) -> list[tuple[str, str]]:

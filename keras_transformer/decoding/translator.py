@@ -1,48 +1,40 @@
-"""`Translator`: tokenizer, model and search in one object, on any backend.
+"""`Translator`: from strings to strings, above any engine of token ids.
 
-Plain Python and NumPy around the search; `export_saved_model` puts the same into one graph.
+Plain Python and NumPy: imports Keras only with a Keras model.
 """
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.tokenizer_like import (
-    TokenizerLike,
-    check_tokenizers,
-    require_matching_vocabularies,
+from keras_transformer.decoding.batches import (
+    BATCH_SENTENCES,
+    MOST_PAIRS,
+    batch_rows,
+    map_rows,
 )
-from keras_transformer.decoding.batches import MOST_PAIRS, batch_rows
-from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.decoding.forks import BACKEND, require_own_process
-from keras_transformer.decoding.frozen import FrozenTransformer, freeze
+from keras_transformer.decoding.engine import Engine, SearchResult, require_held
 from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of
-from keras_transformer.decoding.line_translator import LineTranslator
-from keras_transformer.decoding.model_search import (
-    SearchModel,
-    attend_model,
-    compiled_shape,
-    kept_hypotheses,
-    padded_shape,
-    run_on_pairs,
-    score_model,
-    search_model,
-    without_repeated,
-)
-from keras_transformer.decoding.scores import penalties_up_to
-from keras_transformer.decoding.search import SearchResult
+from keras_transformer.decoding.languages import tag_lines
+from keras_transformer.decoding.lines import learned_positions, to_lines
+from keras_transformer.decoding.protected_text import NAMES
+from keras_transformer.decoding.reports import warn_of
+from keras_transformer.decoding.request import LineReader, Request
+from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 
+_MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 
-class Translator(LineTranslator):
-    """Translates lists of strings, on any backend.
+
+class Translator:
+    """Translates lists of strings, with any engine: Keras, CTranslate2 or a SavedModel.
 
     Args:
-        model: `Transformer`; or several in a list, which translate as one `Ensemble`.
+        model: `Transformer`; or several in a list, which translate as one `Ensemble`; or an
+            `Engine`, which has its tokenizers.
         tokenizer: `Tokenizer` or other `TokenizerLike` of the source, and of the target unless
             `target_tokenizer` is given.
         target_tokenizer: that of the target, if the vocabularies are separate.
@@ -106,29 +98,133 @@ class Translator(LineTranslator):
 
     def __init__(
         self,
-        model: SearchModel | Sequence[SearchModel],
-        tokenizer: TokenizerLike,
-        target_tokenizer: TokenizerLike | None = None,
+        model: Any,
+        tokenizer: Any = None,
+        target_tokenizer: Any = None,
         *,
         frozen: bool = False,
         dtype: str | None = None,
         **settings: Any,
     ) -> None:
-        # A model of PyTorch that has not run has no threads.
-        require_own_process(starts=BACKEND != "torch")
-        decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
-        tokenizers = check_tokenizers(tokenizer, target_tokenizer)
-        require_matching_vocabularies(decoder.config, *tokenizers)
-        if frozen or dtype is not None:
-            decoder = freeze(decoder, dtype)
-        self._decoder = decoder
-        self.model: Any = decoder.model if isinstance(decoder, FrozenTransformer) else decoder
-        super().__init__(tokenizers, decoder.config, SearchSettings(**settings))
-        self._compiled: set[tuple] = set()  # (graph settings, hypotheses, shape) of searches
+        if not isinstance(model, Engine):
+            from keras_transformer.decoding.keras_engine import KerasEngine
+
+            model = KerasEngine(model, tokenizer, target_tokenizer, frozen=frozen, dtype=dtype)
+        self.engine: Any = model
+        self.source_tokenizer, self.target_tokenizer = self.tokenizers = model.tokenizers
+        self._config = model.config
+        self._vocabularies = [each.vocabulary for each in self.tokenizers]
+        self._reader = LineReader(self.tokenizers, self._config)
+        self.settings = self._checked(SearchSettings(**model.defaults | settings))
+
+    @property
+    def model(self) -> Any:
+        """The Keras model of the engine."""
+        return self.engine.model
 
     def __reduce__(self):
-        """For `pickle` and `copy`: compiled searches belong to a process."""
-        return partial(type(self), **vars(self.settings)), (self._decoder, *self.tokenizers)
+        return partial(type(self), **vars(self.settings)), (self.engine,)
+
+    # Any: a union of the four result types would force every caller to narrow it.
+    def __call__(
+        self,
+        lines: str | Iterable[str],
+        *,
+        n_best: int | None = None,
+        return_attention: bool = False,
+        target_prefix: str | Iterable[str] | None = None,
+        target_language: str | None = None,
+        batch_sentences: int = BATCH_SENTENCES,
+        on_progress: Callable[[int], Any] | None = None,
+        **settings: Any,
+    ) -> Any:
+        is_one = isinstance(lines, str)
+        lines = to_lines(lines, "lines")
+        request = self.request(
+            lines,
+            n_best=1 if n_best is None else n_best,
+            target_prefix=target_prefix,
+            target_language=target_language,
+            return_attention=return_attention,
+            **settings,
+        )
+        search_settings = request.settings
+        found: Any = [[]] * len(lines)
+        remaining: Request | None = request
+        while remaining is not None:
+            search = partial(self._search, request=remaining)
+            options = batch_sentences, on_progress, remaining.line_of_row
+            remaining.fill(found, self._map_rows(search, remaining.columns, *options))
+            remaining, on_progress = remaining.again(found), None
+        if n_best is None and not return_attention:
+            warn_of(found, search_settings)
+            found = [best.text for best, *_ in found]
+        return found[0] if is_one else found
+
+    def request(
+        self,
+        lines: list[str],
+        *,
+        n_best: int = 1,
+        target_prefix: str | Iterable[str] | None = None,
+        target_language: str | None = None,
+        return_attention: bool = False,
+        **settings: Any,
+    ) -> Request:
+        """Returns lines as the rows that `search` gets. The arguments are those of a call."""
+        asked = self._settings_of_call(settings, n_best, return_attention)
+        if isinstance(target_prefix, str):
+            target_prefix = [target_prefix] * len(lines)
+        elif target_prefix is not None:
+            target_prefix = to_lines(target_prefix, "target_prefix")
+        return Request(
+            reader=self._reader,
+            texts=tag_lines(lines, target_language, self._reader.languages),
+            prefixes=target_prefix,
+            settings=asked,
+            n_best=n_best,
+            returns_attention=return_attention,
+        )
+
+    def score(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        batch_sentences: int = BATCH_SENTENCES,
+        on_progress: Callable[[int], Any] | None = None,
+    ) -> Any:
+        """Returns the model's scores of given translations, as the translator's search scores.
+
+        Args:
+            sources: list of strings, or one string.
+            targets: translations of `sources`: a list of the same length, or one string.
+            batch_sentences, on_progress: as in a call.
+
+        Returns:
+            list of `Hypothesis`, one per pair; for single strings, a single one. The end token is
+            always scored, also if the source is empty, although a translation has no tokens then.
+
+        Raises:
+            ValueError: if the numbers of sources and targets differ, or a line has more than 2,048
+                tokens and more than `max_source_tokens`. Lines are not split, because the score of
+                a part would be wrong.
+        """
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.score([sources], [targets], batch_sentences, on_progress)[0]
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise TypeError("`sources` and `targets` must be two lists, or two strings.")
+        sources, targets = to_lines(sources, "sources"), to_lines(targets, "targets")
+        if len(sources) != len(targets):
+            raise ValueError(
+                "`targets` must have a translation for each of `sources`. Received: "
+                f"{len(sources)} sources, {len(targets)} targets"
+            )
+        sources = tag_lines(sources, None, self._reader.languages)
+        columns = [
+            self._reader.whole_lines(texts, name, side, self.settings)
+            for side, (name, texts) in enumerate((("sources", sources), ("targets", targets)))
+        ]
+        return self._map_rows(self._score, columns, batch_sentences, on_progress)
 
     def warm_up(
         self,
@@ -155,29 +251,46 @@ class Translator(LineTranslator):
         Raises:
             ValueError: if a search of these settings is not compiled.
         """
-        search_settings = self._settings_of_call(settings, n_best)
-        kept = kept_hypotheses(search_settings, n_best)
-        given = itertools.product(batch_sizes, source_lengths)
-        for shape in {compiled_shape(*each, search_settings, self._config) for each in given}:
-            nothing = np.full(shape[:2], self._config.pad_token_id)
-            search_model(self._decoder, nothing, search_settings, kept, shape=shape)
-            self._compiled.add((search_settings.graph_settings, kept, shape))
+        asked = self._settings_of_call(settings, n_best)
+        kept = _kept_hypotheses(asked, n_best)
+        self.engine.compile(source_lengths, batch_sizes, asked, kept)
 
-    def _search(self, source, prefix=None, *, settings, n_best, return_attention):
-        kept = kept_hypotheses(settings, n_best)
-        padded = padded_shape(*source.shape, settings, self._config)
-        is_compiled = prefix is None and (settings.graph_settings, kept, padded) in self._compiled
-        shape = padded if is_compiled else None
-        found = search_model(self._decoder, source, settings, kept, prefix, shape=shape)
+    def _map_rows(self, function, columns, *options):
+        pad_token_id = self._config.pad_token_id
+        return map_rows(function, columns, pad_token_id, *options, run_all=self.engine.run_all)
+
+    def _settings_of_call(self, changes, n_best, return_attention=False):
+        settings = self._checked(replace(self.settings, **changes), return_attention)
+        settings.require_n_best(n_best)
+        return settings
+
+    def _checked(self, settings, return_attention=False):
+        """Returns settings with `max_source_tokens` and `protect` set, checked for the engine."""
+        settings.require_ids_below(self._config.vocabulary_size)
+        require_held(self.engine, vars(settings) | {"return_attention": return_attention})
+        most = learned_positions(self._config)
+        bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
+        if most is not None and bound > most:
+            raise ValueError(
+                f"`max_source_tokens` must be at most the model's {most} positions. "
+                f"Received: max_source_tokens={bound}"
+            )
+        known = NAMES if self._reader.symbols else ()
+        protect = known if settings.protect is None else settings.protect
+        return replace(settings, max_source_tokens=bound, protect=protect)
+
+    def _search(self, source, prefix=None, *, request):
+        """Returns the hypotheses of each row of padded ids."""
+        settings, n_best = request.settings, request.n_best
+        found = self.engine.search(source, prefix, settings, _kept_hypotheses(settings, n_best))
         found, hypotheses = self._hypotheses(source, found, settings, n_best)
-        if return_attention:
+        if request.returns_attention:
             self._add_attention(source, found, hypotheses)
         return hypotheses
 
     def _score(self, source, target):
         """Returns the hypotheses of given targets, which have an end token."""
-        log_probs = run_on_pairs(score_model, self._decoder, source, target)
-        log_probs = log_probs[: len(target), : target.shape[1]]
+        log_probs = self.engine.score(source, target)
         lengths = np.count_nonzero(target != self._config.pad_token_id, axis=1)
         penalties = penalties_up_to(lengths.max(), self.settings)[lengths]
         scores = log_probs.sum(axis=1) / penalties
@@ -191,7 +304,7 @@ class Translator(LineTranslator):
         texts = self.target_tokenizer.decode(found.token_ids.reshape(rows * ranks, length))
         texts = [texts[row * ranks :][:ranks] for row in range(rows)]
         if settings.distinct_texts and ranks > 1:
-            found, texts = without_repeated(found, texts)
+            found, texts = _without_repeated(found, texts)
         found = SearchResult(*(each[:, :n_best] for each in found))
         config = self._config
         return found, list(hypotheses_of(source, found, texts, self._vocabularies, config))
@@ -212,7 +325,32 @@ class Translator(LineTranslator):
             rows, ranks = np.transpose([places[index] for index in batch])
             longest = max(lengths[index] for index in batch)
             inputs = source[rows, :longest], result.token_ids[rows, ranks, :longest]
-            scores = run_on_pairs(attend_model, self._decoder, *inputs)
+            scores = self.engine.attend(*inputs)
             for index, (row, rank) in enumerate(zip(rows, ranks, strict=True)):
                 attention = attention_of(found[row][rank], scores, index, start_token)
                 found[row][rank] = replace(found[row][rank], attention=attention)
+
+
+def _kept_hypotheses(settings, n_best):
+    """Returns how many hypotheses a search must keep, to pick `n_best` with distinct texts.
+
+    For 1, one is enough, and its search is the shortest.
+    """
+    return settings.max_hypotheses if settings.distinct_texts and n_best > 1 else n_best
+
+
+def _without_repeated(found, texts):
+    """Makes hypotheses missing, and last, if a better one has the same text.
+
+    Args:
+        found: `SearchResult` of arrays.
+        texts: B lists of R strings.
+    """
+    is_repeated = np.array([[t in row[:rank] for rank, t in enumerate(row)] for row in texts])
+    order = np.argsort(is_repeated, axis=1, kind="stable")
+    found = found._replace(
+        lengths=np.where(is_repeated, 0, found.lengths),
+        scores=np.where(is_repeated, IMPOSSIBLE, found.scores),
+    )
+    found = SearchResult(*(each[np.arange(len(order))[:, None], order] for each in found))
+    return found, [[row[rank] for rank in ranks] for row, ranks in zip(texts, order, strict=True)]

@@ -19,7 +19,11 @@ import numpy as np
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
 from keras_transformer.data import piece_tokenizer
-from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Translator, engine_settings
+from keras_transformer.decoding.ctranslate2 import (
+    ENGINE,
+    CTranslate2Engine,
+    held_by_ctranslate2,
+)
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.loop import present_weights
@@ -53,10 +57,10 @@ def export_ctranslate2(
     `source.spm` and `target.spm`. CTranslate2 appends the end token to each source by itself, if
     the model sees it.
 
-    `CTranslate2Translator` and `keras-transformer serve` translate with such a folder by the
-    settings of the translator, as far as CTranslate2 has them: it divides by `n^alpha`, stops by
-    `"first_beams"` and may return equal texts. `search` in `model_card.json` has the settings that
-    hold. `examples.jsonl` has lines with the folder's translations, for `keras-transformer verify`.
+    `load_translator` and `keras-transformer serve` translate with such a folder by the settings of
+    the translator, as far as CTranslate2 has them: it divides by `n^alpha` and stops by
+    `"first_beams"`. `search` in `model_card.json` has the settings that hold. `examples.jsonl` has
+    lines with the folder's translations, for `keras-transformer verify`.
 
     A program of your own passes the settings to `translate_batch`: the page "Exported models" has
     one. Pass `max_input_length=0`: by default CTranslate2 cuts longer lines without a message.
@@ -112,7 +116,7 @@ def export_ctranslate2(
         if all(getattr(each, "rules", None) for each in translator.tokenizers):
             _write_tokenizers(written, translator.tokenizers)
             lines = example_lines(translator, examples)
-            found = CTranslate2Translator(written, workers=1)(lines, n_best=1)
+            found = Translator(CTranslate2Engine(written, workers=1))(lines, n_best=1)
             pairs = zip(lines, found, strict=True)
             write_examples(written, [(line, best.text, best.score) for line, (best,) in pairs])
     return path
@@ -124,7 +128,7 @@ def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> Searc
     bound = min(settings.max_source_tokens or most, most)
     is_short = longest_target(bound, settings, translator.model.config) <= most
     return replace(
-        engine_settings(settings),
+        held_by_ctranslate2(settings),
         max_source_tokens=bound,
         max_length=settings.max_length if is_short else most,
     )

@@ -3,11 +3,29 @@
 Letters: B lines, P pieces.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.long_lines import WITHOUT_SPACE, Pieces, token_kinds
+from keras_transformer.decoding.long_lines import WITHOUT_SPACE, token_kinds
+
+
+class Pieces(NamedTuple):
+    """Lines of token ids, each in one or several pieces.
+
+    Args:
+        token_ids: int32 `RaggedTensor` `(P, None)`, the pieces in the order of the text.
+        lines: int tensor `(P,)`, ascending: the line of each piece.
+        dropped: int tensor `(B,)`, the number of tokens that were cut off each line.
+        gaps: string tensor `(P,)`: what joins the translation of each piece to the next one.
+        joiner: str, what joins translations where a gap is empty, see `join_translations`.
+    """
+
+    token_ids: tf.RaggedTensor
+    lines: tf.Tensor
+    dropped: tf.Tensor
+    gaps: Any = None
+    joiner: str = " "
 
 
 class GraphLineCutter:

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.long_lines import Pieces
 from keras_transformer.decoding.sentences import BORDER, RULES
 from keras_transformer.export.graph_languages import split_tags
-from keras_transformer.export.graph_long_lines import is_last_of_line
+from keras_transformer.export.graph_long_lines import Pieces, is_last_of_line
 
 
 class GraphSentences(NamedTuple):

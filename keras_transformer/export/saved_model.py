@@ -118,11 +118,10 @@ def export_saved_model(
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")
     _require_graphs(translator)
     settings = translator.settings
-    for name in ("protect", "copied_tokens"):
-        if value := getattr(settings, name):
-            must = f"A SavedModel protects no text: `{name}` must be ()."
-            received = f"{name}={value!r}"
-            raise ValueError(f"{must} Received: {received}. Cut the text before, as `serve` does")
+    if settings.protect:
+        must = "A SavedModel protects no text: `protect` must be ()."
+        received = f"protect={settings.protect!r}"
+        raise ValueError(f"{must} Received: {received}. Cut the text before, as `serve` does")
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     module = Signatures(translator)

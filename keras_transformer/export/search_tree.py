@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_transformer.decoding.loop import loop_shapes
 from keras_transformer.decoding.model_search import SearchModel, make_model_search
 from keras_transformer.decoding.scores import IMPOSSIBLE
+from keras_transformer.decoding.search import trim
 from keras_transformer.decoding.search_settings import SearchSettings
 
 
@@ -49,7 +50,7 @@ def tree_of_model(
             (tf.TensorShape([None, None, shape[2]]),) * 3,
         ),
     )
-    found = search.final(state).trim(search.pad_token_id)
+    found = trim(search.final(state), search.pad_token_id)
     best = tf.pad(found.token_ids[:, 0], [[0, 0], [0, tf.shape(tree[0])[1]]])
     return *tree, _is_on_path(best, *tree)
 

@@ -26,4 +26,5 @@ from .recipe import recipe_text as recipe_text
 from .trainer import Trainer as Trainer
 from .training_settings import TrainingSettings as TrainingSettings
 from .translation_evaluator import TranslationEvaluator as TranslationEvaluator
+from .translators import load_translator as load_translator
 from .workers import start_workers as start_workers

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.protected_text import CLOSING, Mask, without_opening
-from keras_transformer.decoding.sentences import split_lines
+from keras_transformer.decoding.text_lines import Line
 
 # The rest of a tag: ">" ends it, except in a quoted value.
 REST = r"""(?:[^>"'=]++|["']|=\s*+(?:"[^"]*+"?+|'[^']*+'?+)?+)*+>?+"""
@@ -89,16 +89,16 @@ def of_parts(
     mask: Mask | None,
     check: Callable[[int], None],
 ) -> tuple[list[str], Fill]:
-    """Returns the parts of the lines, see `split_lines`, and what puts their translations in.
+    """Returns the parts of the lines, see `Line.read`, and what puts their translations in.
 
     `check` gets the number of parts after each line, and may raise an error.
     """
     texts: list[str] = []
     gaps = []  # of the parts of each line
     for line in lines:
-        parts = split_lines([line], split, has_tags=False, mask=mask)
-        texts += parts.texts
-        gaps.append(parts.gaps)
+        parts = Line.read(line, split, has_tags=False, mask=mask).parts
+        texts += [part.text for part in parts]
+        gaps.append([part.behind for part in parts])
         check(len(texts))
 
     def fill_lines(found):

@@ -53,7 +53,7 @@ class TranslatorModel(Model):
             "max_length": (COUNT, search.max_length or MOST_TOKENS),
             "target_prefix": (TEXT, ""),
         }
-        if translator.card["target_languages"]:
+        if translator.engine.card["target_languages"]:
             options["target_language"] = (TEXT, "")
         self.signatures, described = {}, {}
         for name, (inputs, outputs) in SIGNATURES.items():
@@ -63,7 +63,7 @@ class TranslatorModel(Model):
             self.signatures[name] = Signature(name, inputs, outputs, defaults)
             sides = {"inputs": inputs, "outputs": outputs}.items()
             described[name] = {side: {k: str(v) for k, v in specs.items()} for side, specs in sides}
-        self.card = translator.card | {"signatures": described}
+        self.card = translator.engine.card | {"signatures": described}
         self.name = self.card["name"]
 
     def call(self, name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

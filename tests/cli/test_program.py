@@ -52,15 +52,14 @@ def test_export_and_vocabulary_write_what_they_name(folder):
 
 
 def test_export_counts_the_examples_that_ctranslate2_translates_otherwise(folder, tmp_path):
-    from keras_transformer import load_run
-    from keras_transformer.decoding import CTranslate2Translator
+    from keras_transformer import load_run, load_translator
 
     lines = small(folder)[0]
     (tmp_path / "some.en").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     words = "--format", "ctranslate2", "--alpha", 0.2, "--examples", tmp_path / "some.en"
     ran = cli("export", "run", tmp_path / "ct2", *words)
     assert ran.exit_code == 0, ran.stderr
-    engine, run = CTranslate2Translator(tmp_path / "ct2", workers=1), load_run("run", alpha=0.2)
+    engine, run = load_translator(tmp_path / "ct2", workers=1), load_run("run", alpha=0.2)
     rules = {"length_penalty": "mean", "stopping": "first_beams"}
     expected = [run(lines), run(lines, beam_size=1), run(lines, **rules)]
     found = [engine(lines), engine(lines, beam_size=1), engine(lines)]
@@ -100,7 +99,7 @@ def test_help_of_every_command_has_an_example(command):
 ALL = {
     field.name: field.default
     for field in dataclasses.fields(SearchSettings)
-    if field.name not in ("processors", "sampler", "copied_tokens")
+    if field.name not in ("processors", "sampler")
 }
 SHOWN = {
     "max_length": "no limit",
@@ -114,8 +113,8 @@ LEFT_OUT = {
     "translate": (),
     "export": (),
     "evaluate": ("distinct_texts",),
-    "distil": ("distinct_texts", "on_too_long", "split", "protect", "protect_by"),
-    "plot": ("distinct_texts", "on_too_long", "split", "protect", "protect_by"),
+    "distil": ("distinct_texts", "on_too_long", "split", "protect"),
+    "plot": ("distinct_texts", "on_too_long", "split", "protect"),
     "score": ALL.keys() - OF_SCORES,
 }
 

@@ -188,11 +188,11 @@ def engine(trained, tmp_path_factory):
 
 def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, engine, tmp_path, monkeypatch):
     """Two chunks at a time, in order, with the search options that the engine has."""
-    from keras_transformer.decoding.ctranslate2 import CTranslate2Translator
+    from keras_transformer import load_translator
 
     lines = (folder / "train.en").read_text("utf-8").splitlines()[:60]
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    expected = "".join(f"{text}\n" for text in CTranslate2Translator(engine)(lines, beam_size=2))
+    expected = "".join(f"{text}\n" for text in load_translator(engine)(lines, beam_size=2))
     monkeypatch.chdir(tmp_path)
     piped = cli("translate", engine, "--beam-size", 2, stdin="\n".join(lines).encode())
     assert piped.stdout == expected, piped.stderr

@@ -16,8 +16,9 @@ from keras_transformer import TransformerConfig, TranslationEvaluator, evaluatio
 from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.symbol_tokenizer import CharacterTokenizer
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.line_translator import LineTranslator
+from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.model_card import example_lines
 from keras_transformer.texts import checked_lines
 from tests.builders import tokenizer_fixture
@@ -150,7 +151,9 @@ NO_TEXTS = {
 @pytest.fixture(scope="module")
 def takers(tokenizer):
     """Every function that takes texts, and the name of its argument."""
-    translator = LineTranslator((tokenizer, tokenizer), TransformerConfig.tiny(270), SETTINGS)
+    engine = Engine()
+    engine.tokenizers, engine.config = (tokenizer, tokenizer), TransformerConfig.tiny(270)
+    translator = Translator(engine)
     learn = CharacterTokenizer.train_on_lines
     return {
         "lines": [translator, lambda lines: learn(lines, "letters.json")],

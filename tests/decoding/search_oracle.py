@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_transformer.decoding.beam import make_search
-from keras_transformer.decoding.search import SearchResult, StepOutput
+from keras_transformer.decoding.engine import SearchResult
+from keras_transformer.decoding.search import StepOutput, trim
 from keras_transformer.decoding.search_settings import SearchSettings
 from tests.examples import examples
 
@@ -355,7 +356,7 @@ def search(
     run = compiled(run) if settings.sampler is None else run  # a sampler has a state
     result = run(cache, ops.convert_to_tensor(lengths), target_prefix)
     return SearchResult(
-        *map(ops.convert_to_numpy, result.trim(made.pad_token_id) if is_fixed else result)
+        *map(ops.convert_to_numpy, trim(result, made.pad_token_id) if is_fixed else result)
     )
 
 

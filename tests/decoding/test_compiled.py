@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig, Translator
-from keras_transformer.decoding import translator as translator_module
+from keras_transformer.decoding import keras_engine
 from keras_transformer.decoding.frozen import FrozenTransformer
 from keras_transformer.decoding.model_search import compiled_shape, search_model
 from keras_transformer.decoding.processors import suppress_tokens
@@ -87,7 +87,7 @@ def test_only_what_was_asked_for_is_compiled(translator, monkeypatch):
         shapes.append(shape)
         return search_model(model, source, settings, *rest)
 
-    monkeypatch.setattr(translator_module, "search_model", search)
+    monkeypatch.setattr(keras_engine, "search_model", search)
     one = copy.copy(translator)
     one.warm_up(source_lengths=[5, 8, 13], beam_size=3)
     assert len(shapes) == 2, "5 and 8 are padded to the same length"

@@ -1,4 +1,4 @@
-"""`CTranslate2Translator` answers as `Translator` with the settings of its model card."""
+"""A translator above CTranslate2 answers as `Translator` with the settings of its model card."""
 
 import subprocess
 import sys
@@ -7,9 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from keras_transformer import Translator, cores, export_ctranslate2
+from keras_transformer import Translator, cores, export_ctranslate2, load_translator
 from keras_transformer.data import number_names
-from keras_transformer.decoding import CTranslate2Translator
 from tests.builders import run_fresh
 from tests.decoding.test_tags import CODES, ROWS, refused, translators  # noqa: F401
 from tests.decoding.test_translator import LINES, make_translator
@@ -32,8 +31,8 @@ def pair(tmp_path_factory):
     made = make_translator(folder / "numbers.model", protected_symbols=3, positions="relative")
     settings = {"beam_size": 3, "extra_length": 6}
     made = Translator(made.model, made.source_tokenizer, **settings)
-    engine = CTranslate2Translator(export_ctranslate2(made, folder / "ct2"), workers=2)
-    search = engine.card["search"]
+    engine = load_translator(export_ctranslate2(made, folder / "ct2"), workers=2)
+    search = engine.engine.card["search"]
     return Translator(made.model, made.source_tokenizer, **search), engine
 
 
@@ -46,7 +45,7 @@ CALLS = {
     "truncated": {"on_too_long": "truncate", "max_source_tokens": 9},
     "prefixes": {"target_prefix": PREFIXES},
     "protected text": {"protect": ("printf", "tags", "unknown")},
-    "symbols": {"protect_by": "copy"},
+    "symbols": {},
 }
 
 
@@ -105,8 +104,6 @@ def test_errors_are_those_of_translator(pair, arguments, options):
     [
         {"length_penalty": "gnmt"},
         {"suppressed_tokens": [3]},
-        {"copied_tokens": [3]},
-        {"distinct_texts": True},
     ],
 )
 def test_settings_that_the_engine_does_not_have_are_refused(pair, changes):
@@ -118,8 +115,8 @@ def test_settings_that_the_engine_does_not_have_are_refused(pair, changes):
 def test_tags_are_read_as_by_translator(translators, tmp_path):  # noqa: F811
     for codes, (made, _) in translators.items():
         folder = export_ctranslate2(made, tmp_path / f"{len(codes)}")
-        engine = CTranslate2Translator(folder, workers=1)
-        ours = Translator(made.model, *made.tokenizers, **engine.card["search"])
+        engine = load_translator(folder, workers=1)
+        ours = Translator(made.model, *made.tokenizers, **engine.engine.card["search"])
         rows = [row for row in ROWS if row[2] == codes]
         for line, option, _, expected in rows:
             with refused(expected):
@@ -139,8 +136,8 @@ def test_progress_counts_each_line_once_and_nothing_gives_nothing(pair):
 WITHOUT_KERAS = """
 import sys
 sys.modules["keras"] = sys.modules["tensorflow"] = sys.modules["google.protobuf"] = None
-from keras_transformer.decoding import CTranslate2Translator
-translator = CTranslate2Translator({folder!r}, workers=1)
+from keras_transformer import load_translator
+translator = load_translator({folder!r}, workers=1)
 print([best.text for best, *_ in translator({lines!r}, n_best=2)])
 """
 
@@ -151,13 +148,13 @@ def test_needs_neither_keras_nor_tensorflow(pair, tmp_path):
     assert printed == f"{pair[1](LINES)}\n"
     (folder / "model_card.json").unlink()
     with pytest.raises(FileNotFoundError, match="model_card.json.*--format ctranslate2"):
-        CTranslate2Translator(folder)
+        load_translator(folder)
 
 
 FORKED = """
 import os, signal, sys
-from keras_transformer.decoding import CTranslate2Translator
-translator = CTranslate2Translator({folder!r}, workers=2)
+from keras_transformer import load_translator
+translator = load_translator({folder!r}, workers=2)
 expected = translator({lines!r}), translator.score("one", "two").score
 for is_used in (True, False):
     if child := os.fork():
@@ -198,7 +195,7 @@ def test_cores_are_bounded_by_the_quota_of_the_container(tmp_path, monkeypatch):
 
 def test_empty_source_has_no_score_if_the_model_sees_no_end(tmp_path):
     made = make_translator(tmp_path / "numbers.model", source_end_token=False)
-    engine = CTranslate2Translator(export_ctranslate2(made, tmp_path / "ct2"), workers=1)
+    engine = load_translator(export_ctranslate2(made, tmp_path / "ct2"), workers=1)
     empty, other = engine.score(["", "two"], ["one", "one"])
     assert np.isnan([empty.score, *empty.log_probs]).all()
     assert other.log_probs == pytest.approx(made.score("two", "one").log_probs, rel=1e-4)

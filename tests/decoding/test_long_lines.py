@@ -9,7 +9,7 @@ import pytest
 
 from keras_transformer import Tokenizer, Translator, make_dataset
 from keras_transformer.data.number_corpus import number_names
-from keras_transformer.decoding import translator as translator_module
+from keras_transformer.decoding import keras_engine
 from keras_transformer.decoding.batches import (
     BATCH_SENTENCES,
     LONGEST_ROW,
@@ -17,7 +17,7 @@ from keras_transformer.decoding.batches import (
     MOST_TOKENS,
     batch_rows,
 )
-from keras_transformer.decoding.long_lines import LineCutter, Pieces, join_translations
+from keras_transformer.decoding.long_lines import LineCutter, join_translations
 from keras_transformer.decoding.model_search import run_on_pairs
 from tests.decoding.test_translator import make_translator
 
@@ -86,42 +86,28 @@ def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
     options = {"normalization": normalization, "model_type": "bpe"}
     tokenizer = Tokenizer.train_on_lines(text, 330, tmp_path / "t.model", **options)
     token_ids, vocabulary = tokenizer.encode(TEXTS), tokenizer.vocabulary
-    pieces = LineCutter(tokenizer).cut(token_ids, most, "split")
-    expected = []
-    for line, row in enumerate(token_ids):
-        expected += [(line, piece) for piece in plain_cut([vocabulary[i] for i in row], most)]
-    found = [[vocabulary[i] for i in piece] for piece in pieces.token_ids]
-    assert list(zip(pieces.lines, found, strict=True)) == expected
-    assert not np.any(pieces.dropped)
+    cutter = LineCutter(tokenizer)
+    for row in token_ids:
+        pieces, dropped = cutter.cut(row, most, "split")
+        found = [[vocabulary[i] for i in piece] for piece in pieces]
+        assert found == plain_cut([vocabulary[i] for i in row], most) and dropped == 0
     if IS_TENSORFLOW:
-        for rule in ("split", "truncate"):
-            assert_cut_in_graph_too(tokenizer, token_ids, most, rule)
+        assert_cut_in_graph_too(tokenizer, token_ids, most, "truncate")
 
 
 def assert_cut_in_graph_too(tokenizer, token_ids, most, rule):
-    pieces = LineCutter(tokenizer).cut(token_ids, most, rule)
+    expected = [LineCutter(tokenizer).cut(row, most, rule) for row in token_ids]
     cutter = graph_long_lines.GraphLineCutter(tokenizer)
     cut = tf.function(lambda ids: cutter.cut(ids, most, rule), autograph=False)
     in_graph = cut(tf.ragged.constant(token_ids, tf.int32))
-    assert in_graph.token_ids.to_list() == [[*map(int, row)] for row in pieces.token_ids]
-    assert in_graph.lines.numpy().tolist() == pieces.lines.tolist()
-    assert in_graph.dropped.numpy().tolist() == pieces.dropped.tolist()
+    assert in_graph.token_ids.to_list() == [[*map(int, row)] for (row,), _ in expected]
+    assert in_graph.dropped.numpy().tolist() == [dropped for _, dropped in expected]
 
 
-def test_no_lines_have_no_pieces(translator):
-    pieces = LineCutter(translator.source_tokenizer).cut([], 5, "split")
-    assert len(pieces.token_ids) == pieces.lines.shape[0] == 0
+def test_joined_translations_have_one_space_between_them(translator):
     assert translator([]) == []
-
-
-def test_joined_translations_have_one_space_between_them():
-    texts, lines = ["a", "", "b", "", "c"], np.array([0, 0, 0, 1, 3])
-    pieces = Pieces(texts, lines, np.zeros(4, int), [" "] * len(texts))
-    lines = [join_translations(texts[place], pieces.gaps[place]) for place in pieces.by_line()]
-    assert lines == ["a b", "", "", "c"]
-    if IS_TENSORFLOW:
-        joined = graph_long_lines.join_translations(tf.constant(texts), pieces)
-        assert joined.numpy().tolist() == [b"a b", b"", b"", b"c"]
+    for texts, joined in ((["a", "", "b"], "a b"), ([""], ""), ([], ""), (["c"], "c")):
+        assert join_translations(texts, [""] * len(texts)) == joined
 
 
 # === Translating ===
@@ -291,7 +277,7 @@ def test_attention_of_long_lines_is_computed_for_few_at_a_time(translator, monke
         shapes.append((*source.shape, target.shape[1]))
         return run_on_pairs(function, model, source, target)
 
-    monkeypatch.setattr(translator_module, "run_on_pairs", watch)
+    monkeypatch.setattr(keras_engine, "run_on_pairs", watch)
     options = {"beam_size": 2, "n_best": 2, "on_progress": searched.append, **settings}
     found = translator([line] * 8, return_attention=True, **options)
     count = len(translator.source_tokenizer.encode(line)) + 1

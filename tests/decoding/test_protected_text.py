@@ -9,10 +9,9 @@ from hypothesis import strategies
 from keras import ops
 
 from keras_transformer import Translator
-from keras_transformer.data.placeholders import symbols
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.protected_text import MARK, NAMES, find_unknown, mask
-from keras_transformer.decoding.sentences import split_lines
+from keras_transformer.decoding.text_lines import Line
 from keras_transformer.serving.markup import of_html
 from tests.decoding.test_translator import make_translator
 
@@ -84,9 +83,10 @@ PARTS = {
 
 @pytest.mark.parametrize("text", PARTS)
 def test_marks_beside_a_tag_are_not_translated(text):
-    parts = split_lines([text], "lines", False, functools.partial(mask, ("tags",), None))
-    assert [one for one in parts.texts if one] == PARTS[text]
-    assert join_translations(parts.texts, parts.gaps) == text
+    parts = Line.read(text, "lines", False, functools.partial(mask, ("tags",), None)).parts
+    assert [part.text for part in parts if part.text] == PARTS[text]
+    texts, gaps = [part.text for part in parts], [part.behind for part in parts]
+    assert join_translations(texts, gaps) == text
     lines, fill = of_html(text)
     assert lines == PARTS[text] and fill(lines) == text
 
@@ -116,14 +116,15 @@ PLACES = strategies.lists(
 @hypothesis.given(PLACES, strategies.sampled_from(["lines", "sentences"]))
 def test_what_is_not_translated_stays(finder, text, split):
     """A translation by the identity is the text; by another letter for each, all but the rest."""
-    parts = split_lines([text], split, has_tags=False, mask=finder)
-    assert join_translations(parts.texts, parts.gaps).rstrip() == text.rstrip()
+    line = Line.read(text, split, has_tags=False, mask=finder)
+    texts, gaps = [part.text for part in line.parts], [part.behind for part in line.parts]
+    assert join_translations(texts, gaps).rstrip() == text.rstrip()
     _, spans = finder(text)
-    joined = join_translations(["" for _ in parts.texts], parts.gaps)
+    joined = join_translations(["" for _ in texts], gaps)
     rest = iter(joined)
     assert all(letter in rest for letter in "".join(spans))  # all of them, in their order
     if spans:
-        assert not any(MARK in one for one in parts.texts)
+        assert not any(MARK in one for one in texts)
 
 
 @hypothesis.given(strategies.lists(PLACES, max_size=4))
@@ -156,7 +157,7 @@ def test_parts_are_translated_by_themselves(translator):
 
 @pytest.fixture(scope="module")
 def copier(tmp_path_factory):
-    """A model with symbols that has learned nothing: it loses them unless it is forced."""
+    """A model with symbols that has learned nothing: it loses them."""
     path = tmp_path_factory.mktemp("symbols") / "numbers.model"
     return make_translator(path, protected_symbols=3)
 
@@ -181,26 +182,20 @@ def prefer_symbols(log_probs, token_ids, index):
 
 
 @pytest.mark.parametrize("settings", [{"beam_size": 1}, {}, {"split": "sentences"}])
-def test_symbols_are_written_once_if_the_search_is_forced(copier, settings):
-    settings |= {"processors": (prefer_symbols,)}
-    lost = copier(COPIED, n_best=1, protect_by="copy", **settings)
-    assert [bool(best.protected) for best, *_ in lost] == [line in COPIES for line in COPIED]
-    found = copier(COPIED, n_best=1, protect_by="force", **settings)
+def test_symbols_that_the_model_drops_or_doubles_are_noticed(copier, settings):
+    found = copier(COPIED, n_best=1, processors=(prefer_symbols,), **settings)
+    assert [bool(best.protected) for best, *_ in found] == [line in COPIES for line in COPIED]
     for line, (best, *_) in zip(COPIED, found, strict=True):
         _, spans = mask(NAMES[:-1], None, line)
-        written = sorted(token for token in best.tokens if token[0] == "\u27e6")
-        assert written == (symbols(len(spans)) if line in COPIES else [])
         assert all(best.text.count(span) == line.count(span) for span in spans)
-        assert not best.protected and not best.unfinished
-    assert [best.text for best, *_ in found] == copier(COPIED, protect_by="force", **settings)
 
 
 def test_lines_whose_text_is_lost_are_cut(copier):
     lines = COPIED[:2] + COPIED[5:]
-    found = copier(lines, n_best=2, protect_by="copy")
-    assert [best.text for best, *_ in found] == copier(lines, protect_by="copy") == copier(lines)
+    found = copier(lines, n_best=2)
+    assert [best.text for best, *_ in found] == copier(lines) == copier(lines)
     assert [best.protected for best, *_ in found][:3] == [["%s", "{x}"], [], []]
-    assert copier(lines[0], target_prefix="two", protect_by="copy").startswith("%s two")
+    assert copier(lines[0], target_prefix="two").startswith("%s two")
     assert copier(COPIED[4], protect=()) != copier(COPIED[4])
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import strategies
 
 from keras_transformer import Translator
-from keras_transformer.decoding.long_lines import Pieces, join_translations
-from keras_transformer.decoding.sentences import BORDER, split_lines, split_sentences
+from keras_transformer.decoding.long_lines import join_translations
+from keras_transformer.decoding.sentences import BORDER, split_sentences
 from tests.decoding.test_translator import make_translator
 
 
@@ -59,39 +59,6 @@ def test_sentences_and_gaps_are_the_text(text):
     assert "".join(map("".join, found)) == text.replace(BORDER, "\ufffd")
     assert all(sentence.strip() for sentence, _ in found) or not text.strip()
     assert not any(gap.strip() for _, gap in found)
-
-
-@pytest.mark.tensorflow_only
-def test_a_graph_finds_the_same_sentences_and_joins_them_the_same():
-    import tensorflow as tf
-
-    from keras_transformer.export import graph_long_lines, graph_sentences
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-    def split(lines):
-        found = graph_sentences.GraphSentences.of(lines, "sentences", True)
-        pieces = Pieces(None, found.lines, lines, found.gaps)
-        odd = tf.where(tf.range(tf.size(found.texts)) % 3 == 1, "", found.texts)
-        return *found, graph_long_lines.join_translations(odd, pieces)
-
-    @hypothesis.given(strategies.lists(TEXTS, max_size=5))
-    @hypothesis.example([text.replace("|", "") for text in SENTENCES.values()])
-    @hypothesis.example(["A line.  One.", ">>de<< One is.  Two is.", "", "。。", "好。”好。”好。"])
-    def check(lines):
-        expected = split_lines(lines, "sentences", has_tags=True)
-        texts, numbers, gaps, joined = (
-            each.numpy() for each in split(tf.constant(lines, tf.string))
-        )
-        assert [text.decode() for text in texts] == expected.texts
-        assert numbers.tolist() == expected.lines.tolist()
-        assert [gap.decode() for gap in gaps] == expected.gaps
-        odd = ["" if i % 3 == 1 else text for i, text in enumerate(expected.texts)]
-        places = Pieces(odd, expected.lines, lines).by_line()
-        assert [text.decode() for text in joined] == [
-            join_translations(odd[place], expected.gaps[place]) for place in places
-        ]
-
-    check()
 
 
 @pytest.mark.parametrize(

@@ -392,8 +392,6 @@ def test_bfloat16_is_a_copy_and_close(translator):
         ({"processors": ["min_length"]}, "processors"),
         ({"suppressed_tokens": [340]}, "less than 340. Received: suppressed_tokens=.340"),
         ({"suppressed_tokens": [True]}, "suppressed_tokens"),
-        ({"copied_tokens": [340]}, "less than 340. Received: copied_tokens=.340"),
-        ({"copied_tokens": ["a"]}, "copied_tokens"),
     ],
 )
 def test_settings_out_of_range_or_of_another_type_are_named(translator, settings, message):

@@ -350,7 +350,7 @@ def test_export_replaces_a_saved_model(replaced):
     assert names == {"served", "latest"}, "temporary files are left"
 
 
-@pytest.mark.parametrize("settings", [{"protect": ("printf",)}, {"copied_tokens": (5,)}])
+@pytest.mark.parametrize("settings", [{"protect": ("printf",)}])
 def test_export_refuses_to_protect_text(exported, tmp_path, settings):
     translator = exported[0]
     one = Translator(translator.model, translator.source_tokenizer, **settings)

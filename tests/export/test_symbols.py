@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.decoding import CTranslate2Translator
+from keras_transformer import load_translator
 from tests.builders import randomize
 
 pytestmark = [
@@ -64,7 +64,7 @@ def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path
     assert translator(lines) == expected
     assert [best.text for best, *_ in translator(lines, n_best=2)] == expected
     pytest.importorskip("ctranslate2")
-    engine = CTranslate2Translator(kt.export_ctranslate2(translator, tmp_path / "ct2"), workers=1)
+    engine = load_translator(kt.export_ctranslate2(translator, tmp_path / "ct2"), workers=1)
     parts = engine(["abc", "cab", "b"])
     assert engine(lines) == [joiner.join(filter(None, parts)), *engine(["ba"])]
 
@@ -102,7 +102,7 @@ def test_saved_model_gives_the_same_texts(translator, tmp_path):
 def test_ctranslate2_gives_the_same_texts(translator, tmp_path):
     pytest.importorskip("ctranslate2")
     folder = kt.export_ctranslate2(translator, tmp_path / "ct2")
-    engine = CTranslate2Translator(folder, workers=1)
+    engine = load_translator(folder, workers=1)
     assert engine(LINES) == translator(LINES)
     assert [one.tokens for (one,) in engine(LINES, n_best=1)] == [
         one.tokens for (one,) in translator(LINES, n_best=1)

@@ -267,8 +267,8 @@ def test_target_language_is_the_tag_of_each_piece_of_a_line(run):
 
     def pieces_of(lines, most):
         cut = LineCutter(translator.source_tokenizer).cut
-        pieces = cut(encode(lines), most - 1, "split")
-        return [[*row, ids["</s>"]] for row in pieces.token_ids]
+        pieces = [piece for row in encode(lines) for piece in cut(row, most - 1, "split")[0]]
+        return [[*piece, ids["</s>"]] for piece in pieces]
 
     long = " ".join(lines * 9)
     *split, empty, last = pieces_of([f">>fra<< {long}", ">>fra<<", "one"], 20)

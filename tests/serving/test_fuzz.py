@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import Translator, export_ctranslate2
+from keras_transformer import Translator, export_ctranslate2, load_translator
 from keras_transformer.cli.serving import model_loader
-from keras_transformer.decoding import CTranslate2Translator
 from keras_transformer.serving.status import description
 from tests.decoding.test_translator import make_translator
 from tests.serving.clients import client_of
@@ -98,7 +97,7 @@ def served(request, tmp_path_factory):
         made = make_translator(folder / "numbers.model")
         made = Translator(made.model, made.source_tokenizer, beam_size=2, max_length=8)
         model = model_loader(export_ctranslate2(made, folder / "ct2", card={"name": "stand_in"}))()
-        translate = CTranslate2Translator(folder / "ct2", workers=1)
+        translate = load_translator(folder / "ct2", workers=1)
     with client_of(lambda: model) as client:
         yield client, translate
 

@@ -1,0 +1,121 @@
+"""`Engine`: what computes with token ids. Whatever is text lies above it, in `Translator`.
+
+Plain Python and NumPy: imports neither Keras nor a backend.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.types import Tensor
+
+
+class SearchResult(NamedTuple):
+    """The hypotheses of each sentence, best first.
+
+    Args:
+        token_ids: int32 tensor `(B, R, T)`, without the start token. A hypothesis ends with the end
+            token, or without it at the maximum length. Padding follows. `T` is the length of the
+            longest.
+        lengths: int32 tensor `(B, R)`, the end token included; 0 where a hypothesis is missing.
+        scores: float32 tensor `(B, R)`, the sum of the log-probs divided by the length penalty;
+            -inf where a hypothesis is missing.
+        log_probs: float32 tensor `(B, R, T)`, of each token, 0 at padding; or `(B, R, 1)`, their
+            sum, of an engine that does not tell more.
+    """
+
+    token_ids: Tensor
+    lengths: Tensor
+    scores: Tensor
+    log_probs: Tensor
+
+
+class Engine:
+    """Searches and scores rows of token ids: what differs between Keras, CTranslate2 and others.
+
+    A subclass sets the attributes, and defines `search` and `score`. Rows come and go as NumPy
+    arrays. An engine knows no text: `Translator` tokenizes, splits, tags and joins above any.
+
+    Attributes:
+        name: str, for errors.
+        tokenizers: `TokenizerLike` of the source and of the target.
+        config: has the special ids, vocabulary sizes and positions, as `TransformerConfig`.
+        defaults: dict of settings that hold if a translator is not given others.
+        held: dict from names of settings, and `return_attention`, to the tuple of values that the
+            engine has. It has any value of the others.
+        has_threads: bool, whether `run_all` runs several batches at once.
+    """
+
+    name: str
+    tokenizers: tuple[Any, Any]
+    config: Any
+    defaults: dict[str, Any] = {}
+    held: dict[str, tuple] = {}
+    has_threads = False
+
+    def search(
+        self,
+        source_ids: np.ndarray,
+        prefix_ids: np.ndarray | None,
+        settings: SearchSettings,
+        n_best: int,
+    ) -> SearchResult:
+        """Finds the best translations of each row.
+
+        Args:
+            source_ids: int32 array `(B, S)`, with the end tokens, padded.
+            prefix_ids: int32 array `(B, P)`, padded: the forced first tokens. Optional.
+            settings: `SearchSettings`, those of `held` as there.
+            n_best: int, at most `settings.max_hypotheses`. Translations of each row.
+
+        Returns:
+            `SearchResult` of arrays, R = `n_best`. A row without tokens but the end token has one
+            of length 0.
+        """
+        raise NotImplementedError
+
+    def score(self, source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+        """Returns the log-prob of each token of given translations, float32 `(B, T)`.
+
+        Args:
+            source_ids, target_ids: int32 arrays `(B, S)` and `(B, T)`, with the end tokens, padded.
+        """
+        raise NotImplementedError
+
+    def attend(self, source_ids: np.ndarray, target_ids: np.ndarray) -> dict[str, list[np.ndarray]]:
+        """Returns the attention scores of given translations, as `Transformer.attention_scores`.
+
+        Args:
+            source_ids, target_ids: as in `score`.
+        """
+        raise NotImplementedError
+
+    def run_all(self, function: Callable[[Any], Any], batches: Iterable[Any]) -> Iterable[Any]:
+        """Yields `function(batch)` of each batch, in their order."""
+        return map(function, batches)
+
+    def compile(
+        self,
+        source_lengths: Iterable[int],
+        batch_sizes: Iterable[int],
+        settings: SearchSettings,
+        n_best: int,
+    ) -> None:
+        """Compiles searches ahead, as `KerasEngine` does; see `Translator.warm_up`."""
+        raise ValueError(f"Only searches of Keras models are compiled. Received: {self.name}")
+
+
+def require_held(engine: Engine | type[Engine], settings: Mapping[str, Any]) -> None:
+    """Raises a `ValueError` if an engine does not have the value of a setting.
+
+    Args:
+        engine: `Engine`, or a class of them.
+        settings: mapping of settings, and `return_attention`, to values.
+    """
+    for name, value in settings.items():
+        values = engine.held.get(name, (value,))
+        if value not in values:
+            must = f"`{name}` must be {' or '.join(map(repr, values))} in {engine.name}."
+            raise ValueError(f"{must} Received: {name}={value!r}")

@@ -1,0 +1,103 @@
+"""`KerasEngine`: a Keras model as an engine, on TensorFlow, JAX and PyTorch."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data.tokenizer_like import check_tokenizers, require_matching_vocabularies
+from keras_transformer.decoding.engine import Engine, SearchResult
+from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.forks import BACKEND, require_own_process
+from keras_transformer.decoding.frozen import FrozenTransformer, freeze
+from keras_transformer.decoding.model_search import (
+    SearchModel,
+    attend_model,
+    compiled_shape,
+    padded_shape,
+    run_on_pairs,
+    score_model,
+    search_model,
+)
+from keras_transformer.decoding.search_settings import SearchSettings
+
+
+class KerasEngine(Engine):
+    """Searches with a Keras model, or with several as one.
+
+    Args:
+        model, tokenizer, target_tokenizer, frozen, dtype: as in `Translator`.
+
+    Attributes:
+        model: `Transformer` or `Ensemble`.
+
+    Raises:
+        TypeError: if a tokenizer lacks a member of `TokenizerLike`.
+        ValueError: if the vocabularies of model and tokenizer differ.
+        RuntimeError: in a process that was forked from the one that runs models.
+    """
+
+    name = f"Keras on {BACKEND}"
+
+    def __init__(
+        self,
+        model: SearchModel | Sequence[SearchModel],
+        tokenizer: Any,
+        target_tokenizer: Any = None,
+        *,
+        frozen: bool = False,
+        dtype: str | None = None,
+    ) -> None:
+        # A model of PyTorch that has not run has no threads.
+        require_own_process(starts=BACKEND != "torch")
+        decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
+        self.tokenizers = check_tokenizers(tokenizer, target_tokenizer)
+        require_matching_vocabularies(decoder.config, *self.tokenizers)
+        if frozen or dtype is not None:
+            decoder = freeze(decoder, dtype)
+        self._decoder = decoder
+        self.model: Any = decoder.model if isinstance(decoder, FrozenTransformer) else decoder
+        self.config = decoder.config
+        self._compiled: set[tuple] = set()  # (graph settings, hypotheses, shape) of searches
+
+    def __reduce__(self):
+        """For `pickle` and `copy`: compiled searches belong to a process."""
+        return type(self), (self._decoder, *self.tokenizers)
+
+    def search(
+        self,
+        source_ids: np.ndarray,
+        prefix_ids: np.ndarray | None,
+        settings: SearchSettings,
+        n_best: int,
+    ) -> SearchResult:
+        """Finds the best translations of each row; see `Engine`."""
+        rows, length = source_ids.shape
+        padded = padded_shape(rows, length, settings, self.config)
+        key = settings.graph_settings, n_best, padded
+        shape = padded if prefix_ids is None and key in self._compiled else None
+        return search_model(self._decoder, source_ids, settings, n_best, prefix_ids, shape=shape)
+
+    def score(self, source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+        """Returns the log-prob of each token of given translations; see `Engine`."""
+        log_probs = run_on_pairs(score_model, self._decoder, source_ids, target_ids)
+        return log_probs[: len(target_ids), : target_ids.shape[1]]
+
+    def attend(self, source_ids: np.ndarray, target_ids: np.ndarray) -> dict[str, list[np.ndarray]]:
+        """Returns the attention scores of given translations; see `Engine`."""
+        return run_on_pairs(attend_model, self._decoder, source_ids, target_ids)
+
+    def compile(
+        self,
+        source_lengths: Iterable[int],
+        batch_sizes: Iterable[int],
+        settings: SearchSettings,
+        n_best: int,
+    ) -> None:
+        """Compiles searches by XLA; the arguments are as in `Translator.warm_up`."""
+        given = itertools.product(batch_sizes, source_lengths)
+        for shape in {compiled_shape(*each, settings, self.config) for each in given}:
+            nothing = np.full(shape[:2], self.config.pad_token_id)
+            search_model(self._decoder, nothing, settings, n_best, shape=shape)
+            self._compiled.add((settings.graph_settings, n_best, shape))

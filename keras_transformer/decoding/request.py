@@ -1,0 +1,225 @@
+"""From lines of text to rows of token ids, and from hypotheses back to lines.
+
+Plain Python and NumPy: imports neither Keras nor a backend.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data.placeholders import count_symbols
+from keras_transformer.decoding.batches import LONGEST_ROW
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.lines import (
+    NO_ROOM,
+    encode_lines,
+    learned_positions,
+    longest_target,
+    require_at_most,
+)
+from keras_transformer.decoding.long_lines import LineCutter
+from keras_transformer.decoding.protected_text import find_unknown, mask
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_lines import Line
+
+_TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
+
+
+class LineReader:
+    """Reads lines into rows of token ids, by the tokenizers and the bounds of an engine.
+
+    Args:
+        tokenizers: those of source and target.
+        config: special token ids and positions, as in `TransformerConfig`.
+
+    Attributes:
+        languages: list of codes: the target languages that the source's tokenizer has tags for.
+        symbols: int, how many symbols for protected text both vocabularies hold.
+        joiner: str, what stands between translations where nothing stood between the sources.
+    """
+
+    def __init__(self, tokenizers: tuple[Any, Any], config: Any) -> None:
+        source, target = self._tokenizers = tokenizers
+        self._config = config
+        self._cutter = LineCutter(source)
+        self._find_unknown = partial(find_unknown, source, config.unk_token_id)
+        self.languages = list(getattr(source, "languages", []))
+        self.symbols = count_symbols(source.vocabulary, target.vocabulary)
+        self.joiner = getattr(target, "joiner", " ")
+
+    def lines(
+        self, texts: list[str], settings: SearchSettings, is_whole: bool, symbols: int
+    ) -> list[Line]:
+        """Returns lines in parts and pieces.
+
+        Args:
+            texts: list of strings, with the tags of their languages.
+            settings: `SearchSettings`.
+            is_whole: whether no line may be split or cut.
+            symbols: as in `Line.read`.
+
+        Raises:
+            ValueError: if a line is too long, and may not be split.
+        """
+        split = "lines" if is_whole else settings.split
+        is_cut = bool(settings.protect) and not is_whole
+        protect: Any = settings.protect
+        find = partial(mask, protect, self._find_unknown) if is_cut else None
+        has_tags = bool(self.languages)
+        lines = [Line.read(text, split, has_tags, find, symbols) for text in texts]
+        parts = [(number, part) for number, line in enumerate(lines) for part in line.parts]
+        rows = encode_lines(self._tokenizers[0], [part.text for _, part in parts])
+        most, on_too_long = settings.max_source_tokens or 0, settings.on_too_long
+        if on_too_long == "error" or (is_whole and on_too_long == "split"):
+            why = ", because attention is returned" if is_whole else ""
+            numbers = [number for number, _ in parts]
+            require_at_most(
+                most, f"`max_source_tokens`{why}", rows, "lines", _TRUNCATE, lines=numbers
+            )
+        for (_, part), row in zip(parts, rows, strict=True):
+            part.pieces, part.dropped = self._cutter.cut(row, most - 1, on_too_long)
+        return lines
+
+    def prefixes(
+        self, texts: Sequence[str], lines: list[Line], settings: SearchSettings
+    ) -> list[Any]:
+        """Returns the forced first ids of each piece: the first with tokens of a line has some.
+
+        Args:
+            texts: list of strings, the prefix of each line.
+            lines: list of `Line`, with pieces.
+            settings: `SearchSettings`.
+
+        Raises:
+            ValueError: if a prefix leaves no room for another token.
+        """
+        if len(texts) != len(lines):
+            raise ValueError(
+                "`target_prefix` must be one string, or one for each line. "
+                f"Received: {len(texts)} prefixes, {len(lines)} lines"
+            )
+        bound = learned_positions(self._config) or LONGEST_ROW
+        whole, rows = self.whole_lines(texts, "target_prefix", 1, settings), []
+        for number, (line, ids) in enumerate(zip(lines, whole, strict=True), start=1):
+            waiting, nothing = ids[:-1], ids[:0]
+            for piece in line.pieces:
+                if not len(piece):  # an empty source gets no prefix
+                    rows.append(nothing)
+                    continue
+                room = min(bound, longest_target(len(piece) + 1, settings, self._config))
+                if len(waiting) >= room:
+                    raise ValueError(NO_ROOM.format(number, len(waiting), room))
+                rows.append(waiting)
+                waiting = nothing
+        return rows
+
+    def whole_lines(
+        self, texts: Sequence[str], name: str, side: int, settings: SearchSettings
+    ) -> list[Any]:
+        """Returns the ids of lines with their end tokens; raises if one is too long to be decoded.
+
+        Args:
+            texts: list of strings.
+            name: that of the argument, for the error.
+            side: 0 for the source, 1 for the target.
+            settings: `SearchSettings`.
+        """
+        token_ids = encode_lines(self._tokenizers[side], list(texts))
+        most = learned_positions(self._config)
+        if most is not None:
+            require_at_most(most, "the model's positions", token_ids, name)
+        else:
+            most = max(LONGEST_ROW, settings.max_source_tokens or 0)
+            advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
+            require_at_most(most, "to fit into memory", token_ids, name, advice)
+        return self.with_end(token_ids)
+
+    def with_end(self, rows: Any) -> list[np.ndarray]:
+        """Returns rows of ids with their end tokens."""
+        return [np.append(row, self._config.end_token_id).astype("int32") for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Lines to translate: the rows that an engine searches, and the way back to text.
+
+        answers = [[]] * len(lines)
+        while request is not None:
+            request.fill(answers, [... the hypotheses of each row of `request.columns` ...])
+            request = request.again(answers)
+
+    Args:
+        reader: `LineReader`.
+        texts: list of strings, the lines with the tags of their languages.
+        prefixes: list of strings, the forced beginnings of their translations. Optional.
+        settings: `SearchSettings`.
+        n_best: int. Hypotheses of each line.
+        returns_attention: whether the hypotheses have attention: then no line is split or cut.
+            Defaults to `False`.
+        places: list of ints, where the answers of the lines are. Defaults to their numbers.
+        lost: list of lists of strings: the protected text of each line that the model has lost, if
+            the line is translated again, cut around it.
+    """
+
+    reader: LineReader
+    texts: list[str]
+    settings: SearchSettings
+    n_best: int
+    prefixes: list[str] | None = None
+    returns_attention: bool = False
+    places: Sequence[int] = ()
+    lost: list[list[str]] | None = None
+    lines: list[Line] = field(init=False)
+    columns: list[list[Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        reader = self.reader
+        symbols = reader.symbols if self.lost is None else 0
+        lines = reader.lines(self.texts, self.settings, self.returns_attention, symbols)
+        columns = [reader.with_end(piece for line in lines for piece in line.pieces)]
+        if self.prefixes is not None:
+            columns.append(reader.prefixes(self.prefixes, lines, self.settings))
+        object.__setattr__(self, "lines", lines)
+        object.__setattr__(self, "columns", columns)
+
+    @property
+    def line_of_row(self) -> np.ndarray:
+        """The line of each row, int array `(P,)`, ascending."""
+        counts = [sum(len(part.pieces) for part in line.parts) for line in self.lines]
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def fill(self, answers: list[list[Hypothesis]], found: list[list[Hypothesis]]) -> None:
+        """Puts the hypotheses of each line into its place of `answers`.
+
+        Args:
+            answers: list of the hypotheses of all lines.
+            found: list of the hypotheses of each row.
+        """
+        rows = iter(found)
+        for number, line in enumerate(self.lines):
+            count = sum(len(part.pieces) for part in line.parts)
+            of_pieces = list(itertools.islice(rows, count))
+            ranks = line.join(of_pieces, self.reader.joiner, self.settings)
+            if self.lost is not None:
+                ranks = [replace(one, protected=self.lost[number]) for one in ranks]
+            answers[self.places[number] if self.places else number] = ranks
+
+    def again(self, answers: list[list[Hypothesis]]) -> "Request | None":
+        """Returns the request of the lines whose protected text the model has lost, if any.
+
+        They are cut around it.
+        """
+        wrong = [number for number, (best, *_) in enumerate(answers) if best.protected]
+        if self.lost is not None or not wrong:
+            return None
+        return replace(
+            self,
+            texts=[self.texts[number] for number in wrong],
+            prefixes=self.prefixes and [self.prefixes[number] for number in wrong],
+            places=wrong,
+            lost=[answers[number][0].protected for number in wrong],
+        )

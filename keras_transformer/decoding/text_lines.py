@@ -1,0 +1,138 @@
+"""Lines of text as trees: a line has parts, and a part has pieces of token ids.
+
+A line is one part, or one for each sentence and for the text around what is protected. A part is
+one piece, or several if it is too long. The rows of a search are the pieces of all lines.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.languages import split_tag
+from keras_transformer.decoding.long_lines import join_translations
+from keras_transformer.decoding.protected_text import Mask, cut, put_back, with_symbols
+from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.sentences import split_sentences
+
+
+@dataclass
+class Part:
+    """A part of a line, which is translated by itself.
+
+    Args:
+        text: str, with the tag of its language if the line has one.
+        behind: str, the white space or the protected text that follows in the line.
+        pieces: list of rows of token ids, at least one, without end tokens.
+        dropped: int, the number of tokens that were cut off because the part is too long.
+    """
+
+    text: str
+    behind: str = ""
+    pieces: list[Any] = field(default_factory=list)
+    dropped: int = 0
+
+
+@dataclass
+class Line:
+    """A line of text.
+
+    Args:
+        parts: list of `Part`, at least one.
+        spans: list of strings: the protected text that symbols take the place of.
+    """
+
+    parts: list[Part]
+    spans: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(
+        cls, text: str, split: str, has_tags: bool, mask: Mask | None = None, symbols: int = 0
+    ) -> "Line":
+        """Returns a line in parts, without pieces.
+
+        Args:
+            text: str.
+            split: `"lines"`, or `"sentences"`: each of them is a part.
+            has_tags: whether the line may begin with the tag of a language; all its parts get it.
+            mask: finds the protected text that the line is cut around. Optional.
+            symbols: number of symbols that the vocabulary holds. A line with so much protected text
+                has symbols in place of it, and is not cut. Defaults to `0`.
+        """
+        if split == "lines" and mask is None:
+            return cls([Part(text)])
+        tag, text = split_tag(text) if has_tags else ("", text)
+        text, spans = mask(text) if mask else (text, [])
+        copied = with_symbols(text, spans, symbols)
+        parts, rest = [], iter(spans)
+        sentences = split_sentences if split == "sentences" else _as_one
+        for sentence, gap in sentences(text if copied is None else copied):
+            *others, (last, kept) = cut(sentence, rest)
+            parts += [Part(tag + one, behind) for one, behind in (*others, (last, kept + gap))]
+        return cls(parts, [] if copied is None else spans)
+
+    @property
+    def pieces(self) -> Iterator[Any]:
+        """The pieces of all parts."""
+        return itertools.chain.from_iterable(part.pieces for part in self.parts)
+
+    @property
+    def gaps(self) -> list[str]:
+        """What joins the translation of each piece to the next one."""
+        return [gap for part in self.parts for gap in [*[""] * (len(part.pieces) - 1), part.behind]]
+
+    @property
+    def dropped(self) -> int:
+        """The number of tokens that were cut off."""
+        return sum(part.dropped for part in self.parts)
+
+    def join(
+        self, found: list[list[Hypothesis]], joiner: str, settings: SearchSettings
+    ) -> list[Hypothesis]:
+        """Returns the hypotheses of the line; the best ones of several pieces are joined into one.
+
+        Args:
+            found: the hypotheses of each piece, best first.
+            joiner: what joins translations where nothing stood between; see `join_translations`.
+            settings: `SearchSettings`, for the length penalty.
+        """
+        gaps = self.gaps
+        if len(found) > 1:
+            ranks = [_joined([best for best, *_ in found], gaps, joiner, settings)]
+        else:
+            (ranks,) = found
+            if gaps != [""]:
+                ranks = [replace(one, text=join_translations([one.text], gaps)) for one in ranks]
+        if self.spans:
+            back = [(one, *put_back(one.text, self.spans)) for one in ranks]
+            best, *others = [replace(one, text=text, protected=lost) for one, text, lost in back]
+            ranks = [best, *(one for one in others if not one.protected)]
+        dropped = self.dropped
+        if dropped or len(found) > len(self.parts):
+            ranks = [replace(one, too_long=True, dropped_tokens=dropped) for one in ranks]
+        return ranks
+
+
+def _as_one(text):
+    return [(text, "")]
+
+
+def _joined(pieces, gaps, joiner, settings):
+    def all_of(name):
+        return [value for piece in pieces for value in getattr(piece, name)]
+
+    tokens, log_probs = all_of("tokens"), all_of("log_probs")
+    total, is_possible = math.fsum(log_probs), all(piece.score > IMPOSSIBLE for piece in pieces)
+    penalty = float(penalties_up_to(len(tokens), settings)[len(tokens)])
+    return Hypothesis(
+        text=join_translations([piece.text for piece in pieces], gaps, joiner),
+        score=total / penalty if is_possible else IMPOSSIBLE,
+        source_tokens=all_of("source_tokens"),
+        tokens=tokens,
+        log_probs=log_probs,
+        pieces=len(pieces),
+        unfinished=any(piece.unfinished for piece in pieces),
+    )

@@ -1,0 +1,69 @@
+"""Loads what translates, whatever it is: a trained run, or a folder that was exported."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_transformer import types
+from keras_transformer.decoding.translator import Translator
+
+
+def load_translator(
+    path: types.Path | Sequence[types.Path],
+    *,
+    model: types.Path | None = None,
+    dtype: str | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    **settings: Any,
+) -> Translator:
+    """Returns the `Translator` of a folder.
+
+    Args:
+        path: path of a trained run, or a list of runs that translate as one; or of a folder that
+            `export_ctranslate2` wrote.
+        model, dtype: as in `load_run`, for runs.
+        workers, device: as in `CTranslate2Engine`, for CTranslate2.
+        **settings: settings of the search that differ from the folder's.
+
+    Raises:
+        FileNotFoundError: if there is no trained run, and no model of CTranslate2.
+        ValueError: if an argument belongs to another kind of folder, or the engine does not have a
+            setting.
+
+    Example: `load_translator("ct2")(["twenty-one"])`.
+    """
+    paths = [Path(path)] if isinstance(path, str | os.PathLike) else [*map(Path, path)]
+    kinds = {kind_of(each) for each in paths}
+    of_runs = {"model": model, "dtype": dtype}
+    of_ctranslate2 = {"workers": workers, "device": None if device == "cpu" else device}
+    if kinds == {"run"}:
+        _refuse(of_ctranslate2, "a folder of CTranslate2, not of a run", paths)
+        from keras_transformer.runs.load import load_run
+
+        of_one: Any = paths if len(paths) > 1 else paths[0]
+        return load_run(of_one, model, dtype=dtype, **settings)
+    if len(paths) > 1:
+        must = "Several folders must be those of runs: exported models have no ensembles."
+        raise ValueError(f"{must} Received: {', '.join(map(repr, map(str, paths)))}")
+    _refuse(of_runs, "the folder of a run, not of an exported model", paths)
+    if kinds == {"saved_model"}:
+        must = "A SavedModel is translated with `keras-transformer serve`, or in Python: give a run"
+        raise ValueError(f"{must}, or a folder of CTranslate2. Received: {str(paths[0])!r}")
+    from keras_transformer.decoding.ctranslate2 import CTranslate2Engine
+
+    return Translator(CTranslate2Engine(paths[0], workers=workers, device=device), **settings)
+
+
+def kind_of(folder: types.Path) -> str:
+    """Returns what a folder holds: `"ctranslate2"`, `"saved_model"` or else `"run"`."""
+    if (Path(folder) / "model.bin").is_file():
+        return "ctranslate2"
+    return "saved_model" if (Path(folder) / "saved_model.pb").is_file() else "run"
+
+
+def _refuse(options, needs, paths):
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"`{name}` needs {needs}. Received: {name}={value!r}, {paths[0]}")
