@@ -32,6 +32,22 @@ class SearchResult(NamedTuple):
     log_probs: Tensor
 
 
+class SearchTree(NamedTuple):
+    """The active hypotheses after each of T steps in W beam slots, for a picture.
+
+    Args:
+        token_ids: int32 array `(T, W)`, the last token of each.
+        parents: int32 array `(T, W)`, the slot of the step before that each extends.
+        log_probs: float32 array `(T, W)`, -inf in empty slots.
+        is_winner: bool array `(T, W)`, whether the best translation begins so.
+    """
+
+    token_ids: np.ndarray
+    parents: np.ndarray
+    log_probs: np.ndarray
+    is_winner: np.ndarray
+
+
 class Engine:
     """Searches and scores rows of token ids: what differs between Keras, CTranslate2 and others.
 
@@ -46,6 +62,7 @@ class Engine:
         held: dict from names of settings, and `return_attention`, to the tuple of values that the
             engine has. It has any value of the others.
         has_threads: bool, whether `run_all` runs several batches at once.
+        has_search_tree: bool.
     """
 
     name: str
@@ -54,6 +71,7 @@ class Engine:
     defaults: dict[str, Any] = {}
     held: dict[str, tuple] = {}
     has_threads = False
+    has_search_tree = False
 
     def search(
         self,
@@ -89,6 +107,15 @@ class Engine:
 
         Args:
             source_ids, target_ids: as in `score`.
+        """
+        raise NotImplementedError
+
+    def search_tree(self, source_ids: np.ndarray, settings: SearchSettings) -> list["SearchTree"]:
+        """Returns what the search does with each row, if `has_search_tree`.
+
+        Args:
+            source_ids: int32 array `(B, S)`, with the end tokens, padded.
+            settings: `SearchSettings`.
         """
         raise NotImplementedError
 

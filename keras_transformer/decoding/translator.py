@@ -17,7 +17,7 @@ from keras_transformer.decoding.batches import (
     map_rows,
 )
 from keras_transformer.decoding.engine import Engine, SearchResult, require_held
-from keras_transformer.decoding.hypothesis import attention_of, hypotheses_of
+from keras_transformer.decoding.hypothesis import Hypothesis, attention_of, hypotheses_of
 from keras_transformer.decoding.languages import tag_lines
 from keras_transformer.decoding.lines import learned_positions, to_lines
 from keras_transformer.decoding.protected_text import NAMES
@@ -152,7 +152,12 @@ class Translator:
         found: Any = [[]] * len(lines)
         remaining: Request | None = request
         while remaining is not None:
-            search = partial(self._search, request=remaining)
+            search = partial(
+                self.search_rows,
+                settings=remaining.settings,
+                n_best=remaining.n_best,
+                return_attention=return_attention,
+            )
             options = batch_sentences, on_progress, remaining.line_of_row
             remaining.fill(found, self._map_rows(search, remaining.columns, *options))
             remaining, on_progress = remaining.again(found), None
@@ -213,18 +218,25 @@ class Translator:
             return self.score([sources], [targets], batch_sentences, on_progress)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("`sources` and `targets` must be two lists, or two strings.")
-        sources, targets = to_lines(sources, "sources"), to_lines(targets, "targets")
+        columns = self.pairs(to_lines(sources, "sources"), to_lines(targets, "targets"))
+        return self._map_rows(self.score_rows, columns, batch_sentences, on_progress)
+
+    def pairs(self, sources: list[str], targets: list[str]) -> list[list[np.ndarray]]:
+        """Returns the ids of sources and of their translations, as `score` reads them.
+
+        Returns:
+            two lists of int32 arrays, with the end tokens.
+        """
         if len(sources) != len(targets):
             raise ValueError(
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
         sources = tag_lines(sources, None, self._reader.languages)
-        columns = [
+        return [
             self._reader.whole_lines(texts, name, side, self.settings)
             for side, (name, texts) in enumerate((("sources", sources), ("targets", targets)))
         ]
-        return self._map_rows(self._score, columns, batch_sentences, on_progress)
 
     def warm_up(
         self,
@@ -279,23 +291,37 @@ class Translator:
         protect = known if settings.protect is None else settings.protect
         return replace(settings, max_source_tokens=bound, protect=protect)
 
-    def _search(self, source, prefix=None, *, request):
-        """Returns the hypotheses of each row of padded ids."""
-        settings, n_best = request.settings, request.n_best
-        found = self.engine.search(source, prefix, settings, _kept_hypotheses(settings, n_best))
-        found, hypotheses = self._hypotheses(source, found, settings, n_best)
-        if request.returns_attention:
-            self._add_attention(source, found, hypotheses)
+    def search_rows(
+        self,
+        source_ids: np.ndarray,
+        prefix_ids: np.ndarray | None = None,
+        *,
+        settings: SearchSettings,
+        n_best: int,
+        return_attention: bool = False,
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses of each row of a batch.
+
+        Args:
+            source_ids, prefix_ids, settings: as in `Engine.search`.
+            n_best: int. Hypotheses of each row, if there are so many of distinct texts.
+            return_attention: whether they have attention. Defaults to `False`.
+        """
+        kept = _kept_hypotheses(settings, n_best)
+        found = self.engine.search(source_ids, prefix_ids, settings, kept)
+        found, hypotheses = self._hypotheses(source_ids, found, settings, n_best)
+        if return_attention:
+            self._add_attention(source_ids, found, hypotheses)
         return hypotheses
 
-    def _score(self, source, target):
-        """Returns the hypotheses of given targets, which have an end token."""
-        log_probs = self.engine.score(source, target)
-        lengths = np.count_nonzero(target != self._config.pad_token_id, axis=1)
+    def score_rows(self, source_ids: np.ndarray, target_ids: np.ndarray) -> list[Hypothesis]:
+        """Returns the hypotheses of given translations; the arrays are as in `Engine.score`."""
+        log_probs = self.engine.score(source_ids, target_ids)
+        lengths = np.count_nonzero(target_ids != self._config.pad_token_id, axis=1)
         penalties = penalties_up_to(lengths.max(), self.settings)[lengths]
         scores = log_probs.sum(axis=1) / penalties
-        one = [array[:, None] for array in (target, lengths, scores, log_probs)]
-        _, found = self._hypotheses(source, SearchResult(*one), self.settings, 1)
+        one = [array[:, None] for array in (target_ids, lengths, scores, log_probs)]
+        _, found = self._hypotheses(source_ids, SearchResult(*one), self.settings, 1)
         return [best for (best,) in found]
 
     def _hypotheses(self, source, found, settings, n_best):

@@ -1,11 +1,31 @@
-"""Signatures of a SavedModel: their tensors, and JSON values to arrays and back."""
+"""The functions that TensorFlow Serving's protocol calls by name: their inputs and outputs.
 
+They are those of an exported SavedModel, made of what `Service` does, whatever its engine.
+"""
+
+import asyncio
 import dataclasses
+import math
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 
-import numpy as np
+from starlette.concurrency import run_in_threadpool
 
+from keras_transformer.decoding.lines import encode_lines
+from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.service import Service
+
+MOST_TOKENS = 1_000_000  # a larger `max_length` is taken as this
+LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
+FLOAT32_MAX = 3.4028234663852886e38
+# The values in JSON, what errors call them, and what pads the shorter rows of an answer.
+KINDS: dict[str, tuple[str, Any, Any]] = {
+    "string": ("text", str, ""),
+    "float32": ("numbers", int | float, None),
+    "int32": ("integers", int, 0),
+    "bool": ("booleans", bool, False),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,93 +33,89 @@ class Spec:
     """A named tensor.
 
     Args:
-        dtype: str, a key of `NUMPY_TYPES`.
-        shape: tuple of ints, -1 for lengths that differ.
+        dtype: str, a key of `KINDS`.
+        axes: int, number of axes; the first has the lines.
     """
 
     dtype: str
-    shape: tuple[int, ...]
+    axes: int = 1
 
     def __str__(self) -> str:
         """As in the model card of a SavedModel, such as `string (None,)`."""
-        return f"{self.dtype} {tuple(None for _ in self.shape)}"
+        return f"{self.dtype} {(None,) * self.axes}"
 
 
-NUMPY_TYPES: dict[str, Any] = {
-    "string": object,  # of bytes
-    "float32": np.float32,
-    "int32": np.int32,
-    "int64": np.int64,
-    "bool": np.bool_,
-}
-# In the answer for several lines, the shorter rows of a tensor are padded with these.
-PADDING: dict[str, Any] = {"string": b"", "float32": -np.inf, "int32": 0, "int64": 0, "bool": False}
-FLOAT32_MAX = float(np.finfo(np.float32).max)
-# The values in JSON, and what errors call them.
-KINDS: dict[str, Any] = {"string": ("text", bytes), "bool": ("booleans", bool)}
-KINDS["float32"] = "numbers", int | float
-KINDS["int32"] = KINDS["int64"] = "integers", int
+TEXT, NUMBER, COUNT, FLAG = map(Spec, ("string", "float32", "int32", "bool"))
+TEXTS, NUMBERS, COUNTS, FLAGS = (Spec(one.dtype, 2) for one in (TEXT, NUMBER, COUNT, FLAG))
+
+Call = Callable[..., Awaitable[list[tuple]]]  # (service, client, **columns) -> a tuple for each row
 
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """A function of a SavedModel: named tensors to named tensors, a row for each line.
+    """A function of named tensors with a row for each line.
 
     Args:
         name: str.
         inputs: dict from names to `Spec`.
-        outputs: dict from names to `Spec`.
-        defaults: dict from the names of optional inputs to arrays of one row.
+        outputs: dict from names to `Spec`, in the order of what `call` returns.
+        call: coroutine function of the service, the client and the columns.
+        options: dict from the names of inputs with a default to it; each may have one row for all
+            lines.
     """
 
     name: str
     inputs: dict[str, Spec]
     outputs: dict[str, Spec]
-    defaults: dict[str, np.ndarray]
+    call: Call
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def required(self) -> list[str]:
         """The names of the inputs that have no default."""
-        return [name for name in self.inputs if name not in self.defaults]
+        return [name for name in self.inputs if name not in self.options]
 
-    @property
-    def is_quadratic(self) -> bool:
-        """Whether a row of an output is a matrix."""
-        return any(len(spec.shape) > 2 for spec in self.outputs.values())
+    def described(self) -> dict[str, dict[str, str]]:
+        """Returns inputs and outputs as the model card of a SavedModel has them."""
+        sides = {"inputs": self.inputs, "outputs": self.outputs}
+        return {side: {n: str(spec) for n, spec in specs.items()} for side, specs in sides.items()}
 
-    def columns(self, values: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Returns the inputs of a request as arrays.
+    async def run(
+        self, service: Service, values: dict[str, Any], client: Hashable = None
+    ) -> dict[str, list]:
+        """Returns the outputs as JSON lists.
 
         Args:
+            service: `Service`.
             values: dict from the names of inputs to JSON lists, one element for each line. An
                 option may have one element for all lines.
+            client: who asks. Optional.
 
         Raises:
-            RequestError: if a name is unknown or missing, or a value has another type or length.
+            RequestError: if a name is unknown or missing, a value has another type or length, or as
+                `Service` does.
         """
         if not set(self.required) <= values.keys() <= self.inputs.keys():
-            must = f"{self.name!r} takes {self.required} and the options {sorted(self.defaults)}."
+            must = f"{self.name!r} takes {self.required} and the options {sorted(self.options)}."
             raise RequestError(400, must, list(values))
-        columns = {name: to_array(name, value, self.inputs[name]) for name, value in values.items()}
-        lines = self.lines(columns)
+        sizes = {name: len(value) for name, value in values.items() if isinstance(value, list)}
+        service.limits.check_lines(max(sizes.values(), default=0))
+        columns = {name: checked(name, value, self.inputs[name]) for name, value in values.items()}
+        lines = sizes[self.required[0]]
+        columns = {name: [value] for name, value in self.options.items()} | columns
         for name, column in columns.items():
-            if len(column) != lines and not (name in self.defaults and len(column) == 1):
+            if len(column) != lines and not (name in self.options and len(column) == 1):
                 must = f"{name!r} must have {lines} elements, one for each line."
                 raise RequestError(400, f"{must} Received: {len(column)}")
-        return columns
-
-    def lines(self, columns: dict[str, np.ndarray]) -> int:
-        """Returns the number of lines in a request."""
-        return len(next(column for name, column in columns.items() if name not in self.defaults))
-
-    def joined(self, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Returns the outputs of several calls, or none, as one: padded to the longest rows."""
-        outputs = self.outputs.items()
-        return {name: joined([part[name] for part in parts], spec) for name, spec in outputs}
+            columns[name] = column * lines if len(column) != lines else column
+        rows = await self.call(service, client, **columns)
+        found = list(zip(*rows, strict=True)) or [()] * len(self.outputs)
+        pairs = zip(self.outputs.items(), found, strict=True)
+        return {name: to_json(list(column), spec) for (name, spec), column in pairs}
 
 
-def to_array(name: str, value: Any, spec: Spec) -> np.ndarray:
-    """Returns a nested JSON list as an array.
+def checked(name: str, value: Any, spec: Spec) -> list:
+    """Returns a nested JSON list, if it is one of the tensor.
 
     Args:
         name: str, of the input, for errors.
@@ -109,54 +125,184 @@ def to_array(name: str, value: Any, spec: Spec) -> np.ndarray:
     Raises:
         RequestError: if types or lengths are wrong.
     """
-    try:
-        nested = _converted(value, spec.dtype, len(spec.shape))
-        array = np.array(nested, NUMPY_TYPES[spec.dtype])
-    except UnicodeEncodeError as error:
-        message = f"{name!r} must be text that UTF-8 can encode. Received: half of a surrogate pair"
-        raise RequestError(400, message) from error
-    except (TypeError, ValueError, OverflowError) as error:
-        what = f"{KINDS[spec.dtype][0]} ({spec.dtype})"
-        shape = " of equally long lists" if len(spec.shape) > 1 else ""
-        raise RequestError(400, f"{name!r} must be a list{shape} of {what}.", value) from error
-    return array.reshape(array.shape if array.size else [len(nested), *[0] * (len(spec.shape) - 1)])
+    what, kind, _ = KINDS[spec.dtype]
 
+    def is_right(value: Any, axes: int) -> bool:
+        if axes:
+            is_list = isinstance(value, list) and all(is_right(one, axes - 1) for one in value)
+            return is_list and (axes == 1 or len({*map(len, value)}) <= 1)
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            return False
+        if spec.dtype == "int32":
+            return -(2**31) <= value < 2**31
+        # The comparison is false for NaN too.
+        return spec.dtype != "float32" or abs(value) <= FLOAT32_MAX
 
-def _converted(value, dtype, axes):
-    if axes:
-        if not isinstance(value, list):
-            raise TypeError
-        return [_converted(element, dtype, axes - 1) for element in value]
-    value = value.encode() if isinstance(value, str) else value
-    is_right = isinstance(value, KINDS[dtype][1])
-    # The comparison is false for NaN too.
-    is_finite = dtype != "float32" or (is_right and abs(value) <= FLOAT32_MAX)
-    if not (is_right and is_finite) or isinstance(value, bool) != (dtype == "bool"):
-        raise TypeError
+    if not is_right(value, spec.axes):
+        shape = " of equally long lists" if spec.axes > 1 else ""
+        raise RequestError(400, f"{name!r} must be a list{shape} of {what} ({spec.dtype}).", value)
+    if spec.dtype == "string":
+        try:
+            "".join(value).encode()
+        except UnicodeEncodeError as error:
+            must = f"{name!r} must be text that UTF-8 can encode."
+            raise RequestError(400, f"{must} Received: half of a surrogate pair") from error
     return value
 
 
-def to_json(array: np.ndarray) -> list:
-    """Returns an array as nested lists that JSON can hold.
-
-    Numbers that are not finite become `None`; bytes that are not UTF-8 become U+FFFD.
-    """
-    if array.dtype == object:
-        text = [element.decode("utf-8", "replace") for element in array.flat]
-        return np.array(text, object).reshape(array.shape).tolist()
-    if array.dtype == np.float32:
-        is_finite, array = np.isfinite(array), array.astype(object)
-        array[~is_finite] = None
-    return array.tolist()
+def to_json(rows: list, spec: Spec) -> list:
+    """Returns rows as JSON lists: padded to the longest; numbers that are not finite are `None`."""
+    return _padded(rows, [len(rows), *_longest(rows, spec.axes - 1)], KINDS[spec.dtype][2])
 
 
-def joined(arrays: list[np.ndarray], spec: Spec) -> np.ndarray:
-    """Returns the rows of arrays as one array, padded to the longest row."""
-    longest = np.max([np.maximum(spec.shape, 0), *(array.shape for array in arrays)], axis=0)
-    shape = [sum(map(len, arrays)), *longest[1:]]
-    joined = np.full(shape, PADDING[spec.dtype], NUMPY_TYPES[spec.dtype])
-    row = 0
-    for array in arrays:
-        joined[row:][tuple(map(slice, array.shape))] = array
-        row += len(array)
-    return joined
+def _longest(rows, axes):
+    """Returns the greatest length of each of so many axes below."""
+    if not axes:
+        return []
+    below = [one for row in rows for one in row]
+    return [max(map(len, rows), default=0), *_longest(below, axes - 1)]
+
+
+def _padded(value, shape, padding):
+    if not shape:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+    size, *rest = shape
+    missing = padding
+    for length in reversed(rest):
+        missing = [missing] * length
+    return [_padded(one, rest, padding) for one in value] + [missing] * (size - len(value))
+
+
+async def _serving_default(service, client, text):
+    found = await service.translate(text, client)
+    return [
+        (best.text, best.score, best.dropped_tokens > 0, best.unfinished, best.protected)
+        for best, *_ in found
+    ]
+
+
+async def _translate_n_best(service, client, text, **options):
+    """Lines with the same options are one request of the service."""
+    most = service.translator.settings.max_hypotheses
+    places: dict[tuple, list[int]] = {}
+    for number, asked in enumerate(zip(*options.values(), strict=True)):
+        places.setdefault(asked, []).append(number)
+
+    async def translate(asked, numbers):
+        given = dict(zip(options, asked, strict=True))
+        return await service.translate(
+            [text[number] for number in numbers],
+            client,
+            n_best=min(max(given["n_best"], 1), most),
+            target_prefix=given["target_prefix"] or None,
+            target_language=given.get("target_language") or None,
+            alpha=min(max(given["alpha"], -MOST_ALPHA), MOST_ALPHA),
+            max_length=min(max(given["max_length"], 1), MOST_TOKENS),
+        )
+
+    found = await asyncio.gather(*(translate(*each) for each in places.items()))
+    answers: list[Any] = [None] * len(text)
+    for numbers, of_group in zip(places.values(), found, strict=True):
+        for number, ranks in zip(numbers, of_group, strict=True):
+            columns = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
+            line = ranks[0].dropped_tokens > 0, ranks[0].protected
+            answers[number] = *zip(*columns, strict=True), *line
+    return answers
+
+
+async def _score(service, client, source, target):
+    found = await service.score(source, target, client)
+    return [(one.log_prob, len(one.tokens), one.perplexity) for one in found]
+
+
+async def _tokenize(service, client, text):
+    service.limits.check_texts(text)
+    rows = await run_in_threadpool(encode_lines, service.translator.source_tokenizer, text)
+    return [(row.tolist(), len(row)) for row in rows]
+
+
+async def _detokenize(service, client, token_ids):
+    tokenizer = service.translator.target_tokenizer
+    size = tokenizer.vocabulary_size
+    if not all(0 <= token_id < size for row in token_ids for token_id in row):
+        raise RequestError(400, f"`token_ids` must be from 0 to {size - 1}.")
+    return [(text,) for text in await run_in_threadpool(tokenizer.decode, token_ids)]
+
+
+async def _align(service, client, text, target):
+    longest = max(map(len, [*text, *target]), default=0)
+    service.limits.check_square(len(text), longest)
+    source_names, target_names = (each.vocabulary for each in service.translator.tokenizers)
+    return [
+        (
+            scores.tolist(),
+            [source_names[i] for i in source],
+            [target_names[i] for i in to],
+            len(source),
+            len(to),
+        )
+        for source, to, scores in await service.attend(text, target, LONGEST_ALIGNED, client)
+    ]
+
+
+async def _search_tree(service, client, text):
+    service.limits.check_square(len(text), max(map(len, text), default=0))
+    vocabulary = service.translator.target_tokenizer.vocabulary
+    answers = []
+    for tree in await service.search_tree(text, client):
+        is_there = tree.log_probs != -math.inf
+        tokens = [
+            [vocabulary[i] if there else "" for i, there in zip(*step, strict=True)]
+            for step in zip(tree.token_ids.tolist(), is_there.tolist(), strict=True)
+        ]
+        numbers = tree.parents, tree.log_probs, tree.is_winner
+        answers.append((tokens, *(each.tolist() for each in numbers)))
+    return answers
+
+
+def signatures_of(translator: Any) -> dict[str, Signature]:
+    """Returns the signatures of a translator by their names; some engines lack the last two."""
+    settings, engine = translator.settings, translator.engine
+    options = {
+        "n_best": (COUNT, settings.max_hypotheses),
+        "alpha": (NUMBER, settings.alpha),
+        "max_length": (COUNT, settings.max_length or MOST_TOKENS),
+        "target_prefix": (TEXT, ""),
+    }
+    if engine.card.get("target_languages"):
+        options["target_language"] = TEXT, ""
+    of_line = {"truncated": FLAG, "protected": TEXTS}
+    found = [
+        Signature(
+            "serving_default",
+            {"text": TEXT},
+            {"translation": TEXT, "score": NUMBER, "truncated": FLAG, "unfinished": FLAG}
+            | {"protected": TEXTS},
+            _serving_default,
+        ),
+        Signature(
+            "translate_n_best",
+            {"text": TEXT} | {name: spec for name, (spec, _) in options.items()},
+            {"translations": TEXTS, "scores": NUMBERS, "lengths": COUNTS, "unfinished": FLAGS}
+            | of_line,
+            _translate_n_best,
+            {name: value for name, (_, value) in options.items()},
+        ),
+        Signature(
+            "score",
+            {"source": TEXT, "target": TEXT},
+            {"log_prob": NUMBER, "tokens": COUNT, "perplexity": NUMBER},
+            _score,
+        ),
+        Signature("tokenize", {"text": TEXT}, {"token_ids": COUNTS, "lengths": COUNT}, _tokenize),
+        Signature("detokenize", {"token_ids": COUNTS}, {"text": TEXT}, _detokenize),
+    ]
+    if "return_attention" not in engine.held:
+        outputs = {"attention": Spec("float32", 3), "source_tokens": TEXTS, "target_tokens": TEXTS}
+        outputs |= {"source_lengths": COUNT, "target_lengths": COUNT}
+        found.append(Signature("align", {"text": TEXT, "target": TEXT}, outputs, _align))
+    if engine.has_search_tree:
+        outputs = {"tokens": Spec("string", 3), "parents": Spec("int32", 3)}
+        outputs |= {"log_probs": Spec("float32", 3), "is_winner": Spec("bool", 3)}
+        found.append(Signature("search_tree", {"text": TEXT}, outputs, _search_tree))
+    return {one.name: one for one in found}

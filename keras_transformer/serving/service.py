@@ -1,0 +1,242 @@
+"""What the protocols ask: a translator whose rows of all requests run in common batches.
+
+Text is read and joined in threads, off the event loop; other threads run the batches of rows.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from starlette.concurrency import run_in_threadpool
+
+from keras_transformer.decoding.batches import pad_rows
+from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.request import Request
+from keras_transformer.decoding.translator import Translator
+from keras_transformer.serving.batching import Batcher, QueueFull, Row
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.metrics import Metrics
+
+_FAILED = "The model failed, and the server ends. Its log says why. Try again later."
+
+
+class Service:
+    """A translator that answers concurrent requests.
+
+    Threads run the model: rows that arrive while all are busy make the next batch larger.
+
+    Attributes:
+        failure: the exception that ended loading or the batcher, or `None`.
+        metrics: `Metrics`.
+
+    Args:
+        load: function without arguments that returns a `Translator`, whose engine has a `card`. It
+            is called once, in one of the threads.
+        limits: `Limits`.
+        workers: int, threads that run the model. Defaults to `1`.
+        max_batch: int, maximum number of rows in a batch. Defaults to `32`.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Translator],
+        limits: Limits,
+        workers: int = 1,
+        max_batch: int = 32,
+    ) -> None:
+        self.limits = limits
+        self.metrics = Metrics()
+        self.failure: Exception | None = None
+        self._load = load
+        self._translator: Translator | None = None
+        self._is_draining = False
+        self._threads = ThreadPoolExecutor(workers, "model")
+        sizes = {"workers": workers, "max_batch": max_batch, "max_queue": limits.max_queue}
+        self._batcher = Batcher(self._run_batch, self._threads, **sizes)
+        self.metrics.queue_rows.set_function(lambda: self._batcher.queue_length)
+
+    @property
+    def translator(self) -> Translator:
+        """The translator.
+
+        Raises:
+            RequestError: while it is being loaded, or if it failed.
+        """
+        if self.failure:
+            raise RequestError(503, _FAILED)
+        if self._translator is None:
+            raise RequestError(503, "The model is being loaded. Try again later.")
+        return self._translator
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The model card."""
+        return self.translator.engine.card
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server accepts requests: the model is loaded and no shutdown has begun."""
+        return self._translator is not None and not self._is_draining
+
+    def drain(self) -> None:
+        """Marks the server as shutting down; it still answers."""
+        self._is_draining = True
+
+    def stop(self) -> None:
+        """Ends all open requests with 503, because a running batch cannot be cancelled."""
+        self._batcher.fail(RequestError(503, "The server is being stopped. Try again later."))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Loads the model and runs batches until the context ends."""
+        task = asyncio.create_task(self._load_and_work())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            self._threads.shutdown(wait=False)
+
+    async def translate(
+        self, lines: list[str], client: Hashable = None, **options: Any
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses of each line, best first.
+
+        Args:
+            lines: list of strings.
+            client: who asks; clients take turns. Optional.
+            **options: as in `Translator.request`: `n_best`, `target_prefix`, `target_language`, and
+                settings.
+
+        Raises:
+            RequestError: if the request is wrong or too large, the queue is full, or the answer
+                takes longer than `timeout` of the limits.
+        """
+        translator, limits = self.translator, self.limits
+        limits.check_texts(lines)
+
+        def read() -> Request:
+            request = translator.request(lines, **options)
+            limits.check_request(request)
+            return request
+
+        def next_request(request: Request, found: Any) -> Request | None:
+            request.fill(answers, found)
+            return request.again(answers)
+
+        answers: list[list[Hypothesis]] = [[]] * len(lines)
+        with _mistakes():
+            request: Request | None = await run_in_threadpool(read)
+            async with self._time_limit():
+                while request is not None:
+                    group = "search", request.settings, request.n_best, len(request.columns)
+                    found = await self._submit(group, request.columns, client)
+                    request = await run_in_threadpool(next_request, request, found)
+        return answers
+
+    async def score(
+        self, sources: list[str], targets: list[str], client: Hashable = None
+    ) -> list[Hypothesis]:
+        """Returns the scores of given translations; arguments and errors are as of `translate`."""
+        columns = await self._pairs(sources, targets)
+        async with self._time_limit():
+            return await self._submit(("score",), columns, client)
+
+    async def attend(
+        self, sources: list[str], targets: list[str], most: int, client: Hashable = None
+    ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Returns the ids of each source, of its target, and the attention between them.
+
+        Args:
+            sources, targets, client: as in `score`.
+            most: int, tokens that are looked at of each.
+
+        Returns:
+            list of int arrays `(S,)`, `(T,)` and float32 arrays `(T, S)`: the mean of the decoder's
+            attention to the source, over all blocks and heads.
+        """
+        columns = [[row[:most] for row in column] for column in await self._pairs(sources, targets)]
+        async with self._time_limit():
+            found = await self._submit(("attend", object()), columns, client)
+        return list(zip(*columns, found, strict=True))
+
+    async def search_tree(self, lines: list[str], client: Hashable = None) -> list[Any]:
+        """Returns what the search does with each line: `SearchTree` of `Engine.search_tree`."""
+        self.limits.check_texts(lines)
+        options = {"on_too_long": "truncate", "split": "lines", "protect": ()}
+        with _mistakes():
+            request = await run_in_threadpool(self.translator.request, lines, **options)
+        async with self._time_limit():
+            return await self._submit(("search_tree", object()), request.columns, client)
+
+    async def _pairs(self, sources, targets):
+        self.limits.check_texts(sources + targets, max(len(sources), len(targets)))
+        with _mistakes():
+            return await run_in_threadpool(self.translator.pairs, sources, targets)
+
+    @contextlib.asynccontextmanager
+    async def _time_limit(self):
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                yield
+        except TimeoutError as error:
+            late = f"There was no answer within {self.limits.timeout} s."
+            cure = "Send fewer or shorter lines in a request, or try again later."
+            raise RequestError(503, f"{late} {cure}") from error
+
+    async def _submit(self, group, columns, client):
+        """Returns what `_run_batch` finds for each row of `columns`."""
+        values = list(zip(*columns, strict=True))
+        rows = [Row(group, sum(map(len, value)), value) for value in values]
+        try:
+            return await self._batcher.submit(rows, client)
+        except QueueFull as error:
+            waiting = f"{self._batcher.queue_length} lines wait for the model."
+            raise RequestError(503, f"{waiting} Try again when others are answered.") from error
+
+    async def _load_and_work(self):
+        loop = asyncio.get_running_loop()
+        try:
+            self._translator = await loop.run_in_executor(self._threads, self._load)
+            await self._batcher.work()
+        except Exception as error:  # the server ends when `failure` is set
+            self.failure = error
+            self._batcher.fail(RequestError(503, _FAILED))
+
+    def _run_batch(self, group, values):
+        """Runs rows of the same group; `values` have the ids of each."""
+        kind, *options = group
+        self.metrics.rows.labels(kind).inc(len(values))
+        self.metrics.batch_rows.observe(len(values))
+        translator = self.translator
+        pad = translator.engine.config.pad_token_id
+        columns = [pad_rows(column, pad) for column in zip(*values, strict=True)]
+        with _mistakes():
+            if kind == "search":
+                settings, n_best, _ = options
+                return translator.search_rows(*columns, settings=settings, n_best=n_best)
+            if kind == "score":
+                return translator.score_rows(*columns)
+            if kind == "attend":
+                blocks = translator.engine.attend(*columns)["encoder_decoder"]
+                means = np.mean([block.mean(axis=1) for block in blocks], axis=0)
+                return [m[: len(t), : len(s)] for m, (s, t) in zip(means, values, strict=True)]
+            return translator.engine.search_tree(*columns, translator.settings)
+
+
+@contextlib.contextmanager
+def _mistakes():
+    """Makes errors of a translator the client's: 400 if it refuses the input, 503 if it fails."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise RequestError(400, str(error)) from error
+    except (RuntimeError, MemoryError) as error:
+        raise RequestError(503, f"The model failed: {error}") from error
