@@ -39,7 +39,7 @@ from scored_runs import (
 )
 
 from keras_transformer.runs import Recipe
-from keras_transformer.runs.recipe import shown
+from keras_transformer.settings import yaml_line
 
 SIDE_BY_SIDE = 2
 PLAIN = {
@@ -184,7 +184,7 @@ def rungs_table(part):
     rows = []
     for rung, found in read_results(part, PARTS[part]).items():
         below, changes = RUNGS[rung]
-        settings = [f"`{n.split('.')[1]}: {shown(value)}`" for n, value in changes.items()]
+        settings = [f"`{n.split('.')[1]}: {yaml_line(value)}`" for n, value in changes.items()]
         changed = f"{below}: {', '.join(settings)}" if below else "the recipe of version 0.3"
         scores = [f"{found['validation'][name]:.2f}" for name in bleu.values()]
         speed = f"{found['tokens_per_second']:,}", found["minutes"]

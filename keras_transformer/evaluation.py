@@ -362,8 +362,8 @@ def _as_one_symbol(line):
     return [_spaced(line)]
 
 
-# The one place that says which values are better: what selects the best epoch, early stopping,
-# `compare` and `monitor` ask it. A logged name ends with the name of its metric: `val_bleu`.
+# The one place that says which values are better: what selects the best epoch, early stopping and
+# `monitor` ask it. A logged name ends with the name of its metric: `val_bleu`.
 METRICS = {
     "bleu": Metric("% (precision of n-grams)", True, _bleu),
     "chrf": Metric("% (F-score of n-grams)", True, _chrf),

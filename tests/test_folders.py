@@ -14,10 +14,10 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 FOLDERS = {
     "layers": "",
     "data": "atomic_file texts settings cores lock",
-    "training": "layers atomic_file evaluation",
+    "training": "layers atomic_file evaluation present_weights",
     "models": "layers training settings",
-    "decoding": "data settings texts cores",
-    "export": "layers data decoding atomic_file",
+    "decoding": "data settings texts cores present_weights",
+    "export": "layers data decoding atomic_file present_weights",
     "runs": "layers data training models decoding settings atomic_file console evaluation "
     "texts lock",
     "importing": "data training models decoding runs atomic_file texts",

@@ -10,7 +10,6 @@ import typer
 
 from keras_transformer import __version__
 from keras_transformer.cli import (
-    comparison,
     data,
     decoding,
     distillation,
@@ -42,7 +41,7 @@ def program(
     """Sequence-to-sequence Transformers in Keras: train, translate, evaluate, export."""
 
 
-GROUPS = data, training, importing, decoding, distillation, evaluation, comparison, export, serving
+GROUPS = data, training, importing, decoding, distillation, evaluation, export, serving
 for group in GROUPS:
     app.add_typer(group.commands)  # without a name: not `keras-transformer GROUP COMMAND`
 for typers in (*(group.commands for group in GROUPS), importing.importing):

@@ -7,7 +7,7 @@ from typing import Any
 from keras import ops, tree
 
 from keras_transformer.decoding.lines import learned_positions
-from keras_transformer.decoding.loop import present_weights
+from keras_transformer.present_weights import present_weights
 from keras_transformer.types import Tensor
 
 _SHARED = "vocabulary_size source_vocabulary_size pad_token_id start_token_id end_token_id"

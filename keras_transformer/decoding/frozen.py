@@ -7,7 +7,8 @@ import keras
 from keras import ops
 
 from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.decoding.loop import BACKEND, present_weights
+from keras_transformer.decoding.loop import BACKEND
+from keras_transformer.present_weights import present_weights
 from keras_transformer.types import Tensor
 
 if BACKEND == "tensorflow":

@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops, tree
 
 from keras_transformer.decoding.forks import require_own_process
+from keras_transformer.present_weights import present_weights
 
 BACKEND = keras.config.backend()
 if BACKEND == "tensorflow":
@@ -134,13 +135,6 @@ def require_numbers(result: Any) -> Any:
     if not is_right:
         raise ValueError(NOT_FINITE)
     return result
-
-
-def present_weights(model: Any) -> list[Any]:
-    """Returns the weights of a model, also within `fit`: there, JAX keeps them in the update."""
-    if hasattr(model, "jax_state_sync"):
-        model.jax_state_sync()
-    return getattr(model, "weights", [])
 
 
 def run_program(

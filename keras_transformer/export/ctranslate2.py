@@ -26,12 +26,12 @@ from keras_transformer.decoding.ctranslate2 import (
 )
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
-from keras_transformer.decoding.loop import present_weights
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
 from keras_transformer.layers.float_weight import float_weight
 from keras_transformer.layers.parts import parts_of
+from keras_transformer.present_weights import fetch_weights
 
 # Keras's name of an activation -> CTranslate2's. Keras's "gelu" is the exact one.
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH", "tanh": "Tanh"}
@@ -160,7 +160,7 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
     Raises:
         ValueError: if CTranslate2 cannot express the model.
     """
-    present_weights(model)  # the parts below are read one by one
+    fetch_weights(model)  # the parts below are read one by one
     config = model.config
     is_relative = config.positions == "relative"
     _require_expressible(model)

@@ -6,7 +6,7 @@ Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +27,7 @@ from keras_transformer.texts import COMPRESSED
 
 PRESETS = ("tiny", "base", "big")
 TAG = re.compile(r"<(?!/?s>|unk>|pad>|0x)[^\s<>]+>")
-ABSENT = object()  # the value of a key that is not set
+_ABSENT = object()  # the value of a key that is not set
 # The last suffix of a file, but for that of a compression.
 _LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
 
@@ -323,15 +323,17 @@ class Recipe(Settings):
         Returns:
             a list of strings such as `"training.seed is 1 there, 2 here"`; "there" is `other`.
         """
-        sections = differing(align(self.to_dict(), other.to_dict()))
-        return [
-            f"{section}.{key} is {shown(theirs)} there, {shown(mine)} here"
-            for section, keys in sections.items()
-            for key, (mine, theirs) in keys.items()
-            if section != "search"
-            and (section != "training" or key not in RESUMABLE)
-            and (section, key) != ("data", "store")
-        ]
+        here, there = self.to_dict(), other.to_dict()
+        del here["search"]  # all of it may differ
+        may_differ = {"data": ["store"], "training": RESUMABLE}
+        found = []
+        for section, values in here.items():
+            others = there[section]
+            for key in dict.fromkeys((*values, *others)):
+                mine, theirs = values.get(key, _ABSENT), others.get(key, _ABSENT)
+                if mine != theirs and key not in may_differ.get(section, ()):
+                    found.append(f"{section}.{key} is {_shown(theirs)} there, {_shown(mine)} here")
+        return found
 
     def model_config(
         self, vocabulary_size: int, source_vocabulary_size: int | None = None
@@ -360,32 +362,9 @@ class Recipe(Settings):
         return TransformerConfig.from_dict(sizes | overrides)
 
 
-def align(*mappings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
-    """Aligns nested mappings `{section: {key: value}}`.
-
-    Returns:
-        `{section: {key: values}}`, one value per mapping: `ABSENT` if it lacks the key.
-    """
-    aligned: dict[str, dict[str, list[Any]]] = {}
-    for section in dict.fromkeys(name for each in mappings for name in each):
-        parts = [each.get(section, {}) for each in mappings]
-        names = dict.fromkeys(name for part in parts for name in part)
-        aligned[section] = {name: [part.get(name, ABSENT) for part in parts] for name in names}
-    return aligned
-
-
-def differing(aligned: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, list[Any]]]:
-    """Returns the keys in the result of `align` whose values differ."""
-    unequal = {
-        section: {n: v for n, v in keys.items() if any(value != v[0] for value in v)}
-        for section, keys in aligned.items()
-    }
-    return {section: keys for section, keys in unequal.items() if keys}
-
-
-def shown(value: Any) -> str:
+def _shown(value):
     """Returns a value of a recipe as one line of YAML."""
-    return "not set" if value is ABSENT else yaml_line(value)
+    return "not set" if value is _ABSENT else yaml_line(value)
 
 
 def _apply(change, values):

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
+from keras_transformer.present_weights import fetch_weights
 from keras_transformer.training import objective
 from keras_transformer.training.callbacks import DatasetEpoch, check_callbacks
 from keras_transformer.training.losses import takes_probabilities
@@ -85,13 +85,6 @@ def checked(name: str) -> Any:
 
     method.__doc__ = inspect.getdoc(keras_method)
     return method
-
-
-def fetch_weights(model: Any) -> None:
-    """Takes the weights out of a running update: within `fit`, JAX keeps them there."""
-    # In a scope, the weights are those of the update or of the search that is computed.
-    if hasattr(model, "jax_state_sync") and not in_stateless_scope():
-        model.jax_state_sync()
 
 
 def reads_weights(method: Callable) -> Any:

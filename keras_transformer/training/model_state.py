@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.atomic_file import atomic_path
+from keras_transformer.present_weights import fetch_weights
 from keras_transformer.training.optimizers import build_optimizer
 from keras_transformer.types import Path
 
@@ -29,8 +30,7 @@ def model_state(model: keras.Model) -> dict[str, np.ndarray]:
     Raises:
         ValueError: if two variables have the same name.
     """
-    if hasattr(model, "jax_state_sync"):  # JAX: during `fit`, the variables are out of date
-        model.jax_state_sync()
+    fetch_weights(model)
     return {
         # `copy` makes a tensor of the variable: convert_to_numpy(variable) warns under NumPy 2.
         name: ops.convert_to_numpy(ops.copy(variable))

@@ -1,4 +1,4 @@
-"""The commands `evaluate` and `plot`, and `compare` with translations."""
+"""The commands `evaluate` and `plot`."""
 
 import json
 import os

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.tensorflow_only
 GOOD = number_names("train", 990)
 
 
-tokenizer = tokenizer_fixture(GOOD, 340)
+VOCABULARY_SIZE = 340
+tokenizer = tokenizer_fixture(GOOD, VOCABULARY_SIZE)
 
 
 def report_of(pairs, tokenizer, **options):
@@ -26,7 +27,9 @@ def report_of(pairs, tokenizer, **options):
 
 EMPTY, LONG = ("nothing", ""), (" ".join(["one"] * 60), " ".join(["eins"] * 60))
 RATIO = ("one", " ".join(["eins zwei drei vier fünf"] * 3))
-LEARNED = {"positions": "learned", "max_sequence_length": 80}
+LEARNED = TransformerConfig(
+    vocabulary_size=VOCABULARY_SIZE, positions="learned", max_sequence_length=80
+)
 # {name: (pair that is dropped, number of them, options, words of the warning)}
 DROPPED = {
     "empty": (EMPTY, 10, {}, ["1.0% of the pairs (10 of 1,000)", "'nothing' | ''", "mend"]),
@@ -42,12 +45,13 @@ DROPPED = {
 }
 
 
-@pytest.mark.parametrize("name", DROPPED)
-def test_dropped_pairs_are_a_warning_from_one_percent_on(tokenizer, name):
-    pair, number, options, words = DROPPED[name]
-    if "config" in options:
-        size = tokenizer.vocabulary_size
-        options = options | {"config": TransformerConfig(vocabulary_size=size, **LEARNED)}
+each_dropped = pytest.mark.parametrize(
+    "pair, number, options, words", DROPPED.values(), ids=DROPPED.keys()
+)
+
+
+@each_dropped
+def test_dropped_pairs_are_a_warning_from_one_percent_on(tokenizer, pair, number, options, words):
     few = report_of([*GOOD, *[pair] * (number - 1)], tokenizer, **options)
     assert few.warnings == () or number > 10
     report = report_of([*GOOD, *[pair] * number], tokenizer, **options)
@@ -56,12 +60,10 @@ def test_dropped_pairs_are_a_warning_from_one_percent_on(tokenizer, name):
     assert f"Warning: {warning}" in str(report).splitlines()
 
 
-@pytest.mark.parametrize("name", DROPPED)
-def test_error_of_a_corpus_that_is_dropped_names_the_limit_and_the_cure(tokenizer, name):
-    pair, _, options, words = DROPPED[name]
-    if "config" in options:
-        size = tokenizer.vocabulary_size
-        options = options | {"config": TransformerConfig(vocabulary_size=size, **LEARNED)}
+@each_dropped
+def test_error_of_a_corpus_that_is_dropped_names_the_limit_and_the_cure(
+    tokenizer, pair, number, options, words
+):
     with pytest.raises(ValueError, match="Received: 7 pairs .*100.0% of the pairs") as caught:
         report_of([pair] * 7, tokenizer, **options)
     assert all(word in str(caught.value) for word in words if "%" not in word)

@@ -212,7 +212,7 @@ def test_missing_file_raises(tmp_path):
 
 
 def test_what_does_not_fit_is_named(saved, tmp_path):
-    """A file of HDF5 is not damaged, and weights of another vocabulary are told by their shape."""
+    """The error names HDF5, or the shape of the weights of another vocabulary."""
     weights = tmp_path / "mine.weights.h5"
     saved[1].save_weights(weights)
     with pytest.raises(ValueError, match="must be a `.keras` file. Received: a file of HDF5"):

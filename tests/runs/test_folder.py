@@ -262,3 +262,10 @@ def test_history_has_a_row_per_epoch_and_no_file_without_rows(tmp_path):
     run.write_history([])
     assert not run.history_file.exists()
     run.write_history([])
+
+
+def test_damaged_history_is_named(tmp_path):
+    run = RunFolder(tmp_path)
+    run.history_file.write_text("epoch,loss\n0,x\n")
+    with pytest.raises(ValueError, match="history.csv is damaged"):
+        run.history()
