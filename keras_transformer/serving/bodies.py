@@ -1,7 +1,9 @@
-"""What the protocols share: the body of a request, and its way to the engine."""
+"""What the protocols share: the body of a request, its client, and its way to the engine."""
 
 import asyncio
+import ipaddress
 import json
+from collections.abc import Hashable
 from email import message_from_string
 from email.message import Message
 from typing import Any
@@ -11,7 +13,6 @@ import numpy as np
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from keras_transformer.serving.connection import client_of
 from keras_transformer.serving.errors import RequestError, shown
 
 MAX_FORM_FIELDS = 16  # besides the lines
@@ -115,7 +116,16 @@ def _field(part):
 
 
 async def _body(request):
-    limit = request.app.state.engine.limits.max_body_bytes
+    limits = request.app.state.engine.limits
+    try:
+        async with asyncio.timeout(limits.max_receive_seconds):
+            return await _received(request, limits.max_body_bytes)
+    except TimeoutError as error:
+        message = f"The body must arrive within {limits.max_receive_seconds} s. Try again."
+        raise RequestError(408, message) from error
+
+
+async def _received(request, limit):
     kept, received = [], 0
     async for chunk in request.stream():
         received += len(chunk)
@@ -152,3 +162,17 @@ async def run(request: Request, name: str, values: dict[str, Any]) -> dict[str, 
 async def _client_is_gone(request):
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def client_of(host: str) -> Hashable:
+    """Returns what counts as a client: an address of IPv4, or 2^64 addresses of IPv6.
+
+    A user of IPv6 has so many, and could use another one for each request.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # a socket of Unix has none, and a proxy may send a name
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    return address.ipv4_mapped or address.packed[:8]
