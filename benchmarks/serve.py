@@ -16,7 +16,7 @@ this process. Every answer is compared with the answer that the line got when it
 - `kill -9` and a restart while 16 clients retry: all get their answers.
 - Floods, `--floods` alone: how long the line of a client that sends one a second and `/health` take
   alone, and beside clients of another address that send many long lines, bodies of many empty
-  lines, requests that they do not wait for, long prefixes, or only the beginning of a request.
+  lines, requests that they do not wait for, or long prefixes.
 - Engines, `--engines` alone: several exported folders, with 1 and 2 workers, at 1, 4, 16 and 64
   clients; seconds from the start to the first answer, memory, and the cores that the clients take.
 
@@ -297,7 +297,6 @@ def flood_requests(lines):
         "empty lines": (predict("serving_default", {"text": [""] * 250_000}), 60),
         "clients that leave": (predict("serving_default", {"text": batch}), 0.05),
         "long prefixes": (predict("translate_n_best", prefixes), 60),
-        "unfinished": (b"POST /translate HTTP/1.1\r\nHost: a\r\n", 60),
     }
 
 

@@ -123,7 +123,7 @@ def run(*command, cwd=None, **environment):
 # What the package imports only where it is installed.
 OPTIONAL = (
     *("tensorflow", "tensorflow_text", "jax", "torch", "matplotlib", "keras_hub", "ctranslate2"),
-    *("starlette", "anyio", "uvicorn", "h11", "prometheus_client", "huggingface_hub"),
+    *("starlette", "anyio", "uvicorn", "python_multipart", "prometheus_client", "huggingface_hub"),
 )
 
 

@@ -28,7 +28,7 @@ LIMITS = {
     "max_lines": "Maximum lines in a request.",
     "max_line_chars": "Maximum characters a line.",
     "max_body_bytes": "Maximum bytes in the body of a request.",
-    "max_receive_seconds": "Maximum seconds in which a request must arrive.",
+    "max_receive_seconds": "Maximum seconds in which the body of a request must arrive.",
     "timeout": "Maximum seconds in which the model answers a request; then status 503.",
     "keep_alive": "Seconds for which a connection stays open without a request.",
 }

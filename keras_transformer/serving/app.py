@@ -73,4 +73,6 @@ async def _answer_error(request: Request, error: Exception) -> JSONResponse:
         message = f"The routes are described in /openapi.json. Received: {received}"
     if status_code == 503:
         headers["Retry-After"] = str(RETRY_SECONDS)
+    if status_code == 408:
+        headers["Connection"] = "close"  # else the rest of the body could arrive for ever
     return JSONResponse({"error": message}, status_code, headers)

@@ -21,7 +21,7 @@ class Limits:
         max_lines: int, lines in a request.
         max_body_bytes: int, bytes in the body of a request.
         max_queue: int, lines of all requests that wait for the model.
-        max_receive_seconds: int, seconds from the first byte of a request to its last.
+        max_receive_seconds: int, seconds in which the body of a request must arrive.
         timeout: int, seconds in which the model must answer a request.
         keep_alive: int, seconds for which a connection stays open without a request.
     """

@@ -17,7 +17,6 @@ import uvicorn
 from keras_transformer.console import console
 from keras_transformer.decoding.protected_text import mask
 from keras_transformer.serving.app import build_app
-from keras_transformer.serving.connection import Connection
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.model import Model
@@ -72,7 +71,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        http=type("Limited", (Connection,), {"max_seconds": limits.max_receive_seconds}),
+        http="h11",
         timeout_keep_alive=limits.keep_alive,
         forwarded_allow_ips=proxies,
         ws="none",

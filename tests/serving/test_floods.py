@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from keras_transformer.serving.app import build_app
-from keras_transformer.serving.connection import client_of
+from keras_transformer.serving.bodies import client_of
 from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
 from tests.serving.plain_model import PlainModel

@@ -1,5 +1,6 @@
 """Whatever a client sends, its text is read in linear time: one request cannot hold a server."""
 
+import contextlib
 import functools
 import time
 import timeit
@@ -9,6 +10,8 @@ import pytest
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.protected_text import NAMES, find_unknown, mask
 from keras_transformer.decoding.sentences import split_sentences
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.forms import read_form
 from keras_transformer.serving.markup import of_html, of_parts, of_text
 
 pytestmark = pytest.mark.slow
@@ -35,6 +38,12 @@ def translate(text, read=of_text):
     masked = functools.partial(mask, NAMES[:-1], None)
     lines, fill = of_parts(*read(text), "sentences", masked, check=lambda count: None)
     return fill(lines)
+
+
+def form(text, boundary=None):
+    """Reads a form, which may be wrong, with any number of fields."""
+    with contextlib.suppress(RequestError):
+        read_form(text.encode(), 10**9, boundary)
 
 
 def runs(size, step):
@@ -94,6 +103,15 @@ TEXTS = {
     functools.partial(translate, read=of_html): ["<p>Two. ", "a%s, ", "<b>{a}</b>. Go"],
     translate: ["Two. ", "%s ", "%s. A ", "1 %s 2 ", "a {b}, ", "\n", "`a` Go. \n"],
     split_tag: [">>", " ", ">>a<<", (">>", "a", "")],
+    form: ["a", "a&", "q=a&", "=", "%C3%BC", "%", "+", "&"],
+    functools.partial(form, boundary=b"a"): [
+        *("\r", "\r\n", "\r\n-", "-", "--a", "--a\r\n\r\n\r\n", "--a\r\nA: b\r\n\r\n\r\n"),
+        *(("--a\r\n\r\n", text, "\r\n--a--") for text in ("a", "\r", "\r\n--", "\r\n--ab")),
+        *(("--a\r\n\r\n", text, "\r\n--a--") for text in ("\r\n--a-", "\r\n--a ", "\r\n--a\r")),
+        *(("--a\r\n", text, "\r\n\r\n--a--") for text in ("A", "A:", "A: b\r\n", " ")),
+        *(("--a\r\nContent-Type: ", text, "\r\n\r\n--a--") for text in (" ", ";", '";', "a=b;")),
+        ("--a\r\n\r\n\r\n--a--", "\r\n--a", ""),
+    ],
 }  # fmt: skip
 ROWS = [(read, text) for read, texts in TEXTS.items() for text in texts]
 
