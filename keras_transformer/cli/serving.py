@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from keras_transformer.cli import options
-from keras_transformer.cli.backend import SAVED_MODEL, import_quietly, require_tensorflow
+from keras_transformer.cli.backend import require_tensorflow
 from keras_transformer.cores import usable_cores
 from keras_transformer.serving.limits import Limits
 
@@ -20,7 +20,7 @@ Protect = Annotated[
     list[str] | None,
     typer.Option(
         help="What /translate keeps as it is: printf, braces, tags, urls, emails, backticks, "
-        "emoji, or a regular expression; several times for several. [default: nothing]"
+        "emoji, unknown, or a regular expression; several times for several. [default: as exported]"
     ),
 ]
 LIMITS = {
@@ -34,33 +34,17 @@ LIMITS = {
 }
 
 
-def model_loader(folder, workers=None, device="cpu"):
+def translator_loader(folder, **options):
     """Returns a function that loads an exported folder; checks what it can before."""
-    from keras_transformer.runs.translators import kind_of
+    from keras_transformer.runs.translators import kind_of, load_translator
 
-    if kind_of(folder) == "ctranslate2":
-        return functools.partial(load_ctranslate2, folder, workers, device)
-    if device != "cpu":
-        must = "`--device` must be cpu, unless the folder is a model of CTranslate2."
-        raise ValueError(f"{must} Received: {device}")
-    require_tensorflow()
-    return functools.partial(load_saved_model, folder, workers)
-
-
-def load_ctranslate2(folder, workers, device):
-    from keras_transformer.runs.translators import load_translator
-    from keras_transformer.serving.translator_model import TranslatorModel
-
-    return TranslatorModel(load_translator(folder, workers=workers, device=device))
-
-
-def load_saved_model(folder, workers):
-    import_quietly(*SAVED_MODEL)
-    from keras_transformer.serving.saved_model import ServedModel, use_threads
-
-    if workers is not None:
-        use_threads(workers)
-    return ServedModel(folder)
+    kind = kind_of(folder)
+    if kind == "run":
+        must = "A folder that `keras-transformer export` wrote is needed."
+        raise FileNotFoundError(f"{must} Received: {str(folder)!r}")
+    if kind == "saved_model":
+        require_tensorflow()
+    return functools.partial(load_translator, folder, **options)
 
 
 @commands.command()
@@ -109,7 +93,7 @@ def serve(
         keras-transformer serve served/ --host 0.0.0.0 --port 80 --max-lines 64
     """
     workers = usable_cores() if workers is None else workers
-    load = model_loader(directory, workers, device)
+    load = translator_loader(directory, workers=workers, device=device)
     try:
         from keras_transformer.serving import server
     except ImportError as error:
@@ -123,8 +107,8 @@ def serve(
         max_batch=max_batch,
         workers=workers,
         cors_origins=cors_origin or (),
-        split="sentences" if sentences else "lines",
-        protect=tuple(protect or ()),
+        settings={"split": "sentences" if sentences else "lines"}
+        | ({"protect": protect} if protect else {}),
         proxies=forwarded_allow_ips,
     )
 
@@ -137,10 +121,10 @@ def verify(directory: FolderArgument) -> None:
 
         keras-transformer verify served/
     """
-    model = model_loader(directory)()
+    translator = translator_loader(directory)()
     from keras_transformer.serving.verification import verify as verify_folder
 
-    replayed = list(verify_folder(model, directory))
+    replayed = list(verify_folder(translator, directory))
     for one in replayed:
         if not one.is_equal:
             print(f"{one.text!r}: expected {one.expected!r}, received {one.translation!r}; "

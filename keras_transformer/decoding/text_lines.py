@@ -92,7 +92,9 @@ class Line:
     def join(
         self, found: list[list[Hypothesis]], joiner: str, settings: SearchSettings
     ) -> list[Hypothesis]:
-        """Returns the hypotheses of the line; the best ones of several pieces are joined into one.
+        """Returns the hypotheses of the line, best first.
+
+        Of several pieces, the k-th joins the k-th of each, or the best where there are fewer.
 
         Args:
             found: the hypotheses of each piece, best first.
@@ -101,7 +103,12 @@ class Line:
         """
         gaps = self.gaps
         if len(found) > 1:
-            ranks = [_joined([best for best, *_ in found], gaps, joiner, settings)]
+            chosen = [
+                [ranks[k] if k < len(ranks) else ranks[0] for ranks in found]
+                for k in range(max(map(len, found)))
+            ]
+            best, *others = [_joined(pieces, gaps, joiner, settings) for pieces in chosen]
+            ranks = [best, *sorted(others, key=lambda one: -one.score)]
         else:
             (ranks,) = found
             if gaps != [""]:

@@ -68,9 +68,9 @@ class Translator:
         `n_best` or `return_attention`, a list of at most `n_best` `Hypothesis` in place of each
         string, best first. For a single string, the single result.
 
-        `on_too_long` decides how a line of more than `max_source_tokens` is translated. A split
-        line has one `Hypothesis`, whose `pieces` is above 1. If strings are returned, a
-        `UserWarning` names the lines.
+        `on_too_long` decides how a line of more than `max_source_tokens` is translated. The k-th
+        `Hypothesis` of a split line, whose `pieces` is above 1, joins the k-th of each piece, or
+        the best where there are fewer. If strings are returned, a `UserWarning` names the lines.
 
     Raises:
         TypeError: if a line is not a string, `lines` is bytes or a mapping, a setting is unknown,

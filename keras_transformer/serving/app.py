@@ -1,7 +1,8 @@
 """The application: routes, errors and middleware around an engine."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -11,11 +12,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
-from keras_transformer.decoding.protected_text import Mask
 from keras_transformer.serving import libretranslate, status, tf_serving
-from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.errors import RequestError, shown
 from keras_transformer.serving.observation import observed
+from keras_transformer.serving.service import Service
 
 ROUTES = [*status.routes, *libretranslate.routes, *tf_serving.routes]
 RETRY_SECONDS = 1
@@ -23,28 +23,27 @@ TEXT_THREADS = 2  # split and join texts
 
 
 def build_app(
-    engine: Engine,
+    service: Service,
     cors_origins: Sequence[str] = (),
-    split: str = "lines",
-    mask: Mask | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Starlette:
     """Returns the ASGI application.
 
     Args:
-        engine: `Engine`. It runs as long as the application does.
+        service: `Service`. It runs as long as the application does.
         cors_origins: list of strings: pages of these origins may call the server.
-        split: `"lines"` or `"sentences"`: what `/translate` translates by itself.
-        mask: finds what `/translate` keeps as it is. Optional.
+        settings: mapping of the settings of `/translate`, such as `split` and `protect`, that
+            differ from the model's. Optional.
     """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         # Python runs one at a time anyway, and the event loop waits for its turn among them.
         anyio.to_thread.current_default_thread_limiter().total_tokens = TEXT_THREADS
-        async with engine.running():
+        async with service.running():
             yield
 
-    middleware = [Middleware(observed, metrics=engine.metrics)]
+    middleware = [Middleware(observed, metrics=service.metrics)]
     if cors_origins:
         allowed = ["GET", "POST"], ["Authorization", "Content-Type"]
         middleware.append(Middleware(CORSMiddleware, cors_origins, *allowed))
@@ -56,7 +55,7 @@ def build_app(
         exception_handlers=dict.fromkeys(errors, _answer_error),
     )
     app.router.redirect_slashes = False  # a client of POST would not follow
-    app.state.engine, app.state.split, app.state.mask = engine, split, mask
+    app.state.service, app.state.settings = service, dict(settings or {})
     return app
 
 

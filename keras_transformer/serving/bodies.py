@@ -1,12 +1,11 @@
-"""What the protocols share: the body of a request, its client, and its way to the engine."""
+"""What the protocols share: the body of a request, its client, and that a client may leave."""
 
 import asyncio
 import ipaddress
 import json
-from collections.abc import Hashable
+from collections.abc import Coroutine, Hashable
 from typing import Any
 
-import numpy as np
 from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
@@ -57,7 +56,7 @@ async def json_or_form(request: Request) -> dict[str, Any]:
     if charset not in UTF_8:
         raise RequestError(415, "The body must be UTF-8.", charset)
     body, query = await _body(request), request.scope["query_string"]
-    max_fields = request.app.state.engine.limits.max_lines + MAX_FORM_FIELDS
+    max_fields = request.app.state.service.limits.max_lines + MAX_FORM_FIELDS
     fields = read_form(query, max_fields)
     if kind == b"multipart/form-data":
         boundary = options.get(b"boundary", b"")
@@ -69,7 +68,7 @@ async def json_or_form(request: Request) -> dict[str, Any]:
 
 
 async def _body(request):
-    limits = request.app.state.engine.limits
+    limits = request.app.state.service.limits
     try:
         async with asyncio.timeout(limits.max_receive_seconds):
             return await _received(request, limits.max_body_bytes)
@@ -92,23 +91,22 @@ async def _received(request, limit):
     return b"".join(kept)
 
 
-async def run(request: Request, name: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Returns what `Engine.run` does, unless the client closes the connection before.
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """Returns what a coroutine returns, unless the client closes the connection before.
 
     Raises:
-        RequestError: as `Engine.run`.
+        Exception: that of the coroutine.
         ClientDisconnect: if nobody waits for the answer; the model does not run the lines.
     """
-    client = client_of(request.client.host) if request.client else None
-    work = asyncio.create_task(request.app.state.engine.run(name, values, client))
+    task = asyncio.create_task(work)
     gone = asyncio.create_task(_client_is_gone(request))
     try:
-        await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
             raise ClientDisconnect
-        return await work
+        return await task
     finally:
-        work.cancel()
+        task.cancel()
         gone.cancel()
 
 
@@ -117,11 +115,12 @@ async def _client_is_gone(request):
         pass
 
 
-def client_of(host: str) -> Hashable:
+def client_of(request: Request) -> Hashable:
     """Returns what counts as a client: an address of IPv4, or 2^64 addresses of IPv6.
 
     A user of IPv6 has so many, and could use another one for each request.
     """
+    host = request.client.host if request.client else ""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:  # a socket of Unix has none, and a proxy may send a name

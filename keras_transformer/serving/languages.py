@@ -1,11 +1,7 @@
 """What languages a model translates, as its card says, and what a request may ask for."""
 
-import itertools
 from typing import Any
 
-import numpy as np
-
-from keras_transformer.decoding.languages import tag_lines
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.texts import is_language, language_tag
 
@@ -19,7 +15,6 @@ NAMES = {
     **{"zh": "Chinese"},
 }
 ANY_SOURCE = "auto"
-UNTAGGED = ("tokenize", "detokenize")
 
 
 def described(card: dict[str, Any]) -> list[dict[str, Any]]:
@@ -58,32 +53,6 @@ def target_language(card: dict[str, Any], source: object, target: object) -> str
     if card.get("target_languages") and code is None:
         raise RequestError(400, f"`target` must be {_any_of(_targets(card))}. Received: none")
     return code if card.get("target_languages") else None
-
-
-def check_tags(card: dict[str, Any], signature: str, columns: dict[str, np.ndarray]) -> None:
-    """Raises `RequestError` if the model would refuse a target language, or a tag of a line.
-
-    Args:
-        card: dict, the model card.
-        signature: str, its name.
-        columns: dict from names of inputs to arrays.
-    """
-    codes = card.get("target_languages")
-    if not codes or signature in UNTAGGED:
-        return
-    lines = columns.get("text", columns.get("source", ()))
-    asked = columns.get("target_language", [b""])
-    try:
-        for language in dict.fromkeys(asked):
-            pairs = zip(lines, itertools.cycle(asked), strict=False)
-            texts = [_text(line) if each == language else "" for line, each in pairs]
-            tag_lines(texts, _text(language) or None, codes)
-    except ValueError as error:
-        raise RequestError(400, str(error)) from error
-
-
-def _text(value):
-    return value.decode("utf-8", "replace")
 
 
 def _targets(card):

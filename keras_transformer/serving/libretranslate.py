@@ -7,49 +7,50 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from keras_transformer.serving.bodies import json_or_form, run
+from keras_transformer.serving.bodies import client_of, json_or_form, unless_gone
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.languages import ANY_SOURCE, described, detected, target_language
-from keras_transformer.serving.markup import of_html, of_parts, of_text
-from keras_transformer.serving.signature import to_json
+from keras_transformer.serving.markup import of_html, of_text
 
 
 async def languages(request: Request) -> JSONResponse:
     """Languages, as LibreTranslate's."""
-    return JSONResponse(described(request.app.state.engine.model.card))
+    return JSONResponse(described(request.app.state.service.card))
 
 
 async def detect(request: Request) -> JSONResponse:
     """The language of a text, as LibreTranslate's: always the source language of the model."""
-    engine = request.app.state.engine
-    _texts(await json_or_form(request), engine.limits)
-    return JSONResponse(detected(engine.model.card))
+    service = request.app.state.service
+    _texts(await json_or_form(request), service.limits)
+    return JSONResponse(detected(service.card))
 
 
 async def settings(request: Request) -> JSONResponse:
     """What LibreTranslate's page asks for: languages to begin with, and limits."""
-    engine = request.app.state.engine
-    known = described(engine.model.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
+    service = request.app.state.service
+    known = described(service.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
     pair = {"source": known[0], "target": known[:2][-1]}
     language = {side: {"code": one["code"], "name": one["name"]} for side, one in pair.items()}
     off = dict.fromkeys(["apiKeys", "filesTranslation", "keyRequired", "suggestions"], False)
-    limits = {"charLimit": engine.limits.max_line_chars, "frontendTimeout": 500}  # milliseconds
+    limits = {"charLimit": service.limits.max_line_chars, "frontendTimeout": 500}  # milliseconds
     return JSONResponse(off | limits | {"language": language, "supportedFilesFormat": []})
 
 
 async def translate(request: Request) -> JSONResponse:
     """Translate one text or several, plain or HTML, as LibreTranslate's."""
-    engine = request.app.state.engine
-    card, fields = engine.model.card, await json_or_form(request)
-    texts = _texts(fields, engine.limits)
+    service = request.app.state.service
+    card, fields = service.card, await json_or_form(request)
+    texts = _texts(fields, service.limits)
     language = target_language(card, fields.get("source"), fields.get("target"))
-    how = fields.get("format") or "text", request.app.state.split, request.app.state.mask
-    apart = await run_in_threadpool(_apart, texts, engine.limits, *how)
-    lines = [line for lines, _ in apart for line in lines]
-    engine.limits.check_lines(len(lines))
     alternatives = _alternatives(fields)
+    form = fields.get("format") or "text"
+    apart = await run_in_threadpool(_apart, texts, form)
+    lines = [line for lines, _ in apart for line in lines]
     request.state.rows = len(lines)
-    found = await _translated(request, lines, alternatives, language)
+    n_best = min(alternatives + 1, service.translator.settings.max_hypotheses)
+    options = {"n_best": n_best, "target_language": language, **request.app.state.settings}
+    work = service.translate(lines, client_of(request), **options)
+    found = await unless_gone(request, work)
     ranks = await run_in_threadpool(_together, apart, found)
     answer = {"translatedText": [best for best, *_ in ranks]}
     if alternatives:
@@ -73,21 +74,19 @@ def _texts(fields, limits):
     return texts
 
 
-def _apart(texts, limits, form, split, mask):
-    """Returns the parts of each text that are translated, and what puts their translations in."""
+def _apart(texts, form):
+    """Returns the lines of each text, which are translated, and what puts translations in."""
     if form not in ("text", "html"):
         raise RequestError(400, "`format` must be 'text' or 'html'.", form)
     if form == "html" and sys.version_info < (3, 11, 5):  # wrong matches of possessive groups
         raise RequestError(400, "`format` must be 'text': 'html' needs Python 3.11.5.", form)
     lines_of = of_html if form == "html" else of_text
-    whole = [lines_of(text) for text in texts]
-    limits.check_texts([line for lines, _ in whole for line in lines])
-    return [of_parts(*each, split, mask, limits.check_lines) for each in whole]
+    return [lines_of(text) for text in texts]
 
 
 def _together(apart, found):
-    """Returns the ranks of each text, see `_filled`, whose parts have these translations."""
-    rest = iter(found)
+    """Returns the ranks of each text, see `_filled`, whose lines have these translations."""
+    rest = iter([[one.text for one in ranks] for ranks in found])
     return [_filled(fill, [next(rest) for _ in lines]) for lines, fill in apart]
 
 
@@ -98,27 +97,6 @@ def _alternatives(fields):
     if type(value) is not int or value < 0:
         raise RequestError(400, "`alternatives` must be an integer of at least 0.", value)
     return value
-
-
-async def _translated(request, lines, alternatives, language):
-    """Returns a list for each line: the best translation, then at most so many others."""
-    n_best = request.app.state.engine.model.signatures.get("translate_n_best")
-    if n_best is None or not (alternatives or language):
-        found = await run(request, "serving_default", {"text": lines})
-        return [[text] for text in to_json(found["translation"])]
-    # The default is the beam size, and no more can be asked for.
-    count = min(alternatives + 1, int(n_best.defaults["n_best"][0]))
-    values = {"text": lines, "n_best": [count]}
-    if language:
-        values["target_language"] = [language]
-    found = await run(request, "translate_n_best", values)
-    return list(map(_distinct, to_json(found["translations"]), to_json(found["scores"])))
-
-
-def _distinct(texts, scores):
-    """Returns the best text, then the others that are there and differ; some models repeat them."""
-    others = [text for text, score in zip(texts, scores, strict=True) if score is not None]
-    return list(dict.fromkeys([texts[0], *others]))
 
 
 def _filled(fill, found):

@@ -1,14 +1,15 @@
 """What one request, and all waiting requests together, may hold. Without NumPy, for `--help`."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sized
+from typing import TYPE_CHECKING
 
 from keras_transformer.serving.errors import RequestError
 
 if TYPE_CHECKING:
-    from keras_transformer.serving.signature import Signature
+    from keras_transformer.decoding.request import Request
 
-# A line of `/translate` may have so many times `max_line_chars` before it is split into sentences.
+# A line may have so many times `max_line_chars` before it is split into sentences.
 LONGEST_PARAGRAPH = 8
 
 
@@ -49,9 +50,9 @@ class Limits:
             raise RequestError(413, f"{must} {cure}")
 
     def check_texts(self, lines: list[str]) -> None:
-        """Raises `RequestError` if lines are too large to protect text in them and split them.
+        """Raises `RequestError` if lines are too large to be read: tokenized, split, protected.
 
-        Both take time in proportion to the characters, and other requests wait meanwhile.
+        That takes time in proportion to the characters, and other requests wait meanwhile.
         """
         self.check_lines(len(lines))
         longest, total = max(map(len, lines), default=0), sum(map(len, lines))
@@ -67,36 +68,30 @@ class Limits:
                 f"{must}, all lines together {most_together}. {received}. Send several requests.",
             )
 
-    def check(self, signature: "Signature", values: dict[str, Any]) -> None:
-        """Raises `RequestError` if the inputs of a signature are too large.
+    def check_longest(self, lines: Iterable[Sized], prefixes: Iterable[Sized] = ()) -> None:
+        """Raises `RequestError` if a line, which is translated as it is, is too long.
 
-        It counts before anything is converted, so a request that is refused costs nothing.
-
-        Args:
-            signature: `Signature`.
-            values: dict from names to JSON, lists if the request is right: a line each.
+        A prefix is translated with its line, so both are counted together.
         """
-        columns = {name: value for name, value in values.items() if isinstance(value, list)}
-        lines = max(map(len, columns.values()), default=0)
-        self.check_lines(lines)
-        # A prefix is translated with its line, so both are counted together.
-        longest, longest_option = (
-            max((_size(one) for name in names & columns.keys() for one in columns[name]), default=0)
-            for names in (columns.keys() - signature.defaults, signature.defaults.keys())
-        )
-        longest += longest_option
+        longest = sum(max(map(len, texts), default=0) for texts in (lines, prefixes))
         if longest > self.max_line_chars:
             must = f"A line with its prefix may have at most {self.max_line_chars} characters."
             cure = "Send its sentences as lines."
             raise RequestError(413, f"{must} Received: a line of {longest}. {cure}")
-        # Its answer is padded to the longest line on two axes, so a small request could fill the
-        # memory.
-        if signature.is_quadratic and lines * longest > self.max_line_chars:
-            must = f"the number of lines times the longest may be at most {self.max_line_chars}."
+
+    def check_request(self, request: "Request") -> None:
+        """Raises `RequestError` if what lines were split into is too much for one request."""
+        parts = [part.text for line in request.lines for part in line.parts]
+        self.check_lines(len(parts))
+        self.check_longest(parts, request.prefixes or ())
+        rows, most = len(request.columns[0]), self.max_queue // 2
+        if rows > most:
+            must = f"The lines of a request may be split into at most {most} pieces"
+            raise RequestError(413, f"{must}. Received: {rows}. Send several requests.")
+
+    def check_square(self, lines: int, longest: int) -> None:
+        """Raises `RequestError` if an answer is too large, which is padded on two axes."""
+        if lines * longest > self.max_line_chars:
+            must = f"The number of lines times the longest may be at most {self.max_line_chars}."
             received = f"Received: {lines} * {longest}. Send fewer lines in a request."
-            raise RequestError(413, f"For {signature.name!r}, {must} {received}")
-
-
-def _size(line):
-    """Characters of a text, or numbers of a list."""
-    return len(line) if isinstance(line, str | list) else 0
+            raise RequestError(413, f"{must} {received}")

@@ -9,9 +9,7 @@ import html
 import re
 from collections.abc import Callable, Iterator
 
-from keras_transformer.decoding.long_lines import join_translations
-from keras_transformer.decoding.protected_text import CLOSING, Mask, without_opening
-from keras_transformer.decoding.text_lines import Line
+from keras_transformer.decoding.protected_text import CLOSING, without_opening
 
 # The rest of a tag: ">" ends it, except in a quoted value.
 REST = r"""(?:[^>"'=]++|["']|=\s*+(?:"[^"]*+"?+|'[^']*+'?+)?+)*+>?+"""
@@ -80,32 +78,6 @@ def of_html(text: str) -> tuple[list[str], Fill]:
         return "".join(map("".join, zip(kept, escaped, strict=True))) + rest
 
     return lines, fill
-
-
-def of_parts(
-    lines: list[str],
-    fill: Fill,
-    split: str,
-    mask: Mask | None,
-    check: Callable[[int], None],
-) -> tuple[list[str], Fill]:
-    """Returns the parts of the lines, see `Line.read`, and what puts their translations in.
-
-    `check` gets the number of parts after each line, and may raise an error.
-    """
-    texts: list[str] = []
-    gaps = []  # of the parts of each line
-    for line in lines:
-        parts = Line.read(line, split, has_tags=False, mask=mask).parts
-        texts += [part.text for part in parts]
-        gaps.append([part.behind for part in parts])
-        check(len(texts))
-
-    def fill_lines(found):
-        rest = iter(found)
-        return fill([join_translations([next(rest) for _ in row], row) for row in gaps])
-
-    return texts, fill_lines
 
 
 def _between_tags(text: str) -> Iterator[tuple[int, int]]:

@@ -9,24 +9,26 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from keras_transformer.console import console
-from keras_transformer.decoding.protected_text import mask
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.serving.app import build_app
-from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.model import Model
+from keras_transformer.serving.service import Service
+from keras_transformer.serving.signature import signatures_of
 
 # Within 25 s after SIGTERM: Kubernetes kills a process after 30 s, and others can be told to.
 DRAIN_SECONDS, EXIT_SECONDS = 20, 24
+WARM_UP_WORDS = (1, 8, 32)
 
 
 def serve(
-    load: Callable[[], Model],
+    load: Callable[[], Translator],
     *,
     host: str,
     port: int,
@@ -34,8 +36,7 @@ def serve(
     workers: int = 1,
     max_batch: int = 32,
     cors_origins: Sequence[str] = (),
-    split: str = "lines",
-    protect: tuple[str, ...] = (),
+    settings: Mapping[str, Any] | None = None,
     proxies: str = "",
 ) -> None:
     """Serves a model until SIGTERM or Ctrl-C, then ends the process.
@@ -43,15 +44,15 @@ def serve(
     Open requests are answered first.
 
     Args:
-        load: function without arguments that returns the model. It is called in a thread.
+        load: function without arguments that returns the translator of an exported folder. It is
+            called in a thread.
         host: str, the address to listen on.
         port: int; 0 for any free one, which is printed.
         limits: `Limits`.
         workers: int, threads that run the model. Defaults to `1`.
         max_batch: int, maximum number of lines in a batch. Defaults to `32`.
         cors_origins: list of strings: pages of these origins may call the server.
-        split: `"lines"` or `"sentences"`: what `/translate` translates by itself.
-        protect: what `/translate` keeps as it is; see `SearchSettings`. Defaults to nothing.
+        settings: as in `build_app`.
         proxies: str, addresses and networks, separated by commas. What comes from there names its
             client in `X-Forwarded-For`. Defaults to none.
 
@@ -59,15 +60,12 @@ def serve(
         OSError: if the server cannot listen there.
         Exception: what the model raised while it was loaded.
     """
-    if "unknown" in protect:
-        raise ValueError("A server does not know a vocabulary: `protect` must not hold 'unknown'.")
-    masked = functools.partial(mask, protect, None) if protect else None
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
-    engine = Engine(functools.partial(_load, load), limits, workers, max_batch)
+    service = Service(functools.partial(_load, load), limits, workers, max_batch)
     config = uvicorn.Config(
-        build_app(engine, cors_origins, split, masked),
+        build_app(service, cors_origins, settings),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -76,14 +74,14 @@ def serve(
         forwarded_allow_ips=proxies,
         ws="none",
     )
-    server = _Server(config, engine)
+    server = _Server(config, service)
     # Uvicorn raises the signal again when it has ended. Then SIGTERM would end this process with
     # an error, so its handler stays; it is also there before Uvicorn's.
     signal.signal(signal.SIGTERM, server.handle_exit)
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
-    if engine.failure:
-        raise engine.failure
+    if service.failure:
+        raise service.failure
     _exit()
 
 
@@ -120,30 +118,40 @@ def listen(host: str, port: int) -> socket.socket:
 def _load(load):
     began = time.perf_counter()
     console.print("Loading the model ...")
-    model = load()
-    model.warm_up()
+    translator = load()
+    _warm_up(translator)
     gc.freeze()  # collections skip what is there by now: the model and its libraries
-    console.print(f"Ready after {time.perf_counter() - began:.1f} s: {', '.join(model.signatures)}")
-    return model
+    names = ", ".join(signatures_of(translator))
+    console.print(f"Ready after {time.perf_counter() - began:.1f} s: {names}")
+    return translator
+
+
+def _warm_up(translator):
+    """Translates and scores lines of a few lengths: first calls are slow."""
+    for words in WARM_UP_WORDS:
+        line = "a " * words
+        translator.score(line, line)
+        for n_best in (1, translator.settings.max_hypotheses):
+            translator(line, n_best=n_best, target_prefix="")
 
 
 class _Server(uvicorn.Server):
     """Ends when the model cannot be loaded, and tells the engine when the server stops."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self._engine = engine
+        self._service = service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._engine.drain()
+        self._service.drain()
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Waits for answers, then answers 503, then ends the process whatever still runs."""
         loop = asyncio.get_running_loop()
-        loop.call_later(DRAIN_SECONDS, self._engine.stop)
+        loop.call_later(DRAIN_SECONDS, self._service.stop)
         loop.call_later(EXIT_SECONDS, _exit)
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        return bool(self._engine.failure) or await super().on_tick(counter)
+        return bool(self._service.failure) or await super().on_tick(counter)

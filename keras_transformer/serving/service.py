@@ -78,6 +78,11 @@ class Service:
         return self.translator.engine.card
 
     @property
+    def name(self) -> str:
+        """The name of the model, as its card says."""
+        return self.card["name"]
+
+    @property
     def is_ready(self) -> bool:
         """Whether the server accepts requests: the model is loaded and no shutdown has begun."""
         return self._translator is not None and not self._is_draining
@@ -168,14 +173,15 @@ class Service:
     async def search_tree(self, lines: list[str], client: Hashable = None) -> list[Any]:
         """Returns what the search does with each line: `SearchTree` of `Engine.search_tree`."""
         self.limits.check_texts(lines)
-        options = {"on_too_long": "truncate", "split": "lines", "protect": ()}
+        options: dict[str, Any] = {"on_too_long": "truncate", "split": "lines", "protect": ()}
         with _mistakes():
             request = await run_in_threadpool(self.translator.request, lines, **options)
         async with self._time_limit():
             return await self._submit(("search_tree", object()), request.columns, client)
 
     async def _pairs(self, sources, targets):
-        self.limits.check_texts(sources + targets, max(len(sources), len(targets)))
+        for texts in (sources, targets):
+            self.limits.check_texts(texts)
         with _mistakes():
             return await run_in_threadpool(self.translator.pairs, sources, targets)
 

@@ -100,8 +100,13 @@ class Signature:
             raise RequestError(400, must, list(values))
         sizes = {name: len(value) for name, value in values.items() if isinstance(value, list)}
         service.limits.check_lines(max(sizes.values(), default=0))
+        texts, options = (
+            [one for name in names & sizes.keys() for one in values[name] if _has_length(one)]
+            for names in (set(self.required), self.options.keys())
+        )
+        service.limits.check_longest(texts, options)
         columns = {name: checked(name, value, self.inputs[name]) for name, value in values.items()}
-        lines = sizes[self.required[0]]
+        lines = len(columns[self.required[0]])
         columns = {name: [value] for name, value in self.options.items()} | columns
         for name, column in columns.items():
             if len(column) != lines and not (name in self.options and len(column) == 1):
@@ -173,6 +178,10 @@ def _padded(value, shape, padding):
     return [_padded(one, rest, padding) for one in value] + [missing] * (size - len(value))
 
 
+def _has_length(value):
+    return isinstance(value, str | list)
+
+
 async def _serving_default(service, client, text):
     found = await service.translate(text, client)
     return [
@@ -216,7 +225,6 @@ async def _score(service, client, source, target):
 
 
 async def _tokenize(service, client, text):
-    service.limits.check_texts(text)
     rows = await run_in_threadpool(encode_lines, service.translator.source_tokenizer, text)
     return [(row.tolist(), len(row)) for row in rows]
 

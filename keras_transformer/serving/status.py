@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from keras_transformer.serving.signature import signatures_of
+
 HERE = Path(__file__).parent
 # The page is one file: nothing is loaded from elsewhere, and nothing else on the server is run.
 PAGE_HEADERS = {
@@ -30,21 +32,26 @@ async def health(request: Request) -> JSONResponse:
 
 async def ready(request: Request) -> JSONResponse:
     """Whether the server takes requests: not while it loads the model or drains."""
-    is_ready = request.app.state.engine.is_ready
+    is_ready = request.app.state.service.is_ready
     return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
 
 
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus's text format."""
-    text = request.app.state.engine.metrics.text()
+    text = request.app.state.service.metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def model_card(request: Request) -> JSONResponse:
     """The model card, the name of the model and the limits of the server."""
-    engine = request.app.state.engine
-    limits = dataclasses.asdict(engine.limits)
-    return JSONResponse(engine.model.card | {"model": engine.model.name, "limits": limits})
+    service = request.app.state.service
+    signatures = signatures_of(service.translator)
+    own = {
+        "model": service.name,
+        "limits": dataclasses.asdict(service.limits),
+        "signatures": {name: one.described() for name, one in signatures.items()},
+    }
+    return JSONResponse(service.card | own)
 
 
 async def openapi(request: Request) -> JSONResponse:

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from keras_transformer.serving.bodies import json_object, run
+from keras_transformer.serving.bodies import client_of, json_object, unless_gone
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.signature import to_json
+from keras_transformer.serving.signature import signatures_of
 
 PATH = "/v1/models/{name}"
 
@@ -18,8 +18,8 @@ async def status(request: Request) -> JSONResponse:
     """Status, as TensorFlow Serving's."""
     if request.url.path.endswith(":predict"):  # a GET of the path that POST has
         raise HTTPException(405, headers={"Allow": "POST"})
-    _check_model(request)
-    state = "AVAILABLE" if request.app.state.engine.is_ready else "UNLOADING"
+    _service(request)
+    state = "AVAILABLE" if request.app.state.service.is_ready else "UNLOADING"
     fine = {"error_code": "OK", "error_message": ""}
     version = {"version": "1", "state": state, "status": fine}
     return JSONResponse({"model_version_status": [version]})
@@ -27,22 +27,25 @@ async def status(request: Request) -> JSONResponse:
 
 async def predict(request: Request) -> JSONResponse:
     """Call a signature, by rows (`instances`) or by columns (`inputs`), as TensorFlow Serving's."""
-    model, body = _check_model(request), await json_object(request)
+    service, body = _service(request), await json_object(request)
     by_row = "instances" in body
     if by_row == ("inputs" in body):
         must = "The body must have `instances`, a list of rows, or `inputs`, the columns."
         raise RequestError(400, must, sorted(body))
-    signature = model.signature(body.get("signature_name") or "serving_default")
+    signatures, name = signatures_of(service.translator), body.get("signature_name")
+    name = name or "serving_default"
+    if not isinstance(name, str) or name not in signatures:
+        raise RequestError(400, f"The model has the signatures {sorted(signatures)}.", name)
+    signature = signatures[name]
     if by_row:
-        values = _columns(signature, body["instances"], request.app.state.engine.limits)
+        values = _columns(signature, body["instances"], service.limits)
     else:
         values = body["inputs"]
     if not isinstance(values, dict):
         if len(signature.required) > 1:
             raise RequestError(400, f"Name the inputs of {signature.name!r}: {signature.required}.")
         values = {signature.required[0]: values}
-    outputs = await run(request, signature.name, values)
-    plain = {name: to_json(array) for name, array in outputs.items()}
+    plain = await unless_gone(request, signature.run(service, values, client_of(request)))
     request.state.rows = len(next(iter(plain.values())))
     answer: Any = plain
     if len(plain) == 1:
@@ -52,12 +55,12 @@ async def predict(request: Request) -> JSONResponse:
     return JSONResponse({"predictions" if by_row else "outputs": answer})
 
 
-def _check_model(request):
-    """Returns the model, unless the path has another name."""
-    model, name = request.app.state.engine.model, request.path_params["name"]
-    if name != model.name:
-        raise RequestError(404, f"The model is called {model.name!r}.", name)
-    return model
+def _service(request):
+    """Returns the service, unless the path has the name of another model."""
+    service, name = request.app.state.service, request.path_params["name"]
+    if name != service.name:
+        raise RequestError(404, f"The model is called {service.name!r}.", name)
+    return service
 
 
 def _columns(signature, rows, limits):

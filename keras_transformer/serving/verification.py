@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_transformer import types
-from keras_transformer.serving.model import Model
-from keras_transformer.serving.signature import to_array, to_json
+from keras_transformer.decoding.translator import Translator
 from keras_transformer.texts import lines_of
 
 MAX_SCORE_DIFFERENCE = 1e-4
@@ -37,11 +36,11 @@ class Verified(NamedTuple):
         return self.expected == self.translation and self.difference <= MAX_SCORE_DIFFERENCE
 
 
-def verify(model: Model, folder: types.Path) -> Iterator[Verified]:
+def verify(translator: Translator, folder: types.Path) -> Iterator[Verified]:
     """Yields each line of `examples.jsonl` with what the model beside it answers.
 
     Args:
-        model: that of the folder.
+        translator: that of the folder.
         folder: path of the folder.
 
     Raises:
@@ -49,14 +48,12 @@ def verify(model: Model, folder: types.Path) -> Iterator[Verified]:
         ValueError: if a line is not an example.
     """
     examples = _examples(Path(folder) / "examples.jsonl")
-    spec = model.signature("serving_default").inputs["text"]
     for start in range(0, len(examples), BATCH_LINES):
         batch = examples[start : start + BATCH_LINES]
-        text = to_array("text", [text for text, *_ in batch], spec)
-        found = model.call("serving_default", {"text": text})
-        answers = to_json(found["translation"]), to_json(found["score"])
-        for (line, expected, score), translation, other in zip(batch, *answers, strict=True):
-            yield Verified(line, expected, translation, _difference(score, other))
+        found = translator([text for text, *_ in batch], n_best=1)
+        for (line, expected, score), (best, *_) in zip(batch, found, strict=True):
+            received = best.score if math.isfinite(best.score) else None
+            yield Verified(line, expected, best.text, _difference(score, received))
 
 
 def _examples(path):
@@ -65,7 +62,10 @@ def _examples(path):
         if not line.strip():
             continue
         try:
-            examples.append(operator.itemgetter("text", "translation", "score")(json.loads(line)))
+            text, *expected = operator.itemgetter("text", "translation", "score")(json.loads(line))
+            if not isinstance(text, str):
+                raise TypeError
+            examples.append((text, *expected))
         except (ValueError, TypeError, KeyError) as error:
             must = f"Line {number} of {str(path)!r} must have `text`, `translation` and `score`."
             raise ValueError(f"{must} Received: {line[:80]!r}") from error

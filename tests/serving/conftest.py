@@ -1,25 +1,27 @@
-"""A stand-in for an exported folder, and a client of a server over it."""
+"""An exported folder, and a client of a server over an engine without a model."""
 
 import pytest
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    from tests.serving import stand_in
+    """A folder of CTranslate2, which starts at once; a long line takes it some time."""
+    from keras_transformer import Translator, export_ctranslate2
+    from tests.decoding.test_translator import make_translator
 
-    return stand_in.save(tmp_path_factory.mktemp("serving") / "stand_in")
-
-
-@pytest.fixture(scope="session")
-def model(folder):
-    from keras_transformer.serving.saved_model import ServedModel
-
-    return ServedModel(folder)
+    parent = tmp_path_factory.mktemp("serving")
+    made = make_translator(parent / "numbers.model")
+    settings = {"length_ratio": 30.0, "extra_length": 0, "beam_size": 4, "alpha": 5.0}
+    translator = Translator(made.model, made.source_tokenizer, **settings)
+    card = {"name": "numbers", "source_language": "en", "target_language": "de"}
+    examples = ["twenty-one", "", "größer", "seven"]
+    return export_ctranslate2(translator, parent / "ct2", card=card, examples=examples)
 
 
 @pytest.fixture(scope="module")
-def client(model):
+def client():
     from tests.serving.clients import client_of
+    from tests.serving.plain_engine import plain_translator
 
-    with client_of(lambda: model) as client:
+    with client_of(plain_translator) as client:
         yield client

@@ -10,27 +10,26 @@ import pytest
 from keras_transformer.serving.app import ROUTES
 from keras_transformer.serving.status import description
 from tests.serving.clients import client_of, wait_until_ready
-from tests.serving.plain_model import PlainModel
+from tests.serving.plain_engine import plain_translator
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.tensorflow_only
 
 
 def translate(client, line):
     return client.post("/translate", json={"q": line})
 
 
-def translate_together(model, lines, **limits):
+def translate_together(translator, lines, **limits):
     """Answers to requests that wait while the model runs another."""
-    model.may_run.clear()
-    with client_of(lambda: model, **limits) as client, ThreadPoolExecutor(50) as pool:
+    engine = translator.engine
+    engine.may_run.clear()
+    with client_of(lambda: translator, **limits) as client, ThreadPoolExecutor(50) as pool:
         first = pool.submit(translate, client, "first")
-        assert model.runs.wait(30)
+        assert engine.runs.wait(30)
         found = [pool.submit(translate, client, line) for line in lines]
         most = min(len(lines), limits.get("max_queue", 1_000) // 2)  # of one client
         wait_until(lambda: f"queue_rows {most}.0" in client.get("/metrics").text)
         wait_until(lambda: sum(one.done() for one in found) == len(lines) - most)
-        model.may_run.set()
+        engine.may_run.set()
         assert first.result().json() == {"translatedText": "FIRST"}
         answers = [one.result() for one in found]
         assert translate(client, "later").json() == {"translatedText": "LATER"}
@@ -42,7 +41,7 @@ def test_server_is_alive_but_not_ready_while_it_loads():
 
     def load():
         loaded.wait(30)
-        return PlainModel()
+        return plain_translator()
 
     def ready():
         return client.get("/health/ready").status_code
@@ -53,9 +52,9 @@ def test_server_is_alive_but_not_ready_while_it_loads():
         refused = translate(client, "a")
         assert refused.status_code == 503 and "Retry-After" in refused.headers
         loaded.set()
-        wait_until_ready(client.engine)
+        wait_until_ready(client.service)
         assert ready() == 200
-        client.engine.drain()
+        client.service.drain()
         assert ready() == 503
         assert translate(client, "a").json() == {"translatedText": "A"}
 
@@ -65,55 +64,57 @@ def test_model_that_cannot_be_loaded_is_told():
         raise FileNotFoundError("There is no SavedModel")
 
     with client_of(load) as client:
-        assert "There is no SavedModel" in str(client.engine.failure)
+        assert "There is no SavedModel" in str(client.service.failure)
         assert client.get("/health/ready").status_code == 503
         assert "The model failed" in translate(client, "a").json()["error"]
 
 
 def test_answer_that_takes_too_long_is_503_and_its_lines_are_not_run():
-    model = PlainModel()
-    model.may_run.clear()
-    with client_of(lambda: model, timeout=1) as client, ThreadPoolExecutor(2) as pool:
+    translator = plain_translator()
+    engine = translator.engine
+    engine.may_run.clear()
+    with client_of(lambda: translator, timeout=1) as client, ThreadPoolExecutor(2) as pool:
         found = [pool.submit(translate, client, "running")]
-        assert model.runs.wait(30)
+        assert engine.runs.wait(30)
         found.append(pool.submit(translate, client, "waiting"))
         for answer in (one.result(30) for one in found):
             assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
             assert "no answer within 1 s. Send fewer or shorter" in answer.json()["error"]
         assert "queue_rows 0.0" in client.get("/metrics").text
-        model.may_run.set()
+        engine.may_run.set()
         assert translate(client, "later").json() == {"translatedText": "LATER"}
-    assert model.batches == [["running"], ["later"]]
+    assert engine.batches == [["running"], ["later"]]
 
 
 def test_line_that_the_model_refuses_fails_only_its_request():
-    model = PlainModel()
+    translator = plain_translator()
     lines = [f"refused {n}" if n in (3, 14) else f"line {n}" for n in range(40)]
-    for line, answer in zip(lines, translate_together(model, lines), strict=True):
+    for line, answer in zip(lines, translate_together(translator, lines), strict=True):
         if "refused" in line:
             assert answer.status_code == 400, "not 500"
-            assert "a line was refused." in answer.json()["error"]
+            assert "A line was refused." in answer.json()["error"]
         else:
             assert answer.json() == {"translatedText": line.upper()}
-    assert max(map(len, model.batches)) == 8
+    assert max(map(len, translator.engine.batches)) == 8
 
 
 def test_full_queue_answers_503_and_recovers():
-    answers = translate_together(PlainModel(), "abcdefghijklmnopqrst", max_queue=8, max_lines=4)
+    answers = translate_together(
+        plain_translator(), "abcdefghijklmnopqrst", max_queue=8, max_lines=4
+    )
     refused = [one for one in answers if one.status_code != 200]
     assert len(refused) == 16 and {one.status_code for one in refused} == {503}
     assert all(one.headers["Retry-After"] == "1" for one in refused)
     assert all("4 lines wait for the model" in one.json()["error"] for one in refused)
 
 
-def test_lack_of_memory_is_503(model, monkeypatch):
-    import tensorflow as tf
+def test_lack_of_memory_is_503():
+    def fail(*_):
+        raise MemoryError("OOM when allocating")
 
-    def fail(**_):
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
-
-    monkeypatch.setattr(model._loaded, "signatures", {"serving_default": fail})
-    with client_of(lambda: model) as client:
+    translator = plain_translator()
+    translator.engine.search = fail
+    with client_of(lambda: translator) as client:
         response = translate(client, "a")
     assert response.status_code == 503 and "OOM" in response.json()["error"]
 
@@ -137,15 +138,15 @@ def test_log_has_a_json_line_for_each_request_without_the_text(client, capsys):
     assert "secret" not in log
 
 
-def test_metrics_count_requests_by_route_rows_and_batches(model):
-    with client_of(lambda: model) as client:
-        client.post("/v1/models/stand_in:predict", json={"instances": ["a", "b", "c"]})
+def test_metrics_count_requests_by_route_rows_and_batches():
+    with client_of(plain_translator) as client:
+        client.post("/v1/models/plain:predict", json={"instances": ["a", "b", "c"]})
         client.get("/nowhere/1"), client.get("/nowhere/2")
         text = client.get("/metrics").text
     for line in (
         'requests_total{route="/v1/models/{name}:predict",status="200"} 1.0',
         'requests_total{route="none",status="404"} 2.0',
-        'rows_total{signature="serving_default"} 3.0',
+        'rows_total{signature="search"} 3.0',
         'batch_rows_bucket{le="4.0"} 1.0',
         "batch_rows_sum 3.0",
         'request_seconds_count{route="/v1/models/{name}:predict"} 1.0',
@@ -192,7 +193,7 @@ def answer(operation, status):
                                   if "get" in item])  # fmt: skip
 def test_answers_are_as_described(client, path):
     (kind,) = answer(DESCRIPTION["paths"][path]["get"], 200)["content"].items()
-    response = client.get(path.replace("{name}", "stand_in").replace("{version}", "1"))
+    response = client.get(path.replace("{name}", "plain").replace("{version}", "1"))
     assert response.status_code == 200 and response.headers["content-type"].startswith(kind[0])
     if kind[0] == "application/json":
         schema = {**kind[1]["schema"], "components": DESCRIPTION["components"]}
@@ -215,14 +216,14 @@ def test_page_may_load_and_run_nothing_from_elsewhere(client):
     }
 
 
-def test_pages_of_other_origins_may_not_call_unless_told(client, model):
+def test_pages_of_other_origins_may_not_call_unless_told(client):
     origin = {"Origin": "https://example.org"}
     preflight = {**origin, "Access-Control-Request-Method": "POST"}
     preflight["Access-Control-Request-Headers"] = "authorization, content-type"
     allowed = "access-control-allow-origin"
     assert allowed not in client.get("/languages", headers=origin).headers
     assert client.options("/translate", headers=preflight).status_code == 405
-    with client_of(lambda: model, cors_origins=["https://example.org"]) as told:
+    with client_of(plain_translator, cors_origins=["https://example.org"]) as told:
         assert told.get("/languages", headers=origin).headers[allowed] == origin["Origin"]
         assert told.options("/translate", headers=preflight).status_code == 200
         other = told.get("/languages", headers={"Origin": "https://other.org"})

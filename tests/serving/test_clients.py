@@ -15,7 +15,7 @@ import pytest
 from keras_transformer.serving.status import description
 from tests.builders import ROOT
 from tests.serving.clients import client_of
-from tests.serving.plain_model import PlainModel
+from tests.serving.plain_engine import plain_translator
 
 CARD = {"source_language": "en", "target_language": "de"}
 FORM = "application/x-www-form-urlencoded"
@@ -154,7 +154,7 @@ REQUESTS = {
 
 @pytest.fixture(scope="module")
 def client():
-    with client_of(lambda: PlainModel(CARD)) as client:
+    with client_of(lambda: plain_translator(CARD)) as client:
         yield client
 
 

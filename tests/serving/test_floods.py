@@ -6,12 +6,13 @@ import json
 import sys
 
 import pytest
+from starlette.requests import Request
 
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.bodies import client_of
-from keras_transformer.serving.engine import Engine
 from keras_transformer.serving.limits import Limits
-from tests.serving.plain_model import PlainModel
+from keras_transformer.serving.service import Service
+from tests.serving.plain_engine import plain_translator
 from tests.waiting import until
 
 PREDICT = "/v1/models/plain:predict"
@@ -77,18 +78,18 @@ async def ask(app, path, body, gone=None):
     return sent[0]["status"], json.loads(sent[1]["body"])
 
 
-def serve(model, scenario, mask=None, **limits):
-    """Runs `scenario(app, engine)` in the loop of a server."""
+def serve(translator, scenario, **limits):
+    """Runs `scenario(app, service)` in the loop of a server."""
 
     async def main():
-        engine = Engine(lambda: model, limits=Limits(**limits), max_batch=8)
-        async with engine.running():
-            await until(lambda: engine.is_ready)
+        service = Service(lambda: translator, limits=Limits(**limits), max_batch=8)
+        async with service.running():
+            await until(lambda: service.is_ready)
             try:
-                app = build_app(engine, split="sentences", mask=mask)
-                return await asyncio.wait_for(scenario(app, engine), 60)
+                app = build_app(service, settings={"split": "sentences"})
+                return await asyncio.wait_for(scenario(app, service), 60)
             finally:
-                model.may_run.set()
+                translator.engine.may_run.set()
 
     return asyncio.run(main())
 
@@ -98,10 +99,10 @@ def test_flood_is_refused_before_its_elements_are_looked_at(name):
     path, body = FLOODS[name]
     calls = collections.Counter()
 
-    def mask(text):
-        raise AssertionError("Text is protected, and then split, before the limits are asked.")
+    def request(*_, **__):
+        raise AssertionError("Text is read before the limits are asked.")
 
-    async def scenario(app, engine):
+    async def scenario(app, service):
         profile = sys.getprofile()
         sys.setprofile(lambda frame, event, argument: calls.update([event]))
         try:
@@ -109,7 +110,9 @@ def test_flood_is_refused_before_its_elements_are_looked_at(name):
         finally:
             sys.setprofile(profile)
 
-    status, answer = serve(PlainModel(), scenario, mask)
+    translator = plain_translator()
+    translator.request = request
+    status, answer = serve(translator, scenario)
     assert status == 413 and " at most " in answer["error"], answer
     assert calls["call"] + calls["c_call"] < MOST_CALLS
 
@@ -129,37 +132,38 @@ NESTED = [
 
 @pytest.mark.parametrize(("path", "around"), NESTED)
 def test_deeply_nested_json_is_400(path, around):
-    async def scenario(app, engine):
+    async def scenario(app, service):
         for levels in (30, 300, 500, 700, 900, 985, 1_000, 3_000, 100_000):
             for value in ("[" * levels + "]" * levels, '{"a":' * levels + "1" + "}" * levels):
                 status, answer = await ask(app, path, (around % value).encode())
                 assert status == 400, (levels, answer)
 
-    serve(PlainModel(), scenario)
+    serve(plain_translator(), scenario)
 
 
 def test_lines_of_clients_that_went_away_are_not_run_and_leave_the_queue():
-    model = PlainModel()
+    translator = plain_translator()
+    engine = translator.engine
 
-    async def scenario(app, engine):
-        model.may_run.clear()
+    async def scenario(app, service):
+        engine.may_run.clear()
         gone = asyncio.Event()
         first = asyncio.create_task(ask(app, "/translate", {"q": "first"}))
-        await until(model.runs.is_set)
+        await until(engine.runs.is_set)
         lines = ["unwanted"] * 16
         requests = [("/translate", {"q": lines}), (PREDICT, {"instances": lines})] * 2
         left = [asyncio.create_task(ask(app, *request, gone)) for request in requests]
         stays = asyncio.create_task(ask(app, "/translate", {"q": "wanted"}))
-        await until(lambda: b"queue_rows 65.0" in engine.metrics.text())
+        await until(lambda: b"queue_rows 65.0" in service.metrics.text())
         gone.set()
         assert {status for status, _ in await asyncio.gather(*left)} == {499}
-        assert b"queue_rows 1.0" in engine.metrics.text()
-        model.may_run.set()
+        assert b"queue_rows 1.0" in service.metrics.text()
+        engine.may_run.set()
         return await asyncio.gather(first, stays)
 
-    answers = serve(model, scenario)
+    answers = serve(translator, scenario)
     assert [answer["translatedText"] for _, answer in answers] == ["FIRST", "WANTED"]
-    assert model.batches == [["first"], ["wanted"]]
+    assert engine.batches == [["first"], ["wanted"]]
 
 
 ONE_CLIENT = {
@@ -171,23 +175,29 @@ ONE_CLIENT = {
 
 def test_network_address_is_the_client():
     """A user of IPv6 has 2^64 addresses, and one of IPv4 has one, whatever socket accepts it."""
+
+    def client(host):
+        return client_of(Request({"type": "http", "client": (host, 1)}))
+
     for one, others in ONE_CLIENT.items():
-        assert {client_of(each) for each in others} == {client_of(one)}
+        assert {client(each) for each in others} == {client(one)}
     addresses = [*ONE_CLIENT, "1.2.3.5", "::ffff:1.2.3.6", "2001:db8:0:1::1"]
-    assert len({client_of(each) for each in addresses}) == len(addresses)
+    assert len({client(each) for each in addresses}) == len(addresses)
 
 
 def test_line_that_the_model_would_refuse_does_not_wait_for_it():
-    model = PlainModel({"search": {"on_too_long": "error", "max_source_tokens": 8}})
+    translator = plain_translator(on_too_long="error", max_source_tokens=8)
+    engine = translator.engine
 
-    async def scenario(app, engine):
-        model.may_run.clear()
-        allowed = asyncio.create_task(ask(app, "/translate", {"q": "a b c d e f g"}))
-        refused = await ask(app, "/translate", {"q": ["a", "a b c d e f g h"]})
-        model.may_run.set()
+    async def scenario(app, service):
+        engine.may_run.clear()
+        allowed = asyncio.create_task(ask(app, "/translate", {"q": "a b c d"}))
+        refused = await ask(app, "/translate", {"q": ["a", "a b c d e"]})
+        engine.may_run.set()
         return await allowed, refused
 
-    (status, _), (refused, answer) = serve(model, scenario)
+    (status, _), (refused, answer) = serve(translator, scenario)
     assert (status, refused) == (200, 400)
-    assert "at most 8 tokens. Received: 9, with the end token" in answer["error"]
-    assert model.batches == [["a b c d e f g"]]
+    assert "at most 8 tokens with the end token" in answer["error"]
+    assert "line 2 of `lines` has 10 tokens" in answer["error"]
+    assert engine.batches == [["a b c d"]]

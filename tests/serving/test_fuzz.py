@@ -8,14 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import Translator, export_ctranslate2, load_translator
-from keras_transformer.cli.serving import model_loader
+from keras_transformer import load_translator
 from keras_transformer.serving.status import description
-from tests.decoding.test_translator import make_translator
 from tests.serving.clients import client_of
-from tests.serving.stand_in import NAN, REFUSED, translation_of
+from tests.serving.plain_engine import REFUSED, plain_translator, translation_of
 
-pytestmark = pytest.mark.tensorflow_only
 DESCRIPTION = description()
 POSTS = [
     path
@@ -26,7 +23,7 @@ HOSTILE = [
     *("", " ", "\n", "\x00", "\t\x01\x7f", "\u2028", "\ufeff", "\ufffe", "\ud800", "\U0010ffff"),
     *("</s>", "<s>", "<pad>", "<unk>", "[MASK]", "▁", "שלום עולם", "e\u0301\u0323", "👩‍👩‍👧"),
     *("<p>a <b>b</b></p>", "<!--", "<p translate=no>", "&lt;p&gt;", "<script"),
-    *("word " * 2_000, "x" * 1_999, "x" * 2_001, REFUSED, NAN, "<script>", "'\"`${}%s"),
+    *("word " * 2_000, "x" * 1_999, "x" * 2_001, REFUSED, "<script>", "'\"`${}%s"),
 ]
 TEXTS = st.text() | st.sampled_from(HOSTILE)
 VALUES = st.recursive(
@@ -70,7 +67,7 @@ BODIES = {
 
 def send(client, path, content, query="", **headers):
     """Sends a request, and checks that the answer is one that the description allows."""
-    url = path.replace("{name}", "stand_in")
+    url = path.replace("{name}", client.service.name)
     # A bug is raised here, because the test client passes on exceptions.
     response = client.post(url + query, content=content, headers=headers)
     response.content.decode("utf-8")
@@ -85,20 +82,16 @@ def send(client, path, content, query="", **headers):
 
 
 @pytest.fixture(
-    scope="module", params=["saved_model", pytest.param("ctranslate2", marks=pytest.mark.long)]
+    scope="module", params=["plain", pytest.param("ctranslate2", marks=pytest.mark.long)]
 )
-def served(request, tmp_path_factory):
+def served(request):
     """A client of a server of each engine, and what translates a line."""
-    if request.param == "saved_model":
-        model, translate = request.getfixturevalue("model"), translation_of
+    if request.param == "plain":
+        translator, translate = plain_translator(), translation_of
     else:
-        pytest.importorskip("ctranslate2")
-        folder = tmp_path_factory.mktemp("fuzz")
-        made = make_translator(folder / "numbers.model")
-        made = Translator(made.model, made.source_tokenizer, beam_size=2, max_length=8)
-        model = model_loader(export_ctranslate2(made, folder / "ct2", card={"name": "stand_in"}))()
-        translate = load_translator(folder / "ct2", workers=1)
-    with client_of(lambda: model) as client:
+        folder = request.getfixturevalue("folder")
+        translator = translate = load_translator(folder, workers=1, beam_size=2, max_length=8)
+    with client_of(lambda: translator) as client:
         yield client, translate
 
 

@@ -7,12 +7,15 @@ import timeit
 
 import pytest
 
+from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.protected_text import NAMES, find_unknown, mask
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.sentences import split_sentences
+from keras_transformer.decoding.text_lines import Line
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.forms import read_form
-from keras_transformer.serving.markup import of_html, of_parts, of_text
+from keras_transformer.serving.markup import of_html, of_text
 
 pytestmark = pytest.mark.slow
 N, TIMES = 2_000, 16
@@ -36,8 +39,16 @@ def protect(name):
 def translate(text, read=of_text):
     """Reads a text, protects, splits and puts it together again."""
     masked = functools.partial(mask, NAMES[:-1], None)
-    lines, fill = of_parts(*read(text), "sentences", masked, check=lambda count: None)
-    return fill(lines)
+    lines, fill = read(text)
+    joined = []
+    for line in (Line.read(text, "sentences", False, masked) for text in lines):
+        found = [[hypothesis(part.text)] for part in line.parts]
+        joined.append(line.join(found, " ", SearchSettings())[0].text)
+    return fill(joined)
+
+
+def hypothesis(text):
+    return Hypothesis(text=text, score=0.0, source_tokens=[], tokens=[], log_probs=[])
 
 
 def form(text, boundary=None):

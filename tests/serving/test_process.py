@@ -16,14 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from keras_transformer import load_translator
 from keras_transformer.serving.server import listen
 from tests.builders import ROOT
 from tests.cli.small_run import cli
 from tests.processes import Popen, run
-from tests.serving.stand_in import SLOW, translation_of
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.tensorflow_only
 SERVE = ["-m", "keras_transformer", "serve"]
 SERVING_PAGE = ROOT / "docs" / "pages" / "serving.md"
 PROMISED_SECONDS = 25
@@ -113,7 +112,7 @@ def start_plain(start):
 
     def start_plain(seconds_to_load=0, proxies="", **limits):
         words = seconds_to_load, json.dumps(limits), proxies
-        server = start("-m", "tests.serving.plain_model", *words)
+        server = start("-m", "tests.serving.plain_engine", *words)
         if not seconds_to_load:
             server.wait_until_ready()
         return server
@@ -159,14 +158,15 @@ def test_server_starts_answers_and_on_sigterm_answers_open_requests(start, folde
     # It listens before it is ready.
     assert server.request("GET", "/health") == (200, None, {"status": "ok"})
     server.wait_until_ready()
-    lines = [f"{SLOW} {number}" for number in range(6)]
+    lines = [f"seven hundred and {number} " * 9 for number in range(6)]
+    expected = load_translator(folder)(lines, split="sentences")
     with ThreadPoolExecutor(6) as pool:
         found = [pool.submit(server.translate, line) for line in lines]
         wait_until(lambda: sum(server.rows) == 6)
         assert not all(one.done() for one in found), "the model is too fast for this test"
         server.stop()
         answers = [one.result() for one in found]
-    assert answers == [(200, None, {"translatedText": translation_of(line)}) for line in lines]
+    assert answers == [(200, None, {"translatedText": text}) for text in expected]
     assert [one["rows"] for one in server.log if one["method"] == "POST"] == [1] * 6
 
 
@@ -185,12 +185,13 @@ def test_clients_that_retry_get_all_answers_across_a_kill(start, folder):
             return status == 200 and answer
 
     lines = [f"line {number}" for number in range(200)]
+    expected = load_translator(folder)(lines)
     with ThreadPoolExecutor(8) as pool:
         found = [pool.submit(wait_until, functools.partial(translated, line)) for line in lines]
         server.process.wait(60)
         start(*SERVE, folder, "--port", server.port)
-        for line, one in zip(lines, found, strict=True):
-            assert one.result() == {"translatedText": translation_of(line)}
+        for text, one in zip(expected, found, strict=True):
+            assert one.result() == {"translatedText": text}
 
 
 @pytest.mark.slow
@@ -199,7 +200,7 @@ def test_errors_of_the_start_are_one_line(folder, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
         for words, message in (
-            ([*SERVE, tmp_path, "--port", 0], "There is no SavedModel in"),
+            ([*SERVE, tmp_path, "--port", 0], "A folder that `keras-transformer export`"),
             (["-c", hidden + "app()", "serve", folder], "A server needs the extra `serve`: pip in"),
             ([*SERVE, folder, "--port", port], f"Cannot listen on 127.0.0.1, port {port}: Address"),
         ):
@@ -257,7 +258,7 @@ def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
         wait_until(lambda: server.rows == (1, 0))
         answers += [pool.submit(server.translate, line) for line in "ab"]
         wait_until(lambda: server.rows == (1, 2))
-        assert server.stop() < 15  # that of `plain_model` waits for 1
+        assert server.stop() < 15  # that of `plain_engine` waits for 1
         for answer in answers:
             status, retry_after, body = answer.result()
             assert (status, retry_after) == (503, "1") and "being stopped" in body["error"]

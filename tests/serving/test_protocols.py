@@ -2,21 +2,15 @@
 
 import itertools
 import json
+import math
 
 import pytest
 
 from tests.serving.clients import client_of
-from tests.serving.plain_model import PlainModel
-from tests.serving.stand_in import CARD, LINES, NAN, REFUSED, score_of, translation_of
+from tests.serving.plain_engine import CARD, LINES, REFUSED, plain_translator, translation_of
 
-pytestmark = pytest.mark.tensorflow_only
-TFS = "/v1/models/stand_in"
-SCORES = [score_of(line) for line in LINES]
+TFS = "/v1/models/plain"
 TRANSLATIONS = [translation_of(line) for line in LINES]
-ROWS = [
-    {"translation": translation, "score": score, "truncated": False}
-    for translation, score in zip(TRANSLATIONS, SCORES, strict=True)
-]
 
 
 def post(client, path, body):
@@ -47,14 +41,16 @@ OF_SENTENCES = [
 
 @pytest.mark.parametrize("text, kind", OF_SENTENCES)
 def test_sentences_are_translated_by_themselves(text, kind):
-    model = PlainModel({"source_language": "en"})
+    translator = plain_translator()
     body = {"q": text.format(*SENTENCES), "format": kind, "alternatives": 2}
-    with client_of(lambda: model, split="sentences") as client:
+    with client_of(lambda: translator, settings={"split": "sentences"}) as client:
         answer = post(client, "/translate", body)
-    assert sorted(itertools.chain(*model.batches)) == sorted(SENTENCES)
+    assert sorted(itertools.chain(*translator.engine.batches)) == sorted(SENTENCES)
     upper = [sentence.upper() for sentence in SENTENCES]
     assert answer["translatedText"] == text.format(*upper)
-    assert answer["alternatives"] == [text.format(*(f"{one}!" for one in upper))]
+    assert answer["alternatives"] == [
+        text.format(*(one + marks for one in upper)) for marks in ("!", "!!")
+    ]
 
 
 PROTECTED = [
@@ -70,7 +66,7 @@ PROTECTED = [
 def test_protected_text_is_kept(text, expected, split):
     asked = {"split": split, "protect": ("printf", "braces", "tags", "urls")}
     body = {"q": text, "format": "html" if "<p" in text else "text"}
-    with client_of(lambda: PlainModel({}), **asked) as client:
+    with client_of(plain_translator, settings=asked) as client:
         assert post(client, "/translate", body)["translatedText"] == expected
 
 
@@ -213,13 +209,8 @@ def test_libretranslate_errors_say_what_to_send(client, body, message):
     assert message in error(client, "/translate", 400, content=json.dumps(body))
 
 
-def test_models_without_languages_and_alternatives_are_served(model):
-    class Plain:
-        name, card = "plain", {}
-        signatures = {"serving_default": model.signatures["serving_default"]}
-        signature, call = model.signature, model.call
-
-    with client_of(Plain) as client:
+def test_greedy_models_without_languages_are_served():
+    with client_of(lambda: plain_translator({}, beam_size=1)) as client:
         assert client.get("/languages").json() == []
         body = {"q": "a", "source": "auto", "alternatives": 3}
         assert post(client, "/translate", body) == {"translatedText": "A", "alternatives": []}
@@ -231,25 +222,38 @@ def test_models_without_languages_and_alternatives_are_served(model):
 # === TensorFlow Serving ===
 
 
-COLUMNS = {"translation": TRANSLATIONS, "score": SCORES, "truncated": [False] * len(LINES)}
+SCORES = [-0.5 * len(line) for line in LINES]
+FALSE = [False] * len(LINES)
+COLUMNS = {"translation": TRANSLATIONS, "score": SCORES, "truncated": FALSE, "unfinished": FALSE}
+COLUMNS |= {"protected": [[]] * len(LINES)}
+ROWS = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
 # Each row has its own options.
 ROWS_WITH_OPTIONS = [
     {"text": "a", "n_best": 2, "alpha": 1.0, "target_prefix": "<"},
     {"text": "bc", "n_best": 1, "alpha": 0, "target_prefix": ""},
     {"text": "", "n_best": 2, "alpha": 1.0, "target_prefix": ""},
 ]
+OF_LINE = {"unfinished": [False, False], "truncated": False, "protected": []}
 FOUND_WITH_OPTIONS = [
-    {"translations": ["<A", "<A!"], "scores": [-1.0, -2.0], "lengths": [2, 3]},
-    {"translations": ["BC", ""], "scores": [0.0, None], "lengths": [2, 0]},
+    {"translations": ["<A", "<A!"], "scores": [-1.0, -2.0], "lengths": [3, 4]},
+    {"translations": ["BC", ""], "scores": [0.0, None], "lengths": [3, 0]},
     {"translations": ["", ""], "scores": [0.0, None], "lengths": [0, 0]},
 ]
+FOUND_WITH_OPTIONS = [found | OF_LINE for found in FOUND_WITH_OPTIONS]
 # An option has its default, or one value for all lines.
-TWO_LINES = {"translations": [["A"], ["B"]], "scores": [[-0.5], [-0.5]], "lengths": [[1], [1]]}
+TWO_LINES = {"translations": [["A"], ["B"]], "scores": [[-0.5], [-0.5]], "lengths": [[2], [2]]}
+TWO_LINES |= {"unfinished": [[False]] * 2, "truncated": [False] * 2, "protected": [[], []]}
 ALIGNED = {
-    "attention": [[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]],
-    "source_tokens": [["a", "b"], ["a", ""]],
-    "target_tokens": [["b", "a"], ["a", ""]],
+    "attention": [
+        [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]],
+        [[1.0, 0.0, None], [0.0, 1.0, None], [None, None, None]],
+    ],
+    "source_tokens": [["a", "b", "<257>"], ["a", "<257>", ""]],
+    "target_tokens": [["b", "a", "<257>"], ["a", "<257>", ""]],
+    "source_lengths": [3, 2],
+    "target_lengths": [3, 2],
 }
+SCORED = {"log_prob": [-1.5], "tokens": [3], "perplexity": [math.exp(0.5)]}
 # Signature, instances or inputs, and their value -> what is answered.
 PREDICTED = [
     ("", "instances", LINES, ROWS),
@@ -257,11 +261,12 @@ PREDICTED = [
     ("", "instances", [], []),
     ("", "inputs", LINES, COLUMNS),
     ("", "inputs", {"text": LINES}, COLUMNS),
-    ("", "inputs", [], {"translation": [], "score": [], "truncated": []}),
+    ("", "inputs", [], dict.fromkeys(COLUMNS, [])),
     ("translate_n_best", "instances", ROWS_WITH_OPTIONS, FOUND_WITH_OPTIONS),
     ("translate_n_best", "inputs", {"text": ["a", "b"], "n_best": [1]}, TWO_LINES),
+    ("score", "inputs", {"source": ["ab"], "target": ["cd"]}, SCORED),
     ("align", "inputs", {"text": ["ab", "a"], "target": ["ba", "a"]}, ALIGNED),
-    ("detokenize", "inputs", [[97, 98], [99, 0]], ["ab", "c"]),
+    ("detokenize", "inputs", [[97, 98], [99, 259]], ["ab", "c"]),
     ("detokenize", "inputs", [], []),
     ("tokenize", "inputs", ["ab", "c"], {"token_ids": [[97, 98], [99, 0]], "lengths": [2, 1]}),
 ]
@@ -322,7 +327,7 @@ def test_tf_serving_errors_say_what_to_send(client, body, message):
 
 def test_tf_serving_has_no_other_model(client):
     other = "/v1/models/other"
-    assert "The model is called 'stand_in'" in error(client, f"{other}:predict", 404, json={})
+    assert "The model is called 'plain'" in error(client, f"{other}:predict", 404, json={})
     assert client.get(other).status_code == 404
 
 
@@ -336,9 +341,9 @@ def test_bodies_that_are_not_objects_are_refused(client, path):
     assert "nested too deeply" in error(client, path, 400, content=b"[" * 200_000)
 
 
-def test_limits_are_named_with_what_was_received(model):
+def test_limits_are_named_with_what_was_received():
     with client_of(
-        lambda: model, max_line_chars=10, max_lines=3, max_body_bytes=500, max_queue=6
+        plain_translator, max_line_chars=10, max_lines=3, max_body_bytes=500, max_queue=6
     ) as client:
         assert post(client, "/translate", {"q": "ü" * 10}) == {"translatedText": "Ü" * 10}
         message = error(client, "/translate", 413, json={"q": ["a", "ü" * 11]})
@@ -359,8 +364,4 @@ def test_limits_are_named_with_what_was_received(model):
 
 def test_card_and_model_are_described(client):
     card = client.get("/model_card").json()
-    assert card.items() >= {**CARD, "model": "stand_in"}.items()
-
-
-def test_line_without_a_translation_has_an_empty_one(client):
-    assert NAN in LINES and post(client, "/translate", {"q": NAN}) == {"translatedText": ""}
+    assert card.items() >= {**CARD, "model": "plain"}.items()
