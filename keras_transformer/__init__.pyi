@@ -17,6 +17,7 @@ from .data import read_parallel as read_parallel
 from .data import roman_numerals as roman_numerals
 from .decoding import Hypothesis as Hypothesis
 from .decoding import SearchSettings as SearchSettings
+from .decoding import TextSettings as TextSettings
 from .decoding import Translator as Translator
 from .decoding import beam_search as beam_search
 from .decoding import greedy_search as greedy_search

@@ -8,6 +8,7 @@ import inspect
 import re
 import reprlib
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -43,16 +44,22 @@ class Settings:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Creates settings from the dict of `to_dict`; unknown and missing keys are errors."""
+    def from_dict(cls, values: dict[str, Any], others: Iterable[str] = ()) -> Self:
+        """Creates settings from the dict of `to_dict`; unknown and missing keys are errors.
+
+        Args:
+            values: dict.
+            others: keys that stand beside them, for the error. Optional.
+        """
         if not isinstance(values, dict):
             received = "nothing" if values is None else reprlib.repr(values)
             raise ValueError(
                 f"{cls.__name__} must be a mapping of fields to values. Received: {received}"
             )
-        known = list(inspect.signature(cls).parameters)
+        own = list(inspect.signature(cls).parameters)
+        known = [*own, *others]
         for key in map(str, values):
-            if key not in known:
+            if key not in own:
                 close = difflib.get_close_matches(key, known, n=1)
                 hint = f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(known)}"
                 raise ValueError(f"Unknown key of {cls.__name__}: {key!r}. {hint}")

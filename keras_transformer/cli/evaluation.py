@@ -79,7 +79,7 @@ def evaluate(
     if output is not None:
         stream.write_lines(translations, output)
     if is_recorded:
-        record(folder, translator.settings, scores, matches)
+        record(folder, translator.all_settings, scores, matches)
 
 
 @commands.command()
@@ -189,7 +189,7 @@ def record(folder, settings, scores, matches):
             "The run is not finished: these scores are of its best epoch so far. When it is "
             f"resumed, they are deleted from {folder.report_file}."
         )
-    search = {name: getattr(settings, name) for name in options.ONE_BEST}
+    search = {name: settings[name] for name in options.ONE_BEST}
     by_name = {score.name: vars(score) for score in scores}
     folder.add_to_report(search=search, **matches, **by_name)
 

@@ -1,6 +1,7 @@
 """Command that writes a run's translator as a SavedModel or a CTranslate2 model: `export`."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from keras_transformer.cli.backend import backend_name, require_tensorflow
 from keras_transformer.cli.translators import load_runs
 from keras_transformer.console import console
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import TextSettings, divided
 from keras_transformer.texts import lines_of, shown
 
 commands = typer.Typer()
@@ -82,7 +84,7 @@ def export(
     else:
         from keras_transformer.export.ctranslate2 import export_ctranslate2, held_settings
 
-        print_differences(translator.settings, held_settings(translator))
+        print_differences(translator.all_settings, held_settings(translator))
         written = export_ctranslate2(translator, directory, quantization, card=card, examples=lines)
         compare_examples(translator, written)
     print(written)
@@ -102,14 +104,15 @@ def check_options(is_saved_model, quantization, settings):
     from keras_transformer.decoding.ctranslate2 import CTranslate2Engine
     from keras_transformer.decoding.engine import require_held
 
-    asked = SearchSettings(**settings)
-    require_held(CTranslate2Engine, {name: getattr(asked, name) for name in settings})
+    search, text = divided(settings)
+    asked = asdict(SearchSettings(**search)) | asdict(TextSettings(**text))
+    require_held(CTranslate2Engine, {name: asked[name] for name in settings})
 
 
 def print_differences(settings, held):
     """Prints the settings of the search that CTranslate2 has in place of the translator's."""
-    values = {name: getattr(held, name) for name in options.SEARCH_HELP}
-    other = {name: value for name, value in values.items() if value != getattr(settings, name)}
+    values = {name: held[name] for name in options.SEARCH_HELP}
+    other = {name: value for name, value in values.items() if value != settings[name]}
     if other:
         shown = ", ".join(f"{name}={value!r}" for name, value in other.items())
         console.print(f"CTranslate2 searches by other rules than the run: {shown}")

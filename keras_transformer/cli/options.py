@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from keras_transformer.decoding.search_settings import CHOICES, SearchSettings
+from keras_transformer.decoding import search_settings, text_settings
 
 RecipeArgument = Annotated[
     str,
@@ -53,7 +53,12 @@ BatchSentences = Annotated[int, typer.Option(help="Maximum number of sentences i
 TargetLanguage = Annotated[
     str | None, typer.Option(help="Code of the target language, of a model that has several.")
 ]
-# What `--help` says of the fields of `SearchSettings` that are no Python objects.
+CHOICES = search_settings.CHOICES | text_settings.CHOICES
+FIELDS = (
+    search_settings.SearchSettings.__dataclass_fields__
+    | text_settings.TextSettings.__dataclass_fields__
+)
+# What `--help` says of the settings that are no Python objects.
 SEARCH_HELP = {
     "beam_size": "Hypotheses kept at every step; 1 is greedy search.",
     "length_penalty": "What divides a log-probability: ((5 + n) / 6)^alpha, n^alpha, or nothing; "
@@ -97,11 +102,11 @@ def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
     `settings` holds those that the user gave; the others are those of the run.
 
     Args:
-        names: fields of `SearchSettings`. Defaults to all of `SEARCH_HELP`.
+        names: settings. Defaults to all of `SEARCH_HELP`.
     """
     options = {}
     for name in names or SEARCH_HELP:
-        field = SearchSettings.__dataclass_fields__[name]
+        field = FIELDS[name]
         default = _DEFAULTS.get(name, str(field.default).lower())
         option = typer.Option(help=f"{SEARCH_HELP[name]} [default: the run's, or {default}]")
         kind: Any = _TYPES.get(name, field.type)

@@ -227,7 +227,7 @@ def what_decides(translator, runs, model, options):
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())
-    search = {name: repr(value) for name, value in vars(translator.settings).items()}
+    search = {name: repr(value) for name, value in translator.all_settings.items()}
     versions = {name: sys.modules[name].__version__ for name in ("keras_transformer", *engines)}
     own = {"model": digest.hexdigest()[:16], "processor": processor()}
     return own | versions | search | options

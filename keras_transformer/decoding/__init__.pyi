@@ -11,4 +11,5 @@ from .keras_engine import KerasEngine as KerasEngine
 from .model_search import search_model as search_model
 from .search import StepOutput as StepOutput
 from .search_settings import SearchSettings as SearchSettings
+from .text_settings import TextSettings as TextSettings
 from .translator import Translator as Translator

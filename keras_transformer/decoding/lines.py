@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode
 from keras_transformer.decoding.search_settings import LENGTH_LIMITS, SearchSettings
+from keras_transformer.decoding.text_settings import divided
 from keras_transformer.texts import checked_lines
 
 NO_ROOM = (
@@ -63,13 +64,13 @@ def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, 
 
     Args:
         lengths: int array `(N, 2)`, tokens of the sources and the targets, end tokens counted.
-        search: fields of `SearchSettings` that the user has set; they stay.
+        search: settings that the user has set; they stay.
 
     Returns:
         `{"length_ratio": ratio}`; `{"extra_length": number}` if only `length_ratio` is in `search`;
         and `{}` if the settings suffice, or both are in `search`.
     """
-    settings = SearchSettings(**search)
+    settings = SearchSettings(**divided(search)[0])
     source, target = lengths[:, 0] - 1, lengths[:, 1]
     if "length_ratio" not in search:
         name, step = "length_ratio", 0.5  # its products with whole numbers are exact

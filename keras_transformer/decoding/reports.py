@@ -4,7 +4,7 @@ import warnings
 from collections import Counter
 from typing import Any
 
-from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import TextSettings
 
 
 def line_reports(found: list[Any], first: int = 1, most: int | None = None) -> list[str]:
@@ -48,7 +48,7 @@ def unfinished_report(lines: int = 0, unfinished: int = 0) -> list[str]:
     ]
 
 
-def warn_of(found: list[Any], settings: SearchSettings) -> None:
+def warn_of(found: list[Any], settings: TextSettings) -> None:
     """Warns the caller of a translator of the first lines that are too long, and so on."""
     if reports := long_line_reports(found, 1, 5):
         bound = f"`max_source_tokens` is {settings.max_source_tokens}."

@@ -25,6 +25,7 @@ from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.decoding.protected_text import find_unknown, mask
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.text_lines import Line
+from keras_transformer.decoding.text_settings import TextSettings
 
 _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
 
@@ -52,13 +53,13 @@ class LineReader:
         self.joiner = getattr(target, "joiner", " ")
 
     def lines(
-        self, texts: list[str], settings: SearchSettings, is_whole: bool, symbols: int
+        self, texts: list[str], settings: TextSettings, is_whole: bool, symbols: int
     ) -> list[Line]:
         """Returns lines in parts and pieces.
 
         Args:
             texts: list of strings, with the tags of their languages.
-            settings: `SearchSettings`.
+            settings: `TextSettings`, with `max_source_tokens`.
             is_whole: whether no line may be split or cut.
             symbols: as in `Line.read`.
 
@@ -66,9 +67,8 @@ class LineReader:
             ValueError: if a line is too long, and may not be split.
         """
         split = "lines" if is_whole else settings.split
-        is_cut = bool(settings.protect) and not is_whole
-        protect: Any = settings.protect
-        find = partial(mask, protect, self._find_unknown) if is_cut else None
+        protect = () if is_whole else tuple(settings.protect or ())
+        find = partial(mask, protect, self._find_unknown) if protect else None
         has_tags = bool(self.languages)
         lines = [Line.read(text, split, has_tags, find, symbols) for text in texts]
         parts = [(number, part) for number, line in enumerate(lines) for part in line.parts]
@@ -84,9 +84,7 @@ class LineReader:
             part.pieces, part.dropped = self._cutter.cut(row, most - 1, on_too_long)
         return lines
 
-    def prefixes(
-        self, texts: Sequence[str], lines: list[Line], settings: SearchSettings
-    ) -> list[Any]:
+    def prefixes(self, texts: list[str], lines: list[Line], settings: SearchSettings) -> list[Any]:
         """Returns the forced first ids of each piece: the first with tokens of a line has some.
 
         Args:
@@ -103,7 +101,7 @@ class LineReader:
                 f"Received: {len(texts)} prefixes, {len(lines)} lines"
             )
         bound = learned_positions(self._config) or LONGEST_ROW
-        whole, rows = self.whole_lines(texts, "target_prefix", 1, settings), []
+        whole, rows = self.whole_lines(texts, "target_prefix", 1), []
         for number, (line, ids) in enumerate(zip(lines, whole, strict=True), start=1):
             waiting, nothing = ids[:-1], ids[:0]
             for piece in line.pieces:
@@ -118,7 +116,7 @@ class LineReader:
         return rows
 
     def whole_lines(
-        self, texts: Sequence[str], name: str, side: int, settings: SearchSettings
+        self, texts: list[str], name: str, side: int, most_tokens: int = LONGEST_ROW
     ) -> list[Any]:
         """Returns the ids of lines with their end tokens; raises if one is too long to be decoded.
 
@@ -126,14 +124,14 @@ class LineReader:
             texts: list of strings.
             name: that of the argument, for the error.
             side: 0 for the source, 1 for the target.
-            settings: `SearchSettings`.
+            most_tokens: int, tokens of a line of a model without learned positions.
         """
-        token_ids = encode_lines(self._tokenizers[side], list(texts))
+        token_ids = encode_lines(self._tokenizers[side], texts)
         most = learned_positions(self._config)
         if most is not None:
             require_at_most(most, "the model's positions", token_ids, name)
         else:
-            most = max(LONGEST_ROW, settings.max_source_tokens or 0)
+            most = max(LONGEST_ROW, most_tokens)
             advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
             require_at_most(most, "to fit into memory", token_ids, name, advice)
         return self.with_end(token_ids)
@@ -157,6 +155,7 @@ class Request:
         texts: list of strings, the lines with the tags of their languages.
         prefixes: list of strings, the forced beginnings of their translations. Optional.
         settings: `SearchSettings`.
+        text_settings: `TextSettings`, with `max_source_tokens`.
         n_best: int. Hypotheses of each line.
         returns_attention: whether the hypotheses have attention: then no line is split or cut.
             Defaults to `False`.
@@ -168,6 +167,7 @@ class Request:
     reader: LineReader
     texts: list[str]
     settings: SearchSettings
+    text_settings: TextSettings
     n_best: int
     prefixes: list[str] | None = None
     returns_attention: bool = False
@@ -179,7 +179,7 @@ class Request:
     def __post_init__(self) -> None:
         reader = self.reader
         symbols = reader.symbols if self.lost is None else 0
-        lines = reader.lines(self.texts, self.settings, self.returns_attention, symbols)
+        lines = reader.lines(self.texts, self.text_settings, self.returns_attention, symbols)
         columns = [reader.with_end(piece for line in lines for piece in line.pieces)]
         if self.prefixes is not None:
             columns.append(reader.prefixes(self.prefixes, lines, self.settings))

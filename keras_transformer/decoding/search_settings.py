@@ -1,4 +1,4 @@
-"""`SearchSettings`: how a translator searches, and what it does with long lines.
+"""`SearchSettings`: how token ids are searched.
 
 Pure Python, so that errors are raised before TensorFlow is imported.
 """
@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from keras_transformer.decoding.protected_text import finders
 from keras_transformer.settings import Settings
 
 MOST_ALPHA = 10
@@ -18,8 +17,6 @@ LENGTH_LIMITS = {"length_ratio": 1_000, "extra_length": 1_000_000}  # and their 
 CHOICES = {
     "length_penalty": ("gnmt", "mean", None),
     "stopping": ("exhaustive", "first_beams"),
-    "on_too_long": ("split", "truncate", "error"),
-    "split": ("lines", "sentences"),
 }
 GRAPH_SETTINGS = (
     "beam_size length_penalty stopping processors suppressed_tokens force_end sampler"
@@ -61,33 +58,12 @@ class SearchSettings(Settings):
         sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
             the tokens. `beam_size` is then ignored. The draws depend on the other lines of the
             batch. Optional.
-        max_source_tokens: int, at least 2. Maximum number of tokens of a line that is translated as
-            a whole, with the end token; time and memory are quadratic in it. Defaults to the
-            model's learned positions, or else to 256, the `max_length` of `make_dataset`; for
-            `load_run` to the `data.max_length` of the run's recipe.
-        on_too_long: `"split"`: a longer line is translated in pieces, which end with a sentence, or
-            else with a word, and their translations are joined by a space; `"truncate"`: only the
-            words within the bound are translated; `"error"`: a longer line is an error. Defaults to
-            `"split"`.
-        split: `"lines"`: a line is translated as a whole; `"sentences"`: each of its sentences by
-            itself, and their translations are joined by what stood between them. Defaults to
-            `"lines"`.
-        protect: list of what a translation keeps as it is: `"printf"`, `"braces"`, `"tags"`,
-            `"urls"`, `"emails"`, `"backticks"`, `"emoji"`, `"unknown"`, the characters that the
-            vocabulary does not hold, and regular expressions of RE2 that are no single words. If
-            the vocabulary holds symbols, see `add_placeholders`, they take its place, and the model
-            copies them; where it loses one, and without symbols, the text around it is translated
-            in parts. Defaults to all names if the vocabulary holds symbols, and to nothing if not.
-        distinct_texts: bool. Whether a translation is left out if a better one has the same text,
-            in other tokens; then the search goes on until `beam_size` hypotheses are final, and
-            the next best ones take the places. The best translation is the same. Defaults to
-            `True`.
 
-    `alpha`, `length_ratio`, `extra_length`, `max_length`, `split`, `protect`,
-    `max_source_tokens` and `on_too_long` may change from call to call at no cost, except that a
-    compiled search is compiled for its maximum length. Any other change, such as another processor
-    or sampler, traces another graph. Two functions are the same processor if their code and the
-    values that it uses are equal and cannot change; other processors are compared by `==`.
+    `alpha`, `length_ratio`, `extra_length` and `max_length` may change from call to call at no
+    cost, except that a compiled search is compiled for its maximum length. Any other change, such
+    as another processor or sampler, traces another graph. Two functions are the same processor if
+    their code and the values that it uses are equal and cannot change; other processors are
+    compared by `==`.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
@@ -109,11 +85,6 @@ class SearchSettings(Settings):
     suppressed_tokens: tuple | list = ()
     force_end: bool = False
     sampler: object = None
-    max_source_tokens: int | None = None
-    on_too_long: str = "split"
-    split: str = "lines"
-    protect: tuple | list | None = None
-    distinct_texts: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,15 +101,11 @@ class SearchSettings(Settings):
             self._reject("suppressed_tokens", "a list of token ids, ints of at least 0")
         if self.sampler is not None and not _draws_tokens(self.sampler):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
-        if self.max_source_tokens is not None and self.max_source_tokens < 2:
-            self._reject("max_source_tokens", "at least 2: a token and the end token")
         for name, choices in CHOICES.items():
             self._require_choice(name, choices)
         # A tuple can be hashed: the settings are the key of the traced graphs.
-        for name in ("processors", "suppressed_tokens", "protect"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, tuple(value))
-        finders(tuple(self.protect or ()))  # raises if one is no pattern
+        for name in ("processors", "suppressed_tokens"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def require_ids_below(self, vocabulary_size: int) -> None:
         """Raises a `ValueError` if a suppressed token is not in the model's vocabulary."""

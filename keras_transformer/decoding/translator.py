@@ -4,7 +4,7 @@ Plain Python and NumPy: imports Keras only with a Keras model.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from keras_transformer.decoding.reports import warn_of
 from keras_transformer.decoding.request import LineReader, Request
 from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import TextSettings, divided
 
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 
@@ -43,7 +44,8 @@ class Translator:
             until the model is trained; elsewhere it is a copy. Defaults to `False`: each call uses
             the model's current weights.
         dtype: name of a dtype, such as `"bfloat16"`, that a frozen copy is cast to. Optional.
-        **settings: those of `SearchSettings`, such as `beam_size=4` and `max_length=100`.
+        **settings: those of `SearchSettings` and `TextSettings`, such as `beam_size=4` and
+            `split="sentences"`.
 
     Call arguments:
         lines: iterable of strings of Python or NumPy, or one string.
@@ -61,7 +63,7 @@ class Translator:
             sentences hold fewer. Defaults to `256`.
         on_progress: callable, called after each batch with the number of lines that it finished.
             Optional.
-        **settings: settings of the search that differ in this call.
+        **settings: settings that differ in this call.
 
     Returns:
         list of strings, one per line in the same order; empty for a line without text. With
@@ -115,15 +117,22 @@ class Translator:
         self._config = model.config
         self._vocabularies = [each.vocabulary for each in self.tokenizers]
         self._reader = LineReader(self.tokenizers, self._config)
-        self.settings = self._checked(SearchSettings(**model.defaults | settings))
+        search, text = divided(model.defaults | settings)
+        self.settings = self._checked(SearchSettings(**search))
+        self.text_settings = self._bounded(TextSettings(**text))
 
     @property
     def model(self) -> Any:
         """The Keras model of the engine."""
         return self.engine.model
 
+    @property
+    def all_settings(self) -> dict[str, Any]:
+        """The settings of the search and of text, as they are given."""
+        return asdict(self.settings) | asdict(self.text_settings)
+
     def __reduce__(self):
-        return partial(type(self), **vars(self.settings)), (self.engine,)
+        return partial(type(self), **self.all_settings), (self.engine,)
 
     # Any: a union of the four result types would force every caller to narrow it.
     def __call__(
@@ -148,7 +157,6 @@ class Translator:
             return_attention=return_attention,
             **settings,
         )
-        search_settings = request.settings
         found: Any = [[]] * len(lines)
         remaining: Request | None = request
         while remaining is not None:
@@ -156,13 +164,14 @@ class Translator:
                 self.search_rows,
                 settings=remaining.settings,
                 n_best=remaining.n_best,
+                distinct_texts=remaining.text_settings.distinct_texts,
                 return_attention=return_attention,
             )
             options = batch_sentences, on_progress, remaining.line_of_row
             remaining.fill(found, self._map_rows(search, remaining.columns, *options))
             remaining, on_progress = remaining.again(found), None
         if n_best is None and not return_attention:
-            warn_of(found, search_settings)
+            warn_of(found, request.text_settings)
             found = [best.text for best, *_ in found]
         return found[0] if is_one else found
 
@@ -177,7 +186,7 @@ class Translator:
         **settings: Any,
     ) -> Request:
         """Returns lines as the rows that `search` gets. The arguments are those of a call."""
-        asked = self._settings_of_call(settings, n_best, return_attention)
+        search, text = divided(settings)
         if isinstance(target_prefix, str):
             target_prefix = [target_prefix] * len(lines)
         elif target_prefix is not None:
@@ -186,7 +195,8 @@ class Translator:
             reader=self._reader,
             texts=tag_lines(lines, target_language, self._reader.languages),
             prefixes=target_prefix,
-            settings=asked,
+            settings=self._settings_of_call(search, n_best, return_attention),
+            text_settings=self._bounded(replace(self.text_settings, **text)),
             n_best=n_best,
             returns_attention=return_attention,
         )
@@ -233,8 +243,9 @@ class Translator:
                 f"{len(sources)} sources, {len(targets)} targets"
             )
         sources = tag_lines(sources, None, self._reader.languages)
+        most = self.text_settings.max_source_tokens or 0
         return [
-            self._reader.whole_lines(texts, name, side, self.settings)
+            self._reader.whole_lines(texts, name, side, most)
             for side, (name, texts) in enumerate((("sources", sources), ("targets", targets)))
         ]
 
@@ -263,8 +274,10 @@ class Translator:
         Raises:
             ValueError: if a search of these settings is not compiled.
         """
-        asked = self._settings_of_call(settings, n_best)
-        kept = _kept_hypotheses(asked, n_best)
+        search, text = divided(settings)
+        asked = self._settings_of_call(search, n_best)
+        is_distinct = replace(self.text_settings, **text).distinct_texts and n_best > 1
+        kept = asked.max_hypotheses if is_distinct else n_best
         self.engine.compile(source_lengths, batch_sizes, asked, kept)
 
     def _map_rows(self, function, columns, *options):
@@ -277,9 +290,13 @@ class Translator:
         return settings
 
     def _checked(self, settings, return_attention=False):
-        """Returns settings with `max_source_tokens` and `protect` set, checked for the engine."""
+        """Returns settings that the engine has."""
         settings.require_ids_below(self._config.vocabulary_size)
         require_held(self.engine, vars(settings) | {"return_attention": return_attention})
+        return settings
+
+    def _bounded(self, settings):
+        """Returns `TextSettings` with `max_source_tokens` and `protect` set, for the model."""
         most = learned_positions(self._config)
         bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
         if most is not None and bound > most:
@@ -298,6 +315,7 @@ class Translator:
         *,
         settings: SearchSettings,
         n_best: int,
+        distinct_texts: bool = True,
         return_attention: bool = False,
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of each row of a batch.
@@ -305,11 +323,14 @@ class Translator:
         Args:
             source_ids, prefix_ids, settings: as in `Engine.search`.
             n_best: int. Hypotheses of each row, if there are so many of distinct texts.
+            distinct_texts: as in `TextSettings`. Defaults to `True`.
             return_attention: whether they have attention. Defaults to `False`.
         """
-        kept = _kept_hypotheses(settings, n_best)
+        is_distinct = distinct_texts and n_best > 1
+        # To pick several of distinct texts, the search must keep all; for 1, one is enough.
+        kept = settings.max_hypotheses if is_distinct else n_best
         found = self.engine.search(source_ids, prefix_ids, settings, kept)
-        found, hypotheses = self._hypotheses(source_ids, found, settings, n_best)
+        found, hypotheses = self._hypotheses(source_ids, found, n_best, is_distinct)
         if return_attention:
             self._add_attention(source_ids, found, hypotheses)
         return hypotheses
@@ -321,15 +342,15 @@ class Translator:
         penalties = penalties_up_to(lengths.max(), self.settings)[lengths]
         scores = log_probs.sum(axis=1) / penalties
         one = [array[:, None] for array in (target_ids, lengths, scores, log_probs)]
-        _, found = self._hypotheses(source_ids, SearchResult(*one), self.settings, 1)
+        _, found = self._hypotheses(source_ids, SearchResult(*one), n_best=1)
         return [best for (best,) in found]
 
-    def _hypotheses(self, source, found, settings, n_best):
+    def _hypotheses(self, source, found, n_best, is_distinct=False):
         """Returns the `n_best` results, and lists of `Hypothesis`."""
         rows, ranks, length = found.token_ids.shape
         texts = self.target_tokenizer.decode(found.token_ids.reshape(rows * ranks, length))
         texts = [texts[row * ranks :][:ranks] for row in range(rows)]
-        if settings.distinct_texts and ranks > 1:
+        if is_distinct:
             found, texts = _without_repeated(found, texts)
         found = SearchResult(*(each[:, :n_best] for each in found))
         config = self._config
@@ -355,14 +376,6 @@ class Translator:
             for index, (row, rank) in enumerate(zip(rows, ranks, strict=True)):
                 attention = attention_of(found[row][rank], scores, index, start_token)
                 found[row][rank] = replace(found[row][rank], attention=attention)
-
-
-def _kept_hypotheses(settings, n_best):
-    """Returns how many hypotheses a search must keep, to pick `n_best` with distinct texts.
-
-    For 1, one is enough, and its search is the shortest.
-    """
-    return settings.max_hypotheses if settings.distinct_texts and n_best > 1 else n_best
 
 
 def _without_repeated(found, texts):

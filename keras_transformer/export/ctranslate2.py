@@ -8,7 +8,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from keras_transformer.decoding.ctranslate2 import (
 )
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
-from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
 from keras_transformer.layers.float_weight import float_weight
@@ -100,7 +99,7 @@ def export_ctranslate2(
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
     settings = held_settings(translator, max_tokens)
-    forbidden = {*settings.suppressed_tokens, config.forbidden_token_id} - {None}
+    forbidden = {*settings["suppressed_tokens"], config.forbidden_token_id} - {None}
     _suppress(spec.decoder.projection, sorted(forbidden), config.vocabulary_size)
     spec.config.add_source_eos = config.source_end_token
     if source[config.end_token_id] != spec.config.eos_token:
@@ -122,16 +121,14 @@ def export_ctranslate2(
     return path
 
 
-def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> SearchSettings:
+def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
     """Returns the settings by which an exported model searches; see `export_ctranslate2`."""
     settings, most = translator.settings, num_positions(translator.model.config, max_tokens)
-    bound = min(settings.max_source_tokens or most, most)
+    bound = min(translator.text_settings.max_source_tokens or most, most)
     is_short = longest_target(bound, settings, translator.model.config) <= most
-    return replace(
-        held_by_ctranslate2(settings),
-        max_source_tokens=bound,
-        max_length=settings.max_length if is_short else most,
-    )
+    held = held_by_ctranslate2(settings)
+    longest = {"max_source_tokens": bound, "max_length": settings.max_length if is_short else most}
+    return translator.all_settings | asdict(held) | longest
 
 
 def num_positions(config: Any, max_tokens: int) -> int:

@@ -90,6 +90,7 @@ class GraphTranslator:
     def __init__(self, translator: Any) -> None:
         source_tokenizer, target_tokenizer = translator.tokenizers
         self.model, self.settings = translator.model, translator.settings
+        self.text_settings = translator.text_settings
         self.source_tokenizer = source_tokenizer.graph
         self.target_tokenizer = target_tokenizer.graph
         self.languages: list[str] = list(getattr(source_tokenizer, "languages", []))
@@ -114,7 +115,7 @@ class GraphTranslator:
         token_ids = token_ids_of(self.source_tokenizer, sentences.texts)
         kept = token_ids[:, :LONGEST_LINE]
         dropped = token_ids.row_lengths() - kept.row_lengths()
-        pieces = self._cutter.cut(kept, self.settings.max_source_tokens - 1, on_too_long)
+        pieces = self._cutter.cut(kept, self.text_settings.max_source_tokens - 1, on_too_long)
         pieces = sentences.of_lines(pieces._replace(dropped=dropped + pieces.dropped))
         return pieces._replace(token_ids=self._with_end(pieces.token_ids), joiner=self._joiner)
 
@@ -163,19 +164,20 @@ class GraphTranslator:
         """
         text = self._tagged(text, languages)
         settings, most = self.settings, self.settings.max_hypotheses
+        is_distinct = self.text_settings.distinct_texts
         options = options.for_lines(tf.size(text), most)
-        pieces = self._pieces(text, settings.on_too_long, settings.split)
+        pieces = self._pieces(text, self.text_settings.on_too_long, self.text_settings.split)
         n_best, alpha, max_length = (tf.gather(each, pieces.lines) for each in options[:3])
         longest = self._longest_targets(pieces, max_length)
         prefixes = self._prefixes(options.target_prefix, pieces, longest)
 
         def translate_batch(source, prefix, n_best, alpha, longest):
             # To pick several with distinct texts, a search must keep all; for 1, one is enough.
-            wanted = tf.where(n_best == 1, 1, most) if settings.distinct_texts else n_best
+            wanted = tf.where(n_best == 1, 1, most) if is_distinct else n_best
             given = self.model, source, longest, settings, most
             search, inputs = make_model_search(*given, alpha=alpha, wanted=wanted)
             found = search.run(*inputs, prefix)
-            found, texts = self._with_texts(found, settings.distinct_texts and most > 1)
+            found, texts = self._with_texts(found, is_distinct and most > 1)
             return self._parts_of_scores(found, texts, n_best)
 
         parts = map_batches(

@@ -9,14 +9,12 @@ import importlib.metadata
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from keras_transformer import __version__
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 from keras_transformer.decoding.lines import to_lines
-from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
 
 
@@ -25,7 +23,7 @@ def write_model_card(
     translator: Translator,
     packages: Iterable[str],
     card: dict[str, Any] | None,
-    settings: SearchSettings | None = None,
+    settings: dict[str, Any] | None = None,
     **entries: Any,
 ) -> None:
     """Writes `model_card.json`.
@@ -35,10 +33,10 @@ def write_model_card(
         translator: `Translator`.
         packages: names of the distributions whose versions the card has.
         card: entries that take the place of others. Optional.
-        settings: `SearchSettings` of the exported model. Defaults to those of the translator.
+        settings: those of the exported model. Defaults to those of the translator.
         **entries: more of them, such as `engine`.
     """
-    search = asdict(settings or translator.settings)
+    search = settings or translator.all_settings
     found = {
         "name": "translator",
         "source_language": None,

@@ -117,7 +117,7 @@ def export_saved_model(
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")
     _require_graphs(translator)
-    settings = translator.settings
+    settings = translator.text_settings
     if settings.protect:
         must = "A SavedModel protects no text: `protect` must be ()."
         received = f"protect={settings.protect!r}"

@@ -67,7 +67,7 @@ class RunFolder:
 
     def recipe(self) -> Recipe:
         """Returns the recipe of the run."""
-        return Recipe.load(str(self.recipe_file))
+        return Recipe.load(str(self.recipe_file), is_stored=True)
 
     def tokenizer_files(self, joint: bool) -> list[Path]:
         """Returns the paths of the tokenizers: one joint path, or source and target."""

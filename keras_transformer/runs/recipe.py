@@ -6,7 +6,8 @@ Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +20,7 @@ from keras_transformer.data.corpus import CorpusError, read_parallel
 from keras_transformer.data.number_corpus import EMBEDDED, SPLITS
 from keras_transformer.data.readers import ReadOptions
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import TextSettings, divided
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
 from keras_transformer.runs.vocabulary_settings import VocabularySettings
@@ -27,6 +29,11 @@ from keras_transformer.texts import COMPRESSED
 
 PRESETS = ("tiny", "base", "big")
 TAG = re.compile(r"<(?!/?s>|unk>|pad>|0x)[^\s<>]+>")
+# Settings of `search` that earlier versions had, and why there is nothing in their place.
+GONE_SETTINGS = {
+    "protect_by": "symbols are copied where the vocabulary has them, checked, and else cut around",
+    "copied_tokens": "symbols of protected text are always checked",
+}
 _ABSENT = object()  # the value of a key that is not set
 # The last suffix of a file, but for that of a compression.
 _LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
@@ -220,7 +227,7 @@ class Recipe(Settings):
         model: mapping: `preset` (`tiny`, `base` or `big`; defaults to `base`) and any field of
             `TransformerConfig` except the vocabulary sizes, which the vocabulary sets.
         training: mapping, see `TrainingSettings`.
-        search: mapping of fields of `SearchSettings` except `processors` and `sampler`, such as
+        search: mapping of `SearchSettings`, except `processors` and `sampler`, and `TextSettings`:
             `{beam_size: 6, length_penalty: mean, alpha: 1.0}`. They are the defaults of `load_run`
             and of the commands for this run, and may differ on resume.
 
@@ -240,7 +247,11 @@ class Recipe(Settings):
     def __post_init__(self):
         super().__post_init__()
         try:
-            SearchSettings.from_dict(self.search)
+            for name in GONE_SETTINGS.keys() & self.search.keys():
+                raise ValueError(f"`{name}` has gone: {GONE_SETTINGS[name]}. Leave it out")
+            search, text = divided(self.search)
+            SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)
+            TextSettings.from_dict(text)
             if objects := self.search.keys() & {"processors", "sampler"}:
                 raise ValueError(f"Give Python objects to `load_run`. Received: {min(objects)}")
         except ValueError as error:
@@ -276,7 +287,7 @@ class Recipe(Settings):
         self.model_config(self.vocabulary.size).check_length(self.data.max_length)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls, values: dict[str, Any], others: Iterable[str] = ()) -> Self:
         kinds: dict[str, Any] = {f.name: f.type for f in fields(cls) if f.type is not dict}
         if not isinstance(values, dict):
             received = {type(None): "nothing", str: "text"}.get(type(values), type(values).__name__)
@@ -286,16 +297,18 @@ class Recipe(Settings):
                 f"recipe` lists recipes to start from. Received: {received}"
             )
         parsed = {k: kinds[k].from_dict(v) if k in kinds else v for k, v in values.items()}
-        return super().from_dict(parsed)
+        return super().from_dict(parsed, others)
 
     @classmethod
-    def load(cls, name: str, changes: Sequence[str] = ()) -> Self:
+    def load(cls, name: str, changes: Sequence[str] = (), is_stored: bool = False) -> Self:
         """Loads a recipe by file path or packaged name.
 
         Args:
             name: path of a file, or a packaged name.
             changes: strings such as `"training.epochs=5"` or `"data.train.size=500"`. Each sets a
                 key to a value, written in YAML, before the recipe is checked. Later ones win.
+            is_stored: whether it is the recipe of a run: then keys that have gone since are left
+                out, with a warning. Defaults to `False`: they are errors.
 
         Raises:
             FileNotFoundError: if there is no such recipe.
@@ -307,6 +320,8 @@ class Recipe(Settings):
             # `from_dict` reports a text that is not a mapping.
             for change in changes if isinstance(values, dict) else ():
                 _apply(change, values)
+            if is_stored:
+                _drop_gone(name, values)
             return cls.from_dict(values)
         except ValueError as error:
             source = f"{name} with {', '.join(changes)}" if changes else name
@@ -365,6 +380,14 @@ class Recipe(Settings):
 def _shown(value):
     """Returns a value of a recipe as one line of YAML."""
     return "not set" if value is _ABSENT else yaml_line(value)
+
+
+def _drop_gone(name, values):
+    """Takes the settings that have gone out of the mapping of a stored recipe; warns of them."""
+    search = values.get("search") or {}
+    if gone := sorted(GONE_SETTINGS.keys() & search.keys()):
+        values["search"] = {key: value for key, value in search.items() if key not in gone}
+        warnings.warn(f"{name}: {', '.join(gone)} of `search` has gone: ignored.", stacklevel=2)
 
 
 def _apply(change, values):

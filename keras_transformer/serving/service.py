@@ -139,7 +139,13 @@ class Service:
             request: Request | None = await run_in_threadpool(read)
             async with self._time_limit():
                 while request is not None:
-                    group = "search", request.settings, request.n_best, len(request.columns)
+                    group = (
+                        "search",
+                        request.settings,
+                        request.n_best,
+                        request.text_settings.distinct_texts,
+                        len(request.columns),
+                    )
                     found = await self._submit(group, request.columns, client)
                     request = await run_in_threadpool(next_request, request, found)
         return answers
@@ -224,8 +230,9 @@ class Service:
         columns = [pad_rows(column, pad) for column in zip(*values, strict=True)]
         with _mistakes():
             if kind == "search":
-                settings, n_best, _ = options
-                return translator.search_rows(*columns, settings=settings, n_best=n_best)
+                settings, n_best, distinct, _ = options
+                asked = {"settings": settings, "n_best": n_best, "distinct_texts": distinct}
+                return translator.search_rows(*columns, **asked)
             if kind == "score":
                 return translator.score_rows(*columns)
             if kind == "attend":

@@ -203,9 +203,9 @@ def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):
 def test_default_bound_is_that_of_the_training_data(translator, tmp_path):
     made = Translator(translator.model, translator.source_tokenizer)
     default = inspect.signature(make_dataset).parameters["max_length"].default
-    assert made.settings.max_source_tokens == default
+    assert made.text_settings.max_source_tokens == default
     learned = make_translator(tmp_path / "t.model", positions="learned", max_sequence_length=70)
-    assert learned.settings.max_source_tokens == 70
+    assert learned.text_settings.max_source_tokens == 70
 
 
 @pytest.mark.parametrize(

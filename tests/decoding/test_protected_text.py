@@ -200,5 +200,5 @@ def test_lines_whose_text_is_lost_are_cut(copier):
 
 
 def test_protected_text_is_the_default_of_a_vocabulary_with_symbols(copier, translator):
-    assert copier.settings.protect == NAMES and translator.settings.protect == ()
-    assert Translator(copier.model, copier.source_tokenizer, protect=[]).settings.protect == ()
+    assert copier.text_settings.protect == NAMES and translator.text_settings.protect == ()
+    assert Translator(copier.model, copier.source_tokenizer, protect=[]).text_settings.protect == ()

@@ -1,0 +1,141 @@
+"""Do all engines find the same translations? Lines whose scores are nearly tied, by the same rules.
+
+A model with random weights whose embedding has pairs of almost equal rows translates the lines on
+TensorFlow, JAX, PyTorch, CTranslate2 and as a SavedModel, in float32, with
+`length_penalty="mean"` and `stopping="first_beams"`. Where a text differs from the first engine's,
+the first engine scores both: in a near tie, the scores differ by less than 1e-4.
+
+    python benchmarks/one_path.py --lines 1000
+"""
+
+import os
+import pathlib
+import random
+import sys
+import tempfile
+from typing import Annotated
+
+import typer
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from benchmarks.json_process import JSONProcess
+
+ENGINES = {  # name -> backend, folder
+    "Keras on TensorFlow": ("tensorflow", "model"),
+    "Keras on JAX": ("jax", "model"),
+    "Keras on PyTorch": ("torch", "model"),
+    "CTranslate2": ("tensorflow", "ct2"),
+    "SavedModel": ("tensorflow", "served"),
+}
+RULES = {"length_penalty": "mean", "stopping": "first_beams", "alpha": 1.0, "extra_length": 4}
+TIE = 1e-4
+
+
+def make(folder: pathlib.Path) -> None:
+    """Writes the model, its tokenizer, and both exports."""
+    import keras
+    import numpy as np
+
+    import keras_transformer as kt
+
+    text = [text for pair in kt.number_names("train", 2000) for text in pair]
+    tokenizer = kt.Tokenizer.train_on_lines(text, 400, folder / "tokenizer.model")
+    sizes = {"num_encoder_layers": 2, "num_decoder_layers": 2, "hidden_dim": 64, "num_heads": 4}
+    model = kt.Transformer(kt.TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes))
+    keras.utils.set_random_seed(1)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(weight + 0.2 * rng.standard_normal(weight.shape))
+    embedding = np.array(model.encoder.embedding.embeddings)
+    embedding[1::2] = embedding[::2][: len(embedding[1::2])] * (1 + 1e-6)
+    model.encoder.embedding.embeddings.assign(embedding)
+    model.save(folder / "model.keras")
+    translator = kt.Translator(model, tokenizer, **RULES)
+    kt.export_saved_model(translator, folder / "served")
+    kt.export_ctranslate2(translator, folder / "ct2")
+
+
+def load(folder: pathlib.Path, name: str):
+    """Returns the translator of an engine."""
+    import keras_transformer as kt
+
+    if name == "model":
+        model = kt.load_model(folder / "model.keras")
+        return kt.Translator(model, kt.Tokenizer(folder / "tokenizer.model"), **RULES)
+    return kt.load_translator(folder / name)
+
+
+def answer(folder: pathlib.Path, name: str) -> None:
+    """Answers requests on standard input: lines to translate, or pairs to score."""
+    import json
+
+    translator = load(folder, name)
+    for row in sys.stdin:
+        lines, targets = json.loads(row)
+        if targets is None:
+            found = [best.text for best, *_ in translator(lines, n_best=1)]
+        else:
+            found = [one.score for one in translator.score(lines, targets)]
+        print(json.dumps(found), flush=True)
+
+
+def start(folder: pathlib.Path, engine: str) -> JSONProcess:
+    backend, name = ENGINES[engine]
+    environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, __file__, "--folder", str(folder), "--answer", name]
+    return JSONProcess(command, engine, environment)
+
+
+def compare(folder: pathlib.Path, lines: list[str]) -> bool:
+    """Prints what each engine translates otherwise; returns whether those are all near ties."""
+    first, *others = ENGINES
+    reference = start(folder, first)
+    expected = reference.ask([lines, None])
+    distinct = len(set(expected))
+    print(f"{first}: {len(lines):,} lines, {distinct:,} distinct translations")
+    is_right = True
+    for engine in others:
+        process = start(folder, engine)
+        found = process.ask([lines, None])
+        process.close()
+        pairs = zip(lines, expected, found, strict=True)
+        rows = [row for row in pairs if row[1] != row[2]]
+        ours, theirs = (
+            reference.ask([[line for line, *_ in rows], [row[side] for row in rows]])
+            for side in (1, 2)
+        )
+        gaps = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+        wrong = sum(gap >= TIE for gap in gaps)
+        largest = max(gaps, default=0.0)
+        print(f"{engine}: {len(rows):,} differ, {wrong} by {TIE:g} or more; at most {largest:.2g}")
+        is_right &= not wrong
+    reference.close()
+    return is_right
+
+
+def main(
+    lines: int = 1000,
+    folder: pathlib.Path | None = None,
+    answer_: Annotated[str, typer.Option("--answer", hidden=True)] = "",
+) -> None:
+    """Compares the engines; exits with 1 if texts differ by more than near ties."""
+    if answer_:
+        answer(folder, answer_)
+        return
+    from keras_transformer.data.number_corpus import number_names
+
+    rng = random.Random(1)
+    words = [english for english, _ in number_names("held_out", 2 * lines)]
+    texts = [" ".join(rng.sample(words, rng.choice([1, 1, 2, 3]))) for _ in range(lines - 3)]
+    texts += ["", " ", "Ωμέγα"]
+    with tempfile.TemporaryDirectory() as temporary:
+        made = folder or pathlib.Path(temporary)
+        make(made)
+        if not compare(made, texts):
+            raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app = typer.Typer()
+    app.command()(main)
+    app()

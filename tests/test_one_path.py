@@ -1,0 +1,207 @@
+"""One path for a line: the same text from every engine, in Python, `translate` and `serve`.
+
+The engines search by the same rules, in float32. The model is a small random one of Marian's form,
+with tags of two target languages; each engine is made once.
+"""
+
+import contextlib
+
+import keras
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import keras_transformer as kt
+from keras_transformer.cli import app
+from tests.importing import opus_models
+from tests.serving.clients import client_of
+
+pytestmark = [opus_models.needs_torch, pytest.mark.slow]
+
+RULES = {"length_penalty": "mean", "stopping": "first_beams", "beam_size": 3, "extra_length": 5}
+# CTranslate2 shares the probability of suppressed tokens among the others.
+RULES |= {"suppressed_tokens": [], "alpha": 1.0}
+SENTENCES = "Seven hundred and one.  Eighty is a number! Dr. Two sleeps."
+LONG = "one hundred and two thousand three " * 6
+MARKED = "seven %s and {name} <b>two</b>, https://a.b/c me@a.org `ls` \U0001f600 Ωμέγα A-17 one"
+LINES = ["twenty-one", "", " \t", "Ωμέγα 😀", "seven hundred and one", "one\u2028two", "two  "]
+# What is asked -> lines, options.
+ROWS = {
+    "empty and odd lines": (LINES, {}),
+    "tags": ([">>fra<< two", "seven", ">>deu<<one"], {}),
+    "a language": (["two", "", ">>fra<< seven"], {"target_language": "fra"}),
+    "sentences": ([SENTENCES, "one", f">>fra<< {SENTENCES}"], {"split": "sentences"}),
+    "long lines split": ([LONG, "one", ""], {"max_source_tokens": 12}),
+    "truncated": ([LONG, "one"], {"max_source_tokens": 12, "on_too_long": "truncate"}),
+    "a prefix": (LINES[:2] + [LONG], {"target_prefix": "ein", "max_source_tokens": 20}),
+    "prefixes": (LINES[3:5], {"target_prefix": ["eins", ""]}),
+    "n-best": (LINES, {"n_best": 3}),
+    "n-best of sentences": ([SENTENCES, "one"], {"n_best": 2, "split": "sentences"}),
+    "alpha and length": (LINES, {"alpha": 2.0, "max_length": 4}),
+    "all that is protected": ([MARKED, "one"], {"protect": ("urls", "tags", "unknown", "braces")}),
+    **{
+        f"protected {name}": ([MARKED, "one %s", "%s"], {"protect": (name,)})
+        for name in ("printf", "braces", "tags", "urls", "emails", "backticks", "emoji", "unknown")
+    },
+    "an expression": ([MARKED], {"protect": (r"\b[A-Z]-\d+",), "split": "sentences"}),
+}
+# What is refused -> lines, options, a part of the error.
+REFUSED = {
+    "too long": ([LONG], {"max_source_tokens": 12, "on_too_long": "error"}, "line 1 of `lines`"),
+    "another tag": (["one", ">>ita<< two"], {}, "Received: line 2 begins with >>ita<<"),
+    "another language": (["one"], {"target_language": "ita"}, "Received: target_language=ita"),
+    "no room": (["one"], {"target_prefix": "ein " * 99}, "must leave room for one more token"),
+}
+ENGINES = ["keras", "ctranslate2"]
+if keras.config.backend() == "tensorflow":
+    ENGINES.append("saved_model")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """{engine: its folder}; that of Keras is a run."""
+    parent = tmp_path_factory.mktemp("one_path")
+    marian = opus_models.write_npz(opus_models.make_marian(), tmp_path_factory.mktemp("npz"))
+    run = parent / "en_de"
+    kt.import_marian(marian, run)
+    recipe = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    recipe["search"] |= RULES
+    (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    translator = kt.load_run(run)
+    card = {"name": "small", "source_language": "en"}
+    made = {"keras": run, "ctranslate2": parent / "ct2"}
+    kt.export_ctranslate2(translator, made["ctranslate2"], card=card)
+    if "saved_model" in ENGINES:
+        made["saved_model"] = kt.export_saved_model(translator, parent / "served", card=card)
+    return made
+
+
+@pytest.fixture(scope="module")
+def translators(folders):
+    return {engine: kt.load_translator(folder) for engine, folder in folders.items()}
+
+
+def texts_of(translator, lines, options):
+    """The texts of each line, best first."""
+    asked = {"n_best": 1} | options
+    return [[one.text for one in ranks] for ranks in translator(lines, **asked)]
+
+
+@pytest.fixture(scope="module")
+def expected(translators):
+    """{row: the texts that the first engine gives}."""
+    first = translators["keras"]
+    found = {row: texts_of(first, lines, options) for row, (lines, options) in ROWS.items()}
+    assert len({str(texts) for texts in found.values()}) > 12, "the rows differ"
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_every_engine_gives_the_same_texts_and_scores(translators, expected, engine):
+    other = translators[engine]
+    for row, (lines, options) in ROWS.items():
+        assert texts_of(other, lines, options) == expected[row], row
+        ours, theirs = (
+            [one for ranks in each(lines, **{"n_best": 1} | options) for one in ranks]
+            for each in (translators["keras"], other)
+        )
+        for one, two in zip(ours, theirs, strict=True):
+            assert two.score == pytest.approx(one.score, abs=1e-4), row
+            assert (two.pieces, two.tokens, two.source_tokens, two.unfinished, two.protected) == (
+                *(one.pieces, one.tokens, one.source_tokens, one.unfinished, one.protected),
+            ), row
+    scored = [each.score(LINES[:2], ["ein", "zwei"]) for each in (translators["keras"], other)]
+    for one, two in zip(*scored, strict=True):
+        assert two.log_probs == pytest.approx(one.log_probs, abs=1e-4)
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_every_engine_refuses_by_the_same_words(translators, row):
+    lines, options, message = REFUSED[row]
+    said = set()
+    for translator in translators.values():
+        with pytest.raises(ValueError) as raised:
+            translator(lines, **options)
+        said.add(str(raised.value))
+    assert len(said) == 1 and message in said.pop()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_attention_is_there_or_refused_by_name(translators, engine):
+    translator = translators[engine]
+    refused = pytest.raises(ValueError, match="`return_attention` must be False in CTranslate2")
+    with refused if engine == "ctranslate2" else contextlib.nullcontext():
+        ours, theirs = (
+            each("twenty-one", n_best=1, return_attention=True)[0].attention
+            for each in (translators["keras"], translator)
+        )
+        for name in ("encoder", "decoder", "encoder_decoder"):
+            assert getattr(theirs, name) == pytest.approx(getattr(ours, name), abs=1e-4)
+
+
+def words_of(options):
+    """Options of `translate`."""
+    for name, value in options.items():
+        for one in value if isinstance(value, tuple) else [value]:
+            yield from (f"--{name.replace('_', '-')}", str(one))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_translate_prints_the_same_texts(folders, translators, expected, engine, monkeypatch):
+    """All rows but those with prefixes, which are no option of `translate`."""
+    made = translators[engine]  # once for all rows
+
+    def load(paths, model, dtype, **settings):
+        assert paths == [folders[engine]]
+        return kt.Translator(made.engine, **made.all_settings | settings)
+
+    monkeypatch.setattr("keras_transformer.cli.translators.load_folders", load)
+    for row, (lines, options) in ROWS.items():
+        if "target_prefix" in options:
+            continue
+        stdin = "".join(f"{line}\n" for line in lines).encode()
+        words = ["translate", str(folders[engine]), *words_of({"n_best": 1} | options)]
+        ran = CliRunner().invoke(app, words, input=stdin)
+        assert ran.exit_code == 0, ran.stderr
+        numbered = enumerate(expected[row], start=1)
+        rows = [f"{number}\t{text}\n" for number, texts in numbered for text in texts]
+        assert ran.stdout == "".join(rows), row
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_the_server_answers_the_same_texts(translators, expected, engine):
+    """Settings of text are those of the server; what differs by line is in the request."""
+    of_text = kt.TextSettings.__dataclass_fields__.keys()
+    for row, (lines, options) in ROWS.items():
+        text = {name: options[name] for name in options.keys() & of_text}
+        asked = {name: options[name] for name in options.keys() - of_text}
+        translator = kt.Translator(translators[engine].engine, **text)
+        columns = {name: each if isinstance(each, list) else [each] for name, each in asked.items()}
+        inputs = {"text": lines, "n_best": [1]} | columns
+        body = {"signature_name": "translate_n_best", "inputs": inputs}
+        with client_of(lambda made=translator: made, settings=text) as client:
+            found = client.post("/v1/models/small:predict", json=body).json()["outputs"]
+            is_there = [[score is not None for score in scores] for scores in found["scores"]]
+            texts = [
+                [text for text, there in zip(*pair, strict=True) if there]
+                for pair in zip(found["translations"], is_there, strict=True)
+            ]
+            assert texts == expected[row], row
+            if asked or any(">>" in line for line in lines):
+                continue
+            answer = client.post("/translate", json={"q": lines, "target": "deu"}).json()
+        texts = texts_of(translators["keras"], lines, options | {"target_language": "deu"})
+        assert answer["translatedText"] == [best for best, *_ in texts], row
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_the_server_refuses_by_the_same_words(translators, engine):
+    of_text = kt.TextSettings.__dataclass_fields__.keys()
+    for lines, options, message in REFUSED.values():
+        text = {name: options[name] for name in options.keys() & of_text}
+        asked = {name: [options[name]] for name in options.keys() - of_text}
+        translator = kt.Translator(translators[engine].engine, **text)
+        body = {"signature_name": "translate_n_best", "inputs": {"text": lines} | asked}
+        with client_of(lambda made=translator: made) as client:
+            answer = client.post("/v1/models/small:predict", json=body)
+        assert answer.status_code == 400 and message in answer.json()["error"]
