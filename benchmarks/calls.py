@@ -25,7 +25,10 @@ app = typer.Typer(help=__doc__)
 
 
 class Counter:
-    """Counts calls in all threads that start after it, while `is_on`."""
+    """Counts calls in all threads that start after it, while `is_on`.
+
+    Expressions that Python runs as functions (comprehensions, lambdas) belong to their function.
+    """
 
     def __init__(self) -> None:
         self.is_on = False
@@ -36,7 +39,8 @@ class Counter:
 
     def _profile(self, frame, event, argument):
         code = frame.f_code
-        if self.is_on and event == "call" and code.co_filename.startswith(PACKAGE):
+        is_ours = code.co_filename.startswith(PACKAGE) and code.co_name[0] != "<"
+        if self.is_on and event == "call" and is_ours:
             self.files.append(code.co_filename.removeprefix(PACKAGE))
             self.functions[self.files[-1], code.co_qualname] += 1
 

@@ -189,8 +189,7 @@ class Request:
     @property
     def line_of_row(self) -> np.ndarray:
         """The line of each row, int array `(P,)`, ascending."""
-        counts = [sum(len(part.pieces) for part in line.parts) for line in self.lines]
-        return np.repeat(np.arange(len(counts)), counts)
+        return np.repeat(np.arange(len(self.lines)), [len(line.pieces) for line in self.lines])
 
     def fill(self, answers: list[list[Hypothesis]], found: list[list[Hypothesis]]) -> None:
         """Puts the hypotheses of each line into its place of `answers`.
@@ -201,8 +200,7 @@ class Request:
         """
         rows = iter(found)
         for number, line in enumerate(self.lines):
-            count = sum(len(part.pieces) for part in line.parts)
-            of_pieces = list(itertools.islice(rows, count))
+            of_pieces = list(itertools.islice(rows, len(line.pieces)))
             ranks = line.join(of_pieces, self.reader.joiner, self.settings)
             if self.lost is not None:
                 ranks = [replace(one, protected=self.lost[number]) for one in ranks]

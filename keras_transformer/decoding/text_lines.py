@@ -4,9 +4,7 @@ A line is one part, or one for each sentence and for the text around what is pro
 one piece, or several if it is too long. The rows of a search are the pieces of all lines.
 """
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,9 +73,9 @@ class Line:
         return cls(parts, [] if copied is None else spans)
 
     @property
-    def pieces(self) -> Iterator[Any]:
+    def pieces(self) -> list[Any]:
         """The pieces of all parts."""
-        return itertools.chain.from_iterable(part.pieces for part in self.parts)
+        return [piece for part in self.parts for piece in part.pieces]
 
     @property
     def gaps(self) -> list[str]:

@@ -186,7 +186,7 @@ class Translator:
         **settings: Any,
     ) -> Request:
         """Returns lines as the rows that `search` gets. The arguments are those of a call."""
-        search, text = divided(settings)
+        asked, text = self._settings_of_call(settings, n_best, return_attention)
         if isinstance(target_prefix, str):
             target_prefix = [target_prefix] * len(lines)
         elif target_prefix is not None:
@@ -195,8 +195,8 @@ class Translator:
             reader=self._reader,
             texts=tag_lines(lines, target_language, self._reader.languages),
             prefixes=target_prefix,
-            settings=self._settings_of_call(search, n_best, return_attention),
-            text_settings=self._bounded(replace(self.text_settings, **text)),
+            settings=asked,
+            text_settings=text,
             n_best=n_best,
             returns_attention=return_attention,
         )
@@ -274,9 +274,8 @@ class Translator:
         Raises:
             ValueError: if a search of these settings is not compiled.
         """
-        search, text = divided(settings)
-        asked = self._settings_of_call(search, n_best)
-        is_distinct = replace(self.text_settings, **text).distinct_texts and n_best > 1
+        asked, text = self._settings_of_call(settings, n_best)
+        is_distinct = text.distinct_texts and n_best > 1
         kept = asked.max_hypotheses if is_distinct else n_best
         self.engine.compile(source_lengths, batch_sizes, asked, kept)
 
@@ -285,14 +284,18 @@ class Translator:
         return map_rows(function, columns, pad_token_id, *options, run_all=self.engine.run_all)
 
     def _settings_of_call(self, changes, n_best, return_attention=False):
-        settings = self._checked(replace(self.settings, **changes), return_attention)
-        settings.require_n_best(n_best)
-        return settings
+        """Returns the settings of the search and of text."""
+        search, text = divided(changes)
+        asked = self._checked(replace(self.settings, **search)) if search else self.settings
+        asked.require_n_best(n_best)
+        require_held(self.engine, {"return_attention": return_attention})
+        settings = self.text_settings
+        return asked, self._bounded(replace(settings, **text)) if text else settings
 
-    def _checked(self, settings, return_attention=False):
-        """Returns settings that the engine has."""
+    def _checked(self, settings):
+        """Returns `SearchSettings`, if the engine has them."""
         settings.require_ids_below(self._config.vocabulary_size)
-        require_held(self.engine, vars(settings) | {"return_attention": return_attention})
+        require_held(self.engine, vars(settings))
         return settings
 
     def _bounded(self, settings):

@@ -247,7 +247,7 @@ class Recipe(Settings):
     def __post_init__(self):
         super().__post_init__()
         try:
-            for name in GONE_SETTINGS.keys() & self.search.keys():
+            for name in sorted(GONE_SETTINGS.keys() & self.search.keys()):
                 raise ValueError(f"`{name}` has gone: {GONE_SETTINGS[name]}. Leave it out")
             search, text = divided(self.search)
             SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)

@@ -1,8 +1,7 @@
 """The application: routes, errors and middleware around an engine."""
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -25,15 +24,12 @@ TEXT_THREADS = 2  # split and join texts
 def build_app(
     service: Service,
     cors_origins: Sequence[str] = (),
-    settings: Mapping[str, Any] | None = None,
 ) -> Starlette:
     """Returns the ASGI application.
 
     Args:
         service: `Service`. It runs as long as the application does.
         cors_origins: list of strings: pages of these origins may call the server.
-        settings: mapping of the settings of `/translate`, such as `split` and `protect`, that
-            differ from the model's. Optional.
     """
 
     @contextlib.asynccontextmanager
@@ -55,7 +51,7 @@ def build_app(
         exception_handlers=dict.fromkeys(errors, _answer_error),
     )
     app.router.redirect_slashes = False  # a client of POST would not follow
-    app.state.service, app.state.settings = service, dict(settings or {})
+    app.state.service = service
     return app
 
 

@@ -47,9 +47,10 @@ async def translate(request: Request) -> JSONResponse:
     apart = await run_in_threadpool(_apart, texts, form)
     lines = [line for lines, _ in apart for line in lines]
     request.state.rows = len(lines)
-    n_best = min(alternatives + 1, service.translator.settings.max_hypotheses)
-    options = {"n_best": n_best, "target_language": language, **request.app.state.settings}
-    work = service.translate(lines, client_of(request), **options)
+    translator = service.text_translator
+    n_best = min(alternatives + 1, translator.settings.max_hypotheses)
+    options = {"n_best": n_best, "target_language": language}
+    work = service.translate(lines, client_of(request), translator, **options)
     found = await unless_gone(request, work)
     ranks = await run_in_threadpool(_together, apart, found)
     answer = {"translatedText": [best for best, *_ in ranks]}

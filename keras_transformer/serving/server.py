@@ -52,7 +52,8 @@ def serve(
         workers: int, threads that run the model. Defaults to `1`.
         max_batch: int, maximum number of lines in a batch. Defaults to `32`.
         cors_origins: list of strings: pages of these origins may call the server.
-        settings: as in `build_app`.
+        settings: mapping of the settings of `/translate`, such as `split` and `protect`, that
+            differ from the model's. Optional.
         proxies: str, addresses and networks, separated by commas. What comes from there names its
             client in `X-Forwarded-For`. Defaults to none.
 
@@ -63,9 +64,9 @@ def serve(
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
-    service = Service(functools.partial(_load, load), limits, workers, max_batch)
+    service = Service(functools.partial(_load, load), limits, settings, workers, max_batch)
     config = uvicorn.Config(
-        build_app(service, cors_origins, settings),
+        build_app(service, cors_origins),
         log_config=None,
         access_log=False,
         server_header=False,

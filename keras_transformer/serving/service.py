@@ -5,7 +5,7 @@ Text is read and joined in threads, off the event loop; other threads run the ba
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -37,6 +37,7 @@ class Service:
         load: function without arguments that returns a `Translator`, whose engine has a `card`. It
             is called once, in one of the threads.
         limits: `Limits`.
+        settings: mapping of settings of `text_translator` that differ from the model's. Optional.
         workers: int, threads that run the model. Defaults to `1`.
         max_batch: int, maximum number of rows in a batch. Defaults to `32`.
     """
@@ -45,6 +46,7 @@ class Service:
         self,
         load: Callable[[], Translator],
         limits: Limits,
+        settings: Mapping[str, Any] | None = None,
         workers: int = 1,
         max_batch: int = 32,
     ) -> None:
@@ -52,6 +54,8 @@ class Service:
         self.metrics = Metrics()
         self.failure: Exception | None = None
         self._load = load
+        self._settings = dict(settings or {})
+        self._text_translator: Translator | None = None
         self._translator: Translator | None = None
         self._is_draining = False
         self._threads = ThreadPoolExecutor(workers, "model")
@@ -71,6 +75,11 @@ class Service:
         if self._translator is None:
             raise RequestError(503, "The model is being loaded. Try again later.")
         return self._translator
+
+    @property
+    def text_translator(self) -> Translator:
+        """The translator of texts of several sentences, by the settings of the server."""
+        return self._text_translator or self.translator
 
     @property
     def card(self) -> dict[str, Any]:
@@ -108,13 +117,18 @@ class Service:
             self._threads.shutdown(wait=False)
 
     async def translate(
-        self, lines: list[str], client: Hashable = None, **options: Any
+        self,
+        lines: list[str],
+        client: Hashable = None,
+        translator: Translator | None = None,
+        **options: Any,
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of each line, best first.
 
         Args:
             lines: list of strings.
             client: who asks; clients take turns. Optional.
+            translator: defaults to `translator`.
             **options: as in `Translator.request`: `n_best`, `target_prefix`, `target_language`, and
                 settings.
 
@@ -122,7 +136,7 @@ class Service:
             RequestError: if the request is wrong or too large, the queue is full, or the answer
                 takes longer than `timeout` of the limits.
         """
-        translator, limits = self.translator, self.limits
+        translator, limits = translator or self.translator, self.limits
         limits.check_texts(lines)
 
         def read() -> Request:
@@ -214,7 +228,12 @@ class Service:
     async def _load_and_work(self):
         loop = asyncio.get_running_loop()
         try:
-            self._translator = await loop.run_in_executor(self._threads, self._load)
+            made = await loop.run_in_executor(self._threads, self._load)
+            if self._settings:
+                self._text_translator = Translator(
+                    made.engine, **made.all_settings | self._settings
+                )
+            self._translator = made
             await self._batcher.work()
         except Exception as error:  # the server ends when `failure` is set
             self.failure = error

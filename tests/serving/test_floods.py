@@ -82,11 +82,11 @@ def serve(translator, scenario, **limits):
     """Runs `scenario(app, service)` in the loop of a server."""
 
     async def main():
-        service = Service(lambda: translator, limits=Limits(**limits), max_batch=8)
+        service = Service(lambda: translator, Limits(**limits), max_batch=8)
         async with service.running():
             await until(lambda: service.is_ready)
             try:
-                app = build_app(service, settings={"split": "sentences"})
+                app = build_app(service)
                 return await asyncio.wait_for(scenario(app, service), 60)
             finally:
                 translator.engine.may_run.set()
