@@ -61,6 +61,7 @@ class Engine:
         defaults: dict of settings that hold if a translator is not given others.
         held: dict from names of settings, and `return_attention`, to the tuple of values that the
             engine has. It has any value of the others.
+        model: the Keras model; `None`, if it is none.
         has_threads: bool, whether `run_all` runs several batches at once.
         has_search_tree: bool.
     """
@@ -70,6 +71,7 @@ class Engine:
     config: Any
     defaults: dict[str, Any] = {}
     held: dict[str, tuple] = {}
+    model: Any = None
     has_threads = False
     has_search_tree = False
 

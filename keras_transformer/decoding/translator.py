@@ -123,7 +123,14 @@ class Translator:
 
     @property
     def model(self) -> Any:
-        """The Keras model of the engine."""
+        """The Keras model of the engine.
+
+        Raises:
+            ValueError: if the engine has none.
+        """
+        if self.engine.model is None:
+            must = "Only a translator above a Keras model has it, as `load_run` returns one."
+            raise ValueError(f"{must} Received: {self.engine.name}")
         return self.engine.model
 
     @property

@@ -320,7 +320,7 @@ class Recipe(Settings):
             # `from_dict` reports a text that is not a mapping.
             for change in changes if isinstance(values, dict) else ():
                 _apply(change, values)
-            if is_stored:
+            if is_stored and isinstance(values, dict):
                 _drop_gone(name, values)
             return cls.from_dict(values)
         except ValueError as error:

@@ -9,7 +9,7 @@ import yaml
 from keras_transformer.cli import translators
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.engine import Engine
 from keras_transformer.runs.recipe import Recipe
 from tests.cli.small_run import CLI, RECIPE, cli, wait_for_lines
 from tests.processes import Popen
@@ -45,7 +45,7 @@ def teacher(monkeypatch, folder, tmp_path):
     given = []
 
     class Teacher:
-        settings, source_tokenizer = SearchSettings(), None
+        engine, all_settings, source_tokenizer = Engine(), {}, None
 
         def __call__(self, lines, n_best, on_progress=None, **options):
             given.extend(lines)
@@ -55,7 +55,7 @@ def teacher(monkeypatch, folder, tmp_path):
                 for ranks in said
             ]
 
-    monkeypatch.setattr(translators, "load_engine", lambda *_, **__: Teacher())
+    monkeypatch.setattr(translators, "load_folders", lambda *_, **__: Teacher())
 
     def distil(*words, output="d"):
         given.clear()

@@ -22,7 +22,7 @@ CHUNK_BYTES = 100
 class Shout:
     """Called like a `Translator`; fails when it has been called `calls` times."""
 
-    settings, source_tokenizer = SearchSettings(), None
+    engine, all_settings, source_tokenizer = Engine(), {}, None
 
     def __init__(self, calls=None):
         self.calls, self.texts = calls, []
@@ -52,7 +52,7 @@ def shout(monkeypatch, folder, tmp_path):
 
     def translate(*words, calls=None, **options):
         engine = Shout(calls)
-        monkeypatch.setattr(translators, "load_engine", lambda *_, **__: engine)
+        monkeypatch.setattr(translators, "load_folders", lambda *_, **__: engine)
         ran = cli("translate", folder / "run", *words, **options)
         return ran, engine.texts
 
@@ -159,7 +159,8 @@ def translate(lines, **options):
     return [[Hypothesis(text=line * 99, score=0.0, **words)] for line in lines]
 
 texts.CHUNK_BYTES, translate.source_tokenizer = 1 << 15, None
-translators.load_engine = lambda *_, **__: translate
+translate.engine = Engine()
+translators.load_folders = lambda *_, **__: translate
 stream.what_decides = lambda *_: {}
 main()
 """

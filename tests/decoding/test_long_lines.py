@@ -135,8 +135,9 @@ def test_hypothesis_of_a_split_line_joins_its_pieces(translator, sentences):
     lines = ["one", " ".join(sentences)]
     hypotheses = translator(lines, beam_size=2, n_best=2)
     parts = [best for best, *_ in translator(sentences, beam_size=2, n_best=2)]
-    assert [len(found) for found in hypotheses] == [2, 1]
-    assert [found[0].pieces for found in hypotheses] == [1, 5]
+    assert [[one.pieces for one in found] for found in hypotheses] == [[1, 1], [5, 5]]
+    second = [ranks[1] for ranks in translator(sentences, beam_size=2, n_best=2)]
+    assert hypotheses[1][1].text == " ".join(part.text for part in second if part.text)
     joined = hypotheses[1][0]
     assert joined.text == " ".join(part.text for part in parts if part.text)
     assert joined.source_tokens == [token for part in parts for token in part.source_tokens]

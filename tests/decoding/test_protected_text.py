@@ -148,7 +148,7 @@ def test_parts_are_translated_by_themselves(translator):
     assert translator(lines, **asked) == expected
     found = translator(lines, n_best=2, **asked)
     assert [best.text for best, *_ in found] == expected
-    assert [len(ranks) for ranks in found] == [1, 2, 1, 2]
+    assert [len(ranks) for ranks in found] == [2, 2, 1, 2]
     assert translator(lines[0], target_prefix="two", **asked).startswith("%s: two")
     assert translator([], **asked) == []
     with pytest.raises(ValueError, match="line 3 of `lines` has"):

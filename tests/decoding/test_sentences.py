@@ -88,7 +88,7 @@ def test_a_line_is_translated_as_its_sentences_are(translator):
     found = translator(lines, n_best=2, split="sentences")
     assert [best.text for best, *_ in found] == translator(lines, split="sentences")
     assert [best.pieces for best, *_ in found] == [3, 1, 1, 2]
-    assert [len(ranks) for ranks in found] == [1, 1, 2, 1]
+    assert [len(ranks) for ranks in found] == [2, 1, 2, 2]
 
 
 def test_a_long_sentence_is_cut_within(translator):

@@ -302,8 +302,8 @@ class OwnAttention(Transformer):
 def test_what_cannot_be_expressed_is_refused_by_name(options, message, tmp_path):
     options = dict(options)
     kind = options.pop("kind", Transformer)
-    translator = make_translator(tmp_path / "numbers.model", **options)
-    translator.model = kind(translator.model.config)
+    made = make_translator(tmp_path / "numbers.model", **options)
+    translator = Translator(kind(made.model.config), made.source_tokenizer)
     with pytest.raises(ValueError, match=f"CTranslate2 cannot express this model: .*{message}"):
         export_ctranslate2(translator, tmp_path / "ct2")
     assert not (tmp_path / "ct2").exists()
