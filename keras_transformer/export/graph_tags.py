@@ -2,6 +2,9 @@
 
 import tensorflow as tf
 
+from keras_transformer.decoding.languages import UNKNOWN_LANGUAGE, WRONG_TAG
+from keras_transformer.export.graph_errors import require_rows
+
 # Behind white space, what a tokenizer with tags reads as one: up to the first "<<".
 _TAG = r"(?s)^[\s\v\x1c-\x1f\x{85}\p{Z}]*(>>.*?<<)"
 
@@ -21,19 +24,20 @@ def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Ten
             a line begins with a tag that is none of the model's or not that of its language, or
             with two tags.
     """
-    known, tags = ["", *codes], ["", *(f">>{code}<<" for code in codes)]
+    known, tags = ", ".join(codes), [f">>{code}<<" for code in codes]
     languages = tf.broadcast_to(languages, tf.shape(text))
     asked = tf.where(languages == "", "", tf.strings.join([">>", languages, "<<"]))
     given, rest = _split(text)
     second, _ = _split(rest)
-    is_right = _is_one_of(given, tags) & ((asked == "") | (given == "") | (given == asked))
-    is_right &= (given == "") | (second == "") | ~_is_one_of(second, tags)
-    must = "`target_language` must be a language that the model has a tag for, and a line must "
-    must += f"begin with at most one tag, that of its language: {', '.join(codes)}. Received: "
-    must += "target_language, tag"
-    is_right &= _is_one_of(languages, known)
-    wrong = tf.boolean_mask([languages, given], ~is_right, axis=1)[:, :1]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_right), [must, wrong])]):
+    is_known = _is_one_of(languages, ["", *codes])
+    is_asked = _is_one_of(given, tags) & ((asked == "") | (given == asked))
+    is_right = (given == "") | (is_asked & ~_is_one_of(second, tags))
+    lines = tf.range(tf.size(text)) + 1
+    checks = [
+        require_rows(is_known, UNKNOWN_LANGUAGE.format(known, "{}"), languages),
+        require_rows(is_right, WRONG_TAG.format(known, "{}", "{}"), lines, given),
+    ]
+    with tf.control_dependencies(checks):
         is_tagged = (given != "") | (asked == "") | (tf.strings.strip(text) == "")
     text = tf.where(is_tagged, text, tf.strings.join([asked, " ", text]))
     return tf.where(given == "", text, tf.strings.join([given, rest]))

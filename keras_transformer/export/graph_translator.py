@@ -15,6 +15,7 @@ from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import trim
 from keras_transformer.decoding.search_settings import MOST_ALPHA
 from keras_transformer.export.graph_batches import map_batches
+from keras_transformer.export.graph_errors import require_rows
 from keras_transformer.export.graph_lines import GraphLineReader, longest_targets, row_lengths
 from keras_transformer.export.search_tree import tree_of_model
 
@@ -179,10 +180,8 @@ class GraphTranslator:
         rows = self._reader.target_ids(tf.broadcast_to(text, tf.shape(longest)))
         given, room = row_lengths(rows), tf.minimum(longest, self._longest)
         is_right = (given < room) | (longest == 0)  # an empty source gets no prefix
-        wrong = tf.where(~is_right)[:1, 0]
-        shown = wrong + 1, tf.gather(given, wrong), tf.gather(room, wrong)
-        message = tf.strings.format(NO_ROOM, shown)
-        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_right), [message])]):
+        lines = tf.range(tf.size(longest)) + 1
+        with tf.control_dependencies([require_rows(is_right, NO_ROOM, lines, given, room)]):
             return tf.identity(rows)
 
     def _texts(self, token_ids):
