@@ -38,6 +38,13 @@ Examples = Annotated[
     Path | None,
     typer.Option(help="File of lines that `verify` will translate. [default: some words]"),
 ]
+Inspect = Annotated[
+    bool,
+    typer.Option(
+        "--inspect",
+        help="saved_model only: add the signatures of attention scores and of the search tree.",
+    ),
+]
 
 
 @commands.command()
@@ -52,6 +59,7 @@ def export(
     source_language: Language = None,
     target_language: Language = None,
     examples: Examples = None,
+    inspect: Inspect = False,
     model: options.Model = None,
 ) -> None:
     """Write a folder that translates without this package.
@@ -64,7 +72,7 @@ def export(
     is_saved_model = format == "saved_model"
     from keras_transformer.data.corpus import read_lines
 
-    check_options(is_saved_model, quantization, settings)
+    check_options(is_saved_model, quantization, inspect, settings)
     lines = None if examples is None else list(read_lines(examples))
     translator = load_runs(runs, model, **settings)
     card = model_card(runs[0], source_language, target_language)
@@ -80,7 +88,9 @@ def export(
     if is_saved_model:
         from keras_transformer.export.saved_model import export_saved_model
 
-        written = export_saved_model(translator, directory, card=card, examples=lines)
+        written = export_saved_model(
+            translator, directory, card=card, examples=lines, inspect=inspect
+        )
     else:
         from keras_transformer.export.ctranslate2 import export_ctranslate2, held_settings
 
@@ -90,11 +100,13 @@ def export(
     print(written)
 
 
-def check_options(is_saved_model, quantization, settings):
+def check_options(is_saved_model, quantization, inspect, settings):
     """Raises if the format does not have what is asked for."""
     if quantization and is_saved_model:
         must = "`--quantization` needs `--format ctranslate2`."
         raise ValueError(f"{must} Received: --quantization {quantization}")
+    if inspect and not is_saved_model:
+        raise ValueError("`--inspect` needs `--format saved_model`.")
     if is_saved_model:
         require_tensorflow()
         if (backend := backend_name()) != "tensorflow":

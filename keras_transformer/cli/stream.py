@@ -217,8 +217,9 @@ def what_decides(translator, runs, model, options):
     from keras_transformer.runs.folder import RunFolder
     from keras_transformer.runs.translators import kind_of
 
-    if kind_of(runs[0]) == "ctranslate2":
-        engines, files = ("ctranslate2",), sorted(p for p in runs[0].iterdir() if p.is_file())
+    of_kind = {"ctranslate2": ("ctranslate2",), "saved_model": ("tensorflow", "tensorflow_text")}
+    if engines := of_kind.get(kind_of(runs[0]), ()):
+        files = sorted(path for path in runs[0].rglob("*") if path.is_file())
     else:
         engines, folder = ("keras", backend_name()), RunFolder(runs[0])
         tokenizers = folder.tokenizer_files(folder.recipe().vocabulary.joint)

@@ -9,6 +9,7 @@ from .hypothesis import Attention as Attention
 from .hypothesis import Hypothesis as Hypothesis
 from .keras_engine import KerasEngine as KerasEngine
 from .model_search import search_model as search_model
+from .saved_model import SavedModelEngine as SavedModelEngine
 from .search import StepOutput as StepOutput
 from .search_settings import SearchSettings as SearchSettings
 from .text_settings import TextSettings as TextSettings

@@ -5,7 +5,6 @@ Imports neither Keras nor a backend. https://github.com/OpenNMT/CTranslate2, ext
 
 import collections
 import ctypes
-import json
 import math
 import os
 import weakref
@@ -20,9 +19,11 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.cores import usable_cores
-from keras_transformer.data.piece_tokenizer import SETTINGS_FILE, FolderTokenizer
+from keras_transformer.data.piece_tokenizer import SETTINGS_FILE
 from keras_transformer.decoding.engine import Engine, SearchResult
+from keras_transformer.decoding.folder_tokenizer import IdTokenizer
 from keras_transformer.decoding.lines import longest_target
+from keras_transformer.decoding.model_card import read_card
 from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 
@@ -87,19 +88,14 @@ class CTranslate2Engine(Engine):
         self, folder: types.Path, *, workers: int | None = None, device: str = "cpu"
     ) -> None:
         folder, workers = Path(folder), usable_cores() if workers is None else workers
-        card = folder / "model_card.json"
-        if not (card.is_file() and (folder / SETTINGS_FILE).is_file()):
-            raise FileNotFoundError(
-                f"`folder` must hold a model of CTranslate2, {card.name} and {SETTINGS_FILE}. "
-                f"Received: {str(folder)!r}. Export it again: `export --format ctranslate2`"
-            )
-        self.card = json.loads(card.read_text("utf-8-sig"))
+        self.card = read_card(folder, self.name, "model.bin", SETTINGS_FILE)
         # CTranslate2 has a table of positions, as if they were learned.
         bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
         config = SimpleNamespace(**self.card["architecture"] | bounds)
         config.languages = self.card["target_languages"]
         self.config = config
-        self.tokenizers = _Tokenizer(folder, "source", config), _Tokenizer(folder, "target", config)
+        source, target = (IdTokenizer(folder, side, config) for side in ("source", "target"))
+        self.tokenizers = source, target
         self.defaults = self.card["search"]
         suppressed = tuple(self.defaults["suppressed_tokens"])  # in the bias of the model
         self.held = self.held | {"suppressed_tokens": (suppressed,)}
@@ -241,33 +237,3 @@ def _leave_engines():
 
 if hasattr(os, "register_at_fork"):  # Windows cannot fork
     os.register_at_fork(after_in_child=_leave_engines)
-
-
-class _Tokenizer(FolderTokenizer):
-    """`TokenizerLike` of one side of a folder, with the ids of its vocabulary."""
-
-    def __init__(self, folder, side, config):
-        super().__init__(folder, side)
-        paths = (folder / f"{name}_vocabulary.json" for name in (side, "shared"))
-        self.vocabulary = json.loads(next(filter(Path.is_file, paths)).read_text("utf-8"))
-        self.vocabulary_size = len(self.vocabulary)
-        self.languages = config.languages
-        self._ids = {token: token_id for token_id, token in enumerate(self.vocabulary)}
-        self._unk_token_id = config.unk_token_id
-        special = config.pad_token_id, config.start_token_id, config.end_token_id
-        self.pieces.dropped |= {self.vocabulary[token_id] for token_id in special}
-        self.tag, self.unknown = self.pieces.tag, getattr(self.pieces, "unknown", None)
-        self.joiner = getattr(self.pieces, "joiner", " ")
-        tags = [f">>{code}<<" for code in self.languages] + [self.tag] * (self.tag is not None)
-        self.is_tag = {self._ids[tag] for tag in tags}.__contains__
-
-    def ids_of(self, tokens):
-        """Returns the ids of tokens."""
-        return [self._ids.get(token, self._unk_token_id) for token in tokens]
-
-    def encode(self, texts):
-        return [self.ids_of(row) for row in super().encode(texts)]
-
-    def decode(self, rows):
-        rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
-        return self.pieces.decode([[self.vocabulary[i] for i in row] for row in rows])

@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops, tree
 
 from keras_transformer.decoding.forks import require_own_process
+from keras_transformer.decoding.scores import NOT_FINITE
 from keras_transformer.present_weights import present_weights
 
 BACKEND = keras.config.backend()
@@ -22,10 +23,6 @@ if BACKEND == "tensorflow":
 elif BACKEND == "torch":
     import torch
 
-NOT_FINITE = (
-    "The model's logits must not be NaN, and at least one must be finite. A processor must return "
-    "log-probs of at most 0, because the search relies on it to stop early"
-)
 _NO_VALUE = re.compile("symbolic|trace[dr]", re.IGNORECASE)  # in errors of TensorFlow and of JAX
 # Compact the batch once 1 / _COMPACTION_DIVISOR of its sentences is done.
 _COMPACTION_DIVISOR = 10

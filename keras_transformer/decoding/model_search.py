@@ -13,8 +13,8 @@ from keras import ops
 from keras_transformer.decoding.beam import make_search
 from keras_transformer.decoding.engine import SearchResult
 from keras_transformer.decoding.lines import learned_positions, longest_target
-from keras_transformer.decoding.loop import BACKEND, NOT_FINITE, run_program
-from keras_transformer.decoding.scores import penalties_up_to
+from keras_transformer.decoding.loop import BACKEND, run_program
+from keras_transformer.decoding.scores import NOT_FINITE, penalties_up_to
 from keras_transformer.decoding.search import Search, StepOutput, trim
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor

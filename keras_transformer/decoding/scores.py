@@ -1,4 +1,4 @@
-"""Length penalties of hypotheses, and the score of an impossible one, in plain NumPy."""
+"""Length penalties of hypotheses, and scores that are none, in plain NumPy."""
 
 import numpy as np
 
@@ -6,6 +6,10 @@ from keras_transformer.decoding.search_settings import SearchSettings
 
 # Log-probability of a forbidden token, and score of an empty beam slot.
 IMPOSSIBLE = -float("inf")
+NOT_FINITE = (
+    "The model's logits must not be NaN, and at least one must be finite. A processor must return "
+    "log-probs of at most 0, because the search relies on it to stop early"
+)
 # The penalty of n tokens is one of these, to the power of `alpha`.
 PENALTY_BASES = {
     "gnmt": lambda n: (5.0 + n) / 6.0,

@@ -4,9 +4,6 @@ https://github.com/OpenNMT/CTranslate2, extra `ct2`. The rules of the search are
 `translate_batch`; `model_card.json` has them.
 """
 
-import json
-import shutil
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +15,6 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
-from keras_transformer.data import piece_tokenizer
 from keras_transformer.decoding.ctranslate2 import (
     ENGINE,
     CTranslate2Engine,
@@ -27,6 +23,7 @@ from keras_transformer.decoding.ctranslate2 import (
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.folder_tokenizers import distinct_tokens, write_tokenizers
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
 from keras_transformer.layers.float_weight import float_weight
 from keras_transformer.layers.parts import parts_of
@@ -94,7 +91,7 @@ def export_ctranslate2(
         raise ValueError("CTranslate2 has no ensembles: export a SavedModel, or one of the models.")
     spec = transformer_spec(translator.model, max_tokens)
     config = translator.model.config
-    source, target = map(_pieces, translator.tokenizers)
+    source, target = map(distinct_tokens, translator.tokenizers)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
@@ -112,8 +109,7 @@ def export_ctranslate2(
     with atomic_folder(path) as written:
         spec.save(str(written))
         write_model_card(written, translator, VERSIONED, card, settings, **entries)
-        if all(getattr(each, "rules", None) for each in translator.tokenizers):
-            _write_tokenizers(written, translator.tokenizers)
+        if write_tokenizers(written, translator.tokenizers):
             lines = example_lines(translator, examples)
             found = Translator(CTranslate2Engine(written, workers=1))(lines, n_best=1)
             pairs = zip(lines, found, strict=True)
@@ -134,17 +130,6 @@ def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> dict[
 def num_positions(config: Any, max_tokens: int) -> int:
     """Returns the number of positions of an exported model; the arguments are those of it."""
     return learned_positions(config) or max_tokens
-
-
-def _write_tokenizers(folder, tokenizers):
-    """Writes what `FolderTokenizer` reads, and its code."""
-    rules = {}
-    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-        rules[side] = tokenizer.rules
-        if tokenizer.model_bytes:
-            (folder / f"{side}.spm").write_bytes(tokenizer.model_bytes)
-    (folder / piece_tokenizer.SETTINGS_FILE).write_text(json.dumps(rules, indent=2), "utf-8")
-    shutil.copy(piece_tokenizer.__file__, folder / "folder_tokenizer.py")
 
 
 def transformer_spec(model: Any, max_tokens: int) -> Any:
@@ -224,13 +209,6 @@ def _custom_classes(model):
     modules[type(model)] = type(model).call.__module__
     own = "keras", "keras_transformer"
     return sorted(c.__name__ for c, name in modules.items() if name.partition(".")[0] not in own)
-
-
-def _pieces(tokenizer):
-    """The string of each token id; CTranslate2 needs a different one for each."""
-    counts = Counter(tokenizer.vocabulary)
-    tokens = enumerate(tokenizer.vocabulary)
-    return [token if counts[token] == 1 else f"<id {index}>" for index, token in tokens]
 
 
 def _copy_block(layer, block):

@@ -31,14 +31,14 @@ def map_batches(function, columns, options, pad_token_id, specs):
 
     Args:
         function: callable. It gets a padded int32 tensor `(b, S)` per column and a tensor `(b,)`
-            per option, and returns a tuple of tensors.
+            per option, and returns a dict of tensors.
         columns: list of int32 `RaggedTensor` `(B, None)`.
         options: list of tensors `(B,)`.
         pad_token_id: int.
-        specs: list of `tf.TensorSpec` `[None, ...]`, of the tensors that the function returns.
+        specs: dict of `tf.TensorSpec` `[None, ...]`, of the tensors that the function returns.
 
     Returns:
-        tuple of tensors `(B, ...)`.
+        dict of tensors `(B, ...)`.
     """
     lengths = tf.reduce_max([column.row_lengths() for column in columns], axis=0)
     batches = batch_rows(lengths)
@@ -47,15 +47,16 @@ def map_batches(function, columns, options, pad_token_id, specs):
         rows = batches[index]
         batch = [tf.gather(column, rows).to_tensor(pad_token_id) for column in columns]
         batch += [tf.gather(option, rows) for option in options]
-        pairs = zip(results, function(*batch), strict=True)
-        return index + 1, tuple(tf.concat(pair, axis=0) for pair in pairs)
+        found = function(*batch)
+        return index + 1, {n: tf.concat([results[n], found[n]], axis=0) for n in results}
 
+    empty = {name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in specs.items()}
     _, results = tf.while_loop(
         lambda index, results: index < batches.nrows(tf.int32),
         add_results,
-        (tf.constant(0), tuple(tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in specs)),
-        shape_invariants=(tf.TensorShape([]), tuple(spec.shape for spec in specs)),
+        (tf.constant(0), empty),
+        shape_invariants=(tf.TensorShape([]), {n: spec.shape for n, spec in specs.items()}),
         parallel_iterations=1,  # otherwise several batches are in memory at a time
     )
     order = tf.math.invert_permutation(batches.flat_values)
-    return tuple(tf.gather(each, order) for each in results)
+    return {name: tf.gather(each, order) for name, each in results.items()}

@@ -1,39 +1,102 @@
-"""Lines of text in a graph, by the rules of `decoding/lines.py`; errors name the line."""
+"""Lines of text as rows of token ids in a graph; each is read as a whole.
+
+Text is prepared in Python, above the graph: splitting, protecting, and errors that name the line.
+"""
 
 from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.data.graph_tokenizer import append_token
 from keras_transformer.decoding.lines import learned_positions
+from keras_transformer.decoding.long_lines import token_kinds
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import TextSettings
+from keras_transformer.export.graph_tags import tag_lines
 
 
-def token_ids_of(graph, text):
-    """As `encode_lines`, in a graph: ragged ids of a string tensor `(B,)`.
+class GraphLineReader:
+    """Reads lines into rows of token ids, in a graph.
 
     Args:
-        graph: that of a tokenizer.
-        text: string tensor.
+        tokenizers: those of source and target, which have a `graph`.
+        config: special token ids and positions, as in `TransformerConfig`.
+        settings: `TextSettings`.
     """
+
+    def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: TextSettings) -> None:
+        source, target = tokenizers
+        self.languages: list[str] = list(getattr(source, "languages", []))
+        self._source, self._target = source.graph, target.graph
+        self._has_tags = bool(self.languages) or getattr(source, "tag", None) is not None
+        begins_word, _, _, is_inside = token_kinds(source.vocabulary)
+        self._begins_word, self._is_inside = tf.constant(begins_word), tf.constant(is_inside)
+        self._most: Any = settings.max_source_tokens
+        self._config = config
+
+    def read(self, text: tf.Tensor, languages: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Returns the rows of source lines, and whether each was cut.
+
+        A line of more than `max_source_tokens` tokens is cut at a word, as `LineCutter` does with
+        "truncate".
+
+        Args:
+            text: string tensor `(B,)`.
+            languages: string tensor `(B,)` or `(1,)`, see `tag_lines`.
+
+        Returns:
+            int32 `RaggedTensor` `(B, None)`, with the end tokens; and bool tensor `(B,)`.
+        """
+        token_ids = self.source_ids(self.tagged(text, languages))
+        lengths = row_lengths(token_ids)
+        rows = token_ids[:, : self._most + 1].to_tensor(self._config.pad_token_id)
+        kept, is_cut = self._kept(rows, lengths)
+        return self.with_end(tf.RaggedTensor.from_tensor(rows, kept)), is_cut
+
+    def _kept(self, rows, lengths):
+        """Returns how many tokens of each line are kept, and whether that cuts text off."""
+        tags = tf.zeros_like(lengths)  # 1 if the first token is a tag, which is no text
+        if self._has_tags:
+            tags = tf.cast(tf.reduce_any(self._source.is_tag(rows[:, :1]), axis=1), tf.int32)
+        furthest = tf.maximum(self._most - 1, tags + 1)
+        position = tf.range(tf.shape(rows)[1])
+        may_end = (position > tags[:, None]) & (position <= furthest[:, None])
+
+        def last(is_good):
+            good = tf.where(may_end & tf.gather(is_good, rows), position, 0)
+            return tf.reduce_max(good, axis=1)
+
+        word, character = last(self._begins_word), last(~self._is_inside)
+        cut = tf.where(word > 0, word, tf.where(character > 0, character, furthest))
+        is_cut = lengths > furthest
+        kept = tf.where(is_cut, cut, lengths)
+        return tf.where(lengths > tags, kept, 0), is_cut
+
+    def tagged(self, text: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
+        """Returns lines with their tags, see `tag_lines`, if the model has tags."""
+        return tag_lines(text, languages, self.languages) if self.languages else text
+
+    def source_ids(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of whole source lines, without end tokens."""
+        return _token_ids(self._source, text)
+
+    def target_ids(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of whole target lines, without end tokens."""
+        return _token_ids(self._target, text)
+
+    def with_end(self, rows: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Returns rows of ids with their end tokens."""
+        return append_token(rows, self._config.end_token_id)
+
+
+def _token_ids(graph, text):
+    """As `encode_lines`: a line of spaces has no tokens."""
     return graph.tokenize(tf.where(tf.strings.strip(text) == "", "", text))
 
 
-def refuse_first(is_wrong, message, values, tensors):
-    """Returns tensors; raises an InvalidArgumentError about the first row that is wrong, if any.
-
-    Args:
-        is_wrong: bool tensor `(B,)`.
-        message: str with a "{}" for each of `values`.
-        values: list of string tensors `(B,)`, or `()` for all rows.
-        tensors: nest of tensors.
-    """
-    row = tf.where(is_wrong)[:1, 0]  # or none
-    parts = message.split("{}")
-    for number, value in enumerate(values):
-        parts.insert(2 * number + 1, tf.gather(value, row) if value.shape.rank else value)
-    text = tf.strings.reduce_join(tf.strings.join(parts))
-    with tf.control_dependencies([tf.debugging.Assert(tf.size(row) == 0, [text])]):
-        return tf.nest.map_structure(tf.identity, tensors, expand_composites=True)
+def row_lengths(rows: tf.RaggedTensor) -> tf.Tensor:
+    """Returns the lengths of ragged rows, int32 `(B,)`."""
+    return tf.cast(rows.row_lengths(), tf.int32)
 
 
 def longest_targets(

@@ -1,4 +1,4 @@
-"""Exports a translator as a SavedModel that takes and returns strings.
+"""Exports a translator as a SavedModel that takes and returns strings, or token ids.
 
 Tokenizer, model and search are in its graph: to load it takes `tensorflow` and `tensorflow_text`,
 but not this package.
@@ -15,7 +15,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
+from keras_transformer.decoding.saved_model import ENGINE, FORMAT
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.export.folder_tokenizers import write_tokenizers, write_vocabularies
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
 from keras_transformer.export.signatures import Signatures
 
@@ -28,10 +30,12 @@ def export_saved_model(
     *,
     card: dict[str, Any] | None = None,
     examples: Iterable[str] | None = None,
+    inspect: bool = False,
 ) -> Path:
     """Writes a translator as a SavedModel.
 
-    Its signatures take and return named tensors; B lines:
+    Its signatures take and return named tensors. Letters: B lines, S source tokens, T target
+    tokens, W beam slots. Those of strings read whole lines:
 
     - `serving_default`: `text`, string `(B,)`; returns `translation`, string `(B,)`, one for each
       line and empty for an empty line; `score`, float32 `(B,)`, as `Hypothesis.score`;
@@ -52,18 +56,27 @@ def export_saved_model(
       log-probability of each target with its end token; `tokens`, int32 `(B,)`, their number; and
       `perplexity`, float32 `(B,)`. They are NaN for lines of more tokens than 2,048 or the learned
       positions.
-    - `align`: `text` and `target`, string `(B,)`; returns `attention`, float32 `(B, T, S)`, the
-      decoder's attention to the source, the mean of all blocks and heads, 0 at padding;
-      `source_tokens` and `target_tokens`, string `(B, S)` and `(B, T)`; `source_lengths` and
-      `target_lengths`, int32 `(B,)`. Of longer lines, the first 256 tokens are used.
-    - `search_tree`: `text`; returns the active hypotheses after each of T steps in W beam slots:
-      `tokens`, string `(B, T, W)`, the last of each; `parents`, int32 `(B, T, W)`, the slot of the
-      step before that each extends; `log_probs`, float32 `(B, T, W)`, -inf in empty slots; and
-      `is_winner`, bool `(B, T, W)`, whether the translation begins so.
     - `tokenize`: `text`, string `(B,)`; returns `token_ids`, int32 `(B, S)`, those of the source
       without end tokens, padded, and `lengths`, int32 `(B,)`.
-    - `detokenize`: `token_ids`, int32 `(B, T)`, those of the target, padded; returns `text`, string
-      `(B,)`.
+
+    Those of token ids take int32 rows with their end tokens, padded:
+
+    - `search`: `token_ids` `(B, S)`; `prefix_ids`, int32 `(B, P)`, the forced first tokens without
+      an end token, where P may be 0; and `n_best`, int32, `alpha`, float32, and `max_length`,
+      int32, the maximum tokens of each translation: each `(B,)` or `(1,)`. Returns the fields of
+      `SearchResult`: `token_ids`, int32 `(B, W, T)`, `lengths`, int32 `(B, W)`, `scores`, float32
+      `(B, W)`, NaN where the model's numbers are not finite, and `log_probs`, float32 `(B, W, T)`.
+      Hypotheses beyond `n_best` are missing.
+    - `score_ids`: `token_ids` `(B, S)` and `target_ids` `(B, T)`; returns `log_probs`, float32
+      `(B, T)`, of each target token.
+    - `detokenize`: `token_ids`, int32 `(B, T)`, those of the target; returns `text`, string `(B,)`.
+    - `attend`, with `inspect=True`: `token_ids` and `target_ids`; returns the attention scores of L
+      blocks and N heads: `encoder`, float32 `(B, L, N, S, S)`, `decoder` `(B, L, N, T, T)` and
+      `encoder_decoder` `(B, L, N, T, S)`.
+    - `search_tree`, with `inspect=True`: `token_ids` `(B, S)`; returns the active hypotheses after
+      each of T steps: `token_ids`, int32 `(B, T, W)`, the last of each; `parents`, int32
+      `(B, T, W)`, the slot of the step before that each extends; `log_probs`, float32 `(B, T, W)`,
+      -inf in empty slots; and `is_winner`, bool `(B, T, W)`, whether the translation begins so.
 
     The functions are also attributes of the loaded object: `serve`, which is `serving_default`,
     and the others by their names; there, options have their defaults in Python too.
@@ -72,10 +85,10 @@ def export_saved_model(
     shape. So do a prefix that leaves no room for another token within the maximum length, a
     `target_language` that the model does not have, and a line that begins with another tag.
 
-    It searches by the settings of the translator, and splits lines into sentences if they say so;
-    `score`, `align` and `search_tree` do not. A line of more than `max_source_tokens` tokens is
-    treated as `on_too_long` says: by default it is translated in pieces, joined by a space. What
-    follows after 16,384 tokens of a line, or of a sentence, is left out, and `truncated` says so.
+    It searches by the settings of the translator, but for those of text: it neither splits lines
+    nor protects text. A line of more than `max_source_tokens` tokens is cut at a word, whatever
+    `on_too_long` is, and `truncated` says so. `load_translator(path)` splits, protects and refuses
+    as the translator does, above the signatures of token ids.
 
     A SavedModel at `path` is replaced when the new one is complete. On Linux the two are exchanged
     in one step, so `path` always holds a complete model. Where the operating system or the file
@@ -84,9 +97,10 @@ def export_saved_model(
     server that loads during the exchange may read files of both: export every version to a new
     folder, as TensorFlow Serving expects.
 
-    Beside the graph are `model_card.json` and `examples.jsonl`. Files that a user added to the
-    folder are deleted with the old model. If `path` is a symbolic link, the folder that it points
-    to is replaced.
+    Beside the graph are `model_card.json`, `examples.jsonl`, the vocabularies as JSON and, of
+    SentencePiece models and symbols, the tokenizers in plain Python, as in a folder of
+    `export_ctranslate2`. Files that a user added to the folder are deleted with the old model. If
+    `path` is a symbolic link, the folder that it points to is replaced.
 
     Args:
         translator: `Translator`.
@@ -95,6 +109,8 @@ def export_saved_model(
             `source_language`, `target_language` and `bleu`. Optional.
         examples: lines that `examples.jsonl` holds with their translations. Defaults to some words
             of the vocabulary.
+        inspect: bool. Whether to add `attend` and `search_tree`, which make the folder slower to
+            write and to load. Defaults to `False`.
 
     Returns:
         `pathlib.Path`, the folder.
@@ -117,14 +133,9 @@ def export_saved_model(
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")
     _require_graphs(translator)
-    settings = translator.text_settings
-    if settings.protect:
-        must = "A SavedModel protects no text: `protect` must be ()."
-        received = f"protect={settings.protect!r}"
-        raise ValueError(f"{must} Received: {received}. Cut the text before, as `serve` does")
     if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
-    module = Signatures(translator)
+    module = Signatures(translator, for_inspection=inspect)
     # The log would name the temporary folder.
     logger = tf.get_logger()
     with atomic_folder(path) as written, contextlib.ExitStack() as stack:
@@ -132,8 +143,12 @@ def export_saved_model(
         logger.setLevel("WARNING")
         tf.saved_model.save(module, str(written), module.functions)
         described = _described(written, module.functions)
-        entries: dict[str, Any] = {"engine": "saved_model", "signatures": described}
-        write_model_card(written, translator, VERSIONED, card, **entries)
+        entries: dict[str, Any] = {"engine": ENGINE, "format": FORMAT, "signatures": described}
+        # What draws its tokens has one hypothesis, whatever its beam.
+        settings = translator.all_settings | {"beam_size": translator.settings.max_hypotheses}
+        write_model_card(written, translator, VERSIONED, card, settings, **entries)
+        write_tokenizers(written, translator.tokenizers)
+        write_vocabularies(written, translator.tokenizers)
         lines = example_lines(translator, examples)
         found = module.serve(tf.constant(lines, tf.string))
         texts = [text.decode() for text in found["translation"].numpy()]

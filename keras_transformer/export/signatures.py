@@ -1,11 +1,11 @@
-"""The functions of a SavedModel: tensors of strings and numbers in and out."""
+"""The functions of a SavedModel: tensors of strings, ids and numbers in and out."""
 
 import inspect
 
 import tensorflow as tf
 
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.export.graph_translator import GraphTranslator, Options
+from keras_transformer.export.graph_translator import GraphTranslator
 
 
 class Signatures(tf.Module):
@@ -13,71 +13,79 @@ class Signatures(tf.Module):
 
     Args:
         translator: `Translator`.
+        for_inspection: bool. Whether there are `attend` and `search_tree`. Defaults to
+            `False`.
 
     Attributes:
         functions: dict from names of signatures to `tf.function`. They are also attributes.
     """
 
-    def __init__(self, translator: Translator) -> None:
+    def __init__(self, translator: Translator, for_inspection: bool = False) -> None:
         super().__init__()
         graph = GraphTranslator(translator)
         functions = {
             **_translations(graph),
-            "align": _function(graph.align, "text", "target"),
-            "search_tree": _function(graph.search_tree, "text"),
-            "score": _function(graph.score, "source", "target"),
-            "tokenize": _function(graph.tokenize, "text"),
-            "detokenize": tf.function(
-                graph.detokenize,
-                input_signature=[tf.TensorSpec([None, None], tf.int32, name="token_ids")],
-                autograph=False,
-            ),
+            "score": _of_strings(graph.score, "source", "target"),
+            "search": graph.search,
+            "score_ids": graph.score_ids,
+            "tokenize": _of_strings(graph.tokenize, "text"),
+            "detokenize": _of_ids(graph.detokenize, "token_ids"),
         }
+        if for_inspection:
+            functions["attend"] = _of_ids(graph.attend, "token_ids", "target_ids")
+            functions["search_tree"] = _of_ids(graph.search_tree, "token_ids")
         for name, function in functions.items():
             setattr(self, name, function)
         self.functions = {"serving_default": functions.pop("serve"), **functions}
         self.weights = [weight.value for weight in translator.model.weights]
-        self.tokenizers = graph.source_tokenizer, graph.target_tokenizer
+        self.tokenizers = [tokenizer.graph for tokenizer in translator.tokenizers]
 
 
 def _translations(graph):
     """`serve` and `translate_n_best`. Both call one graph, which is in the SavedModel once."""
-    most, no_language = graph.settings.max_hypotheses, tf.constant([""])
-    one, all_of_beam = (Options.default(graph.settings, n_best) for n_best in (1, most))
-    specs = [tf.TensorSpec([None], each.dtype) for each in (no_language, no_language, *one)]
-
-    @tf.function(input_signature=specs, autograph=False)
-    def search(text, languages, *options):
-        return graph.translate(text, Options(*options), languages)
+    settings = graph.settings
+    defaults = {
+        "target_language": tf.constant([""]),
+        "n_best": tf.constant([settings.max_hypotheses]),
+        "alpha": tf.constant([float(settings.alpha)]),
+        "max_length": tf.constant([settings.most_tokens]),
+        "target_prefix": tf.constant([""]),
+    }
+    specs = [tf.TensorSpec([None], each.dtype) for each in defaults.values()]
+    text = tf.TensorSpec([None], tf.string)
+    translate = tf.function(graph.translate, [text, *specs], autograph=False)
 
     def serve(text):
-        found = search(text, no_language, *one)
+        found = translate(text, **defaults | {"n_best": tf.constant([1])})
         return {
-            "translation": found.texts[:, 0],
-            "score": found.scores[:, 0],
-            "truncated": found.truncated,
-            "unfinished": found.unfinished[:, 0],
+            "translation": found["translations"][:, 0],
+            "score": found["scores"][:, 0],
+            "truncated": found["truncated"],
+            "unfinished": found["unfinished"][:, 0],
         }
 
-    def translate_n_best(text, target_language=no_language, **options):
-        found = search(text, target_language, *Options(**options))
-        longest = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, most)
-        return {
-            "translations": found.texts[:, :longest],
-            "scores": found.scores[:, :longest],
-            "lengths": found.lengths[:, :longest],
-            "truncated": found.truncated,
-            "unfinished": found.unfinished[:, :longest],
-        }
+    def translate_n_best(text, **options):
+        found = translate(text, **defaults | options)
+        longest = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, settings.max_hypotheses)
+        truncated = found.pop("truncated")
+        return {n: each[:, :longest] for n, each in found.items()} | {"truncated": truncated}
 
-    defaults = all_of_beam._asdict()
-    if graph.languages:
-        defaults["target_language"] = no_language
-    n_best = _function(translate_n_best, "text", **defaults)
-    return {"serve": _function(serve, "text"), "translate_n_best": n_best}
+    options = dict(defaults)
+    if not graph.languages:
+        del options["target_language"]
+    return {
+        "serve": _of_strings(serve, "text"),
+        "translate_n_best": _of_strings(translate_n_best, "text", **options),
+    }
 
 
-def _function(method, *texts, **options):
+def _of_ids(method, *names):
+    """Returns a `tf.function` of int32 matrices."""
+    specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in names]
+    return tf.function(method, specs, autograph=False)
+
+
+def _of_strings(method, *texts, **options):
     """Returns a `tf.function` of vectors.
 
     Args:
@@ -111,7 +119,7 @@ def _vectors(tensors, options):
         tensors: dict of tensors by name; the first has the lines.
         options: names of those that may have one row for all lines.
     """
-    checked, (text, *_) = {}, tensors.values()
+    checks, (text, *_) = [], tensors.values()
     for name, tensor in tensors.items():
         shape, rows = tf.shape(tensor), tf.size(tensor)
         may_be_one = name in options
@@ -120,7 +128,6 @@ def _vectors(tensors, options):
         is_right &= (rows == tf.size(text)) | (may_be_one & (rows == 1))
         one = ", or one row" if may_be_one else ""
         must = f"`{name}` must be a vector, with one row for each line{one}. Received: lines, shape"
-        check = tf.debugging.Assert(is_right, [must, tf.size(text), shape])
-        with tf.control_dependencies([check]):
-            checked[name] = tf.identity(tensor)
-    return checked
+        checks.append(tf.debugging.Assert(is_right, [must, tf.size(text), shape]))
+    with tf.control_dependencies(checks):
+        return tf.nest.map_structure(tf.identity, tensors)

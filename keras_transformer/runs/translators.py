@@ -22,13 +22,14 @@ def load_translator(
 
     Args:
         path: path of a trained run, or a list of runs that translate as one; or of a folder that
-            `export_ctranslate2` wrote.
+            `export_ctranslate2` or `export_saved_model` wrote.
         model, dtype: as in `load_run`, for runs.
-        workers, device: as in `CTranslate2Engine`, for CTranslate2.
+        workers: as in `CTranslate2Engine` or `SavedModelEngine`, for their folders.
+        device: as in `CTranslate2Engine`, for CTranslate2.
         **settings: settings of the search that differ from the folder's.
 
     Raises:
-        FileNotFoundError: if there is no trained run, and no model of CTranslate2.
+        FileNotFoundError: if there is no trained run, and no exported folder.
         ValueError: if an argument belongs to another kind of folder, or the engine does not have a
             setting.
 
@@ -37,9 +38,10 @@ def load_translator(
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [*map(Path, path)]
     kinds = {kind_of(each) for each in paths}
     of_runs = {"model": model, "dtype": dtype}
-    of_ctranslate2 = {"workers": workers, "device": None if device == "cpu" else device}
+    of_ctranslate2 = {"device": None if device == "cpu" else device}
     if kinds == {"run"}:
-        _refuse(of_ctranslate2, "a folder of CTranslate2, not of a run", paths)
+        _refuse({"workers": workers}, "an exported folder, not one of a run", paths)
+        _refuse(of_ctranslate2, "a folder of CTranslate2", paths)
         from keras_transformer.runs.load import load_run
 
         of_one: Any = paths if len(paths) > 1 else paths[0]
@@ -49,8 +51,10 @@ def load_translator(
         raise ValueError(f"{must} Received: {', '.join(map(repr, map(str, paths)))}")
     _refuse(of_runs, "the folder of a run, not of an exported model", paths)
     if kinds == {"saved_model"}:
-        must = "A SavedModel is translated with `keras-transformer serve`, or in Python: give a run"
-        raise ValueError(f"{must}, or a folder of CTranslate2. Received: {str(paths[0])!r}")
+        _refuse(of_ctranslate2, "a folder of CTranslate2", paths)
+        from keras_transformer.decoding.saved_model import SavedModelEngine
+
+        return Translator(SavedModelEngine(paths[0], workers=workers), **settings)
     from keras_transformer.decoding.ctranslate2 import CTranslate2Engine
 
     return Translator(CTranslate2Engine(paths[0], workers=workers, device=device), **settings)

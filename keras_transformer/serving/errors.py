@@ -1,7 +1,6 @@
 """The error that a request ends with when the server cannot answer it."""
 
 import reprlib
-from typing import Any
 
 
 class RequestError(ValueError):
@@ -30,9 +29,3 @@ def shown(value: object) -> str:
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxlong = 80
 _REPR.maxlist = _REPR.maxdict = 20
-
-
-def tensorflow_reason(error: Any) -> str:
-    """Returns what is wrong: a TensorFlow error's last line without a graph node ("[[...]]")."""
-    lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
-    return next(filter(None, reversed(lines)), type(error).__name__)

@@ -10,7 +10,7 @@ import pytest
 from keras_transformer import texts
 from keras_transformer.cli import stream, translators
 from keras_transformer.decoding.hypothesis import Hypothesis
-from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.engine import Engine
 from tests.cli.small_run import CLI, cli, wait_for_lines
 from tests.processes import Popen, run
 
@@ -144,6 +144,7 @@ import pathlib, re
 from keras_transformer import texts
 from keras_transformer.__main__ import main
 from keras_transformer.cli import stream, translators
+from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
 
 done, points = 0, [NUMBER // 10, NUMBER]

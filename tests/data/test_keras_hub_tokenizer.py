@@ -188,8 +188,15 @@ def test_model_of_foreign_tokenizers_is_trained_and_served(tmp_path):
     texts = ["one", "", "twenty-one thousand", "one. " * 30, "\N{CAT FACE}"]
     with pytest.warns(UserWarning, match="Line 4 is too long for one"):
         expected = translator(texts)
-    (found,) = serve([kt.export_saved_model(translator, tmp_path / "served")], texts)
-    assert found["translation"] == expected
+    folder = kt.export_saved_model(translator, tmp_path / "served")
+    (found,) = serve([folder], texts)
+    assert found["translation"] == translator(texts, on_too_long="truncate")
+    # The folder has no plain tokenizers, so the graph reads the text.
+    translator = kt.load_translator(folder)
+    with pytest.warns(UserWarning, match="Line 4 is too long for one"):
+        assert translator(texts) == expected
+    with pytest.raises(ValueError, match="Target text .* needs a plain tokenizer"):
+        translator.score("one", "eins")
 
 
 class Outputs(tf.Module):

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import Tokenizer, Translator, make_dataset
+from keras_transformer import Tokenizer, TransformerConfig, Translator, make_dataset
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding import keras_engine
 from keras_transformer.decoding.batches import (
@@ -19,14 +19,15 @@ from keras_transformer.decoding.batches import (
 )
 from keras_transformer.decoding.long_lines import LineCutter, join_translations
 from keras_transformer.decoding.model_search import run_on_pairs
+from keras_transformer.decoding.search_settings import SearchSettings
 from tests.decoding.test_translator import make_translator
 
 IS_TENSORFLOW = keras.config.backend() == "tensorflow"
 if IS_TENSORFLOW:
     import tensorflow as tf
 
-    from keras_transformer.export import graph_batches, graph_long_lines
-    from keras_transformer.export.signatures import Signatures
+    from keras_transformer.export import graph_batches
+    from keras_transformer.export.graph_lines import GraphLineReader
 
 MOST = 12  # tokens of the lines here, the end token included
 
@@ -92,16 +93,21 @@ def test_pieces_end_where_the_rule_says(tmp_path, normalization, most):
         found = [[vocabulary[i] for i in piece] for piece in pieces]
         assert found == plain_cut([vocabulary[i] for i in row], most) and dropped == 0
     if IS_TENSORFLOW:
-        assert_cut_in_graph_too(tokenizer, token_ids, most, "truncate")
+        assert_truncated_in_graph_too(tokenizer, TEXTS, most)
 
 
-def assert_cut_in_graph_too(tokenizer, token_ids, most, rule):
-    expected = [LineCutter(tokenizer).cut(row, most, rule) for row in token_ids]
-    cutter = graph_long_lines.GraphLineCutter(tokenizer)
-    cut = tf.function(lambda ids: cutter.cut(ids, most, rule), autograph=False)
-    in_graph = cut(tf.ragged.constant(token_ids, tf.int32))
-    assert in_graph.token_ids.to_list() == [[*map(int, row)] for (row,), _ in expected]
-    assert in_graph.dropped.numpy().tolist() == [dropped for _, dropped in expected]
+def assert_truncated_in_graph_too(tokenizer, texts, most):
+    """The graph of a SavedModel cuts lines as `LineCutter` does with "truncate"."""
+    cutter, rows = LineCutter(tokenizer), tokenizer.encode(texts)
+    expected = [cutter.cut(row, most, "truncate") for row in rows]
+    settings = SearchSettings(max_source_tokens=most + 1)
+    config = TransformerConfig.tiny(tokenizer.vocabulary_size)
+    reader = GraphLineReader((tokenizer, tokenizer), config, settings)
+    read = tf.function(reader.read, autograph=False)
+    token_ids, is_cut = read(tf.constant(texts), tf.constant([""]))
+    end = config.end_token_id
+    assert token_ids.to_list() == [[*map(int, row), end] for (row,), _ in expected]
+    assert is_cut.numpy().tolist() == [dropped > 0 for _, dropped in expected]
 
 
 def test_joined_translations_have_one_space_between_them(translator):
@@ -126,9 +132,6 @@ def test_long_line_is_the_translations_of_its_sentences(translator, sentences):
     # One of lines that are too long, one of unfinished translations.
     assert [each.filename for each in warned if each.category is UserWarning] == [__file__] * 2
     assert sum(told) == len(lines) and len(told) == 4
-    if IS_TENSORFLOW:
-        translated = Signatures(translator).serve(tf.constant(lines))["translation"]
-        assert [line.decode() for line in translated.numpy()] == expected
 
 
 def test_hypothesis_of_a_split_line_joins_its_pieces(translator, sentences):
@@ -184,11 +187,6 @@ def test_error_names_the_line_that_must_be_whole(translator, sentences):
         translator(lines, on_too_long="error")
     with pytest.raises(ValueError, match=f"attention.*truncate|{received}"):
         translator(lines, return_attention=True)
-    if IS_TENSORFLOW:
-        rules = {"max_source_tokens": MOST, "on_too_long": "error"}
-        strict = Translator(translator.model, translator.source_tokenizer, **rules)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"longer than {MOST} tokens"):
-            Signatures(strict).serve(tf.constant(lines))
 
 
 def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):
@@ -243,8 +241,9 @@ def test_batches_in_the_graph_return_each_row_in_its_place():
 
     @tf.function(autograph=False)
     def first_ids(rows):
-        spec = tf.TensorSpec([None], tf.int32)
-        return graph_batches.map_batches(lambda ids: (ids[:, 0],), [rows], [], 0, [spec])[0]
+        specs = {"first": tf.TensorSpec([None], tf.int32)}
+        first = lambda ids: {"first": ids[:, 0]}  # noqa: E731
+        return graph_batches.map_batches(first, [rows], [], 0, specs)["first"]
 
     assert first_ids(rows).numpy().tolist() == [*range(1, 90)]
     assert first_ids(rows[:0]).shape == [0]

@@ -25,7 +25,7 @@ if BACKEND == "tensorflow":
     import tensorflow as tf
 
     from keras_transformer.export.graph_lines import longest_targets
-    from keras_transformer.export.graph_translator import GraphTranslator, Options
+    from keras_transformer.export.signatures import Signatures
 
 pytestmark = pytest.mark.slow
 
@@ -201,20 +201,22 @@ def test_prefix_without_room_is_an_error_with_its_numbers(translator, name):
     with pytest.raises(ValueError, match=words):
         translator(lines, target_prefix=prefixes, **settings)
     if name == "the maximum length" and BACKEND == "tensorflow":
-        options = Options.default(replace(translator.settings, **settings))
-        options = options._replace(target_prefix=tf.constant(prefixes))
+        words = (
+            rf"line \[3\], a prefix of \[{count}\] tokens for a translation of at most \[{count}\]"
+        )
+        given = {"target_prefix": tf.constant(prefixes)}
         with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-            in_graph(translator, **settings)(tf.constant(lines), options)
+            in_graph(translator, **settings)(tf.constant(lines), **given)
     room = {"max_length": count + 1, "extra_length": 50}
     (best,) = translator("two", target_prefix=PREFIX, n_best=1, **room)
     assert len(best.tokens) == count + 1 and best.text.startswith(PREFIX)
 
 
 def in_graph(translator, **settings):
-    """The texts, scores, lengths of what a SavedModel has, with options for each line."""
+    """The signature `translate_n_best` of a SavedModel."""
     settings = vars(translator.settings) | settings
-    graph = GraphTranslator(Translator(translator.model, *translator.tokenizers, **settings))
-    return tf.function(graph.translate, autograph=False)
+    made = Translator(translator.model, *translator.tokenizers, **settings)
+    return Signatures(made).translate_n_best
 
 
 def test_unfinished_says_that_the_end_token_is_missing(translator):
@@ -249,7 +251,7 @@ def ambiguous_graph(ambiguous):
 def test_texts_of_a_line_are_distinct(ambiguous, ambiguous_graph, n_best):
     """They are the best of each text among all hypotheses of the beam."""
     lines = [*LINES, "twelve thousand " * 20]
-    options = {"max_source_tokens": 20, "n_best": n_best}
+    options = {"max_source_tokens": 20, "n_best": n_best, "on_too_long": "truncate"}
     everything = ambiguous(lines, **options | {"n_best": 8}, distinct_texts=False)
     assert sum(len({one.text for one in line}) < len(line) for line in everything) > 5
     found = ambiguous(lines, **options)
@@ -261,10 +263,11 @@ def test_texts_of_a_line_are_distinct(ambiguous, ambiguous_graph, n_best):
     if BACKEND != "tensorflow":
         return
     # The graph of a SavedModel picks the same; missing ones have no text and the score -inf.
-    options = Options.default(ambiguous.settings, n_best)
-    texts, scores, lengths, _, unfinished = ambiguous_graph(tf.constant(lines), options)
+    answer = ambiguous_graph(tf.constant(lines), n_best=tf.constant([n_best]))
+    names = "translations", "scores", "lengths", "unfinished"
+    texts, scores, lengths, unfinished = (answer[name] for name in names)
     for row, line in enumerate(found):
-        missing = 8 - len(line)
+        missing = n_best - len(line)
         expected = [one.text for one in line] + [""] * missing
         assert [text.decode() for text in texts[row].numpy()] == expected
         expected = [one.score for one in line] + [-math.inf] * missing

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -25,10 +24,13 @@ CONTRACT = """
 serving_default: text s? -> translation s?, score f?, truncated b?, unfinished b?
 translate_n_best: text s?, n_best i?, alpha f?, max_length i?, target_prefix s?
     -> translations s??, scores f??, lengths i??, truncated b?, unfinished b??
-align: text s?, target s? -> attention f???, source_tokens s??, target_tokens s??,
-    source_lengths i?, target_lengths i?
-search_tree: text s? -> tokens s??4, parents i??4, log_probs f??4, is_winner b??4
 score: source s?, target s? -> log_prob f?, tokens i?, perplexity f?
+search: token_ids i??, prefix_ids i??, n_best i?, alpha f?, max_length i?
+    -> token_ids i?4?, lengths i?4, scores f?4, log_probs f?4?
+score_ids: token_ids i??, target_ids i?? -> log_probs f??
+attend: token_ids i??, target_ids i??
+    -> encoder f?12??, decoder f?22??, encoder_decoder f?22??
+search_tree: token_ids i?? -> token_ids i??4, parents i??4, log_probs f??4, is_winner b??4
 tokenize: text s? -> token_ids i??, lengths i?
 detokenize: token_ids i?? -> text s?
 """
@@ -48,7 +50,7 @@ def contract(side):
     return tables
 
 
-LONGEST = 40  # maximum tokens of a line that is not split; `LINES` have fewer
+LONGEST = 40  # maximum tokens of a line that is not cut; `LINES` have fewer
 SERVE = """
 import json, sys
 sys.modules["keras_transformer"] = None  # importing it would fail
@@ -93,7 +95,9 @@ def exported(tmp_path_factory):
     )
     card = {"name": "numbers", "source_language": "en", "target_language": "de"}
     examples = ["twenty-one", "Ωμέγα 😀", ""]
-    path = export_saved_model(translator, parent / "served", card=card, examples=examples)
+    path = export_saved_model(
+        translator, parent / "served", card=card, examples=examples, inspect=True
+    )
     # The SavedModel must not need the tokenizer's file, nor its own path.
     (parent / "tokenizer.model").unlink()
     path = path.rename(parent / "elsewhere")
@@ -113,13 +117,11 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
     served = json.loads(ran.stdout)
     assert served["inputs"] == contract(0) and served["outputs"] == contract(1)
     for lines, answer in zip(batches, served["answers"], strict=True):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a line is split
-            expected = translator(lines, n_best=1)
+        expected = translator(lines, n_best=1, on_too_long="truncate")
         assert answer["translation"] == [best.text for (best, *_) in expected]
         scores = [best.score for (best, *_) in expected]
         np.testing.assert_allclose(answer["score"], scores, rtol=1e-4)
-        assert answer["truncated"] == [False] * len(lines)
+        assert answer["truncated"] == [best.dropped_tokens > 0 for (best, *_) in expected]
         assert answer["unfinished"] == [best.unfinished for (best, *_) in expected]
     assert served["serve"] == served["answers"][0]
     expected = translator.score(sources, targets)
@@ -211,10 +213,8 @@ def test_each_line_has_its_own_options(exported, served):
         lines, *options.values(), *(found[n] for n in ("translations", "scores")), strict=True
     )
     for line, n_best, alpha, max_length, prefix, texts, scores in rows:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the last line is split
-            rules = {"alpha": alpha, "max_length": max_length, "target_prefix": prefix}
-            expected = translator(line, n_best=n_best, **rules)
+        rules = {"alpha": alpha, "max_length": max_length, "target_prefix": prefix}
+        expected = translator(line, n_best=n_best, on_too_long="truncate", **rules)
         missing = 4 - len(expected)
         assert strings(texts) == [one.text for one in expected] + [""] * missing
         wanted = [one.score for one in expected] + [-np.inf] * missing
@@ -265,21 +265,10 @@ def all_inputs(lines):
     return {name: tf.constant(value) for name, value in {"text": lines, **options}.items()}
 
 
-def test_align_is_the_mean_attention_of_the_translator(exported, served):
-    translator, _ = exported
-    lines = ["seven hundred and one", "two"]
-    found = translator(lines, return_attention=True, alpha=0.0)
-    targets = [best.text for (best, *_) in found]
-    aligned = served.align(tf.constant(lines), tf.constant(targets))
-    for row, (best, *_) in enumerate(found):
-        source, target = (int(aligned[f"{side}_lengths"][row]) for side in ("source", "target"))
-        assert strings(aligned["source_tokens"][row, :source]) == best.source_tokens
-        attention = aligned["attention"][row].numpy()
-        np.testing.assert_allclose(attention[:target].sum(axis=1), 1, rtol=1e-5)
-        assert not attention[target:].any() and not attention[:, source:].any()
-        if strings(aligned["target_tokens"][row, :target]) == best.tokens:
-            expected = best.attention.encoder_decoder.mean(axis=(0, 1))
-            np.testing.assert_allclose(attention[:target, :source], expected, atol=1e-5)
+def ids_of(translator, lines):
+    """Rows of ids with their end tokens, padded."""
+    rows = translator.source_tokenizer.encode(lines, add_end=True)
+    return tf.ragged.constant(rows, tf.int32).to_tensor(0)
 
 
 @pytest.mark.long
@@ -287,18 +276,20 @@ def test_search_tree_holds_the_translation_and_adds_up(exported, served):
     """Every hypothesis of the tree has the log-probs that teacher forcing gives its tokens."""
     translator, _ = exported
     lines = ["seven hundred and one", "", "two"]
-    tree = {name: value.numpy() for name, value in served.search_tree(tf.constant(lines)).items()}
+    found = served.search_tree(ids_of(translator, lines))
+    tree = {name: value.numpy() for name, value in found.items()}
+    vocabulary = translator.target_tokenizer.vocabulary
     assert not (tree["log_probs"][1] > -np.inf).any(), "an empty line has no steps"
     for row in (0, 2):
         (best,) = translator(lines[row], n_best=1)
         prefixes, winner = [[]], []
-        for step in range(tree["tokens"].shape[1]):
+        for step in range(tree["parents"].shape[1]):
             slots = np.flatnonzero(tree["log_probs"][row, step] > -np.inf)
             if not slots.size:
                 break
             parents = tree["parents"][row, step]
-            extended = {slot: [*prefixes[parents[slot]], tree["tokens"][row, step, slot].decode()]
-                        for slot in slots}  # fmt: skip
+            last = [vocabulary[token] for token in tree["token_ids"][row, step]]
+            extended = {slot: [*prefixes[parents[slot]], last[slot]] for slot in slots}
             assert len(set(map(tuple, extended.values()))) == len(slots), "they are distinct"
             on_path = tree["is_winner"][row, step]
             for slot, tokens in extended.items():
@@ -315,6 +306,7 @@ def test_search_tree_holds_the_translation_and_adds_up(exported, served):
 def test_files_beside_the_graph_tell_the_truth(exported, served):
     translator, path = exported
     card = json.loads((path / "model_card.json").read_text("utf-8"))
+    assert (card["format"], card["search"]["beam_size"]) == (2, 4)
     assert (card["name"], card["target_language"]) == ("numbers", "de")
     assert card["architecture"] == translator.model.config.to_dict()
     assert card["signatures"].keys() == contract(0).keys()
@@ -332,7 +324,7 @@ def replaced(exported, tmp_path_factory):
     (made, path), folder = exported, tmp_path_factory.mktemp("replaced")
     shutil.copytree(path, folder / "served")
     (folder / "latest").symlink_to("served")
-    rules = {"max_source_tokens": 5, "on_too_long": "truncate", "split": "sentences"}
+    rules = {"max_source_tokens": 5, "on_too_long": "error", "split": "sentences"}
     translator = Translator(made.model, made.source_tokenizer, beam_size=1, **rules)
     old = (folder / "served").stat().st_ino
     assert export_saved_model(translator, folder / "latest") == folder / "latest"
@@ -350,14 +342,6 @@ def test_export_replaces_a_saved_model(replaced):
     assert names == {"served", "latest"}, "temporary files are left"
 
 
-@pytest.mark.parametrize("settings", [{"protect": ("printf",)}])
-def test_export_refuses_to_protect_text(exported, tmp_path, settings):
-    translator = exported[0]
-    one = Translator(translator.model, translator.source_tokenizer, **settings)
-    with pytest.raises(ValueError, match=f"`{[*settings][0]}` must be"):
-        export_saved_model(one, tmp_path / "served")
-
-
 def test_export_replaces_nothing_but_a_saved_model(exported, tmp_path):
     (tmp_path / "file").write_text("kept")
     with pytest.raises(FileExistsError, match="not a SavedModel"):
@@ -371,22 +355,24 @@ def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
     served = tf.saved_model.load(str(folder / "served"))
     lines = ["one", "seven hundred and one", "", "One is here.  Nobody said so!\tTwo."]
     answer = served.serve(tf.constant(lines))
-    expected = translator(lines, n_best=1)
+    whole = {"split": "lines", "on_too_long": "truncate"}  # whatever the translator does
+    expected = translator(lines, n_best=1, **whole)
     assert strings(answer["translation"]) == [best.text for (best,) in expected]
     scores = [best.score for (best,) in expected]
     np.testing.assert_allclose(answer["score"], scores, rtol=1e-4)
     assert answer["truncated"].numpy().tolist() == [False, True, False, True]
     assert answer["unfinished"].numpy().tolist() == [best.unfinished for (best,) in expected]
     assert served.translate_n_best(tf.constant(lines))["translations"].shape == [4, 1]
-    tree = served.search_tree(tf.constant(["one"]))
-    assert tree["is_winner"].numpy()[:, :-1].all()  # the last step ends the only hypothesis
+    assert not hasattr(served, "search_tree"), "without `inspect=True`"
 
 
 def test_request_without_lines_has_an_answer_without_lines(served):
     signatures = served.signatures
     specs = {name: one.structured_input_signature[1] for name, one in signatures.items()}
-    for name in contract(0).keys() - {"detokenize"}:
-        nothing = {key: tf.zeros([0], spec.dtype) for key, spec in specs[name].items()}
+    for name in contract(0):
+        nothing = {
+            key: tf.zeros([0] * spec.shape.rank, spec.dtype) for key, spec in specs[name].items()
+        }
         assert all(len(value) == 0 for value in signatures[name](**nothing).values()), name
 
 

@@ -69,25 +69,17 @@ def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path
     assert engine(lines) == [joiner.join(filter(None, parts)), *engine(["ba"])]
 
 
-@pytest.mark.long
-def test_parts_of_a_long_line_are_joined_without_spaces_in_a_saved_model(tmp_path):
-    import tensorflow as tf
-
-    letters = kt.CharacterTokenizer([*"abc"]), kt.CharacterTokenizer([*"xyz"])
-    translator = translator_of(*letters, max_source_tokens=4, suppressed_tokens=[0, 1, 2])
-    served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
-    (found,) = served.serve(tf.constant(["abccabb"]))["translation"].numpy()
-    assert found.decode() == "".join(translator(["abc", "cab", "b"])) != ""
-
-
 @pytest.mark.parametrize("translator", ["nfd"], indirect=True)
 def test_saved_model_gives_the_same_texts(translator, tmp_path):
     import tensorflow as tf
 
-    served = tf.saved_model.load(kt.export_saved_model(translator, tmp_path / "served"))
+    folder = kt.export_saved_model(translator, tmp_path / "served")
+    served = tf.saved_model.load(folder)
     found = served.serve(tf.constant(LINES))
-    assert [text.decode() for text in found["translation"].numpy()] == translator(LINES)
-    expected = [best.score for best, *_ in translator(LINES, n_best=1)]
+    whole = translator(LINES, on_too_long="truncate")
+    assert [text.decode() for text in found["translation"].numpy()] == whole
+    assert load_translator(folder)(LINES) == translator(LINES)
+    expected = [best.score for best, *_ in translator(LINES, n_best=1, on_too_long="truncate")]
     np.testing.assert_allclose(found["score"], expected, rtol=1e-4, atol=1e-6)
     found = served.signatures["tokenize"](text=tf.constant(LINES))
     rows = [

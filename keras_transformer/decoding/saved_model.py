@@ -1,0 +1,206 @@
+"""`SavedModelEngine`: an exported SavedModel, whose graph TensorFlow runs.
+
+Imports `tensorflow` and `tensorflow_text` when a folder is loaded, and never Keras.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from keras_transformer import types
+from keras_transformer.data.piece_tokenizer import SETTINGS_FILE
+from keras_transformer.decoding.engine import Engine, SearchResult, SearchTree
+from keras_transformer.decoding.folder_tokenizer import IdTokenizer, read_vocabulary
+from keras_transformer.decoding.lines import longest_target
+from keras_transformer.decoding.model_card import read_card
+from keras_transformer.decoding.scores import NOT_FINITE
+from keras_transformer.decoding.search_settings import SearchSettings
+
+ENGINE = "saved_model"  # `engine` in the model card
+_IN_GRAPH = "beam_size", "length_penalty", "stopping", "force_end"
+
+
+class SavedModelEngine(Engine):
+    """Searches with a folder that `export_saved_model` wrote.
+
+    The folder's `model_card.json` has the settings of its search. The beam, the rules of the length
+    penalty and of stopping, processors, suppressed tokens and the sampler are in the graph; other
+    settings may differ in each call.
+
+    If the folder has no plain tokenizers, because they are a user's or KerasHub's, text is read and
+    written by the graph. It tokenizes source lines; target text, for `score` and prefixes, only if
+    source and target share one tokenizer.
+
+    Args:
+        folder: path of the folder.
+        workers: int. Batches that are translated at once, each on one core; for the whole process,
+            see `use_threads`. Defaults to one batch at a time, on all cores.
+
+    Attributes:
+        card: dict, the model card.
+
+    Raises:
+        ImportError: if `tensorflow` or `tensorflow_text` is not installed.
+        FileNotFoundError: if there is no SavedModel with a model card.
+        ValueError: if the SavedModel was exported by an earlier version.
+        RuntimeError: if `workers` is given and TensorFlow has started; or, in a call, in a process
+            that was forked from the one that loaded the folder.
+    """
+
+    name = "a SavedModel"
+
+    def __init__(self, folder: types.Path, *, workers: int | None = None) -> None:
+        self._folder, self._workers, self._process = Path(folder), workers, os.getpid()
+        self.card = read_card(self._folder, "TensorFlow", "saved_model.pb")
+        if workers is not None:
+            use_threads(workers)
+            self.has_threads = True
+            self._threads = ThreadPoolExecutor(workers, "batch")
+        self._loaded = _load(self._folder)  # kept, because a signature does not keep the variables
+        self._signatures = self._loaded.signatures
+        self.config: Any = SimpleNamespace(**self.card["architecture"])
+        self.config.languages = self.card["target_languages"]
+        source, target = (self._tokenizer(side) for side in ("source", "target"))
+        self.tokenizers = source, target
+        self.defaults = self.card["search"]
+        self.held = {name: (self.defaults[name],) for name in _IN_GRAPH}
+        self.held["suppressed_tokens"] = (tuple(self.defaults["suppressed_tokens"]),)
+        self.held |= {"processors": ((),), "sampler": (None,)}  # beside those in the graph
+        self.has_search_tree = "search_tree" in self._signatures
+        if "attend" not in self._signatures:
+            self.held["return_attention"] = (False,)
+
+    def __reduce__(self):
+        return partial(type(self), workers=self._workers), (self._folder,)
+
+    def search(
+        self,
+        source_ids: np.ndarray,
+        prefix_ids: np.ndarray | None,
+        settings: SearchSettings,
+        n_best: int,
+    ) -> SearchResult:
+        """Finds the best translations of each row; see `Engine`."""
+        no_prefix = np.zeros((len(source_ids), 0), "int32")
+        lengths = np.count_nonzero(source_ids != self.config.pad_token_id, axis=1)
+        found = self._call(
+            "search",
+            token_ids=source_ids,
+            prefix_ids=no_prefix if prefix_ids is None else prefix_ids,
+            n_best=[n_best],
+            alpha=[settings.alpha],
+            max_length=[longest_target(each, settings, self.config) for each in lengths],
+        )
+        result = SearchResult(*(found[name][:, :n_best] for name in SearchResult._fields))
+        if np.isnan(result.scores).any():
+            raise ValueError(NOT_FINITE)
+        return result
+
+    def score(self, source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+        """Returns the log-prob of each token of given translations; see `Engine`."""
+        return self._call("score_ids", token_ids=source_ids, target_ids=target_ids)["log_probs"]
+
+    def attend(self, source_ids: np.ndarray, target_ids: np.ndarray) -> dict[str, list[np.ndarray]]:
+        """Returns the attention scores of given translations; see `Engine`.
+
+        Raises a `ValueError` if the SavedModel was exported without `inspect=True`.
+        """
+        found = self._call("attend", token_ids=source_ids, target_ids=target_ids)
+        return {name: [*np.moveaxis(scores, 1, 0)] for name, scores in found.items()}
+
+    def search_tree(self, source_ids: np.ndarray, settings: SearchSettings) -> list[SearchTree]:
+        """Returns what the search of the model card does with each row; see `Engine`."""
+        found = self._call("search_tree", token_ids=source_ids)
+        columns = [found[name] for name in SearchTree._fields]
+        return [SearchTree(*row) for row in zip(*columns, strict=True)]
+
+    def run_all(self, function: Callable[[Any], Any], batches: Iterable[Any]) -> Iterable[Any]:
+        """Runs batches in threads, if there are `workers`; see `Engine`."""
+        run = self._threads.map if self.has_threads else map
+        return run(function, batches)
+
+    def _call(self, name, **inputs):
+        """Calls a signature with arrays of its dtypes; returns its outputs as arrays."""
+        import tensorflow as tf
+
+        if os.getpid() != self._process:
+            must = "A SavedModel must be loaded and used in one process, because the threads of"
+            raise RuntimeError(f"{must} TensorFlow do not outlive a fork. Load it after the fork")
+        if name not in self._signatures:
+            must = f"`{name}` needs a SavedModel that was exported with `inspect=True`"
+            raise ValueError(f"{must} (`export --inspect`). Received: {str(self._folder)!r}")
+        signature = self._signatures[name]
+        _, specs = signature.structured_input_signature
+        tensors = {key: tf.constant(array, specs[key].dtype) for key, array in inputs.items()}
+        try:
+            return {key: each.numpy() for key, each in signature(**tensors).items()}
+        except tf.errors.ResourceExhaustedError as error:
+            raise MemoryError(_reason(error)) from error
+        except tf.errors.OpError as error:
+            raise RuntimeError(_reason(error)) from error
+
+    def _tokenizer(self, side):
+        if (self._folder / SETTINGS_FILE).is_file():
+            return IdTokenizer(self._folder, side, self.config)
+        return _GraphTokenizer(self._call, self._folder, side, self.config)
+
+
+class _GraphTokenizer:
+    """`TokenizerLike` of one side of a folder whose tokenizers are in the graph alone."""
+
+    def __init__(self, call, folder, side, config):
+        self._call, self._pad_token_id = call, config.pad_token_id
+        self._reads_text = side == "source" or (folder / "shared_vocabulary.json").is_file()
+        self.vocabulary = read_vocabulary(folder, side)
+        self.vocabulary_size = len(self.vocabulary)
+        self.languages = config.languages
+        tags = [f">>{code}<<" for code in self.languages]
+        self.is_tag = {self.vocabulary.index(tag) for tag in tags}.__contains__
+
+    def encode(self, texts):
+        if not self._reads_text:
+            must = "Target text (`target_prefix`, `score`) needs a plain tokenizer, or one that"
+            raise ValueError(f"{must} source and target share: the SavedModel reads source text.")
+        found = self._call("tokenize", text=texts)
+        pairs = zip(found["token_ids"], found["lengths"], strict=True)
+        return [row[:length] for row, length in pairs]
+
+    def decode(self, rows):
+        longest = max(map(len, rows), default=0)
+        padded = np.full((len(rows), longest), self._pad_token_id, "int32")
+        for row, token_ids in zip(padded, rows, strict=True):
+            row[: len(token_ids)] = token_ids
+        texts = self._call("detokenize", token_ids=padded)["text"]
+        return [text.decode() for text in texts]
+
+
+def use_threads(workers: int) -> None:
+    """Sets how many calls TensorFlow runs at once, each on one core.
+
+    Raises a `RuntimeError` if TensorFlow has started.
+    """
+    import tensorflow as tf
+
+    # The operations of small models are too short to be shared by several threads.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    # All calls take the threads that start operations from one pool.
+    tf.config.threading.set_inter_op_parallelism_threads(workers)
+
+
+def _reason(error):
+    """Returns what is wrong: the last line of an error without a node of the graph ("[[...]]")."""
+    lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
+    return next(filter(None, reversed(lines)), type(error).__name__)
+
+
+def _load(folder):
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
+
+    return tf.saved_model.load(str(folder))

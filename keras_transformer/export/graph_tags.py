@@ -1,0 +1,54 @@
+"""The tags of target languages in a graph, by the rules of `decoding/languages.py`."""
+
+import tensorflow as tf
+
+from keras_transformer.decoding.languages import UNKNOWN_LANGUAGE, WRONG_TAG
+from keras_transformer.export.graph_errors import require_rows
+
+# Behind white space, what a tokenizer with tags reads as one: up to the first "<<".
+_TAG = r"(?s)^[\s\v\x1c-\x1f\x{85}\p{Z}]*(>>.*?<<)"
+
+
+def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Tensor:
+    """Returns lines with the tags of their target languages in front, each once.
+
+    A line that begins with a tag of the model keeps it. Lines without text get none.
+
+    Args:
+        text: string tensor `(B,)`.
+        languages: string tensor `(B,)` or `(1,)`, codes such as `"fra"`; `""` if none is asked for.
+        codes: the languages that the model has tags for, at least one.
+
+    Raises:
+        ValueError, or in a graph InvalidArgumentError: if a language is none of the model's; or if
+            a line begins with a tag that is none of the model's or not that of its language, or
+            with two tags.
+    """
+    known, tags = ", ".join(codes), [f">>{code}<<" for code in codes]
+    languages = tf.broadcast_to(languages, tf.shape(text))
+    asked = tf.where(languages == "", "", tf.strings.join([">>", languages, "<<"]))
+    given, rest = _split(text)
+    second, _ = _split(rest)
+    is_known = _is_one_of(languages, ["", *codes])
+    is_asked = _is_one_of(given, tags) & ((asked == "") | (given == asked))
+    is_right = (given == "") | (is_asked & ~_is_one_of(second, tags))
+    lines = tf.range(tf.size(text)) + 1
+    checks = [
+        require_rows(is_known, UNKNOWN_LANGUAGE.format(known, "{}"), languages),
+        require_rows(is_right, WRONG_TAG.format(known, "{}", "{}"), lines, given),
+    ]
+    with tf.control_dependencies(checks):
+        is_tagged = (given != "") | (asked == "") | (tf.strings.strip(text) == "")
+    text = tf.where(is_tagged, text, tf.strings.join([asked, " ", text]))
+    return tf.where(given == "", text, tf.strings.join([given, rest]))
+
+
+def _is_one_of(text, choices):
+    return tf.reduce_any(text[:, None] == tf.constant(choices), axis=1)
+
+
+def _split(text):
+    """Returns the tags of lines, empty where there is none, and what follows."""
+    is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
+    tags = tf.strings.regex_replace(text, _TAG + ".*", r"\1")
+    return tf.where(is_tagged, tags, ""), tf.strings.regex_replace(text, _TAG, "")

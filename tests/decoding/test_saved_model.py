@@ -1,0 +1,139 @@
+"""A translator above a SavedModel answers as the `Translator` that was exported."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_transformer import Translator, export_saved_model, load_translator
+from keras_transformer.decoding import SavedModelEngine
+from tests.decoding.test_ctranslate2 import LONG, PROTECTED
+from tests.decoding.test_tags import CODES, translators  # noqa: F401
+from tests.decoding.test_translator import LINES, make_translator
+
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+
+TEXTS = [*LINES, LONG, PROTECTED, "One is here.  Nobody said so!\tTwo."]
+TAGGED = ["one", "", ">>fra<< two", "two"]
+# Options of the call, after the lines.
+CALLS = {
+    "beam": (TEXTS, {"n_best": 4}),
+    "greedy lengths": (TEXTS, {"n_best": 1, "max_length": 5, "alpha": 1.5, "length_ratio": 0.5}),
+    "sentences": (TEXTS, {"n_best": 1, "split": "sentences", "max_source_tokens": 30}),
+    "truncated": (TEXTS, {"n_best": 2, "on_too_long": "truncate", "max_source_tokens": 9}),
+    "protected text": (TEXTS, {"n_best": 1, "protect": ["printf", "tags", "unknown"]}),
+    "prefixes": (TEXTS, {"n_best": 2, "target_prefix": ["", "ein", *["zwei"] * (len(TEXTS) - 2)]}),
+    "attention": (LINES, {"n_best": 2, "return_attention": True}),
+}
+TAGS = {"tags": (TAGGED, {"n_best": 2}), "language": (["one", ""], {"target_language": "fra"})}
+TAGS["language"][1]["n_best"] = 1
+FRESH = """
+import json, sys
+from keras_transformer import decoding, load_translator
+engine = decoding.SavedModelEngine
+assert "tensorflow" not in sys.modules, "before a folder is loaded"
+
+def row(hypothesis):
+    attention = hypothesis.attention and hypothesis.attention.encoder_decoder.tolist()
+    return {**hypothesis.to_dict(), "attention": attention}
+
+answers = []
+for folder, calls, pairs in json.load(sys.stdin):
+    translator = load_translator(folder)
+    found = [translator(lines, **options) for lines, options in calls]
+    answers.append([[[row(one) for one in line] for line in lines] for lines in found])
+    answers[-1].append([[row(one)] for one in translator.score(*pairs)])
+# tensorflow_text imports Keras by itself, so look at our modules that need it.
+ours = {name.removeprefix("keras_transformer.") for name in sys.modules}
+assert not ours & {"layers", "models", "training", "decoding.loop", "decoding.search", "export"}
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`Translator`, and the folder that it was exported to."""
+    folder = tmp_path_factory.mktemp("saved_model")
+    path = folder / "numbers.model"
+    made = make_translator(path, protected_symbols=3, num_decoder_layers=1)
+    made = Translator(made.model, made.source_tokenizer, extra_length=6, stopping="first_beams")
+    return made, export_saved_model(made, folder / "served", inspect=True)
+
+
+def rows_of(found):
+    """As in the fresh process."""
+    scores = lambda one: one and one.encoder_decoder.tolist()  # noqa: E731
+    return [[{**one.to_dict(), "attention": scores(one.attention)} for one in r] for r in found]
+
+
+def test_answers_are_those_of_translator(made, translators, tmp_path):  # noqa: F811
+    tagged = translators[CODES][0]
+    folders = made, (tagged, export_saved_model(tagged, tmp_path / "tags"))
+    pairs = ["one", "", "two hundred"], ["eins", "zwei", ""]
+    asked = [[*CALLS.values()], [*TAGS.values()]]
+    request = [[str(folder), c, pairs] for (_, folder), c in zip(folders, asked, strict=True)]
+    command = [sys.executable, "-W", "ignore", "-c", FRESH]
+    ran = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    answers = json.loads(ran.stdout)
+    for (translator, _), calls, found in zip(folders, asked, answers, strict=True):
+        expected = [rows_of(translator(lines, **options)) for lines, options in calls]
+        expected.append(rows_of([one] for one in translator.score(*pairs)))
+        assert len({str(each) for each in expected}) == len(expected), "the calls must differ"
+        for ours, theirs in zip(expected, found, strict=True):
+            assert_equal(ours, theirs)
+
+
+def assert_equal(expected, found):
+    for some, others in zip(expected, found, strict=True):
+        for one, other in zip(some, others, strict=True):
+            for name, value in one.items():
+                if name in ("score", "log_prob", "log_probs", "perplexity", "attention"):
+                    numbers = (np.array(each, "float64") for each in (value, other[name]))
+                    np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-5, err_msg=name)
+                else:
+                    assert value == other[name], name
+
+
+@pytest.fixture(scope="module")
+def engine(made):
+    return SavedModelEngine(made[1])
+
+
+def test_what_is_in_the_graph_cannot_differ(engine):
+    translator = Translator(engine)
+    for changes in ({"beam_size": 3}, {"length_penalty": "mean"}, {"suppressed_tokens": [3]}):
+        (name,) = changes
+        with pytest.raises(ValueError, match=f"`{name}` must be .* in a SavedModel. Received: "):
+            translator("one", **changes)
+
+
+def test_search_tree_begins_with_the_best_translation(made, engine):
+    tokenizer = made[0].source_tokenizer
+    tree = engine.search_tree(np.array([tokenizer.encode("two", add_end=True)]))
+    (best,) = made[0]("two", n_best=1)
+    first = tree["token_ids"][0, 0][tree["is_winner"][0, 0]]
+    assert [tokenizer.vocabulary[token] for token in first] == best.tokens[:1]
+
+
+def test_numbers_that_are_not_finite_are_the_error_of_translator(engine):
+    weights = [weight for weight in engine._loaded.weights if "encoder" in weight.name]
+    before = [weight.numpy() for weight in weights]
+    for weight in weights:
+        weight.assign(weight * np.nan)
+    with pytest.raises(ValueError, match="logits must not be NaN"):
+        Translator(engine)("one")
+    for weight, value in zip(weights, before, strict=True):
+        weight.assign(value)
+
+
+def test_folder_of_an_earlier_version_is_refused_in_one_line(tmp_path):
+    with pytest.raises(FileNotFoundError, match="must hold a SavedModel"):
+        SavedModelEngine(tmp_path)
+    (tmp_path / "saved_model.pb").touch()
+    (tmp_path / "model_card.json").write_text('{"engine": "saved_model"}')
+    with pytest.raises(ValueError, match=r"format 1. Export it again$") as refused:
+        load_translator(tmp_path)
+    assert "\n" not in str(refused.value)
