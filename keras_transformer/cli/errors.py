@@ -13,7 +13,6 @@ from rich.text import Text
 from keras_transformer.console import console
 from keras_transformer.lazy_names import explanation
 from keras_transformer.runs.memory import is_out_of_memory
-from keras_transformer.serving.errors import tensorflow_reason
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 HINT = "  KERAS_TRANSFORMER_TRACEBACK=1 shows where."
@@ -60,6 +59,8 @@ def _backend_reason(error):
     """Returns what is wrong if a backend has failed, in one line, else `None`."""
     tensorflow, jax = map(sys.modules.get, ("tensorflow", "jax"))  # importing them takes seconds
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
+        from keras_transformer.decoding.saved_model import tensorflow_reason
+
         return tensorflow_reason(error)
     is_of_jax = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
     if is_of_jax or is_out_of_memory(error):

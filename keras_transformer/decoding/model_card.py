@@ -23,10 +23,8 @@ def read_card(folder: Path, engine: str, *files: str) -> dict[str, Any]:
     missing = [name for name in (FILE, *files) if not (folder / name).is_file()]
     if missing:
         must = f"`folder` must hold a model for {engine}, with {' and '.join((FILE, *files))}."
-        received = f"{str(folder)!r} without {missing[0]}"
-        raise FileNotFoundError(
-            f"{must} Received: {received}. Export it: `keras-transformer export`"
-        )
+        received = f"Received: {str(folder)!r} without {missing[0]}"
+        raise FileNotFoundError(f"{must} {received}. `keras-transformer export` writes one")
     # JSON has no NaN, and a server answers with the card.
     card = json.loads((folder / FILE).read_text("utf-8-sig"), parse_constant=lambda name: None)
     if card.get("format") != FORMAT:

@@ -141,9 +141,9 @@ class SavedModelEngine(Engine):
         try:
             return {key: each.numpy() for key, each in signature(**tensors).items()}
         except tf.errors.ResourceExhaustedError as error:
-            raise MemoryError(_reason(error)) from error
+            raise MemoryError(tensorflow_reason(error)) from error
         except tf.errors.OpError as error:
-            raise RuntimeError(_reason(error)) from error
+            raise RuntimeError(tensorflow_reason(error)) from error
 
     def _tokenizer(self, side):
         if (self._folder / SETTINGS_FILE).is_file():
@@ -193,8 +193,8 @@ def use_threads(workers: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(workers)
 
 
-def _reason(error):
-    """Returns what is wrong: the last line of an error without a node of the graph ("[[...]]")."""
+def tensorflow_reason(error: Any) -> str:
+    """Returns what is wrong: a TensorFlow error's last line without a node of the graph ("[[")."""
     lines = [line.strip() for line in error.message.splitlines() if "[[" not in line]
     return next(filter(None, reversed(lines)), type(error).__name__)
 

@@ -15,6 +15,7 @@ from typing import Any
 from keras_transformer import __version__
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
 from keras_transformer.decoding.lines import to_lines
+from keras_transformer.decoding.model_card import FORMAT
 from keras_transformer.decoding.translator import Translator
 
 
@@ -50,6 +51,7 @@ def write_model_card(
         "target_languages": getattr(translator.source_tokenizer, "languages", []),
         "search": {n: v for n, v in search.items() if n not in ("processors", "sampler")},
         **entries,
+        "format": FORMAT,
         "versions": {"keras_transformer": __version__}
         | {name: importlib.metadata.version(name) for name in packages},
         "created": datetime.date.today().isoformat(),

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
-from keras_transformer.decoding.saved_model import ENGINE, FORMAT
+from keras_transformer.decoding.saved_model import ENGINE
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.folder_tokenizers import write_tokenizers, write_vocabularies
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
@@ -143,7 +143,7 @@ def export_saved_model(
         logger.setLevel("WARNING")
         tf.saved_model.save(module, str(written), module.functions)
         described = _described(written, module.functions)
-        entries: dict[str, Any] = {"engine": ENGINE, "format": FORMAT, "signatures": described}
+        entries: dict[str, Any] = {"engine": ENGINE, "signatures": described}
         # What draws its tokens has one hypothesis, whatever its beam.
         settings = translator.all_settings | {"beam_size": translator.settings.max_hypotheses}
         write_model_card(written, translator, VERSIONED, card, settings, **entries)

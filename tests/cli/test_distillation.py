@@ -8,8 +8,8 @@ import yaml
 
 from keras_transformer.cli import translators
 from keras_transformer.data.corpus import read_parallel
-from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.engine import Engine
+from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.runs.recipe import Recipe
 from tests.cli.small_run import CLI, RECIPE, cli, wait_for_lines
 from tests.processes import Popen

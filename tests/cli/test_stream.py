@@ -9,8 +9,8 @@ import pytest
 
 from keras_transformer import texts
 from keras_transformer.cli import stream, translators
-from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.engine import Engine
+from keras_transformer.decoding.hypothesis import Hypothesis
 from tests.cli.small_run import CLI, cli, wait_for_lines
 from tests.processes import Popen, run
 

@@ -10,9 +10,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer import Translator, export_saved_model
+from keras_transformer import Translator, export_saved_model, load_translator
 from keras_transformer.decoding.batches import LONGEST_ROW
-from keras_transformer.serving.saved_model import ServedModel
 from tests.decoding.test_translator import LINES, make_translator
 from tests.processes import run
 from tests.serving.clients import client_of
@@ -139,7 +138,7 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
 def test_server_gives_the_translations_of_the_translator(exported):
     translator, path = exported
     lines = [line for line in LINES if "\n" not in line]
-    with client_of(lambda: ServedModel(path)) as client:
+    with client_of(lambda: load_translator(path)) as client:
         answer = client.post("/translate", json={"q": lines}).json()
     assert answer == {"translatedText": [best.text for (best,) in translator(lines, n_best=1)]}
 
