@@ -1,8 +1,8 @@
 """Protected text in a trained run: the share of interface strings that are translated exactly.
 
 The strings are number names that the model never saw, with placeholders, tags, addresses and emoji.
-Each row is another `protect_by`; "lost" counts the strings in which the model dropped or doubled
-something.
+A model whose vocabulary holds symbols copies them: "lost" counts the strings in which it dropped or
+doubled one, which are then cut. Without `vocabulary.protected_symbols`, all strings are cut.
 
     keras-transformer train number_names --run RUN --set vocabulary.protected_symbols=4 \\
         --set "data.train={number_names: train, size: 300000}" --set model.dropout=0 \\
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import typer
 
 from keras_transformer import load_run, number_names
+from keras_transformer.decoding.protected_text import NAMES
 from keras_transformer.evaluation import exact_match
 
 SPANS = (
@@ -43,14 +44,13 @@ def interface_strings(count: int, layouts: tuple[str, ...], seed: int) -> Iterat
 
 def main(run: str, strings: int = 1000, seed: int = 7) -> None:
     """Prints the exact matches of strings with one number name, and with two."""
-    translator = load_run(run)
+    translator = load_run(run, protect=NAMES)
     for title, layouts in (("one number", ONE), ("two numbers", TWO)):
         sources, targets = zip(*interface_strings(strings, layouts, seed), strict=True)
-        for how in ("copy", "force", "cut"):
-            found = [best for best, *_ in translator(sources, n_best=1, protect_by=how)]
-            right = exact_match([best.text for best in found], list(targets))
-            lost = sum(bool(best.protected) for best in found)
-            print(f"{title:12} {how:6} exact {right:6.1%}  lost {lost}", flush=True)
+        found = [best for best, *_ in translator(sources, n_best=1)]
+        right = exact_match([best.text for best in found], list(targets))
+        lost = sum(bool(best.protected) for best in found)
+        print(f"{title:12} exact {right:6.1%}  lost {lost}", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def translate(
     """Translate standard input to standard output, or a file to a file, line by line.
 
     It reads, translates and writes some thousand lines at a time. From a pipe to standard output,
-    it translates the lines that have arrived. In place of a run, it takes a folder that `export`
-    wrote; with CTranslate2, it uses all cores.
+    it translates the lines that have arrived. In place of a run, it takes an exported folder; with
+    CTranslate2 it uses all cores.
 
     Example:
 

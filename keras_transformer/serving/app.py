@@ -1,4 +1,4 @@
-"""The application: routes, errors and middleware around an engine."""
+"""The application: routes, errors and middleware around a service."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence

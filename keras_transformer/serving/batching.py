@@ -13,10 +13,10 @@ from typing import Any
 # A batch takes as long as its longest row. So a row joins the oldest one if it has at least a
 # quarter of its length, and at most twice its length.
 SHORTEST, LONGEST = 1 / 4, 2
-# Rows up to this length share a batch anyway.
-SHORT = 128
-# Rows times the length of the longest: more rows make no row faster, but the others wait longer.
-MAX_BATCH_LENGTH = 4_096
+# Rows up to this many tokens share a batch anyway.
+SHORT = 32
+# Rows times the tokens of the longest: more rows make no row faster, but the others wait longer.
+MAX_BATCH_LENGTH = 1_024
 
 
 class QueueFull(Exception):
@@ -29,7 +29,7 @@ class Row:
 
     Args:
         group: hashable; only rows of the same group share a batch.
-        length: int; rows of about the same length share a batch.
+        length: int, its tokens; rows of about the same length share a batch.
         value: what `run` gets.
     """
 

@@ -137,7 +137,7 @@ def _warm_up(translator):
 
 
 class _Server(uvicorn.Server):
-    """Ends when the model cannot be loaded, and tells the engine when the server stops."""
+    """Ends when the model cannot be loaded, and tells the service when the server stops."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)

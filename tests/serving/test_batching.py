@@ -56,7 +56,7 @@ def rows_of(values, group="g"):
 
 @given(
     st.lists(
-        st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 500)), max_size=9), max_size=9
+        st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 125)), max_size=9), max_size=9
     ),
     st.integers(1, 5),
     st.integers(1, 3),
@@ -114,7 +114,7 @@ def test_callers_that_come_again_at_once_share_a_batch_with_those_that_waited():
 
 def test_oldest_row_runs_with_those_nearest_in_length():
     model = Model()
-    lengths = [100, 900, 130, 90, 450, 20, 110]
+    lengths = [25, 225, 33, 22, 112, 5, 27]
 
     async def scenario(batcher):
         rows = [Row("g", length, length) for length in lengths]
@@ -122,27 +122,27 @@ def test_oldest_row_runs_with_those_nearest_in_length():
 
     run(scenario, model, max_batch=3)
     batches = [sorted(values) for _, values in model.batches]
-    # 450 is at least a quarter of 900, but 130 is not, nor is 20 of 130.
-    assert batches == [[90, 100, 110], [450, 900], [130], [20]]
+    # 112 is at least a quarter of 225, but 33 is not, nor is 5 of 33.
+    assert batches == [[22, 25, 27], [112, 225], [33], [5]]
 
 
 def test_batches_of_long_rows_are_smaller():
     model = Model()
 
     async def scenario(batcher):
-        rows = [Row("g", length, length) for length in (9_000, 2_048, 2_000, 1_500, 1_000, 1_000)]
+        rows = [Row("g", length, length) for length in (2_250, 512, 500, 375, 250, 250)]
         await batcher.submit(rows)
 
     run(scenario, model)
-    assert [values for _, values in model.batches] == [[9000], [2048, 2000], [1500, 1000], [1000]]
+    assert [values for _, values in model.batches] == [[2250], [512, 500], [375, 250], [250]]
 
 
 def test_single_row_does_not_wait_for_the_many_rows_of_another_caller():
     model = Model()
 
     async def scenario(batcher):
-        many = batcher.submit([Row("g", 50, ("many", i)) for i in range(12)])
-        one = batcher.submit([Row("g", 10, "one")])
+        many = batcher.submit([Row("g", 12, ("many", i)) for i in range(12)])
+        one = batcher.submit([Row("g", 3, "one")])
         await asyncio.gather(many, one)
 
     run(scenario, model)
@@ -182,7 +182,7 @@ def waits_behind(flood, requests, client, **settings):
     return [after - before for before, after in itertools.pairwise([0, *places])]
 
 
-SHORT, LONG = Row("g", 10, "short"), Row("g", 500, "long")
+SHORT, LONG = Row("g", 3, "short"), Row("g", 125, "long")
 FLOODS = {"a request": [[LONG] * 128], "requests": [[LONG] * 9] * 9, "lines": [[LONG]] * 128}
 
 
@@ -232,7 +232,7 @@ def test_callers_that_leave_take_their_rows_with_them(calls, workers):
     assert len(ran) == len(set(ran))
 
 
-ROWS = st.tuples(st.sampled_from("abc"), st.sampled_from("gh"), st.sampled_from([10, 300, 2_000]))
+ROWS = st.tuples(st.sampled_from("abc"), st.sampled_from("gh"), st.sampled_from([3, 75, 500]))
 
 
 @given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 5))
