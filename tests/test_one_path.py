@@ -72,7 +72,9 @@ def folders(tmp_path_factory):
     made = {"keras": run, "ctranslate2": parent / "ct2"}
     kt.export_ctranslate2(translator, made["ctranslate2"], card=card)
     if "saved_model" in ENGINES:
-        made["saved_model"] = kt.export_saved_model(translator, parent / "served", card=card)
+        made["saved_model"] = kt.export_saved_model(
+            translator, parent / "served", card=card, inspect=True
+        )
     return made
 
 

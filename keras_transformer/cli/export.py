@@ -76,7 +76,7 @@ def export(
     lines = None if examples is None else list(read_lines(examples))
     translator = load_runs(runs, model, **settings)
     card = model_card(runs[0], source_language, target_language)
-    tags = getattr(translator.source_tokenizer, "languages", [])
+    tags = translator.languages
     # A model with tags has several target languages, which the card lists.
     sides = ("source",) if tags else ("source", "target")
     if missing := [side for side in sides if card[f"{side}_language"] is None]:

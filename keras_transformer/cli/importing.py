@@ -56,7 +56,7 @@ def import_model(
         model, run, weights=weights, arithmetic=arithmetic, print_fn=console.print
     )
     origin = RunFolder(run).origin() or {}
-    languages = getattr(translator.source_tokenizer, "languages", [])
+    languages = translator.languages
     config = translator.model.config
     parameters = translator.model.count_params()
     console.print(f"{parameters:,} parameters, {config.vocabulary_size:,} tokens")

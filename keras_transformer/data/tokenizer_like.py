@@ -4,7 +4,9 @@ The package uses tokenizers only through this interface, so any object that has 
 place of `Tokenizer`.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +61,44 @@ class TokenizerLike(Protocol):
         Args:
             rows: lists or arrays of ints, or a padded int array `(B, T)`.
         """
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a tokenizer may have beside the members of `TokenizerLike`, or what holds without it.
+
+    Args:
+        languages: codes of the target languages that it has tags for, as `>>fra<<`.
+        tag: the first token of every text.
+        tag_ids: ids of tokens that word dropout leaves as they are.
+        joiner: what stands between its symbols.
+        unk_token_id: id of what it does not know.
+        unknown: counts the symbols of texts that it does not know.
+        learned_from: the sample of lines that the vocabulary was learned from.
+        rules: what `FolderTokenizer` needs to know, of a plain tokenizer.
+    """
+
+    languages: Sequence[str] = ()
+    tag: str | None = None
+    tag_ids: Sequence[int] = ()
+    joiner: str = " "
+    unk_token_id: int | None = None
+    unknown: Callable[[Iterable[str]], Counter[str]] | None = None
+    learned_from: str = ""
+    rules: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "Traits":
+        """Returns those of a tokenizer."""
+        found: dict[str, Any] = {
+            each.name: getattr(tokenizer, each.name, each.default) for each in fields(cls)
+        }
+        return cls(**found)
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether a text may begin with a tag, which `is_tag` of the tokenizer knows."""
+        return bool(self.languages) or self.tag is not None
 
 
 def check_tokenizers(

@@ -4,6 +4,7 @@ from .beam import greedy_search as greedy_search
 from .ctranslate2 import CTranslate2Engine as CTranslate2Engine
 from .engine import Engine as Engine
 from .engine import SearchResult as SearchResult
+from .engine import SearchTree as SearchTree
 from .ensemble import Ensemble as Ensemble
 from .hypothesis import Attention as Attention
 from .hypothesis import Hypothesis as Hypothesis

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from keras_transformer.decoding.engine import Engine, SearchResult
 from keras_transformer.decoding.folder_tokenizer import IdTokenizer
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.model_card import read_card
-from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
+from keras_transformer.decoding.scores import IMPOSSIBLE, NOT_FINITE, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
 
 ENGINE = "ctranslate2"  # `engine` in the model card
@@ -104,6 +105,10 @@ class CTranslate2Engine(Engine):
         self._start()
         _engines.add(self)
 
+    def __reduce__(self):
+        options = {"workers": self._options["inter_threads"], "device": self._options["device"]}
+        return partial(type(self), **options), (self._folder,)
+
     def search(
         self,
         source_ids: np.ndarray,
@@ -179,6 +184,8 @@ class CTranslate2Engine(Engine):
         penalties = penalties_up_to(self.config.max_sequence_length, settings).tolist()
         for line, (hypotheses, scores) in self._searched(sources, prefixes, settings).items():
             ranked = []
+            if any(map(math.isnan, scores)):
+                raise ValueError(NOT_FINITE)
             for tokens, score in zip(hypotheses[:kept], scores[:kept], strict=True):
                 penalty = penalties[len(tokens)]
                 total = score * penalty + given[line]

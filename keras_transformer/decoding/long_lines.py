@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.data.tokenizer_like import Traits
 from keras_transformer.decoding.protected_text import UNSPACED
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
@@ -45,8 +46,7 @@ class LineCutter:
 
     def __init__(self, tokenizer: Any) -> None:
         self._kinds = token_kinds(tokenizer.vocabulary)
-        has_tags = getattr(tokenizer, "languages", None) or getattr(tokenizer, "tag", None)
-        self._is_tag = tokenizer.is_tag if has_tags else None
+        self._is_tag = tokenizer.is_tag if Traits.of(tokenizer).has_tags else None
 
     def cut(self, row: Any, most: int, on_too_long: str) -> tuple[list[Any], int]:
         """Cuts a line into pieces of at most `most` tokens.

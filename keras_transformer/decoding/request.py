@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.placeholders import count_symbols
+from keras_transformer.data.tokenizer_like import Traits
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.lines import (
@@ -48,9 +49,9 @@ class LineReader:
         self._config = config
         self._cutter = LineCutter(source)
         self._find_unknown = partial(find_unknown, source, config.unk_token_id)
-        self.languages = list(getattr(source, "languages", []))
+        self.languages = list(Traits.of(source).languages)
         self.symbols = count_symbols(source.vocabulary, target.vocabulary)
-        self.joiner = getattr(target, "joiner", " ")
+        self.joiner = Traits.of(target).joiner
 
     def lines(
         self, texts: list[str], settings: TextSettings, is_whole: bool, symbols: int

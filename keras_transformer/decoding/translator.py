@@ -134,6 +134,11 @@ class Translator:
         return self.engine.model
 
     @property
+    def languages(self) -> list[str]:
+        """The codes of the target languages that the model has tags for."""
+        return self._reader.languages
+
+    @property
     def all_settings(self) -> dict[str, Any]:
         """The settings of the search and of text, as they are given."""
         return asdict(self.settings) | asdict(self.text_settings)

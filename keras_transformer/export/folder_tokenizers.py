@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.data import piece_tokenizer
+from keras_transformer.data.tokenizer_like import Traits
 
 
 def write_tokenizers(folder: Path, tokenizers: tuple[Any, Any]) -> bool:
@@ -19,7 +20,7 @@ def write_tokenizers(folder: Path, tokenizers: tuple[Any, Any]) -> bool:
     Returns:
         whether they are: SentencePiece models or symbols. Others are not written.
     """
-    if not all(getattr(each, "rules", None) for each in tokenizers):
+    if not all(Traits.of(each).rules for each in tokenizers):
         return False
     rules = {}
     for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):

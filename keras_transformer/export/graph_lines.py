@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.data.graph_tokenizer import append_token
+from keras_transformer.data.tokenizer_like import Traits
 from keras_transformer.decoding.lines import learned_positions
 from keras_transformer.decoding.long_lines import token_kinds
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -26,9 +27,10 @@ class GraphLineReader:
 
     def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: TextSettings) -> None:
         source, target = tokenizers
-        self.languages: list[str] = list(getattr(source, "languages", []))
+        traits = Traits.of(source)
+        self.languages = list(traits.languages)
         self._source, self._target = source.graph, target.graph
-        self._has_tags = bool(self.languages) or getattr(source, "tag", None) is not None
+        self._has_tags = traits.has_tags
         begins_word, _, _, is_inside = token_kinds(source.vocabulary)
         self._begins_word, self._is_inside = tf.constant(begins_word), tf.constant(is_inside)
         self._most: Any = settings.max_source_tokens

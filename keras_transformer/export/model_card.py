@@ -48,7 +48,7 @@ def write_model_card(
             "source": translator.source_tokenizer.vocabulary_size,
             "target": translator.target_tokenizer.vocabulary_size,
         },
-        "target_languages": getattr(translator.source_tokenizer, "languages", []),
+        "target_languages": translator.languages,
         "search": {n: v for n, v in search.items() if n not in ("processors", "sampler")},
         **entries,
         "format": FORMAT,

@@ -46,7 +46,8 @@ class Limits:
         """Raises `RequestError` if a request has too many lines."""
         if lines > self.max_lines:
             must = f"A request may have at most {self.max_lines} lines. Received: {lines}."
-            cure = "Sentences count as lines in /translate. Send several requests."
+            cure = "In /translate, sentences count, and the text around what is protected."
+            cure += " Send several requests."
             raise RequestError(413, f"{must} {cure}")
 
     def check_texts(self, lines: list[str]) -> None:
@@ -84,10 +85,6 @@ class Limits:
         parts = [part.text for line in request.lines for part in line.parts]
         self.check_lines(len(parts))
         self.check_longest(parts, request.prefixes or ())
-        rows, most = len(request.columns[0]), self.max_queue // 2
-        if rows > most:
-            must = f"The lines of a request may be split into at most {most} pieces"
-            raise RequestError(413, f"{must}. Received: {rows}. Send several requests.")
 
     def check_square(self, lines: int, longest: int) -> None:
         """Raises `RequestError` if an answer is too large, which is padded on two axes."""

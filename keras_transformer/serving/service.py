@@ -216,11 +216,17 @@ class Service:
             raise RequestError(503, f"{late} {cure}") from error
 
     async def _submit(self, group, columns, client):
-        """Returns what `_run_batch` finds for each row of `columns`."""
+        """Returns what `_run_batch` finds for each row of `columns`.
+
+        A few lines may have more pieces than the queue has room for: they go one part after the
+        other.
+        """
         values = list(zip(*columns, strict=True))
         rows = [Row(group, sum(map(len, value)), value) for value in values]
+        most = self.limits.max_lines
+        parts = [rows[start : start + most] for start in range(0, len(rows), most)]
         try:
-            return await self._batcher.submit(rows, client)
+            return [one for part in parts for one in await self._batcher.submit(part, client)]
         except QueueFull as error:
             waiting = f"{self._batcher.queue_length} lines wait for the model."
             raise RequestError(503, f"{waiting} Try again when others are answered.") from error

@@ -147,7 +147,9 @@ def test_needs_neither_keras_nor_tensorflow(pair, tmp_path):
     printed = run_fresh(WITHOUT_KERAS.format(folder=str(folder), lines=LINES))
     assert printed == f"{pair[1](LINES)}\n"
     (folder / "model_card.json").unlink()
-    with pytest.raises(FileNotFoundError, match="model_card.json.*--format ctranslate2"):
+    with pytest.raises(
+        FileNotFoundError, match="without model_card.json. `keras-transformer export`"
+    ):
         load_translator(folder)
 
 

@@ -112,9 +112,10 @@ def test_what_is_in_the_graph_cannot_differ(engine):
 
 def test_search_tree_begins_with_the_best_translation(made, engine):
     tokenizer = made[0].source_tokenizer
-    tree = engine.search_tree(np.array([tokenizer.encode("two", add_end=True)]))
+    ids = np.array([tokenizer.encode("two", add_end=True)])
+    (tree,) = engine.search_tree(ids, made[0].settings)
     (best,) = made[0]("two", n_best=1)
-    first = tree["token_ids"][0, 0][tree["is_winner"][0, 0]]
+    first = tree.token_ids[0][tree.is_winner[0]]
     assert [tokenizer.vocabulary[token] for token in first] == best.tokens[:1]
 
 
@@ -130,7 +131,7 @@ def test_numbers_that_are_not_finite_are_the_error_of_translator(engine):
 
 
 def test_folder_of_an_earlier_version_is_refused_in_one_line(tmp_path):
-    with pytest.raises(FileNotFoundError, match="must hold a SavedModel"):
+    with pytest.raises(FileNotFoundError, match="must hold a model for TensorFlow"):
         SavedModelEngine(tmp_path)
     (tmp_path / "saved_model.pb").touch()
     (tmp_path / "model_card.json").write_text('{"engine": "saved_model"}')
