@@ -19,7 +19,7 @@ from keras_transformer.decoding.batches import (
 )
 from keras_transformer.decoding.long_lines import LineCutter, join_translations
 from keras_transformer.decoding.model_search import run_on_pairs
-from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import TextSettings
 from tests.decoding.test_translator import make_translator
 
 IS_TENSORFLOW = keras.config.backend() == "tensorflow"
@@ -100,7 +100,7 @@ def assert_truncated_in_graph_too(tokenizer, texts, most):
     """The graph of a SavedModel cuts lines as `LineCutter` does with "truncate"."""
     cutter, rows = LineCutter(tokenizer), tokenizer.encode(texts)
     expected = [cutter.cut(row, most, "truncate") for row in rows]
-    settings = SearchSettings(max_source_tokens=most + 1)
+    settings = TextSettings(max_source_tokens=most + 1)
     config = TransformerConfig.tiny(tokenizer.vocabulary_size)
     reader = GraphLineReader((tokenizer, tokenizer), config, settings)
     read = tf.function(reader.read, autograph=False)
