@@ -16,9 +16,7 @@ import tempfile
 from typing import Annotated
 
 import typer
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from benchmarks.json_process import JSONProcess
+from json_process import JSONProcess
 
 ENGINES = {  # name -> backend, folder
     "Keras on TensorFlow": ("tensorflow", "model"),
