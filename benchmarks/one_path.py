@@ -13,7 +13,7 @@ import pathlib
 import random
 import sys
 import tempfile
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from json_process import JSONProcess
@@ -25,7 +25,12 @@ ENGINES = {  # name -> backend, folder
     "CTranslate2": ("tensorflow", "ct2"),
     "SavedModel": ("tensorflow", "served"),
 }
-RULES = {"length_penalty": "mean", "stopping": "first_beams", "alpha": 1.0, "extra_length": 4}
+RULES: dict[str, Any] = {
+    "length_penalty": "mean",
+    "stopping": "first_beams",
+    "alpha": 1.0,
+    "extra_length": 4,
+}
 TIE = 1e-4
 
 
@@ -44,8 +49,10 @@ def make(folder: pathlib.Path) -> None:
     rng = np.random.default_rng(1)
     for weight in model.weights:
         weight.assign(weight + 0.2 * rng.standard_normal(weight.shape))
-    embedding = np.array(model.encoder.embedding.embeddings)
-    embedding[1::2] = embedding[::2][: len(embedding[1::2])] * (1 + 1e-6)
+    embedding = keras.ops.convert_to_numpy(model.encoder.embedding.embeddings).copy()
+    first = 4  # behind the special tokens: an end is no tie with a word
+    twins = embedding[first + 1 :: 2]
+    twins[:] = embedding[first::2][: len(twins)] * (1 + 1e-6)
     model.encoder.embedding.embeddings.assign(embedding)
     model.save(folder / "model.keras")
     translator = kt.Translator(model, tokenizer, **RULES)
@@ -53,7 +60,7 @@ def make(folder: pathlib.Path) -> None:
     kt.export_ctranslate2(translator, folder / "ct2")
 
 
-def load(folder: pathlib.Path, name: str):
+def load(folder: pathlib.Path, name: str) -> Any:
     """Returns the translator of an engine."""
     import keras_transformer as kt
 
@@ -64,17 +71,30 @@ def load(folder: pathlib.Path, name: str):
 
 
 def answer(folder: pathlib.Path, name: str) -> None:
-    """Answers requests on standard input: lines to translate, or pairs to score."""
+    """Answers requests on standard input: lines to translate, or lines and tokens to score."""
     import json
 
     translator = load(folder, name)
+    ids = {token: i for i, token in enumerate(translator.target_tokenizer.vocabulary)}
     for row in sys.stdin:
-        lines, targets = json.loads(row)
-        if targets is None:
-            found = [best.text for best, *_ in translator(lines, n_best=1)]
-        else:
-            found = [one.score for one in translator.score(lines, targets)]
+        lines, tokens = json.loads(row)
+        if tokens is None:
+            found: list[Any] = [
+                [best.text, best.tokens] for best, *_ in translator(lines, n_best=1)
+            ]
+        else:  # a text may have other tokens than those that a search has chosen
+            rows = [[ids[token] for token in of_line] for of_line in tokens]
+            found = [score_of(translator, *pair) for pair in zip(lines, rows, strict=True)]
         print(json.dumps(found), flush=True)
+
+
+def score_of(translator: Any, line: str, token_ids: list[int]) -> float:
+    """Returns the mean log-probability of given tokens."""
+    import numpy as np
+
+    (source,), _ = translator.pairs([line], [""])
+    log_probs = translator.engine.score(source[None], np.array([token_ids], "int32"))
+    return float(log_probs.mean())
 
 
 def start(folder: pathlib.Path, engine: str) -> JSONProcess:
@@ -89,7 +109,7 @@ def compare(folder: pathlib.Path, lines: list[str]) -> bool:
     first, *others = ENGINES
     reference = start(folder, first)
     expected = reference.ask([lines, None])
-    distinct = len(set(expected))
+    distinct = len({text for text, _ in expected})
     print(f"{first}: {len(lines):,} lines, {distinct:,} distinct translations")
     is_right = True
     for engine in others:
@@ -97,7 +117,7 @@ def compare(folder: pathlib.Path, lines: list[str]) -> bool:
         found = process.ask([lines, None])
         process.close()
         pairs = zip(lines, expected, found, strict=True)
-        rows = [row for row in pairs if row[1] != row[2]]
+        rows = [(line, ours[1], other[1]) for line, ours, other in pairs if ours[0] != other[0]]
         ours, theirs = (
             reference.ask([[line for line, *_ in rows], [row[side] for row in rows]])
             for side in (1, 2)
@@ -113,7 +133,7 @@ def compare(folder: pathlib.Path, lines: list[str]) -> bool:
 
 def main(
     lines: int = 1000,
-    folder: pathlib.Path | None = None,
+    folder: Annotated[pathlib.Path, typer.Option(hidden=True)] = pathlib.Path(),
     answer_: Annotated[str, typer.Option("--answer", hidden=True)] = "",
 ) -> None:
     """Compares the engines; exits with 1 if texts differ by more than near ties."""
@@ -127,7 +147,7 @@ def main(
     texts = [" ".join(rng.sample(words, rng.choice([1, 1, 2, 3]))) for _ in range(lines - 3)]
     texts += ["", " ", "Ωμέγα"]
     with tempfile.TemporaryDirectory() as temporary:
-        made = folder or pathlib.Path(temporary)
+        made = pathlib.Path(temporary)
         make(made)
         if not compare(made, texts):
             raise typer.Exit(1)
