@@ -39,7 +39,8 @@ class IdTokenizer(FolderTokenizer):
 
     def ids_of(self, tokens: list[str]) -> list[int]:
         """Returns the ids of tokens."""
-        return [self._ids.get(token, self._unk_token_id) for token in tokens]
+        get, unk = self._ids.get, self._unk_token_id
+        return [get(token, unk) for token in tokens]
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Returns the token ids of texts, without end tokens."""
