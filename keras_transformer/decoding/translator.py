@@ -4,7 +4,7 @@ Plain Python and NumPy: imports Keras only with a Keras model.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -141,7 +141,7 @@ class Translator:
     @property
     def all_settings(self) -> dict[str, Any]:
         """The settings of the search and of text, as they are given."""
-        return asdict(self.settings) | asdict(self.text_settings)
+        return vars(self.settings) | vars(self.text_settings)
 
     def __reduce__(self):
         return partial(type(self), **self.all_settings), (self.engine,)
