@@ -112,6 +112,9 @@ class Translator:
             from keras_transformer.decoding.keras_engine import KerasEngine
 
             model = KerasEngine(model, tokenizer, target_tokenizer, frozen=frozen, dtype=dtype)
+        elif tokenizer is not None or frozen or dtype is not None:
+            must = "An engine has its tokenizers and weights: give it with settings alone."
+            raise ValueError(f"{must} Received: {tokenizer=}, {frozen=}, {dtype=}")
         self.engine: Any = model
         self.source_tokenizer, self.target_tokenizer = self.tokenizers = model.tokenizers
         self._config = model.config
