@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.saved_model import save_context
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
@@ -150,7 +151,8 @@ def export_saved_model(
         write_tokenizers(written, translator.tokenizers)
         write_vocabularies(written, translator.tokenizers)
         lines = example_lines(translator, examples)
-        found = module.serve(tf.constant(lines, tf.string))
+        with save_context.save_context(tf.saved_model.SaveOptions()):  # else it is traced again
+            found = module.serve(tf.constant(lines, tf.string))
         texts = [text.decode() for text in found["translation"].numpy()]
         scores = found["score"].numpy().tolist()
         write_examples(written, zip(lines, texts, scores, strict=True))
