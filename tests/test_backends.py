@@ -47,7 +47,7 @@ else:
 
 
 @pytest.mark.tensorflow_only  # it starts a process with a backend of its own
-def test_without_tensorflow_one_line_says_what_to_install():
+def test_without_tensorflow_one_line_says_what_to_install(tmp_path):
     def run_command(*words):
         command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *words]
         environment = os.environ | {"KERAS_BACKEND": "jax"}
@@ -57,7 +57,8 @@ def test_without_tensorflow_one_line_says_what_to_install():
     assert ran.returncode == 0, ran.stderr
     ran = run_command("--help")
     assert ran.returncode == 0 and "Usage: " in ran.stdout, ran.stderr
-    for words in (["serve", "served"], ["export", "run", "served"]):
+    (tmp_path / "saved_model.pb").touch()
+    for words in (["serve", str(tmp_path)], ["export", "run", "served"]):
         ran = run_command(*words)
         assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
         assert ran.stderr.startswith("Error: A SavedModel needs TensorFlow and ")

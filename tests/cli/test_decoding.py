@@ -51,16 +51,12 @@ def test_mbr_prints_the_order_of_the_n_best(folder):
     assert ran.exit_code == 0, ran.stderr
     shown = [f"{n}\t{text}" for n, each in enumerate(expected, start=1) for text in each]
     assert ran.stdout.split("\n")[:-1] == shown
-    (folder / "served").mkdir(exist_ok=True)
-    (folder / "served" / "saved_model.pb").touch()
     for model, *words in (
         ("run", "--mbr", 2, "--n-best", 3),
         ("run", "--mbr", 5, "--beam-size", 4),
-        ("served", "--mbr", 2),
     ):
         refused = cli("translate", model, *words, stdin=b"one")
         assert refused.exit_code == 2 and refused.stderr.count("\n") == 1, refused.stderr
-    assert "SavedModel" in refused.stderr
 
 
 @pytest.mark.long
