@@ -75,10 +75,11 @@ for backend in jax torch; do
 done
 
 if [ -n "$long" ]; then
-    # Masks, half precision, cached steps, LoRA, int8, the fused loss, arguments of `fit`.
+    # Masks, half precision, cached steps, LoRA, int8, the fused loss, arguments of `fit`; and that a
+    # line takes the same path to every engine.
     details=(tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py)
     details+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
-    details+=(--ignore=tests/layers/test_contract.py)
+    details+=(tests/test_one_path.py --ignore=tests/layers/test_contract.py)
     update=(tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py)
     # Minutes each, the slowest last: examples of the docs, killed runs, all commands on JAX and
     # PyTorch, notebooks, new environments.
