@@ -39,7 +39,7 @@ def test_export_and_vocabulary_write_what_they_name(folder):
     search = "--alpha", 1.0, "--on-too-long", "error", "--examples", "lines.en"
     ran = cli("export", "run", "ct2", "--format", "ctranslate2", "--quantization", "int8", *search)
     assert ran.stdout.strip() == "ct2" and (folder / "ct2/model.bin").is_file(), ran.stderr
-    rules = "length_penalty='mean', stopping='first_beams', distinct_texts=False"
+    rules = "length_penalty='mean', stopping='first_beams'"
     first, second = ran.stderr.splitlines()
     assert first == f"CTranslate2 searches by other rules than the run: {rules}"
     assert second.startswith("CTranslate2 translates ") and "2 examples" in second
