@@ -144,10 +144,6 @@ class Service:
             limits.check_request(request)
             return request
 
-        def next_request(request: Request, found: Any) -> Request | None:
-            request.fill(answers, found)
-            return request.again(answers)
-
         answers: list[list[Hypothesis]] = [[]] * len(lines)
         with _mistakes():
             request: Request | None = await run_in_threadpool(read)
@@ -161,7 +157,9 @@ class Service:
                         len(request.columns),
                     )
                     found = await self._submit(group, request.columns, client)
-                    request = await run_in_threadpool(next_request, request, found)
+                    request.fill(answers, found)
+                    has_lost = any(best.protected for best, *_ in answers)
+                    request = await run_in_threadpool(request.again, answers) if has_lost else None
         return answers
 
     async def score(
