@@ -10,7 +10,7 @@ from starlette.routing import Route
 from keras_transformer.serving.bodies import client_of, json_or_form, unless_gone
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.languages import ANY_SOURCE, described, detected, target_language
-from keras_transformer.serving.markup import of_html, of_text
+from keras_transformer.serving.markup import Fill, of_html, of_text
 
 
 async def languages(request: Request) -> JSONResponse:
@@ -44,14 +44,18 @@ async def translate(request: Request) -> JSONResponse:
     language = target_language(card, fields.get("source"), fields.get("target"))
     alternatives = _alternatives(fields)
     form = fields.get("format") or "text"
-    apart = await run_in_threadpool(_apart, texts, form)
-    lines = [line for lines, _ in apart for line in lines]
-    request.state.rows = len(lines)
+    apart: list[tuple[list[str], Fill]] = []
+
+    def lines() -> list[str]:
+        apart.extend(_apart(texts, form))
+        return [line for lines, _ in apart for line in lines]
+
     translator = service.text_translator
     n_best = min(alternatives + 1, translator.settings.max_hypotheses)
     options = {"n_best": n_best, "target_language": language}
     work = service.translate(lines, client_of(request), translator, **options)
     found = await unless_gone(request, work)
+    request.state.rows = len(found)
     ranks = await run_in_threadpool(_together, apart, found)
     answer = {"translatedText": [best for best, *_ in ranks]}
     if alternatives:

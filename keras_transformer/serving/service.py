@@ -118,7 +118,7 @@ class Service:
 
     async def translate(
         self,
-        lines: list[str],
+        lines: list[str] | Callable[[], list[str]],
         client: Hashable = None,
         translator: Translator | None = None,
         **options: Any,
@@ -126,7 +126,7 @@ class Service:
         """Returns the hypotheses of each line, best first.
 
         Args:
-            lines: list of strings.
+            lines: list of strings; or a function that returns them, called where text is read.
             client: who asks; clients take turns. Optional.
             translator: defaults to `translator`.
             **options: as in `Translator.request`: `n_best`, `target_prefix`, `target_language`, and
@@ -137,16 +137,17 @@ class Service:
                 takes longer than `timeout` of the limits.
         """
         translator, limits = translator or self.translator, self.limits
-        limits.check_texts(lines)
 
         def read() -> Request:
-            request = translator.request(lines, **options)
+            given = lines if isinstance(lines, list) else lines()
+            limits.check_texts(given)
+            request = translator.request(given, **options)
             limits.check_request(request)
             return request
 
-        answers: list[list[Hypothesis]] = [[]] * len(lines)
         with _mistakes():
             request: Request | None = await run_in_threadpool(read)
+            answers: list[list[Hypothesis]] = [[]] * (len(request.lines) if request else 0)
             async with self._time_limit():
                 while request is not None:
                     group = (
