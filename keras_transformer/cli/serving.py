@@ -8,6 +8,7 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import require_tensorflow
+from keras_transformer.cli.translators import load_exported
 from keras_transformer.cores import usable_cores
 from keras_transformer.serving.limits import Limits
 
@@ -36,7 +37,7 @@ LIMITS = {
 
 def translator_loader(folder, **options):
     """Returns a function that loads an exported folder; checks what it can before."""
-    from keras_transformer.runs.translators import kind_of, load_translator
+    from keras_transformer.runs.translators import kind_of
 
     kind = kind_of(folder)
     if kind == "run":
@@ -44,7 +45,7 @@ def translator_loader(folder, **options):
         raise FileNotFoundError(f"{must} Received: {str(folder)!r}")
     if kind == "saved_model":
         require_tensorflow()
-    return functools.partial(load_translator, folder, **options)
+    return functools.partial(load_exported, [folder], **options)
 
 
 @commands.command()

@@ -1,6 +1,6 @@
 """The translator of a run, its lines and its long lines, for the commands that translate."""
 
-from keras_transformer.cli.backend import import_backend
+from keras_transformer.cli.backend import SAVED_MODEL, import_backend, import_quietly
 from keras_transformer.cli.progress import sentence_progress
 
 
@@ -18,11 +18,25 @@ def load_runs(runs, model=None, *, dtype=None, **settings):
 
 def load_folders(folders, model=None, *, dtype=None, **settings):
     """Returns the translator of a list of runs, or of one exported folder."""
-    from keras_transformer.runs.translators import kind_of, load_translator
+    from keras_transformer.runs.translators import kind_of
 
     if kind_of(folders[0]) == "run":
         return load_runs(folders, model, dtype=dtype, **settings)
-    return load_translator(folders, model=model, dtype=dtype, **settings)
+    return load_exported(folders, model=model, dtype=dtype, **settings)
+
+
+def load_exported(folders, **options):
+    """Returns the translator of one exported folder; what it imports prints nothing.
+
+    Args:
+        folders: list of its path.
+        **options: as of `keras_transformer.load_translator`.
+    """
+    from keras_transformer.runs.translators import kind_of, load_translator
+
+    if kind_of(folders[0]) == "saved_model":
+        import_quietly(*SAVED_MODEL)
+    return load_translator(folders, **options)
 
 
 def with_progress(function, lines, *arguments, **options):
