@@ -133,7 +133,7 @@ def _warm_up(translator):
         line = "a " * words
         translator.score(line, line)
         for n_best in (1, translator.settings.max_hypotheses):
-            translator(line, n_best=n_best, target_prefix="")
+            translator(line, n_best=n_best)
 
 
 class _Server(uvicorn.Server):

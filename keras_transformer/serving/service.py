@@ -146,8 +146,9 @@ class Service:
             return request
 
         with _mistakes():
-            request: Request | None = await run_in_threadpool(read)
-            answers: list[list[Hypothesis]] = [[]] * (len(request.lines) if request else 0)
+            first = await run_in_threadpool(read)
+            request: Request | None = first
+            answers: list[list[Hypothesis]] = [[]] * len(first.lines)
             async with self._time_limit():
                 while request is not None:
                     group = (
@@ -233,16 +234,19 @@ class Service:
     async def _load_and_work(self):
         loop = asyncio.get_running_loop()
         try:
-            made = await loop.run_in_executor(self._threads, self._load)
-            if self._settings:
-                self._text_translator = Translator(
-                    made.engine, **made.all_settings | self._settings
-                )
-            self._translator = made
+            made = await loop.run_in_executor(self._threads, self._load_translators)
+            self._translator, self._text_translator = made
             await self._batcher.work()
         except Exception as error:  # the server ends when `failure` is set
             self.failure = error
             self._batcher.fail(RequestError(503, _FAILED))
+
+    def _load_translators(self):
+        """Returns what `translator` and `text_translator` are."""
+        made = self._load()
+        if not self._settings:
+            return made, made
+        return made, Translator(made.engine, **made.all_settings | self._settings)
 
     def _run_batch(self, group, values):
         """Runs rows of the same group; `values` have the ids of each."""

@@ -5,6 +5,7 @@ They are those of an exported SavedModel, made of what `Service` does, whatever 
 
 import asyncio
 import dataclasses
+import functools
 import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
@@ -268,6 +269,7 @@ async def _search_tree(service, client, text):
     return answers
 
 
+@functools.lru_cache(maxsize=1)  # a server asks for those of one translator, with each request
 def signatures_of(translator: Any) -> dict[str, Signature]:
     """Returns the signatures of a translator by their names; some engines lack the last two."""
     settings, engine = translator.settings, translator.engine
