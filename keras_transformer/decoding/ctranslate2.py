@@ -10,7 +10,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,18 +35,6 @@ _engines: Any = weakref.WeakSet()
 NO_PENALTY = 1e-30
 # A call is one batch, and no line is cut off.
 WHOLE = {"max_batch_size": 0, "max_input_length": 0}
-
-
-def held_by_ctranslate2(settings: SearchSettings) -> SearchSettings:
-    """Returns the settings by which CTranslate2 searches in place of others."""
-    return replace(
-        settings,
-        length_penalty=settings.length_penalty and "mean",
-        stopping="first_beams",
-        processors=(),
-        force_end=False,
-        sampler=None,
-    )
 
 
 class CTranslate2Engine(Engine):

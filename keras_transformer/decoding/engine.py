@@ -4,6 +4,7 @@ Plain Python and NumPy: imports neither Keras nor a backend.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,7 +113,7 @@ class Engine:
         """
         raise NotImplementedError
 
-    def search_tree(self, source_ids: np.ndarray, settings: SearchSettings) -> list["SearchTree"]:
+    def search_tree(self, source_ids: np.ndarray, settings: SearchSettings) -> list[SearchTree]:
         """Returns what the search does with each row, if `has_search_tree`.
 
         Args:
@@ -134,6 +135,18 @@ class Engine:
     ) -> None:
         """Compiles searches ahead, as `KerasEngine` does; see `Translator.warm_up`."""
         raise ValueError(f"Only searches of Keras models are compiled. Received: {self.name}")
+
+
+def held_settings(engine: Engine | type[Engine], settings: SearchSettings) -> SearchSettings:
+    """Returns the settings by which an engine searches in place of others: the first ones it has.
+
+    Args:
+        engine: `Engine`, or a class of them.
+        settings: `SearchSettings`.
+    """
+    names = engine.held.keys() & vars(settings).keys()
+    other = {n: engine.held[n][0] for n in names if getattr(settings, n) not in engine.held[n]}
+    return replace(settings, **other)
 
 
 def require_held(engine: Engine | type[Engine], settings: Mapping[str, Any]) -> None:

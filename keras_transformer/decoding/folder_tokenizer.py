@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.piece_tokenizer import FolderTokenizer
+from keras_transformer.data.tokenizer_like import Traits
 
 
 class IdTokenizer(FolderTokenizer):
@@ -32,9 +33,11 @@ class IdTokenizer(FolderTokenizer):
         self._unk_token_id = config.unk_token_id
         special = config.pad_token_id, config.start_token_id, config.end_token_id
         self.pieces.dropped |= {self.vocabulary[token_id] for token_id in special}
-        self.tag, self.unknown = self.pieces.tag, getattr(self.pieces, "unknown", None)
-        self.joiner = getattr(self.pieces, "joiner", " ")
-        tags = [f">>{code}<<" for code in self.languages] + [self.tag] * (self.tag is not None)
+        traits = Traits.of(self.pieces)
+        self.tag, self.unknown, self.joiner = traits.tag, traits.unknown, traits.joiner
+        tags = [f">>{code}<<" for code in self.languages]
+        if traits.tag is not None:
+            tags.append(traits.tag)
         self.is_tag = {self._ids[tag] for tag in tags}.__contains__
 
     def ids_of(self, tokens: list[str]) -> list[int]:

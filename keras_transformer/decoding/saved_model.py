@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.data.piece_tokenizer import SETTINGS_FILE
+from keras_transformer.decoding.batches import pad_rows
 from keras_transformer.decoding.engine import Engine, SearchResult, SearchTree
 from keras_transformer.decoding.folder_tokenizer import IdTokenizer, read_vocabulary
 from keras_transformer.decoding.lines import longest_target
@@ -172,10 +173,7 @@ class _GraphTokenizer:
         return [row[:length] for row, length in pairs]
 
     def decode(self, rows):
-        longest = max(map(len, rows), default=0)
-        padded = np.full((len(rows), longest), self._pad_token_id, "int32")
-        for row, token_ids in zip(padded, rows, strict=True):
-            row[: len(token_ids)] = token_ids
+        padded = pad_rows(rows, self._pad_token_id)
         texts = self._call("detokenize", token_ids=padded)["text"]
         return [text.decode() for text in texts]
 

@@ -290,8 +290,7 @@ class Translator:
             ValueError: if a search of these settings is not compiled.
         """
         asked, text = self._settings_of_call(settings, n_best)
-        is_distinct = text.distinct_texts and n_best > 1
-        kept = asked.max_hypotheses if is_distinct else n_best
+        kept = _kept_hypotheses(asked, n_best, text.distinct_texts)
         self.engine.compile(source_lengths, batch_sizes, asked, kept)
 
     def _map_rows(self, function, columns, *options):
@@ -344,11 +343,9 @@ class Translator:
             distinct_texts: as in `TextSettings`. Defaults to `True`.
             return_attention: whether they have attention. Defaults to `False`.
         """
-        is_distinct = distinct_texts and n_best > 1
-        # To pick several of distinct texts, the search must keep all; for 1, one is enough.
-        kept = settings.max_hypotheses if is_distinct else n_best
+        kept = _kept_hypotheses(settings, n_best, distinct_texts)
         found = self.engine.search(source_ids, prefix_ids, settings, kept)
-        found, hypotheses = self._hypotheses(source_ids, found, n_best, is_distinct)
+        found, hypotheses = self._hypotheses(source_ids, found, n_best, distinct_texts)
         if return_attention:
             self._add_attention(source_ids, found, hypotheses)
         return hypotheses
@@ -363,12 +360,12 @@ class Translator:
         _, found = self._hypotheses(source_ids, SearchResult(*one), n_best=1)
         return [best for (best,) in found]
 
-    def _hypotheses(self, source, found, n_best, is_distinct=False):
+    def _hypotheses(self, source, found, n_best, distinct_texts=False):
         """Returns the `n_best` results, and lists of `Hypothesis`."""
         rows, ranks, length = found.token_ids.shape
         texts = self.target_tokenizer.decode(found.token_ids.reshape(rows * ranks, length))
         texts = [texts[row * ranks :][:ranks] for row in range(rows)]
-        if is_distinct:
+        if distinct_texts and n_best > 1:
             found, texts = _without_repeated(found, texts)
         found = SearchResult(*(each[:, :n_best] for each in found))
         config = self._config
@@ -394,6 +391,14 @@ class Translator:
             for index, (row, rank) in enumerate(zip(rows, ranks, strict=True)):
                 attention = attention_of(found[row][rank], scores, index, start_token)
                 found[row][rank] = replace(found[row][rank], attention=attention)
+
+
+def _kept_hypotheses(settings, n_best, distinct_texts):
+    """Returns how many hypotheses a search must keep, to pick `n_best` of them.
+
+    To pick several of distinct texts, it must keep all; for 1, one is enough.
+    """
+    return settings.max_hypotheses if distinct_texts and n_best > 1 else n_best
 
 
 def _without_repeated(found, texts):

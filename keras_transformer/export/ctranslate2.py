@@ -15,11 +15,8 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder
-from keras_transformer.decoding.ctranslate2 import (
-    ENGINE,
-    CTranslate2Engine,
-    held_by_ctranslate2,
-)
+from keras_transformer.decoding import engine
+from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Engine
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.translator import Translator
@@ -122,7 +119,7 @@ def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> dict[
     settings, most = translator.settings, num_positions(translator.model.config, max_tokens)
     bound = min(translator.text_settings.max_source_tokens or most, most)
     is_short = longest_target(bound, settings, translator.model.config) <= most
-    held = held_by_ctranslate2(settings)
+    held = engine.held_settings(CTranslate2Engine, settings)
     longest = {"max_source_tokens": bound, "max_length": settings.max_length if is_short else most}
     return translator.all_settings | asdict(held) | longest
 
