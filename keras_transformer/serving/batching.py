@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -60,7 +60,8 @@ class Batcher:
     While all workers run batches, rows queue up for the next one: batches grow with the load. If
     several workers are free, they share the rows. Before each batch that is not full, the batcher
     waits `max_wait` for more rows, even if some have waited already, because callers that just got
-    their answers often send the next rows at once.
+    their answers often send the next rows at once. It waits up to `max_wait_announced` while
+    callers prepare rows: a batch takes the same interpreter, and would make them wait.
 
     If a batch of several callers fails, the rows of each caller run again by themselves, so only
     the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
@@ -72,6 +73,7 @@ class Batcher:
         workers: int, maximum number of batches at the same time. Defaults to `1`.
         max_batch: int, maximum number of rows in a batch.
         max_wait: float, seconds. Defaults to `0.002`.
+        max_wait_announced: float, seconds. Defaults to `0.02`.
         max_queue: int, maximum number of waiting rows.
     """
 
@@ -83,6 +85,7 @@ class Batcher:
         workers: int = 1,
         max_batch: int,
         max_wait: float = 0.002,
+        max_wait_announced: float = 0.02,
         max_queue: int,
     ) -> None:
         self._run = run
@@ -90,11 +93,13 @@ class Batcher:
         self._workers = workers
         self._max_batch = max_batch
         self._max_wait = max_wait
+        self._max_wait_announced = max_wait_announced
         self._max_queue = max_queue
         self._queue: list[_Waiting] = []
         self._running: list[list[_Waiting]] = []
         self._arrival = asyncio.Event()
         self._forming = asyncio.Lock()
+        self._announced = 0  # callers that prepare rows
         self._batches = 0  # that have been formed
         self._turns: dict[Hashable, int] = {}  # of the last client and those with rows in the queue
         self._passed_over: set[_Waiting] = set()  # oldest rows that their client's turn left out
@@ -103,6 +108,16 @@ class Batcher:
     def queue_length(self) -> int:
         """The number of waiting rows."""
         return len(self._queue)
+
+    @contextlib.contextmanager
+    def announced(self) -> Iterator[None]:
+        """Within it, a caller prepares the rows that it submits then."""
+        self._announced += 1
+        try:
+            yield
+        finally:
+            self._announced -= 1
+            self._arrival.set()
 
     async def submit(self, rows: Sequence[Row], client: Hashable = None) -> list:
         """Returns the answer for each row.
@@ -151,10 +166,11 @@ class Batcher:
     async def _next_batch(self):
         while not self._queue:
             await self._next_arrival(None)
-        deadline = asyncio.get_running_loop().time() + self._max_wait
+        began = asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
             while len(self._in_turn()) < self._max_batch:
-                await self._next_arrival(deadline)
+                max_wait = self._max_wait_announced if self._announced else self._max_wait
+                await self._next_arrival(began + max_wait)
         rows = self._in_turn()  # again, because callers may have left
         share = math.ceil(len(rows) / (self._workers - len(self._running)))
         longest = itertools.accumulate((one.row.length for one in rows), max)

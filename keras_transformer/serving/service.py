@@ -146,7 +146,8 @@ class Service:
             return request
 
         with _mistakes():
-            first = await run_in_threadpool(read)
+            with self._batcher.announced():
+                first = await run_in_threadpool(read)
             request: Request | None = first
             answers: list[list[Hypothesis]] = [[]] * len(first.lines)
             async with self._time_limit():

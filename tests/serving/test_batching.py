@@ -112,6 +112,23 @@ def test_callers_that_come_again_at_once_share_a_batch_with_those_that_waited():
     assert [sorted(values) for _, values in model.batches[:2]] == [[0], [1, 2, 3, 10]]
 
 
+@pytest.mark.parametrize("prepares", [True, False])
+def test_batch_waits_for_rows_that_are_prepared_as_long_as_they_are(prepares):
+    model = Model()
+
+    async def slow_caller(batcher):
+        with batcher.announced():
+            await asyncio.sleep(0.02)  # ten times `max_wait`
+        if prepares:
+            await batcher.submit(rows_of("b"))
+
+    async def scenario(batcher):
+        await asyncio.gather(slow_caller(batcher), batcher.submit(rows_of("a")))
+
+    run(scenario, model, max_wait_announced=15)
+    assert model.batches == [("g", ["a", "b"] if prepares else ["a"])]
+
+
 def test_oldest_row_runs_with_those_nearest_in_length():
     model = Model()
     lengths = [25, 225, 33, 22, 112, 5, 27]
