@@ -4,6 +4,8 @@ Docstrings here have sections that Griffe's docstring styles do not have (`Call 
 `Masking:`). Griffe reads the public names from the `.pyi` files, without importing the package.
 """
 
+import importlib
+import inspect
 import re
 
 import griffe
@@ -35,7 +37,7 @@ class MarkdownDocstrings(griffe.Extension):
         links = linkable(members)
         for member in members:
             if member.docstring is not None:
-                text = to_markdown(member.docstring.value)
+                text = to_markdown(docstring_of(member))
                 member.docstring.value = with_links(text, links, member.name)
 
 
@@ -45,6 +47,15 @@ def walk(parent):
         if not member.is_alias:
             yield member
             yield from walk(member)
+
+
+def docstring_of(member):
+    """Returns the docstring; if fields are a `setting`, which it describes, from the class."""
+    is_settings = member.is_class and "Settings" in map(str, member.bases)
+    fields = member.attributes.values() if is_settings else ()
+    if not any(str(field.value).startswith("setting(") for field in fields):
+        return member.docstring.value
+    return inspect.getdoc(getattr(importlib.import_module(member.module.path), member.name))
 
 
 def linkable(members):

@@ -1,6 +1,7 @@
-"""Base class of validated settings, with reading and writing of YAML.
+"""Settings that users give: what each may be is stated once, where its field is.
 
-Pure Python.
+From `setting` come the check, its error, the entry of the docstring, the option of a command, and
+the row of a page. Also reading and writing of YAML. Pure Python.
 """
 
 import difflib
@@ -8,36 +9,175 @@ import inspect
 import re
 import reprlib
 import sys
+import textwrap
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from typing import Any, Self, get_args
 
 import yaml
+
+SECTIONS = re.compile(r"^    (?:Raises|Example|Reference)", re.MULTILINE)  # stand behind `Args`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a setting means, and what it may be besides its type.
+
+    Args:
+        text: sentences; `--help` and the tables of the pages show the first one.
+        at_least, at_most, above, below: bounds of a number. Optional.
+        choices: tuple of all values that it may have. Optional.
+        default_text: the default in words, if the value of the field does not say it. Optional.
+        may_change: bool. Whether it may change: of a recipe, when a run goes on; of a search, from
+            call to call without another graph. Defaults to `False`.
+    """
+
+    text: str
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[Any, ...] = ()
+    default_text: str | None = None
+    may_change: bool = False
+
+    @property
+    def summary(self) -> str:
+        """The first sentence."""
+        return re.split(r"(?<=\.)\s", self.text, maxsplit=1)[0]
+
+    @property
+    def allowed(self) -> str:
+        """What a value must be, in words; empty if its type alone decides."""
+        if self.choices:
+            return f"one of {', '.join(map(str, self.choices))}"
+        if self.at_least is not None and self.at_most is not None:
+            return f"from {self.at_least:,} to {self.at_most:,}"
+        bounds = {
+            "at least": self.at_least,
+            "more than": self.above,
+            "at most": self.at_most,
+            "less than": self.below,
+        }
+        return " and ".join(f"{word} {n:,}" for word, n in bounds.items() if n is not None)
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value, which is of the type of the field, may be given."""
+        if self.choices:
+            return value in self.choices
+        if not isinstance(value, int | float):
+            return True
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def nearest(self, value: Any) -> Any:
+        """Returns the nearest number from `at_least` to `at_most`."""
+        return min(max(value, self.at_least), self.at_most)
+
+
+def setting(default: Any, text: str, **rule: Any) -> Any:
+    """Returns a field of `Settings`; the arguments are its default and those of `Setting`."""
+    return field(default=default, metadata={"setting": Setting(text=text, **rule)})
+
+
+def setting_of(field: Field) -> Setting | None:
+    """Returns the `Setting` of a field; `None` if it has none."""
+    return field.metadata.get("setting")
+
+
+def may_change(kind: type["Settings"]) -> list[str]:
+    """Returns the names of the settings that may differ when a run goes on."""
+    rules = {field.name: setting_of(field) for field in fields(kind)}
+    return [name for name, rule in rules.items() if rule and rule.may_change]
+
+
+def type_text(kind: Any) -> str:
+    """Returns a type in words, without `None`."""
+    kinds = [kind for kind in get_args(kind) or (kind,) if kind not in (type(None), object)]
+    return " or ".join(kind.__name__ for kind in kinds)
+
+
+def default_text(field: Field) -> str:
+    """Returns the default of a field in words, as Markdown; empty if it must be given."""
+    rule = setting_of(field)
+    if rule and rule.default_text:
+        return rule.default_text
+    if field.default is MISSING:
+        return ""
+    if field.default in (None, (), ""):
+        return "none"
+    return f"`{field.default!r}`".replace("'", '"')
+
+
+def _entry(name, kind, field):
+    """Returns the entry of a docstring: type, what is allowed, text and default."""
+    rule = field.metadata["setting"]
+    kinds = " or ".join(f"`{value!r}`" for value in rule.choices).replace("'", '"')
+    kinds = kinds or ", ".join(filter(None, [type_text(kind), rule.allowed]))
+    default = default_text(field)
+    default = "Optional." if default == "none" else default and f"Defaults to {default}."
+    text = " ".join(filter(None, [f"{name}: {kinds}.", *rule.text.split(), default]))
+    return textwrap.fill(
+        text,
+        width=100,
+        initial_indent=" " * 8,
+        subsequent_indent=" " * 12,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 @dataclass(frozen=True)
 class Settings:
     """Base of frozen dataclasses whose fields come from users.
 
-    Checks each value against the annotated type of its field, and rejects infinite floats and NaN.
-    Converts numbers of NumPy and TensorFlow to Python's. Errors name the field. Subclasses call
-    `super().__post_init__()` before their own checks.
+    Checks each value against the annotated type of its field and its `Setting`, and rejects
+    infinite floats and NaN. Converts numbers of NumPy and TensorFlow to Python's. Errors name the
+    field. Subclasses call `super().__post_init__()` before checks of several fields together. The
+    fields of a class that are a `setting` are described in its docstring.
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        kinds = cls.__annotations__
+        entries = [
+            _entry(name, kind, vars(cls)[name])
+            for name, kind in kinds.items()
+            if isinstance(vars(cls).get(name), Field) and setting_of(vars(cls)[name])
+        ]
+        if entries and cls.__doc__:
+            others = SECTIONS.search(cls.__doc__)
+            end = others.start() if others else len(cls.__doc__)
+            start = cls.__doc__[:end].rstrip()
+            arguments = "\n".join(["    Args:", *entries, ""])
+            cls.__doc__ = f"{start}\n\n{arguments}\n{cls.__doc__[end:]}"
+
+    @classmethod
+    def rule(cls, name: str) -> Setting:
+        """Returns the `Setting` of a field."""
+        return cls.__dataclass_fields__[name].metadata["setting"]
+
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = _plain_number(getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
+        for item in fields(self):
+            value = _plain_number(getattr(self, item.name))
+            object.__setattr__(self, item.name, value)
             # Accept int for float, but not bool, which is a subclass of int.
-            is_float = field.type in (float, float | None)
-            allowed: Any = field.type | int if is_float else field.type
+            is_float = item.type in (float, float | None)
+            allowed: Any = item.type | int if is_float else item.type
             is_bool = isinstance(value, bool)
-            if not isinstance(value, allowed) or (is_bool and field.type is not bool):
-                name = field.type.__name__ if isinstance(field.type, type) else field.type
-                self._reject(field.name, f"of type {name}")
+            if not isinstance(value, allowed) or (is_bool and item.type is not bool):
+                name = item.type.__name__ if isinstance(item.type, type) else item.type
+                self._reject(item.name, f"of type {name}")
             # Also rejects ints that are too large for a float; `not <=` also rejects NaN.
             if is_float and value is not None and not abs(value) <= sys.float_info.max:
-                self._reject(field.name, "a finite number")
+                self._reject(item.name, "a finite number")
+            rule = setting_of(item)
+            if rule is not None and not rule.allows(value):
+                self._reject(item.name, rule.allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields as a dict of plain values."""

@@ -1,6 +1,7 @@
 """Settings in YAML: how values are read, and errors that name field and file."""
 
 import dataclasses
+import inspect
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ from keras_transformer.runs.recipe import (
     recipe_text,
 )
 from keras_transformer.runs.training_settings import TrainingSettings
-from keras_transformer.settings import Settings, read_yaml
+from keras_transformer.settings import Settings, read_yaml, setting
 from tests.examples import examples
 
 REQUIRED = {TransformerConfig: {"vocabulary_size": 100}, DataSettings: {"train": ["a", "b"]}}
@@ -38,6 +39,58 @@ class Anything(Settings):
 
     value: object = None
     other: object = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Described(Settings):
+    """Some settings.
+
+    Raises:
+        ValueError: if one is wrong.
+    """
+
+    size: int = setting(4, "How many. It must be even.", at_least=1, at_most=8)
+    rate: float | None = setting(None, "How fast.", above=0, below=1, default_text="no rate")
+    kind: str | None = setting("a", "Which one.", choices=("a", "b", None))
+    other: str = "not described"
+
+
+@pytest.mark.parametrize(
+    ("values", "must"),
+    [
+        ({"size": 0}, "from 1 to 8"),
+        ({"size": 9}, "from 1 to 8"),
+        ({"rate": 0}, "more than 0 and less than 1"),
+        ({"rate": 1.0}, "more than 0 and less than 1"),
+        ({"kind": "c"}, "one of a, b, None"),
+        *(({"size": size}, None) for size in (1, 8)),
+        *(({"rate": rate}, None) for rate in (None, 1e-9, 0.999)),
+        *(({"kind": kind}, None) for kind in ("a", "b", None)),
+    ],
+)
+def test_field_says_which_values_are_allowed(values, must):
+    if must is None:
+        Described(**values)
+        return
+    ((name, value),) = values.items()
+    with pytest.raises(ValueError) as caught:
+        Described(**values)
+    assert str(caught.value) == f"`{name}` must be {must}. Received: {name}={value!r}"
+
+
+def test_fields_are_described_in_the_docstring_of_their_class():
+    assert inspect.getdoc(Described) == inspect.cleandoc(
+        """Some settings.
+
+        Args:
+            size: int, from 1 to 8. How many. It must be even. Defaults to `4`.
+            rate: float, more than 0 and less than 1. How fast. Defaults to no rate.
+            kind: `"a"` or `"b"` or `None`. Which one. Defaults to `"a"`.
+
+        Raises:
+            ValueError: if one is wrong.
+        """
+    )
 
 
 def read(text):

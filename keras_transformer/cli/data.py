@@ -1,5 +1,6 @@
 """Commands before a run: `recipe`, `split`, `vocabulary` and `prepare`."""
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,16 +19,26 @@ commands = typer.Typer()
 @commands.command()
 def recipe(
     name: Annotated[str | None, typer.Argument(help="Name of a packaged recipe.")] = None,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Print the JSON schema by which editors complete recipes."),
+    ] = False,
 ) -> None:
     """Print a packaged recipe; without a name, list the packaged recipes.
 
     Example:
 
         keras-transformer recipe number_names > my.yaml
+        keras-transformer recipe --schema > recipe.schema.json
     """
     from keras_transformer.runs.recipe import packaged_recipes, recipe_text
 
-    print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
+    if schema:
+        from keras_transformer.runs.recipe_schema import recipe_schema
+
+        print(json.dumps(recipe_schema(), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(packaged_recipes()) if name is None else recipe_text(name).rstrip())
 
 
 @commands.command()

@@ -123,7 +123,7 @@ def check_options(is_saved_model, quantization, inspect, settings):
 
 def print_differences(settings, held):
     """Prints the settings of the search that CTranslate2 has in place of the translator's."""
-    values = {name: held[name] for name in options.SEARCH_HELP}
+    values = {name: held[name] for name in options.SEARCH_FIELDS}
     other = {name: value for name, value in values.items() if value != settings[name]}
     if other:
         shown = ", ".join(f"{name}={value!r}" for name, value in other.items())

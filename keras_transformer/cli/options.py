@@ -3,12 +3,15 @@
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from keras_transformer.decoding import search_settings, text_settings
+from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import TextSettings
+from keras_transformer.settings import setting_of
 
 RecipeArgument = Annotated[
     str,
@@ -53,44 +56,16 @@ BatchSentences = Annotated[int, typer.Option(help="Maximum number of sentences i
 TargetLanguage = Annotated[
     str | None, typer.Option(help="Code of the target language, of a model that has several.")
 ]
-CHOICES = search_settings.CHOICES | text_settings.CHOICES
-FIELDS = (
-    search_settings.SearchSettings.__dataclass_fields__
-    | text_settings.TextSettings.__dataclass_fields__
-)
-# What `--help` says of the settings that are no Python objects.
-SEARCH_HELP = {
-    "beam_size": "Hypotheses kept at every step; 1 is greedy search.",
-    "length_penalty": "What divides a log-probability: ((5 + n) / 6)^alpha, n^alpha, or nothing; "
-    "n tokens, the end token included.",
-    "alpha": "Exponent of the length penalty: larger for longer translations.",
-    "stopping": "When a search ends: when nothing better is possible, or a full beam has ended.",
-    "length_ratio": "A translation has at most this times the source's tokens + --extra-length.",
-    "extra_length": "Tokens that a translation may have beyond --length-ratio times the source's.",
-    "max_length": "A translation also has at most this many tokens.",
-    "suppressed_tokens": "Id of a token that no translation has; several times for several.",
-    "force_end": "Whether the last token of the maximum length is always the end token.",
-    "max_source_tokens": "A line with more tokens is too long to be translated as a whole.",
-    "on_too_long": "What to do with such a line: translate pieces, its beginning, or stop.",
-    "split": "Translate each line as a whole, or each of its sentences by itself.",
-    "protect": "What a translation keeps as it is: printf, braces, tags, urls, emails, backticks, "
-    "emoji, unknown (what the vocabulary does not hold), or a regular expression; several times "
-    "for several.",
-    "distinct_texts": "Leave out a translation whose text equals that of a better one.",
+# The settings that are no Python objects.
+SEARCH_FIELDS = {
+    field.name: field
+    for field in (*fields(SearchSettings), *fields(TextSettings))
+    if field.name not in ("processors", "sampler")
 }
-# How `--help` shows a default that is no text or number.
-_DEFAULTS = {
-    "max_length": "no limit",
-    "suppressed_tokens": "none",
-    "max_source_tokens": "data.max_length of its recipe",
-    "protect": "all names if its vocabulary has symbols for it",
-}
-_TYPES = {
-    **{name: Literal[tuple(str(one).lower() for one in each)] for name, each in CHOICES.items()},
-    **{"suppressed_tokens": list[int], "protect": list[str]},
-}
+# What the items of a list are.
+ITEMS: dict[str, Any] = {"suppressed_tokens": int, "protect": str}
 # The settings of commands that need only the best translation, and of `score`.
-ONE_BEST = tuple(name for name in SEARCH_HELP if name != "distinct_texts")
+ONE_BEST = tuple(name for name in SEARCH_FIELDS if name != "distinct_texts")
 OF_PIECES = ("on_too_long", "split", "protect")
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
 OF_SCORES = ("length_penalty", "alpha", "max_source_tokens")
@@ -102,16 +77,30 @@ def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
     `settings` holds those that the user gave; the others are those of the run.
 
     Args:
-        names: settings. Defaults to all of `SEARCH_HELP`.
+        names: settings. Defaults to all of `SEARCH_FIELDS`.
     """
-    options = {}
-    for name in names or SEARCH_HELP:
-        field = FIELDS[name]
-        default = _DEFAULTS.get(name, str(field.default).lower())
-        option = typer.Option(help=f"{SEARCH_HELP[name]} [default: the run's, or {default}]")
-        kind: Any = _TYPES.get(name, field.type)
-        options[name] = Annotated[kind | None, option], None
+    options = {
+        name: (Annotated[_option_type(field) | None, typer.Option(help=_option_help(field))], None)
+        for name, field in SEARCH_FIELDS.items()
+        if not names or name in names
+    }
     return expand("settings", options)
+
+
+def _option_type(field):
+    if field.name in ITEMS:
+        return list[ITEMS[field.name]]
+    if choices := setting_of(field).choices:
+        return Literal[tuple(str(choice).lower() for choice in choices)]
+    return field.type
+
+
+def _option_help(field):
+    rule = setting_of(field)
+    several = " Several times for several." if field.name in ITEMS else ""
+    default = "none" if field.default in (None, ()) else str(field.default).lower()
+    default = (rule.default_text or default).replace("`", "")
+    return f"{rule.summary}{several} [default: the run's, or {default}]"
 
 
 def expand(

@@ -13,7 +13,7 @@ from typing import Any
 
 import regex
 
-from keras_transformer.settings import Settings
+from keras_transformer.settings import Settings, setting
 from keras_transformer.texts import UNSPACED
 
 CHECKED_AT_ONCE = 1 << 16  # pairs
@@ -31,33 +31,33 @@ _JAPANESE = {"Hani", "Hira", "Kana"}  # written together
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningSettings(Settings):
-    """Which training pairs are left out. All rules are off by default.
+    """Which training pairs are left out. All rules are off by default."""
 
-    Args:
-        duplicates: bool. Pairs that are equal to an earlier one, also of another corpus.
-        identical: bool. Pairs with equal sides.
-        max_word_length: int. Pairs with a longer word, in characters. A character of a script
-            without spaces is a word. Optional.
-        max_character_ratio: float. Pairs with a side of more than so many times the characters of
-            the other. Optional.
-        max_other_script: float. Pairs with a side that has a larger share of letters of another
-            script than its language. The scripts of a language are those of at least 5% of the
-            letters of its side, in this corpus alone, up to the present chunk of 65,536 pairs; so
-            that the text is read once. A letter of several scripts by Unicode, such as `ー`, is of
-            each of them, and Japanese is written in three. Optional.
-    """
-
-    duplicates: bool = False
-    identical: bool = False
-    max_word_length: int | None = None
-    max_character_ratio: float | None = None
-    max_other_script: float | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("max_word_length", "max_character_ratio"):
-            self._require(name, (getattr(self, name) or 1) >= 1, "at least 1")
-        self._require("max_other_script", 0 <= (self.max_other_script or 0) <= 1, "from 0 to 1")
+    duplicates: bool = setting(
+        False, "Pairs that are equal to an earlier one, also of another corpus."
+    )
+    identical: bool = setting(False, "Pairs with equal sides.")
+    max_word_length: int | None = setting(
+        None,
+        "Pairs with a longer word, in characters. A character of a script without spaces is a "
+        "word.",
+        at_least=1,
+    )
+    max_character_ratio: float | None = setting(
+        None,
+        "Pairs with a side of more than so many times the characters of the other.",
+        at_least=1,
+    )
+    max_other_script: float | None = setting(
+        None,
+        "Pairs with a side that has a larger share of letters of another script than its language. "
+        "The scripts of a language are those of at least 5% of the letters of its side, in this "
+        "corpus alone, up to the present chunk of 65,536 pairs; so that the text is read once. A "
+        "letter of several scripts by Unicode, such as `ー`, is of each of them, and Japanese is "
+        "written in three.",
+        at_least=0,
+        at_most=1,
+    )
 
 
 class Cleaner:

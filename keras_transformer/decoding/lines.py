@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode
-from keras_transformer.decoding.search_settings import LENGTH_LIMITS, SearchSettings
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.text_settings import divided
 from keras_transformer.texts import checked_lines
 
@@ -81,7 +81,7 @@ def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, 
     else:
         return {}
     least = step * math.ceil(np.quantile(needed, COVERED, method="inverted_cdf") / step)
-    least = min(least, LENGTH_LIMITS[name])
+    least = min(least, SearchSettings.rule(name).at_most)
     return {name: least} if least > getattr(settings, name) else {}
 
 

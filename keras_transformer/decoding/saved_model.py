@@ -21,10 +21,9 @@ from keras_transformer.decoding.folder_tokenizer import IdTokenizer, read_vocabu
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.model_card import read_card
 from keras_transformer.decoding.scores import NOT_FINITE
-from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.search_settings import GRAPH_SETTINGS, SearchSettings
 
 ENGINE = "saved_model"  # `engine` in the model card
-_IN_GRAPH = "beam_size", "length_penalty", "stopping", "force_end"
 
 
 class SavedModelEngine(Engine):
@@ -70,7 +69,9 @@ class SavedModelEngine(Engine):
         source, target = (self._tokenizer(side) for side in ("source", "target"))
         self.tokenizers = source, target
         self.defaults = self.card["search"]
-        self.held = {name: (self.defaults[name],) for name in _IN_GRAPH}
+        self.held = {
+            name: (self.defaults[name],) for name in GRAPH_SETTINGS if name in self.defaults
+        }
         self.held["suppressed_tokens"] = (tuple(self.defaults["suppressed_tokens"]),)
         self.held |= {"processors": ((),), "sampler": (None,)}  # beside those in the graph
         self.has_search_tree = "search_tree" in self._signatures

@@ -8,19 +8,10 @@ import numbers
 import types
 import weakref
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from keras_transformer.settings import Settings
+from keras_transformer.settings import Settings, setting
 
-MOST_ALPHA = 10
-LENGTH_LIMITS = {"length_ratio": 1_000, "extra_length": 1_000_000}  # and their greatest values
-CHOICES = {
-    "length_penalty": ("gnmt", "mean", None),
-    "stopping": ("exhaustive", "first_beams"),
-}
-GRAPH_SETTINGS = (
-    "beam_size length_penalty stopping processors suppressed_tokens force_end sampler"
-).split()
 _NAMED = types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type
 _CONSTANT = (numbers.Number, str, bytes, *_NAMED)  # what a processor uses and cannot change
 _first_made: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
@@ -29,35 +20,6 @@ _first_made: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings(Settings):
     """The settings of `Translator`, `load_run` and `beam_search`, and of each call.
-
-    Args:
-        beam_size: int. Hypotheses that are extended side by side; 1 is greedy search. Defaults to
-            `4`, the paper's.
-        length_penalty: `"gnmt"`: scores are sums of log-probs divided by `((5 + n) / 6)^alpha`, the
-            paper's; `"mean"`: divided by `n^alpha`; `None`: sums. `n` is the number of tokens, the
-            end token included.
-        alpha: float from -10 to 10. A larger one favours longer translations. Defaults to `0.6`,
-            the paper's.
-        stopping: `"exhaustive"`: a sentence is done when no active hypothesis can still win;
-            `"first_beams"`, the rule of CTranslate2 and fairseq: when `beam_size` hypotheses have
-            ended, of those among the best `beam_size` of a step. Greedy search ignores it. Defaults
-            to `"exhaustive"`.
-        length_ratio: float from 0 to 1,000. A translation has at most `length_ratio * source +
-            extra_length` tokens, the product rounded down. Defaults to `1.0`; for `load_run` to
-            more if 99.9% of the training pairs needed it.
-        extra_length: int from 0 to 1,000,000, in tokens. Defaults to `50`, the paper's.
-        max_length: int from 1 to 1,000,000. A translation also has at most this number of tokens,
-            the end token and a target prefix included. Defaults to no such limit.
-        processors: tuple of callables that constrain the next token, such as those of
-            `decoding.processors`. Defaults to none.
-        suppressed_tokens: tuple or list of token ids that no translation has, unless its target
-            prefix has them. The other tokens are not renormalised. Defaults to none.
-        force_end: bool. Whether the end token is forced, with log-prob 0, as the last token of the
-            maximum length, as by `forced_eos_token_id` of `transformers`. If not, a translation
-            that reaches its maximum length has no end token. Defaults to `False`.
-        sampler: KerasHub sampler, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws
-            the tokens. `beam_size` is then ignored. The draws depend on the other lines of the
-            batch. Optional.
 
     `alpha`, `length_ratio`, `extra_length` and `max_length` may change from call to call at no
     cost, except that a compiled search is compiled for its maximum length. Any other change, such
@@ -74,35 +36,90 @@ class SearchSettings(Settings):
     8
     """
 
-    beam_size: int = 4
-    length_penalty: str | None = "gnmt"
-    alpha: float = 0.6
-    stopping: str = "exhaustive"
-    length_ratio: float = 1.0
-    extra_length: int = 50
-    max_length: int | None = None
-    processors: tuple | list = ()
-    suppressed_tokens: tuple | list = ()
-    force_end: bool = False
-    sampler: object = None
+    beam_size: int = setting(
+        4,
+        "Hypotheses that are extended side by side; 1 is greedy search.",
+        at_least=1,
+        default_text="`4`, the paper's",
+    )
+    length_penalty: str | None = setting(
+        "gnmt",
+        "What the sum of the log-probs, which is the score, is divided by: `((5 + n) / 6)^alpha`, "
+        "as in the paper, `n^alpha`, or nothing. `n` is the number of tokens, the end token "
+        "included.",
+        choices=("gnmt", "mean", None),
+    )
+    alpha: float = setting(
+        0.6,
+        "Exponent of the length penalty: a larger one favours longer translations.",
+        at_least=-10,
+        at_most=10,
+        default_text="`0.6`, the paper's",
+        may_change=True,
+    )
+    stopping: str = setting(
+        "exhaustive",
+        "When the search of a sentence ends: when nothing better is possible, or a full beam has "
+        "ended. The latter is the rule of CTranslate2 and fairseq: `beam_size` hypotheses have "
+        "ended, of those among the best `beam_size` of a step. Greedy search ignores it.",
+        choices=("exhaustive", "first_beams"),
+    )
+    length_ratio: float = setting(
+        1.0,
+        "A translation has at most `length_ratio * source + extra_length` tokens, the product "
+        "rounded down.",
+        at_least=0,
+        at_most=1_000,
+        default_text="`1.0`, or to what 99.9% of a run's training pairs need",
+        may_change=True,
+    )
+    extra_length: int = setting(
+        50,
+        "Tokens that a translation may have beyond `length_ratio` times the source's.",
+        at_least=0,
+        at_most=1_000_000,
+        default_text="`50`, the paper's",
+        may_change=True,
+    )
+    max_length: int | None = setting(
+        None,
+        "A translation also has at most this number of tokens, the end token and a target prefix "
+        "included.",
+        at_least=1,
+        at_most=1_000_000,
+        default_text="no such limit",
+        may_change=True,
+    )
+    processors: tuple | list = setting(
+        (),
+        "Callables that constrain the next token, such as those of `decoding.processors`.",
+    )
+    suppressed_tokens: tuple | list = setting(
+        (),
+        "Ids of tokens that no translation has, unless its target prefix has them. The other "
+        "tokens are not renormalised.",
+    )
+    force_end: bool = setting(
+        False,
+        "Whether the end token is forced, with log-prob 0, as the last token of the maximum "
+        "length, as by `forced_eos_token_id` of `transformers`. If not, a translation that reaches "
+        "its maximum length has no end token.",
+    )
+    sampler: object = setting(
+        None,
+        "Sampler of KerasHub, such as `keras_hub.samplers.TopKSampler(k=5, seed=1)`, that draws "
+        "the tokens. `beam_size` is then ignored. The draws depend on the other lines of the "
+        "batch.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require("beam_size", self.beam_size >= 1, "at least 1")
-        most = MOST_ALPHA
-        self._require("alpha", -most <= self.alpha <= most, f"from -{most} to {most}")
-        if self.max_length is not None and not 1 <= self.max_length <= 1_000_000:
-            self._reject("max_length", "from 1 to 1,000,000")
-        for name, most in LENGTH_LIMITS.items():
-            self._require(name, 0 <= getattr(self, name) <= most, f"from 0 to {most:,}")
         if not all(callable(p) and isinstance(p, Hashable) for p in self.processors):
             self._reject("processors", "a tuple of callables that can be hashed")
         if not all(type(token) is int and token >= 0 for token in self.suppressed_tokens):
             self._reject("suppressed_tokens", "a list of token ids, ints of at least 0")
         if self.sampler is not None and not _draws_tokens(self.sampler):
             self._reject("sampler", "a sampler of KerasHub that draws single tokens")
-        for name, choices in CHOICES.items():
-            self._require_choice(name, choices)
         # A tuple can be hashed: the settings are the key of the traced graphs.
         for name in ("processors", "suppressed_tokens"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -135,6 +152,12 @@ class SearchSettings(Settings):
         """The settings that a graph is traced for; the others are the defaults."""
         values = {name: getattr(self, name) for name in GRAPH_SETTINGS}
         return SearchSettings(**values | {"processors": tuple(map(_first_equal, self.processors))})
+
+
+# What a graph is traced for: a change makes another one.
+GRAPH_SETTINGS = [
+    field.name for field in fields(SearchSettings) if not SearchSettings.rule(field.name).may_change
+]
 
 
 def _first_equal(processor):

@@ -13,7 +13,7 @@ from keras_transformer.decoding.loop import select
 from keras_transformer.decoding.model_search import attend_model, make_model_search, score_model
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import trim
-from keras_transformer.decoding.search_settings import MOST_ALPHA
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.export.graph_batches import map_batches
 from keras_transformer.export.graph_errors import require_rows
 from keras_transformer.export.graph_lines import GraphLineReader, longest_targets, row_lengths
@@ -64,7 +64,8 @@ class GraphTranslator:
         """
         most, rows = self.settings.max_hypotheses, tf.shape(token_ids)[:1]
         n_best = tf.clip_by_value(tf.broadcast_to(n_best, rows), 1, most)
-        alpha = tf.clip_by_value(tf.broadcast_to(alpha, rows), -MOST_ALPHA, MOST_ALPHA)
+        rule = SearchSettings.rule("alpha")
+        alpha = tf.clip_by_value(tf.broadcast_to(alpha, rows), rule.at_least, rule.at_most)
         longest = tf.maximum(tf.broadcast_to(max_length, rows), 1)
         longest = tf.minimum(longest, learned_positions(self._config) or longest)
         longest = tf.where(self._lengths(token_ids) > 1, longest, 0)

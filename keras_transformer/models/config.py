@@ -3,10 +3,10 @@
 Pure Python: importing it imports no backend. Paper, section 3 and Table 3.
 """
 
-from dataclasses import InitVar, dataclass, fields
+from dataclasses import MISSING, InitVar, dataclass
 from typing import Any, Self
 
-from keras_transformer.settings import Settings
+from keras_transformer.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,55 +14,8 @@ class TransformerConfig(Settings):
     """The sizes and options of an encoder-decoder Transformer.
 
     Every column of the paper's Table 3 that shapes the model is a field; the defaults are the
-    paper's base model. (Label smoothing and training steps are training settings.)
-
-    Args:
-        vocabulary_size: number of token ids of the target, or of both sides if they share one
-            vocabulary.
-        source_vocabulary_size: number of token ids of the source. Defaults to `vocabulary_size`:
-            one joint vocabulary.
-        num_encoder_layers: blocks of the encoder, the paper's `N`. Defaults to `6`.
-        num_decoder_layers: blocks of the decoder. Defaults to `6`.
-        hidden_dim: width of the model, `d_model`. Defaults to `512`.
-        intermediate_dim: width inside the feed-forward network, `d_ff`. Defaults to `2048`.
-        num_heads: attention heads, `h`. Defaults to `8`.
-        key_dim: width of each head's queries and keys, `d_k`. Defaults to
-            `hidden_dim // num_heads`.
-        value_dim: width of each head's values, `d_v`. Defaults to `hidden_dim // num_heads`.
-        dropout: dropout rate of sub-layer outputs and embedding sums, `P_drop`, in [0, 1). Defaults
-            to `0.1`.
-        attention_dropout: dropout rate of attention scores. Defaults to `0.0`.
-        activation_dropout: dropout rate inside the feed-forward network. Defaults to `0.0`.
-        activation: name of a Keras activation. Defaults to `"relu"`.
-        normalize_first: use pre-norm blocks, with a final layer norm in encoder and decoder.
-            Defaults to `False`, the paper's post-norm.
-        layer_norm_epsilon: added to the variance. Defaults to `1e-6`.
-        use_bias: whether the projections inside the blocks add a bias. Defaults to `True`.
-        attention_gain: factor on the initial kernels of query, key and value. Defaults to `1.0`.
-            fairseq's is `2**-0.5`.
-        positions: `"sinusoidal"`, `"tensor2tensor"` (sinusoidal, with the wavelengths of
-            Tensor2Tensor and Marian: `i` is divided by `D/2 - 1`, not by `D/2`), `"learned"` or
-            `"relative"` (self-attention compares the distances of tokens, as in Shaw et al., 2018,
-            and the embeddings have no positions). Defaults to `"sinusoidal"`, as in the paper.
-        max_relative_position: with relative positions, the largest distance that differs from
-            larger ones, in tokens. Defaults to `16` with relative positions, else to none.
-        first_position: the sinusoidal position of the first token. Defaults to `0`.
-        max_sequence_length: in tokens. Number of learned positions.
-        tie_embeddings: `"all"` (both embeddings and the softmax share one matrix), `"decoder"`
-            (target embedding and softmax) or `"none"`. Defaults to `"all"`.
-        output_bias: whether the logits have a bias. Defaults to `False`, as in the paper.
-        predict_padding: whether the padding token has a share of the softmax. `False`, as in
-            Marian's models, needs `output_bias`: the logit of padding is then about -1e9, and
-            training does not change it. Defaults to `True`.
-        source_end_token: whether the model sees the end token of the source. `False`, as in models
-            of OpenNMT: it is masked as padding is. Defaults to `True`.
-        pad_token_id: defaults to `0`.
-        start_token_id: defaults to `1`. It may be the id of padding, as in Marian's models; a
-            search then never generates that token.
-        end_token_id: defaults to `2`.
-        unk_token_id: defaults to `3`.
-        num_layers: sets `num_encoder_layers` and `num_decoder_layers`, if they are not given. Not a
-            field itself.
+    paper's base model. (Label smoothing and training steps are training settings.) `num_layers`
+    sets `num_encoder_layers` and `num_decoder_layers`, if they are not given; it is no field.
 
     Raises:
         ValueError: if a field is invalid. The message says which field, what it must be, and what
@@ -78,35 +31,111 @@ class TransformerConfig(Settings):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3 and Table 3.
     """
 
-    vocabulary_size: int
-    source_vocabulary_size: int | None = None
-    num_encoder_layers: int | None = None
-    num_decoder_layers: int | None = None
-    hidden_dim: int = 512
-    intermediate_dim: int = 2048
-    num_heads: int = 8
-    key_dim: int | None = None
-    value_dim: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    activation: str = "relu"
-    normalize_first: bool = False
-    layer_norm_epsilon: float = 1e-6
-    use_bias: bool = True
-    attention_gain: float = 1.0
-    positions: str = "sinusoidal"
-    max_relative_position: int | None = None
-    first_position: int = 0
-    max_sequence_length: int | None = None
-    tie_embeddings: str = "all"
-    output_bias: bool = False
-    predict_padding: bool = True
-    source_end_token: bool = True
-    pad_token_id: int = 0
-    start_token_id: int = 1
-    end_token_id: int = 2
-    unk_token_id: int = 3
+    vocabulary_size: int = setting(
+        MISSING,
+        "Number of token ids of the target, or of both sides if they share one vocabulary.",
+        at_least=1,
+    )
+    source_vocabulary_size: int | None = setting(
+        None,
+        "Number of token ids of the source.",
+        at_least=1,
+        default_text="`vocabulary_size`, one joint vocabulary",
+    )
+    num_encoder_layers: int | None = setting(
+        None, "Blocks of the encoder, the paper's `N`.", at_least=1, default_text="`6`"
+    )
+    num_decoder_layers: int | None = setting(
+        None, "Blocks of the decoder.", at_least=1, default_text="`6`"
+    )
+    hidden_dim: int = setting(512, "Width of the model, `d_model`.", at_least=1)
+    intermediate_dim: int = setting(
+        2048, "Width inside the feed-forward network, `d_ff`.", at_least=1
+    )
+    num_heads: int = setting(8, "Attention heads, `h`.", at_least=1)
+    key_dim: int | None = setting(
+        None,
+        "Width of each head's queries and keys, `d_k`.",
+        at_least=1,
+        default_text="`hidden_dim // num_heads`",
+    )
+    value_dim: int | None = setting(
+        None,
+        "Width of each head's values, `d_v`.",
+        at_least=1,
+        default_text="`hidden_dim // num_heads`",
+    )
+    dropout: float = setting(
+        0.1,
+        "Dropout rate of sub-layer outputs and embedding sums, `P_drop`.",
+        at_least=0,
+        below=1,
+    )
+    attention_dropout: float = setting(
+        0.0, "Dropout rate of attention scores.", at_least=0, below=1
+    )
+    activation_dropout: float = setting(
+        0.0, "Dropout rate inside the feed-forward network.", at_least=0, below=1
+    )
+    activation: str = setting("relu", "Name of a Keras activation.")
+    normalize_first: bool = setting(
+        False,
+        "Whether blocks are pre-norm, with a final layer norm in encoder and decoder.",
+        default_text="`False`, the paper's post-norm",
+    )
+    layer_norm_epsilon: float = setting(1e-6, "Added to the variance.", above=0)
+    use_bias: bool = setting(True, "Whether the projections inside the blocks add a bias.")
+    attention_gain: float = setting(
+        1.0,
+        "Factor on the initial kernels of query, key and value; fairseq's is `2**-0.5`.",
+        above=0,
+    )
+    positions: str = setting(
+        "sinusoidal",
+        "How the model knows positions: sinusoids, as in the paper; sinusoids with the wavelengths "
+        "of Tensor2Tensor and Marian, where `i` is divided by `D/2 - 1`, not by `D/2`; learned "
+        "vectors; or self-attention that compares the distances of tokens, as in Shaw et al., "
+        "2018, and embeddings without positions.",
+        choices=("sinusoidal", "tensor2tensor", "learned", "relative"),
+    )
+    max_relative_position: int | None = setting(
+        None,
+        "With relative positions, the largest distance, in tokens, that is told from larger ones.",
+        at_least=1,
+        default_text="`16` with relative positions, else to none",
+    )
+    first_position: int = setting(0, "The sinusoidal position of the first token.", at_least=0)
+    max_sequence_length: int | None = setting(
+        None, "In tokens: the number of learned positions.", at_least=1
+    )
+    tie_embeddings: str = setting(
+        "all",
+        "What shares one matrix: both embeddings and the softmax, the target embedding and the "
+        "softmax, or nothing.",
+        choices=("all", "decoder", "none"),
+    )
+    output_bias: bool = setting(
+        False, "Whether the logits have a bias.", default_text="`False`, as in the paper"
+    )
+    predict_padding: bool = setting(
+        True,
+        "Whether the padding token has a share of the softmax. `False`, as in Marian's models, "
+        "needs `output_bias`: the logit of padding is then about -1e9, and training does not "
+        "change it.",
+    )
+    source_end_token: bool = setting(
+        True,
+        "Whether the model sees the end token of the source. `False`, as in models of OpenNMT: it "
+        "is masked as padding is.",
+    )
+    pad_token_id: int = setting(0, "The id of padding.")
+    start_token_id: int = setting(
+        1,
+        "The id that the decoder starts with. It may be that of padding, as in Marian's models; a "
+        "search then never generates it.",
+    )
+    end_token_id: int = setting(2, "The id that ends a sequence.")
+    unk_token_id: int = setting(3, "The id of unknown text.")
     num_layers: InitVar[int | None] = None
 
     @classmethod
@@ -139,7 +168,7 @@ class TransformerConfig(Settings):
         for name in missing:
             object.__setattr__(self, name, 6 if num_layers is None else num_layers)
         super().__post_init__()
-        self._check_each_field()
+        self._check_token_ids()
         self._fill_defaults()
         self._check_combinations()
 
@@ -178,23 +207,12 @@ class TransformerConfig(Settings):
                     )
                 object.__setattr__(self, name, self.hidden_dim // self.num_heads)
 
-    def _check_each_field(self):
+    def _check_token_ids(self):
         smallest = min(self.vocabulary_size, self.source_vocabulary_size or self.vocabulary_size)
-        for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
+        for name, value in vars(self).items():
             if name.endswith("_token_id"):
                 expected = f"an id of the vocabulary, 0 to {smallest - 1}"
                 self._require(name, 0 <= value < smallest, expected)
-            elif name == "first_position":
-                self._require(name, value >= 0, "at least 0")
-            elif field.type in (int, int | None):  # a size
-                self._require(name, value is None or value >= 1, "at least 1")
-            elif name.endswith("dropout"):
-                self._require(name, 0 <= value < 1, "at least 0 and less than 1")
-        for name in ("layer_norm_epsilon", "attention_gain"):
-            self._require(name, getattr(self, name) > 0, "positive")
-        self._require_choice("positions", ("sinusoidal", "tensor2tensor", "learned", "relative"))
-        self._require_choice("tie_embeddings", ("all", "decoder", "none"))
 
     def _check_combinations(self):
         ids = {name: value for name, value in vars(self).items() if name.endswith("_token_id")}

@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -22,9 +22,9 @@ from keras_transformer.data.readers import ReadOptions
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.text_settings import TextSettings, divided
 from keras_transformer.models.config import TransformerConfig
-from keras_transformer.runs.training_settings import RESUMABLE, TrainingSettings
+from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.runs.vocabulary_settings import VocabularySettings
-from keras_transformer.settings import Settings, read_yaml, yaml_line
+from keras_transformer.settings import Settings, may_change, read_yaml, setting, yaml_line
 from keras_transformer.texts import COMPRESSED
 
 PRESETS = ("tiny", "base", "big")
@@ -115,32 +115,38 @@ class DataSettings(Settings):
       `read_parallel`;
     - `{number_names: train | held_out, size: N}`, or `roman_numerals`: an embedded corpus;
     - a mapping with options, see `CorpusSettings`, or a list of such mappings.
-
-    Args:
-        train: the training split.
-        validation: the split for the validation loss after each epoch. Optional.
-        test: the split that `evaluate` translates. Optional.
-        max_length: int. Maximum length in tokens, the end token included. Longer training pairs are
-            dropped; longer validation pairs are kept. At most `max_sequence_length` if positions
-            are learned. Defaults to `256`.
-        max_length_ratio: float. A training pair is dropped if one side has more than
-            `max_length_ratio` times as many tokens as the other. Defaults to `9.0`.
-        store: folder for token stores, relative to the data folder, see `make_dataset`. May differ
-            on resume. Defaults to the folder `tokens` of the run if it exists or the split has more
-            than 100 MB; otherwise the tokens are in memory.
-        clean: which training pairs are left out, see `CleaningSettings`. Optional.
-        tag: the tag that `translate`, `evaluate` and `serve` put in front of every source, also in
-            `validation`: one of the tags in `train`. Optional, unless every corpus has a tag.
     """
 
-    train: list | dict
-    validation: list | dict | None = None
-    test: list | dict | None = None
-    max_length: int = 256
-    max_length_ratio: float = 9.0
-    store: str | None = None
-    clean: dict | None = None
-    tag: str | None = None
+    train: list | dict = setting(MISSING, "The split to train on.")
+    validation: list | dict | None = setting(
+        None, "The split for the validation loss after each epoch."
+    )
+    test: list | dict | None = setting(None, "The split that `evaluate` translates and scores.")
+    max_length: int = setting(
+        256,
+        "Maximum length in tokens, the end token included. Longer training pairs are dropped; "
+        "longer validation pairs are kept. At most `max_sequence_length` if positions are learned.",
+        at_least=2,
+    )
+    max_length_ratio: float = setting(
+        9.0,
+        "A training pair is dropped if one side has more than `max_length_ratio` times as many "
+        "tokens as the other.",
+        at_least=1,
+    )
+    store: str | None = setting(
+        None,
+        "Folder for token stores, relative to the data folder, see `make_dataset`.",
+        default_text="the folder `tokens` of the run if it exists or the split has more than "
+        "100 MB; otherwise the tokens are in memory",
+        may_change=True,
+    )
+    clean: dict | None = setting(None, "Which training pairs are left out, see `CleaningSettings`.")
+    tag: str | None = setting(
+        None,
+        "The tag that `translate`, `evaluate` and `serve` put in front of every source, also in "
+        "`validation`: one of the tags in `train`. Needed if every corpus has a tag.",
+    )
 
     def __post_init__(self):
         self._make_lists("train", "validation", "test")
@@ -152,8 +158,6 @@ class DataSettings(Settings):
         if self.tag not in (tags if all(tags) else [*tags, None]):
             self._reject("tag", f"one of {', '.join(self.tags())}")
         self._cleaning()
-        self._require("max_length", self.max_length >= 2, "at least 2")
-        self._require("max_length_ratio", self.max_length_ratio >= 1, "at least 1")
 
     def languages(self) -> Sequence[str | None]:
         """Returns the language codes of the first training corpus; `None` if unknown."""
@@ -340,7 +344,7 @@ class Recipe(Settings):
         """
         here, there = self.to_dict(), other.to_dict()
         del here["search"]  # all of it may differ
-        may_differ = {"data": ["store"], "training": RESUMABLE}
+        may_differ = {"data": may_change(DataSettings), "training": may_change(TrainingSettings)}
         found = []
         for section, values in here.items():
             others = there[section]

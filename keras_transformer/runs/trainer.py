@@ -14,7 +14,6 @@ import numpy as np
 from keras_transformer.atomic_file import write_text
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.decoding.lines import learned_limits
-from keras_transformer.decoding.search_settings import LENGTH_LIMITS
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs import build
@@ -133,7 +132,8 @@ class Trainer:
 
     def _with_limits(self, search):
         """Returns the recipe with the limits of length of a search; its own keys win."""
-        limits = {name: search[name] for name in LENGTH_LIMITS if name in search}
+        names = search.keys() & {"length_ratio", "extra_length"}
+        limits = {name: search[name] for name in sorted(names)}
         return dataclasses.replace(self.recipe, search=limits | self.recipe.search)
 
     def _learn_limits(self, stream):

@@ -4,153 +4,192 @@ Pure Python, like `recipe.py`.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from keras_transformer.evaluation import SCORES
-from keras_transformer.settings import Settings
+from keras_transformer.settings import Settings, setting
 
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-DISTRIBUTIONS = ("auto", "single", "mirrored", "multi_worker")
 LOSSES = ("loss", "val_loss")
-SCHEDULES = ("inverse_sqrt", "cosine")
-MAY_BE_ZERO = ("seed", "keep_best")
-# Keys of `training` that may change on resume. Changing any other key requires a new run.
-RESUMABLE = (
-    "epochs patience distribution devices accumulation_steps micro_batch_tokens checkpoint_updates "
-    "keep_last keep_best"
-).split()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Settings):
-    """How the model is trained.
+    """How the model is trained."""
 
-    Args:
-        batch_tokens: int. Maximum token slots per update, for each side, over all devices. Defaults
-            to `4096`.
-        shapes: int. Maximum number of shapes of the batches, see `make_dataset`; `null`: no
-            maximum. Defaults to `"auto"`: 8 on JAX, else `null`.
-        epochs: int. Maximum number of epochs. Defaults to `20`.
-        learning_rate: float. The rate at the end of the warm-up. Defaults to `null`: the paper's
-            formula from `hidden_dim` and `warmup_steps`.
-        warmup_steps: int, in updates. Defaults to `4000`.
-        schedule: how the rate decays after the warm-up: `"inverse_sqrt"`, with the inverse square
-            root of the update; or `"cosine"`, half a cosine over `decay_epochs`. Defaults to
-            `"inverse_sqrt"`.
-        decay_epochs: int. The epochs after which a cosine has ended, at `min_learning_rate`; they
-            must have more updates than `warmup_steps`. Given for `"cosine"` only.
-        min_learning_rate: float. The rate does not decay below this one. Defaults to `0.0`.
-        beta_1: float in [0, 1). Decay of Adam's mean gradient. Defaults to `0.9`.
-        beta_2: float in [0, 1). Decay of Adam's mean squared gradient. Defaults to `0.98`.
-        adam_epsilon: float. Defaults to `1e-9`.
-        weight_decay: float. Each update also multiplies the weights by 1 - `weight_decay` times
-            the rate (AdamW), but not biases and layer norms. Defaults to `0.0`: none.
-        label_smoothing: float in [0, 1). Defaults to `0.1`.
-        r_drop: float. Weight of the divergence between two passes with different dropout, see
-            `Transformer.r_drop`. An update takes twice the time. Defaults to `0.0`: one pass.
-        subword_regularization: float. Words are split anew in each epoch, see `make_dataset`.
-            Defaults to `null`: always the same split.
-        word_dropout: float in [0, 1). Fraction of the tokens read that become the unknown token,
-            see `make_dataset`. Defaults to `0.0`.
-        protected_text: float in [0, 1). Fraction of the training pairs that get symbols for
-            protected text, if the vocabulary holds some, see `add_placeholders`. Defaults to
-            `0.02`.
-        clip_norm: float. Maximum global norm of the gradient. Defaults to `null`: no clipping, as
-            in the paper.
-        monitor: logged metric that selects the best epoch: `loss`, `val_loss`, `val_bleu`,
-            `val_chrf`, `val_wer`, `val_per` or `val_cer`. Defaults to `val_loss`, or `loss` if the
-            recipe has no validation split.
-        patience: int. Stop after this many epochs without an improvement of `monitor`. Defaults to
-            `null`: train all epochs.
-        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`. Defaults to `"float32"`.
-        seed: int, less than 2**32. Seed of weights, dropout and data order. Defaults to `1`.
-        distribution: `"auto"`, `"single"`, `"mirrored"` or `"multi_worker"`, see `get_strategy`.
-            Defaults to `"auto"`.
-        devices: list of device names, see `get_strategy`. Defaults to `null`: all GPUs.
-        accumulation_steps: int. Micro-batches per device and update (gradient accumulation), to
-            save memory. Defaults to `1`.
-        micro_batch_tokens: int. Alternative to `accumulation_steps`: maximum token slots of a
-            device's micro-batch, rounded up to whole sentences; both passes of `r_drop` count.
-            BPE-dropout makes more tokens, which do not count. Defaults to `null`.
-        checkpoint_updates: int. Updates between checkpoints. Every epoch also writes one. Defaults
-            to `1000`.
-        keep_last: int. Number of recent checkpoints to keep: this many written after an epoch, and
-            this many written every `checkpoint_updates`. Defaults to `5`.
-        keep_best: int. Number of best epochs to keep in addition. Defaults to `1`.
-        average: int. Number of last epochs to average into the model at the end, see
-            `average_run`. Defaults to `null`: keep the model of the best epoch.
-        ema_momentum: float in (0, 1). Momentum of an exponential moving average (EMA) of the
-            weights. The EMA is validated, used to translate, and saved in place of the weights.
-            Defaults to `null`: no EMA.
-        init_from: path of a run whose weights and vocabulary this run starts with; of more layers,
-            evenly spaced ones are taken. A `Recipe` makes it absolute. Defaults to `null`.
-        translation_sample: int. Number of validation sentences to translate, for `val_bleu`,
-            `val_chrf`, `val_wer`, `val_per` and `val_cer` in the logs. Defaults to `null`: no
-            translation.
-        translation_epochs: int. Epochs between translations of the sample. Defaults to `1`.
-    """
-
-    batch_tokens: int = 4096
-    shapes: int | str | None = "auto"
-    epochs: int = 20
-    learning_rate: float | None = None
-    warmup_steps: int = 4000
-    schedule: str = "inverse_sqrt"
-    decay_epochs: int | None = None
-    min_learning_rate: float = 0.0
-    beta_1: float = 0.9
-    beta_2: float = 0.98
-    adam_epsilon: float = 1e-9
-    weight_decay: float = 0.0
-    label_smoothing: float = 0.1
-    r_drop: float = 0.0
-    subword_regularization: float | None = None
-    word_dropout: float = 0.0
-    protected_text: float = 0.02
-    clip_norm: float | None = None
-    monitor: str | None = None
-    patience: int | None = None
-    precision: str = "float32"
-    seed: int = 1
-    distribution: str = "auto"
-    devices: list | None = None
-    accumulation_steps: int = 1
-    micro_batch_tokens: int | None = None
-    checkpoint_updates: int = 1000
-    keep_last: int = 5
-    keep_best: int = 1
-    average: int | None = None
-    ema_momentum: float | None = None
-    init_from: str | None = None
-    translation_sample: int | None = None
-    translation_epochs: int = 1
+    batch_tokens: int = setting(
+        4096,
+        "Maximum token slots per update, padding included, for each side, over all devices.",
+        at_least=1,
+    )
+    shapes: int | str | None = setting(
+        "auto",
+        "Maximum number of shapes of the batches, see `make_dataset`; `null`: no maximum. JAX "
+        "compiles each shape.",
+        at_least=1,
+        default_text="`auto`: 8 on JAX, else `null`",
+    )
+    epochs: int = setting(20, "Maximum number of epochs.", at_least=1, may_change=True)
+    learning_rate: float | None = setting(
+        None,
+        "The rate at the end of the warm-up.",
+        above=0,
+        default_text="the paper's formula, from `hidden_dim` and `warmup_steps`",
+    )
+    warmup_steps: int = setting(4000, "Length of the warm-up, in updates.", at_least=1)
+    schedule: str = setting(
+        "inverse_sqrt",
+        "How the rate decays after the warm-up: with the inverse square root of the update, as in "
+        "the paper, or by half a cosine over `decay_epochs`.",
+        choices=("inverse_sqrt", "cosine"),
+    )
+    decay_epochs: int | None = setting(
+        None,
+        "The epochs after which a cosine has ended, at `min_learning_rate`, without which no more "
+        "`epochs` are trained. They must have more updates than `warmup_steps`. Given for "
+        "`schedule: cosine` only.",
+        at_least=1,
+    )
+    min_learning_rate: float = setting(0.0, "The rate does not decay below this one.", at_least=0)
+    beta_1: float = setting(0.9, "Decay of Adam's mean gradient.", at_least=0, below=1)
+    beta_2: float = setting(0.98, "Decay of Adam's mean squared gradient.", at_least=0, below=1)
+    adam_epsilon: float = setting(1e-9, "Epsilon of Adam.", above=0)
+    weight_decay: float = setting(
+        0.0,
+        "Each update also multiplies the weights by 1 - `weight_decay` times the rate (AdamW), but "
+        "not biases and layer norms.",
+        at_least=0,
+    )
+    label_smoothing: float = setting(
+        0.1, "The share of a label that is spread over all tokens.", at_least=0, below=1
+    )
+    r_drop: float = setting(
+        0.0,
+        "Weight of the divergence between two passes with different dropout, see "
+        "`Transformer.r_drop`. An update takes twice the time; with 0 there is one pass.",
+        at_least=0,
+    )
+    subword_regularization: float | None = setting(
+        None,
+        "BPE-dropout: the probability of leaving out a merge, see `make_dataset`. Words are split "
+        "anew in each epoch.",
+        above=0,
+        at_most=1,
+        default_text="always the same split",
+    )
+    word_dropout: float = setting(
+        0.0,
+        "Fraction of the tokens read that become the unknown token, see `make_dataset`.",
+        at_least=0,
+        below=1,
+    )
+    protected_text: float = setting(
+        0.02,
+        "Fraction of the training pairs that get symbols for protected text, if the vocabulary "
+        "holds some, see `add_placeholders`.",
+        at_least=0,
+        below=1,
+    )
+    clip_norm: float | None = setting(
+        None,
+        "Maximum global norm of the gradient.",
+        above=0,
+        default_text="no clipping, as in the paper",
+    )
+    monitor: str | None = setting(
+        None,
+        "Logged metric that selects the best epoch.",
+        choices=(*LOSSES, *(f"val_{name}" for name in SCORES), None),
+        default_text="`val_loss`, or `loss` without a validation split",
+    )
+    patience: int | None = setting(
+        None,
+        "Stop after this many epochs without an improvement of `monitor`.",
+        at_least=1,
+        default_text="all epochs",
+        may_change=True,
+    )
+    precision: str = setting(
+        "float32",
+        "The type that is computed in; the weights are float32.",
+        choices=("float32", "mixed_bfloat16", "mixed_float16"),
+    )
+    seed: int = setting(1, "Seed of weights, dropout and data order.", at_least=0, below=2**32)
+    distribution: str = setting(
+        "auto",
+        "On which devices the model is trained, see `get_strategy`.",
+        choices=("auto", "single", "mirrored", "multi_worker"),
+        may_change=True,
+    )
+    devices: list | None = setting(
+        None,
+        "Names of devices, such as `GPU:0`, see `get_strategy`.",
+        default_text="all GPUs, or the CPU",
+        may_change=True,
+    )
+    accumulation_steps: int = setting(
+        1,
+        "Micro-batches per device and update (gradient accumulation), to save memory.",
+        at_least=1,
+        may_change=True,
+    )
+    micro_batch_tokens: int | None = setting(
+        None,
+        "Alternative to `accumulation_steps`: maximum token slots of a device's micro-batch, "
+        "rounded up to whole sentences. Both passes of `r_drop` count; tokens that BPE-dropout "
+        "adds do not.",
+        at_least=1,
+        may_change=True,
+    )
+    checkpoint_updates: int = setting(
+        1000,
+        "Updates between checkpoints. Every epoch also writes one.",
+        at_least=1,
+        may_change=True,
+    )
+    keep_last: int = setting(
+        5,
+        "Number of recent checkpoints to keep: this many written after an epoch, and this many "
+        "written every `checkpoint_updates`.",
+        at_least=1,
+        may_change=True,
+    )
+    keep_best: int = setting(
+        1, "Number of best epochs to keep in addition.", at_least=0, may_change=True
+    )
+    average: int | None = setting(
+        None,
+        "Number of last epochs, at most `keep_last`, to average into the model at the end, see "
+        "`average_run`.",
+        at_least=1,
+        default_text="the model of the best epoch",
+    )
+    ema_momentum: float | None = setting(
+        None,
+        "Momentum of an exponential moving average (EMA) of the weights. The EMA is validated, "
+        "used to translate, and saved in place of the weights.",
+        above=0,
+        below=1,
+        default_text="no EMA",
+    )
+    init_from: str | None = setting(
+        None,
+        "Path of a run whose weights and vocabulary this run starts with; of more layers, evenly "
+        "spaced ones are taken. A `Recipe` makes it absolute.",
+    )
+    translation_sample: int | None = setting(
+        None,
+        "Number of validation sentences to translate, for `val_bleu`, `val_chrf`, `val_wer`, "
+        "`val_per` and `val_cer` in the logs.",
+        at_least=1,
+        default_text="no translation",
+    )
+    translation_epochs: int = setting(1, "Epochs between translations of the sample.", at_least=1)
 
     def __post_init__(self):
         super().__post_init__()
-        for setting in fields(self):
-            name, value = setting.name, getattr(self, setting.name)
-            minimum = 0 if name in MAY_BE_ZERO else 1
-            if setting.type in (int, int | None) and value is not None:
-                self._require(name, value >= minimum, f"at least {minimum}")
-        for name in ("learning_rate", "clip_norm", "adam_epsilon", "subword_regularization"):
-            value = getattr(self, name)
-            self._require(name, value is None or value > 0, "positive")
-        is_number = isinstance(self.shapes, int) and self.shapes >= 1
-        self._require(
-            "shapes", is_number or self.shapes in ("auto", None), 'at least 1, "auto" or null'
-        )
-        self._require("seed", self.seed < 2**32, "less than 2**32")
-        alpha = self.subword_regularization
-        self._require("subword_regularization", alpha is None or alpha <= 1, "at most 1")
-        for name in ("min_learning_rate", "weight_decay", "r_drop"):
-            self._require(name, getattr(self, name) >= 0, "at least 0")
-        for name in ("label_smoothing", "beta_1", "beta_2", "word_dropout", "protected_text"):
-            self._require(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
+        if isinstance(self.shapes, str) and self.shapes != "auto":
+            self._reject("shapes", 'at least 1, "auto" or null')
         self._check_schedule()
-        self._require_choice("precision", PRECISIONS)
-        self._require_choice("distribution", DISTRIBUTIONS)
-        if self.monitor is not None:
-            self._require_choice("monitor", (*LOSSES, *(f"val_{name}" for name in SCORES)))
         if self.monitor not in (None, *LOSSES) and self.translation_sample is None:
             self._reject("monitor", "loss or val_loss unless `translation_sample` is set")
         if self.translation_epochs > self.epochs:
@@ -158,15 +197,12 @@ class TrainingSettings(Settings):
         if self.devices is not None:
             is_valid = self.devices and all(isinstance(name, str) for name in self.devices)
             self._require("devices", is_valid, 'a list of names such as "GPU:0"')
-        if self.ema_momentum is not None:
-            self._require("ema_momentum", 0 < self.ema_momentum < 1, "in (0, 1)")
         if self.micro_batch_tokens is not None and self.accumulation_steps > 1:
             self._reject("micro_batch_tokens", "null if `accumulation_steps` is set")
         if self.average is not None and self.average > self.keep_last:
             self._reject("average", f"at most `keep_last`, {self.keep_last}")
 
     def _check_schedule(self):
-        self._require_choice("schedule", SCHEDULES)
         is_cosine = self.schedule == "cosine"
         if is_cosine != (self.decay_epochs is not None):
             expected = "given with" if is_cosine else "null without"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, SYMBOL_NORMALIZATIONS
-from keras_transformer.settings import Settings
+from keras_transformer.settings import Settings, setting
 
 CHARACTERS = ("characters", "graphemes")
 KINDS = ("subwords", *CHARACTERS, "words")
@@ -18,47 +18,59 @@ TRAINED = (
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularySettings(Settings):
-    """Settings of the vocabulary.
+    """Settings of the vocabulary."""
 
-    Args:
-        source, target: what a token is: `"subwords"`, `"characters"` (code points), `"graphemes"`
-            (letters with their accents) or `"words"` (what stands between white space), see
-            `Tokenizer`, `CharacterTokenizer`, `WordTokenizer`. Both default to `"subwords"`.
-        size: int. Number of tokens, including special tokens and bytes; of symbols, at most.
-            Defaults to `8000`.
-        joint: bool. One vocabulary for both sides, if both are of one kind. If not,
-            `tie_embeddings` of a preset is `"decoder"`. Defaults to `True`.
-        symbols: list of texts that are one symbol of characters wherever they stand, such as
-            `[V;PST, <en>]`. Optional.
-        model_type: `"unigram"` or `"bpe"`. Defaults to `"bpe"`, as in the paper.
-        normalization: of subwords `"nfc"`, `"nfkc"` or `"identity"`, see `Tokenizer`; of symbols
-            `"nfc"`, `"nfd"` or `"identity"`; or a list of two, for source and target. Defaults to
-            `"nfc"` for subwords, to `"identity"` for symbols.
-        character_coverage: float. Fraction of the text's characters that get a token; the rarest
-            ones are written as bytes. Defaults to `1.0`.
-        protected_symbols: int. Number of symbols that take the place of protected text, 0 or at
-            least 2; a line with more of it is cut around it. Defaults to `0`.
-        files: list of existing vocabularies, relative to the data folder: one if `joint`, else
-            source and target. If given, no vocabulary is trained, and the keys that it would be
-            trained with must be left out, as beside `init_from`. Optional.
-    """
-
-    source: str = "subwords"
-    target: str = "subwords"
-    size: int = 8000
-    joint: bool = True
-    symbols: list | None = None
-    model_type: str = "bpe"
-    normalization: str | list | None = None
-    character_coverage: float = 1.0
-    protected_symbols: int = 0
-    files: list | None = None
+    source: str = setting(
+        "subwords",
+        "What a token of the source is: `characters` are code points, `graphemes` letters with "
+        "their accents, `words` what stands between white space. See `Tokenizer`.",
+        choices=KINDS,
+    )
+    target: str = setting("subwords", "What a token of the target is.", choices=KINDS)
+    size: int = setting(
+        8000,
+        "Number of tokens, including special tokens and bytes; of symbols, at most.",
+        at_least=8,
+    )
+    joint: bool = setting(
+        True,
+        "One vocabulary for both sides, if both are of one kind. If not, `tie_embeddings` of a "
+        "preset is `decoder`.",
+    )
+    symbols: list | None = setting(
+        None,
+        "Texts that are one symbol of characters wherever they stand, such as `[V;PST, <en>]`.",
+    )
+    model_type: str = setting(
+        "bpe", "How subwords are learned; `bpe` is the paper's.", choices=("unigram", "bpe")
+    )
+    normalization: str | list | None = setting(
+        None,
+        "Of subwords `nfc`, `nfkc` or `identity`; of symbols `nfc`, `nfd` or `identity`; or a list "
+        "of two, for source and target.",
+        default_text="`nfc` for subwords, to `identity` for symbols",
+    )
+    character_coverage: float = setting(
+        1.0,
+        "Fraction of the text's characters that get a token; the rarest ones are written as bytes.",
+        above=0,
+        at_most=1,
+    )
+    protected_symbols: int = setting(
+        0,
+        "Number of symbols that take the place of protected text, 0 or at least 2. A line with "
+        "more of it is cut around it.",
+    )
+    files: list | None = setting(
+        None,
+        "Existing vocabularies, relative to the data folder: one if `joint`, else source and "
+        "target. If given, no vocabulary is trained, and the keys that it would be trained with "
+        "must be left out, as beside `init_from`.",
+    )
 
     def __post_init__(self):
         self._make_lists("files")
         super().__post_init__()
-        for side in ("source", "target"):
-            self._require_choice(side, KINDS)
         if self.source != self.target:
             object.__setattr__(self, "joint", False)
         elif self.normalization is None:
@@ -69,9 +81,6 @@ class VocabularySettings(Settings):
         for kind, rule in self.sides:
             rules = NORMALIZATIONS if kind == "subwords" else SYMBOL_NORMALIZATIONS
             self._require("normalization", rule in rules, f"one of {', '.join(rules)} for {kind}")
-        self._require("size", self.size >= 8, "at least 8")
-        self._require_choice("model_type", ("unigram", "bpe"))
-        self._require("character_coverage", 0 < self.character_coverage <= 1, "in (0, 1]")
         if self.protected_symbols:
             is_valid = 2 <= self.protected_symbols < self.size
             is_valid = is_valid and self.source == self.target == "subwords"

@@ -13,11 +13,10 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from keras_transformer.decoding.lines import encode_lines
-from keras_transformer.decoding.search_settings import MOST_ALPHA
+from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.service import Service
 
-MOST_TOKENS = 1_000_000  # a larger `max_length` is taken as this
 LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
 FLOAT32_MAX = 3.4028234663852886e38
 # The values in JSON, what errors call them, and what pads the shorter rows of an answer.
@@ -206,8 +205,8 @@ async def _translate_n_best(service, client, text, **options):
             n_best=min(max(given["n_best"], 1), most),
             target_prefix=given["target_prefix"] or None,
             target_language=given.get("target_language") or None,
-            alpha=min(max(given["alpha"], -MOST_ALPHA), MOST_ALPHA),
-            max_length=min(max(given["max_length"], 1), MOST_TOKENS),
+            alpha=SearchSettings.rule("alpha").nearest(given["alpha"]),
+            max_length=SearchSettings.rule("max_length").nearest(given["max_length"]),
         )
 
     found = await asyncio.gather(*(translate(*each) for each in places.items()))
@@ -276,7 +275,7 @@ def signatures_of(translator: Any) -> dict[str, Signature]:
     options = {
         "n_best": (COUNT, settings.max_hypotheses),
         "alpha": (NUMBER, settings.alpha),
-        "max_length": (COUNT, settings.max_length or MOST_TOKENS),
+        "max_length": (COUNT, settings.max_length or SearchSettings.rule("max_length").at_most),
         "target_prefix": (TEXT, ""),
     }
     if engine.card.get("target_languages"):

@@ -102,11 +102,12 @@ ALL = {
     for field in (*dataclasses.fields(SearchSettings), *dataclasses.fields(TextSettings))
     if field.name not in ("processors", "sampler")
 }
+# How a default begins that is no text or number.
 SHOWN = {
-    "max_length": "no limit",
+    "max_length": "no such limit",
     "suppressed_tokens": "none",
-    "max_source_tokens": "data.max_length of its recipe",
-    "protect": "all names if its vocabulary has symbols for it",
+    "max_source_tokens": "data.max_length of a run's recipe",
+    "protect": "all names if the vocabulary holds symbols",
 }
 OF_SCORES = ("length_penalty", "alpha", "max_source_tokens")
 # Commands that search -> the settings of a search that they do not take.
@@ -129,7 +130,7 @@ def test_commands_that_search_have_its_settings_with_their_defaults(command):
     for name in taken:
         assert parameters[name].default is None, "what is not given is the run's"
         shown = SHOWN.get(name, yaml.safe_dump(ALL[name]).split()[0])
-        assert parameters[name].help.endswith(f" [default: the run's, or {shown}]")
+        assert f" [default: the run's, or {shown}" in parameters[name].help
         assert f"--{name.replace('_', '-')}" in parameters[name].opts
 
 

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 
+import jsonschema
 import pytest
 import yaml
 
-from keras_transformer.runs.recipe import Recipe, packaged_recipes
-from keras_transformer.runs.training_settings import DISTRIBUTIONS
+from keras_transformer.runs.recipe import Recipe, packaged_recipes, recipe_text
+from keras_transformer.runs.recipe_schema import recipe_schema
+from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.settings import read_yaml
 
 DATA = {
@@ -340,4 +342,45 @@ def test_micro_batches_follow_from_the_tokens_a_device_takes(
 def test_recipe_knows_the_strategies_there_are():
     from keras_transformer.training.distribution import STRATEGIES
 
-    assert DISTRIBUTIONS == STRATEGIES
+    assert TrainingSettings.rule("distribution").choices == STRATEGIES
+
+
+# === The schema for editors ===
+
+
+@pytest.fixture(scope="module")
+def schema():
+    jsonschema.Draft202012Validator.check_schema(recipe_schema())
+    return jsonschema.Draft202012Validator(recipe_schema())
+
+
+@pytest.mark.parametrize("name", packaged_recipes())
+def test_schema_accepts_the_packaged_recipes(schema, name):
+    schema.validate(read_yaml(recipe_text(name)))
+
+
+@pytest.mark.parametrize(
+    ("values", "is_right"),
+    [
+        ({"data": {"train": "both.tsv"}}, True),
+        ({"data": {"train": ["a.en", "a.de"], "clean": {"duplicates": True}}}, True),
+        ({"data": {"train": "a.tsv"}, "vocabulary": {"size": 300, "symbols": None}}, True),
+        ({"data": {"train": "a.tsv"}, "search": {"alpha": -10, "length_penalty": None}}, True),
+        ({}, False),
+        ({"data": {}}, False),
+        ({"data": {"train": "a.tsv"}, "training": {"epoch": 3}}, False),
+        ({"data": {"train": "a.tsv"}, "training": {"epochs": 0}}, False),
+        ({"data": {"train": "a.tsv"}, "training": {"epochs": "3"}}, False),
+        ({"data": {"train": "a.tsv"}, "training": {"label_smoothing": 1}}, False),
+        ({"data": {"train": "a.tsv"}, "search": {"alpha": 11}}, False),
+        ({"data": {"train": "a.tsv"}, "search": {"stopping": "never"}}, False),
+        ({"data": {"train": "a.tsv"}, "model": {"preset": "huge"}}, False),
+    ],
+)
+def test_schema_and_recipe_accept_the_same(schema, values, is_right):
+    assert schema.is_valid(values) is is_right
+    if is_right:
+        Recipe.from_dict(values)
+    else:
+        with pytest.raises(ValueError):
+            Recipe.from_dict(values)
