@@ -21,7 +21,7 @@ FOLDERS = {
     "runs": "layers data training models decoding settings atomic_file console evaluation "
     "texts lock",
     "importing": "data training models decoding runs atomic_file texts",
-    "serving": "decoding console texts",
+    "serving": "decoding settings console texts",
     "cli": "data decoding export runs importing serving settings atomic_file console evaluation "
     "plotting texts cores lock",
 }

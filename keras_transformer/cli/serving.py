@@ -1,6 +1,7 @@
 """Commands on an exported folder: `serve` answers requests, `verify` replays its examples."""
 
 import functools
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from keras_transformer.cli.backend import require_tensorflow
 from keras_transformer.cli.translators import load_exported
 from keras_transformer.cores import usable_cores
 from keras_transformer.serving.limits import Limits
+from keras_transformer.settings import setting_of
 
 commands = typer.Typer()
 
@@ -24,15 +26,6 @@ Protect = Annotated[
         "emoji, unknown, or a regular expression; several times for several. [default: as exported]"
     ),
 ]
-LIMITS = {
-    "max_queue": "Maximum lines that wait; others get status 503.",
-    "max_lines": "Maximum lines in a request.",
-    "max_line_chars": "Maximum characters a line.",
-    "max_body_bytes": "Maximum bytes in the body of a request.",
-    "max_receive_seconds": "Maximum seconds in which the body of a request must arrive.",
-    "timeout": "Maximum seconds in which the model answers a request; then status 503.",
-    "keep_alive": "Seconds for which a connection stays open without a request.",
-}
 
 
 def translator_loader(folder, **options):
@@ -52,8 +45,11 @@ def translator_loader(folder, **options):
 @options.expand(
     "limits",
     {
-        name: (Annotated[int, typer.Option(help=text, min=1)], getattr(Limits, name))
-        for name, text in LIMITS.items()
+        field.name: (
+            Annotated[int, typer.Option(help=setting_of(field).text, min=1)],
+            field.default,
+        )
+        for field in fields(Limits)
     },
 )
 def serve(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sized
 from typing import TYPE_CHECKING
 
 from keras_transformer.serving.errors import RequestError
+from keras_transformer.settings import Settings, setting
 
 if TYPE_CHECKING:
     from keras_transformer.decoding.request import Request
@@ -14,28 +15,29 @@ LONGEST_PARAGRAPH = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """Limits of a server.
+class Limits(Settings):
+    """Limits of a server."""
 
-    Args:
-        max_line_chars: int, characters in a line.
-        max_lines: int, lines in a request.
-        max_body_bytes: int, bytes in the body of a request.
-        max_queue: int, lines of all requests that wait for the model.
-        max_receive_seconds: int, seconds in which the body of a request must arrive.
-        timeout: int, seconds in which the model must answer a request.
-        keep_alive: int, seconds for which a connection stays open without a request.
-    """
-
-    max_line_chars: int = 2_000
-    max_lines: int = 128
-    max_body_bytes: int = 2**20
-    max_queue: int = 1_024
-    max_receive_seconds: int = 10
-    timeout: int = 50  # less than the 60 s of most proxies
-    keep_alive: int = 75
+    max_queue: int = setting(
+        1_024, "Maximum lines of all requests that wait; others get status 503.", at_least=1
+    )
+    max_lines: int = setting(128, "Maximum lines in a request.", at_least=1)
+    max_line_chars: int = setting(2_000, "Maximum characters a line.", at_least=1)
+    max_body_bytes: int = setting(2**20, "Maximum bytes in the body of a request.", at_least=1)
+    max_receive_seconds: int = setting(
+        10, "Maximum seconds in which the body of a request must arrive.", at_least=1
+    )
+    timeout: int = setting(
+        50,  # less than the 60 s of most proxies
+        "Maximum seconds in which the model answers a request; then status 503.",
+        at_least=1,
+    )
+    keep_alive: int = setting(
+        75, "Seconds for which a connection stays open without a request.", at_least=1
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_queue < 2 * self.max_lines:
             raise ValueError(
                 "`max_queue` must be at least twice `max_lines`: a client may have half of the "
