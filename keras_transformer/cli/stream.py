@@ -144,7 +144,7 @@ def grow_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[tup
     state_file = path.with_name(f"{path.name}.json")
     state: dict[str, Any] = {"lines": 0, "read": 0, "written": 0, "settings": settings}
     state["input"] = digest.hexdigest()
-    with file_lock(path.with_name(f".{path.name}.lock"), work="writing this file"):
+    with file_lock(path.with_name(f".{path.name}.lock"), "writing this file"):
         size, is_known = path.stat().st_size if path.exists() else 0, state_file.exists()
         if size and is_known:
             state = json.loads(state_file.read_text("utf-8"))

@@ -166,7 +166,7 @@ def _build(path, pairs, tokenizers, advance):
     """Builds a store, or waits for another process that builds it, and returns its rows."""
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(path.with_name(f".{path.name}.lock"), waits=True):
+    with file_lock(path.with_name(f".{path.name}.lock"), "building this store", waits=True):
         if rows := _open(path, pairs):
             return rows
         for left in path.parent.glob(f".{path.name}-*"):
