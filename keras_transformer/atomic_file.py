@@ -84,7 +84,8 @@ def atomic_folder(path: Path) -> Iterator[pathlib.Path]:
 
     A folder that was at `path` is renamed first, and deleted then; it is at `path` again after an
     exception. A process that is killed between the two renames leaves none there:
-    `restore_folder` moves the old one back.
+    `restore_folder` moves the old one back. What a killed process has written is in a folder
+    `.NAME-XXXXXXXX` beside `path`, which nothing deletes.
 
     Args:
         path: path of the folder. Missing folders above it are created. If it is a symbolic link,
@@ -93,7 +94,7 @@ def atomic_folder(path: Path) -> Iterator[pathlib.Path]:
     Raises:
         OSError: if the folder cannot be written or moved; it names `path`.
     """
-    place = pathlib.Path(path).resolve()
+    place = restore_folder(path)
     with named_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         # Beside `path`, on the same file system.
@@ -131,8 +132,8 @@ def restore_folder(path: Path) -> pathlib.Path:
             if old.exists() and not place.exists():  # else another process has moved one of them
                 raise FileNotFoundError(
                     f"{str(place)!r} is missing: a process that was replacing it has moved it to "
-                    f"{str(old)!r}, and was killed. It cannot be moved back ({error.strerror}): "
-                    "rename it, or export again."
+                    f"{str(old)!r}, and was killed. It cannot be moved back ({error.strerror}). "
+                    "Rename it."
                 ) from error
     return place
 

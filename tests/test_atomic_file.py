@@ -183,17 +183,16 @@ def killed(request, tmp_path):
 
 def test_after_a_kill_at_any_rename_the_folder_is_restored(killed):
     folder, expected = killed
-    place = restore_folder(folder / "served")
-    assert (place / "variables" / "data").read_text() == expected
-    write_folder(place, "newer")
-    assert (place / "variables" / "data").read_text() == "newer"
-    shutil.rmtree(place)
-    assert not restore_folder(place).exists(), "what a user deleted stays deleted"
+    restore_folder(folder / "served")
+    assert (folder / "served" / "variables" / "data").read_text() == expected
 
 
 def test_after_a_kill_the_next_export_takes_the_place(killed):
-    write_folder(killed[0] / "served", "newer")
-    assert (killed[0] / "served" / "variables" / "data").read_text() == "newer"
+    place = killed[0] / "served"
+    write_folder(place, "newer")
+    assert (place / "variables" / "data").read_text() == "newer"
+    shutil.rmtree(place)
+    assert not restore_folder(place).exists(), "what a user deletes stays deleted"
 
 
 def test_folder_of_another_name_is_not_taken_for_the_lost_one(tmp_path):
@@ -211,11 +210,10 @@ def test_parent_that_cannot_be_written_is_named_in_one_line(tmp_path, monkeypatc
 
     (tmp_path / ".served-abcdefgh" / "new").mkdir(parents=True)
     (tmp_path / ".served-abcdefgh" / "old0").mkdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", refuse)
-        with pytest.raises(FileNotFoundError, match="served' is missing.*/old0.*rename it") as lost:
-            restore_folder(tmp_path / "served")
-        patch.setattr(tempfile, "mkdtemp", refuse)
-        with pytest.raises(OSError, match="served could not be written: Read-only") as caught:
-            write_folder(tmp_path / "served", "new")
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(FileNotFoundError, match="served' is missing.*/old0.*Rename it") as lost:
+        restore_folder(tmp_path / "served")
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(OSError, match="other could not be written: Read-only") as caught:
+        write_folder(tmp_path / "other", "new")
     assert "\n" not in f"{lost.value}{caught.value}"
