@@ -1,20 +1,22 @@
 """Atomic writes: readers see the old file or folder, or the whole new one, never a part.
 
-Pure Python.
+While a folder is replaced, there is none for a moment. Pure Python.
 """
 
 import contextlib
-import ctypes
 import errno
+import glob
+import itertools
 import os
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 
 from keras_transformer.types import Path
 
-# Flags of Linux's `renameat2`: relative paths start at the working folder; exchange two paths.
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+# A folder is written to `.NAME-XXXXXXXX/new` beside it; the X are random characters.
+NEW, SUFFIX_LENGTH = "new", 8
 
 
 @contextlib.contextmanager
@@ -49,7 +51,7 @@ def atomic_path(path: Path, *, unique: bool = False) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def named_errors(path: pathlib.Path) -> Iterator[None]:
-    """Makes each `OSError` say which file could not be written, and what to do."""
+    """Makes each `OSError` say which file or folder could not be written, and what to do."""
     try:
         yield
     except OSError as error:
@@ -57,8 +59,8 @@ def named_errors(path: pathlib.Path) -> Iterator[None]:
         advice = " Free space on the disk, then run the same command again." if is_full else ""
         raise OSError(
             error.errno,
-            f"{path} could not be written: {error.strerror or error}. A file that was there before "
-            f"is unchanged.{advice}",
+            f"{path} could not be written: {error.strerror or error}. What was there before is "
+            f"unchanged.{advice}",
         ) from error
 
 
@@ -78,78 +80,90 @@ def write_text(path: Path, text: str, *, unique: bool = False) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[pathlib.Path]:
-    """Yields a new folder to write into, and moves it to `path` at the end.
+    """Yields a new folder to write into, and moves it to `path` at the end, flushed to disk.
 
-    A folder that was at `path` is deleted then, and is unchanged after an exception.
+    A folder that was at `path` is renamed first, and deleted then; it is at `path` again after an
+    exception. A process that is killed between the two renames leaves none there:
+    `restore_folder` moves the old one back. What a killed process has written is in a folder
+    `.NAME-XXXXXXXX` beside `path`, which nothing deletes.
 
     Args:
         path: path of the folder. Missing folders above it are created. If it is a symbolic link,
             the folder that it points to is replaced.
 
     Raises:
-        OSError: if the folder cannot be moved, see `replace_folder`.
+        OSError: if the folder cannot be written or moved; it names `path`.
     """
-    place = pathlib.Path(path).resolve()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside `path`, on the same file system.
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as temporary:
-        new = pathlib.Path(temporary, "new")
+    place = restore_folder(path)
+    with named_errors(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # Beside `path`, on the same file system.
+        staging = pathlib.Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}-"))
+    new = staging / NEW
+    try:
         new.mkdir()
         yield new
-        replace_folder(new, place)
+        with named_errors(place):
+            _replace_folder(new, place)
+    finally:
+        restore_folder(place)  # after an exception between the renames
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def replace_folder(new: pathlib.Path, path: pathlib.Path) -> None:
-    """Moves the folder `new` to `path`; a folder that was at `path` moves to `new`.
+def restore_folder(path: Path) -> pathlib.Path:
+    """Moves an exported folder back if a process was killed while it replaced the folder.
 
-    The old folder is never lost: where the system cannot exchange two paths in one step, the old
-    folder is renamed to `PATH.old-*` first, and renamed back if the new one cannot be moved.
+    Whoever loads or replaces an exported folder calls this first.
 
     Args:
-        new: a complete folder. Its parent is a temporary folder next to `path`, and the name of
-            this parent ends in `-` and random characters.
-        path: where the folder goes, on the same file system.
+        path: path of the folder, which need not exist.
+
+    Returns:
+        `pathlib.Path`, the same without symbolic links.
 
     Raises:
-        OSError: if the folder cannot be moved. The old folder is at `path` again.
+        FileNotFoundError: if the folder cannot be moved back; it says where the folder is.
     """
+    place = pathlib.Path(path).resolve()
+    while not place.exists() and (old := _moved_folder(place)):
+        try:
+            os.rename(old, place)
+        except OSError as error:
+            if old.exists() and not place.exists():  # else another process has moved one of them
+                raise FileNotFoundError(
+                    f"{str(place)!r} is missing: a process that was replacing it has moved it to "
+                    f"{str(old)!r}, and was killed. It cannot be moved back ({error.strerror}). "
+                    "Rename it."
+                ) from error
+    return place
+
+
+def _moved_folder(place):
+    """Returns where a killed process has moved the folder that was at `place`, or `None`."""
+    for staging in place.parent.glob(f".{glob.escape(place.name)}-{'?' * SUFFIX_LENGTH}"):
+        # With a new folder, the process was killed before the second rename.
+        if (staging / NEW).is_dir() and (moved := sorted(staging.glob("old*"))):
+            return moved[-1]
+    return None
+
+
+def _replace_folder(new, path):
+    """Renames a complete folder to `path`, and a folder that is there to one beside `new`."""
     for file in new.rglob("*"):
         if file.is_file():
             with open(file, "rb+") as opened:
                 os.fsync(opened.fileno())
-    _move_folder(new, path)
-    _flush_folder(path.parent)
-
-
-def _move_folder(new, path):
-    if not os.path.lexists(path):
+    for number in itertools.count():
         try:
             os.rename(new, path)
-            return
+            break
         except OSError as error:
-            # Another process may have written its folder in the meantime.
+            # `path` holds a folder, again if another process has exported or restored one.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-    if _exchange(new, path):
-        return
-    old = path.with_name(f"{path.name}.old-{new.parent.name.rpartition('-')[2]}")
-    os.rename(path, old)
-    try:
-        os.rename(new, path)
-    except BaseException:
-        os.rename(old, path)
-        raise
-    os.rename(old, new)
-
-
-def _exchange(one, other):
-    """Exchanges two paths in one step; returns whether the system could."""
-    try:
-        rename = ctypes.CDLL(None).renameat2
-    except (AttributeError, OSError, TypeError):  # not Linux, or an old C library
-        return False
-    paths = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
-    return rename(*paths, ctypes.c_uint(_RENAME_EXCHANGE)) == 0
+        with contextlib.suppress(FileNotFoundError):  # another process was quicker
+            os.rename(path, new.with_name(f"old{number}"))
+    _flush_folder(path.parent)
 
 
 def _flush_folder(folder):

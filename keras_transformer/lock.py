@@ -1,13 +1,10 @@
-"""Locks of files: one process at a time trains a run, or builds a token store."""
+"""Locks of files: one process at a time trains a run, builds a token store, or writes a file."""
 
 import contextlib
 import os
+import pathlib
 import socket
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from collections.abc import Iterator
 
 
 class RunInUseError(OSError):
@@ -15,60 +12,68 @@ class RunInUseError(OSError):
 
 
 @contextlib.contextmanager
-def file_lock(path, waits=False, work="training this run"):
+def file_lock(path: pathlib.Path, work: str, *, waits: bool = False) -> Iterator[None]:
     """Locks a file while the block runs, then deletes it. The file names this process.
 
-    The kernel frees the lock (`flock`) when the process ends, even after SIGKILL. On NFS the lock
-    works across hosts. On Windows, nothing is locked.
+    The system frees the lock when the process ends, even after SIGKILL; the file is then left, and
+    the next process takes it. A forked process does not hold the lock.
 
     Args:
-        path: `pathlib.Path` of the lock file, in an existing folder.
-        waits: whether to wait for another process that holds the lock. Defaults to `False`.
+        path: path of the lock file, in an existing folder.
         work: what a process does that holds the lock, for the error.
+        waits: whether to wait for another process that holds the lock. Defaults to `False`.
 
     Raises:
         RunInUseError: another process holds the lock, without `waits`. Nothing was changed.
-        OSError: the file system has no locks, such as Lustre without the option `flock`.
+        OSError: the file system has no locks, such as Lustre without the option `flock`; or the
+            file cannot be written.
     """
-    while True:
-        with open(path, "a+", encoding="utf-8", errors="replace") as file:
-            _flock(file, path, waits, work)
-            if not _is_at(path, file):
-                continue  # the previous holder has deleted it
-            try:
-                file.truncate(0)
-                print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
-                yield
-            finally:
-                # Delete while locked: afterwards the file may belong to another process.
-                if _is_at(path, file):
-                    path.unlink(missing_ok=True)
-        return
+    # Imported here: it costs some milliseconds, and most commands lock nothing.
+    from filelock import FileLock, Timeout
 
-
-def _flock(file, path, waits, work):
-    if fcntl is None:
-        return
+    lock = FileLock(
+        path,
+        blocking=waits,
+        thread_local=False,  # whichever thread ends the block frees the lock
+        fallback_to_soft=False,
+        on_acquired=_name_holder,
+    )
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except BlockingIOError:
-        file.seek(0)
+        lock.acquire()
+    except Timeout:
         raise RunInUseError(
-            f"{str(path.parent)!r} is in use: {file.read().strip() or 'another process'} is "
-            f"{work}. Wait until it ends, or stop it. Nothing was changed."
+            f"{str(path.parent)!r} is in use: {_holder(path)} is {work}. Wait until it ends, or "
+            "stop it. Nothing was changed."
         ) from None
     except OSError as error:
+        if error.filename is not None:  # the file cannot be opened
+            raise
         path.unlink(missing_ok=True)
         raise OSError(
             f"Files in {str(path.parent)!r} cannot be locked ({error.strerror}), so two processes "
             "could write them at once. Choose a folder on another file system, or mount this one "
             "with locks."
         ) from None
-
-
-def _is_at(path, file):
-    """Whether `path` names the open file."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
+        yield
+    finally:
+        if lock.is_locked:  # not in a forked process that leaves the block
+            # Delete while locked: afterwards the file may belong to another process.
+            with contextlib.suppress(OSError):  # Windows deletes no open file
+                path.unlink(missing_ok=True)
+            lock.release()
+
+
+def _name_holder(descriptor):
+    """Writes this process into the lock file, which is locked even if the disk is full."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+
+def _holder(path):
+    """Returns the process that a lock file names."""
+    with contextlib.suppress(OSError):
+        if name := path.read_text("utf-8", "replace").strip():
+            return name
+    return "another process"

@@ -79,20 +79,22 @@ class Setting:
         return min(max(value, self.at_least), self.at_most)
 
 
+_PLAIN = Setting(text="")
+
+
 def setting(default: Any, text: str, **rule: Any) -> Any:
     """Returns a field of `Settings`; the arguments are its default and those of `Setting`."""
     return field(default=default, metadata={"setting": Setting(text=text, **rule)})
 
 
-def setting_of(field: Field) -> Setting | None:
-    """Returns the `Setting` of a field; `None` if it has none."""
-    return field.metadata.get("setting")
+def setting_of(field: Field) -> Setting:
+    """Returns the `Setting` of a field; without a text and a rule if it is no `setting`."""
+    return field.metadata.get("setting", _PLAIN)
 
 
 def may_change(kind: type["Settings"]) -> list[str]:
     """Returns the names of the settings that may differ when a run goes on."""
-    rules = {field.name: setting_of(field) for field in fields(kind)}
-    return [name for name, rule in rules.items() if rule and rule.may_change]
+    return [field.name for field in fields(kind) if setting_of(field).may_change]
 
 
 def type_text(kind: Any) -> str:
@@ -101,26 +103,23 @@ def type_text(kind: Any) -> str:
     return " or ".join(kind.__name__ for kind in kinds)
 
 
-def default_text(field: Field) -> str:
-    """Returns the default of a field in words, as Markdown; empty if it must be given."""
-    rule = setting_of(field)
-    if rule and rule.default_text:
-        return rule.default_text
+def _default(field):
+    """Returns the sentence of a docstring on the default; empty if a value must be given."""
+    if text := setting_of(field).default_text:
+        return f"Defaults to {text}."
     if field.default is MISSING:
         return ""
-    if field.default in (None, (), ""):
-        return "none"
-    return f"`{field.default!r}`".replace("'", '"')
+    if field.default in (None, ()):
+        return "Optional."
+    return f"Defaults to `{field.default!r}`.".replace("'", '"')
 
 
 def _entry(name, kind, field):
     """Returns the entry of a docstring: type, what is allowed, text and default."""
-    rule = field.metadata["setting"]
+    rule = setting_of(field)
     kinds = " or ".join(f"`{value!r}`" for value in rule.choices).replace("'", '"')
     kinds = kinds or ", ".join(filter(None, [type_text(kind), rule.allowed]))
-    default = default_text(field)
-    default = "Optional." if default == "none" else default and f"Defaults to {default}."
-    text = " ".join(filter(None, [f"{name}: {kinds}.", *rule.text.split(), default]))
+    text = " ".join(filter(None, [f"{name}: {kinds}.", rule.text, _default(field)]))
     return textwrap.fill(
         text,
         width=100,
@@ -147,7 +146,7 @@ class Settings:
         entries = [
             _entry(name, kind, vars(cls)[name])
             for name, kind in kinds.items()
-            if isinstance(vars(cls).get(name), Field) and setting_of(vars(cls)[name])
+            if isinstance(vars(cls).get(name), Field) and setting_of(vars(cls)[name]).text
         ]
         if entries and cls.__doc__:
             others = SECTIONS.search(cls.__doc__)
@@ -159,7 +158,7 @@ class Settings:
     @classmethod
     def rule(cls, name: str) -> Setting:
         """Returns the `Setting` of a field."""
-        return cls.__dataclass_fields__[name].metadata["setting"]
+        return setting_of(cls.__dataclass_fields__[name])
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -175,9 +174,8 @@ class Settings:
             # Also rejects ints that are too large for a float; `not <=` also rejects NaN.
             if is_float and value is not None and not abs(value) <= sys.float_info.max:
                 self._reject(item.name, "a finite number")
-            rule = setting_of(item)
-            if rule is not None and not rule.allows(value):
-                self._reject(item.name, rule.allowed)
+            if not setting_of(item).allows(value):
+                self._reject(item.name, setting_of(item).allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields as a dict of plain values."""

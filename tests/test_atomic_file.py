@@ -1,16 +1,19 @@
 """Atomic writes of files and folders: failing writes, concurrent readers, killed processes."""
 
+import contextlib
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 
 import pytest
 
-from keras_transformer import atomic_file
-from keras_transformer.atomic_file import atomic_path, replace_folder, write_text
+from keras_transformer.atomic_file import atomic_folder, atomic_path, restore_folder, write_text
+from tests.builders import ROOT
 
 # Files.
 
@@ -62,119 +65,155 @@ def test_temporary_file_of_a_killed_process_is_replaced(tmp_path):
 # Folders.
 
 
-def model_folder(path, content):
-    """Writes a folder with one file in a subfolder."""
-    (path / "variables").mkdir(parents=True)
-    (path / "variables" / "data").write_text(content)
-    return path
+def write_folder(path, content):
+    """Writes a folder over what is at `path`, with one file in a subfolder."""
+    with atomic_folder(path) as new:
+        (new / "variables").mkdir()
+        (new / "variables" / "data").write_text(content)
 
 
-def content_of(path):
-    return (path / "variables" / "data").read_text()
+def contents_of(folder):
+    """{name: content} of the folders that `write_folder` wrote."""
+    return {path.name: (path / "variables" / "data").read_text() for path in folder.iterdir()}
 
 
-@pytest.fixture(params=["exchange", "no exchange"])
-def system(request, monkeypatch):
-    """A system that can exchange two paths in one step, and one that cannot."""
-    if request.param == "no exchange":
-        monkeypatch.setattr(atomic_file, "_exchange", lambda one, other: False)
-    elif sys.platform != "linux":
-        pytest.skip("needs renameat2")
+@pytest.mark.parametrize("path", ["served", "latest"])
+def test_folder_is_replaced_and_nothing_else_is_left(tmp_path, path):
+    (tmp_path / "latest").symlink_to("served")
+    for content in ("old", "new"):
+        write_folder(tmp_path / path, content)
+        assert contents_of(tmp_path) == {"served": content, "latest": content}
 
 
-def test_folder_is_replaced(system, tmp_path):
-    path = model_folder(tmp_path / "served", "old")
-    new = model_folder(tmp_path / ".served-1" / "new", "new")
-    replace_folder(new, path)
-    assert content_of(path) == "new" and content_of(new) == "old"
-    assert {entry.name for entry in tmp_path.iterdir()} <= {"served", ".served-1"}
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("renames", [None, 0, 1, 2])
+def test_exception_anywhere_leaves_the_old_folder(tmp_path, monkeypatch, error, renames):
+    """In the block, and at each rename: the new one in vain, the old one, the new one."""
+    write_folder(tmp_path / "served", "old")
+    done = []
 
-
-def test_folder_that_another_process_wrote_in_the_meantime_is_replaced(
-    system, tmp_path, monkeypatch
-):
-    """Of two first exports to one path, the second finds the path taken when it renames."""
-    path = model_folder(tmp_path / "served", "first")
-    new = model_folder(tmp_path / ".served-1" / "new", "second")
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic_file.os.path, "lexists", lambda path: False)
-        replace_folder(new, path)
-    assert content_of(path) == "second"
-
-
-def test_old_folder_is_restored_when_the_new_one_cannot_be_moved(tmp_path, monkeypatch):
-    path = model_folder(tmp_path / "served", "old")
-    new = model_folder(tmp_path / ".served-1" / "new", "new")
-    rename = os.rename
-
-    def failing_rename(source, target):
-        if source == new:
-            raise OSError(errno.EIO, "input/output error")
+    def rename(source, target, rename=os.rename):
+        done.append(target)
+        if len(done) - 1 == renames:
+            raise error
         rename(source, target)
 
-    monkeypatch.setattr(atomic_file, "_exchange", lambda one, other: False)
-    monkeypatch.setattr(atomic_file.os, "rename", failing_rename)
-    with pytest.raises(OSError, match="input/output error"):
-        replace_folder(new, path)
-    assert content_of(path) == "old"
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(error), atomic_folder(tmp_path / "served") as new:
+        (new / "half").touch()
+        if renames is None:
+            raise error
+    assert contents_of(tmp_path) == {"served": "old"}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs renameat2")
-def test_reader_finds_a_whole_model_at_every_moment(tmp_path):
-    """A thread polls while folders replace each other a few hundred times."""
-    path = model_folder(tmp_path / "served", "0")
-    seen, missed, is_over = set(), [], threading.Event()
+def test_folders_that_others_move_to_the_path_in_between_are_replaced(tmp_path, monkeypatch):
+    """What loads the folder restores the old one between the renames; another export moves in."""
+    write_folder(tmp_path / "served", "old")
+    others = [lambda: restore_folder(tmp_path / "served")]
+    others.append(lambda: write_folder(tmp_path / "served", "other"))
 
-    def poll():
+    def rename(source, target, rename=os.rename):
+        rename(source, target)
+        if source.name == "served" and others:
+            others.pop(0)()
+
+    monkeypatch.setattr(os, "rename", rename)
+    write_folder(tmp_path / "served", "new")
+    assert not others and contents_of(tmp_path) == {"served": "new"}
+
+
+def test_reader_finds_one_whole_folder_or_none(tmp_path):
+    """A thread loads while two others export; the last export stays."""
+    path, is_over, seen = tmp_path / "served", threading.Event(), set()
+    write_folder(path, "a 0")
+
+    def read():
         while not is_over.is_set():
-            try:
-                # One look-up of the folder: all that is opened below it belongs to one model.
-                found = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            except FileNotFoundError as error:
-                missed.append(error)
-                continue
-            seen.update(os.listdir(found))
-            os.close(found)
+            with contextlib.suppress(FileNotFoundError):
+                seen.add((restore_folder(path) / "variables" / "data").read_text())
 
-    reader = threading.Thread(target=poll)
-    reader.start()
-    try:
-        for number in range(300):
-            new = model_folder(tmp_path / f".served-{number}" / "new", str(number))
-            replace_folder(new, path)
-            assert content_of(path) == str(number)
-    finally:
-        is_over.set()
-        reader.join()
-    assert not missed and seen == {"variables"}
+    def export(name):
+        for number in range(100):
+            write_folder(path, f"{name} {number}")
+
+    reader = threading.Thread(target=read)
+    exports = [threading.Thread(target=export, args=[name]) for name in "ab"]
+    for thread in (reader, *exports):
+        thread.start()
+    for thread in exports:
+        thread.join()
+    is_over.set()
+    reader.join()
+    assert len(seen) > 1 and seen <= {f"{name} {number}" for name in "ab" for number in range(100)}
+    ((name, content),) = contents_of(tmp_path).items()
+    assert name == "served" and content in ("a 99", "b 99")
 
 
+# A process that exports to `served`, and is killed before its rename of this number, or at the end.
 KILLED = """
-import os, pathlib, signal, sys
-from keras_transformer import atomic_file
-rename, moves = os.rename, []
-def rename_or_die(source, target):
-    if len(moves) == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    moves.append(target)
+import os, pathlib, shutil, signal, sys
+from keras_transformer.atomic_file import atomic_folder
+
+def kill(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def rename(source, target, rename=os.rename, done=[]):
+    if len(done) == int(sys.argv[2]):
+        kill()
+    done.append(target)
     rename(source, target)
-os.rename = rename_or_die
-atomic_file._exchange = lambda one, other: False
-here = pathlib.Path(sys.argv[1])
-atomic_file.replace_folder(here / ".served-x7" / "new", here / "served")
+
+os.rename, shutil.rmtree = rename, kill
+with atomic_folder(pathlib.Path(sys.argv[1], "served")) as new:
+    (new / "variables").mkdir()
+    (new / "variables" / "data").write_text("new")
 """
 
 
-@pytest.mark.parametrize("moves", [0, 1, 2])
-def test_a_kill_between_the_moves_leaves_the_old_model_where_it_can_be_found(tmp_path, moves):
-    model_folder(tmp_path / "served", "old")
-    model_folder(tmp_path / ".served-x7" / "new", "new")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(moves)])
-    assert killed.returncode == -signal.SIGKILL
-    found = {entry.name: content_of(entry) for entry in tmp_path.glob("served*")}
-    expected = [
-        {"served": "old"},
-        {"served.old-x7": "old"},
-        {"served": "new", "served.old-x7": "old"},
-    ]
-    assert found == expected[moves]
+@pytest.fixture(params=[0, 1, 2, 3])
+def killed(request, tmp_path):
+    """A folder whose export was killed, and what has to be there."""
+    write_folder(tmp_path / "served", "old")
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(request.param)]
+    ran = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert ran.returncode == -signal.SIGKILL
+    assert (tmp_path / "served").exists() == (request.param != 2)
+    return tmp_path, "old" if request.param < 3 else "new"
+
+
+def test_after_a_kill_at_any_rename_the_folder_is_restored(killed):
+    folder, expected = killed
+    restore_folder(folder / "served")
+    assert (folder / "served" / "variables" / "data").read_text() == expected
+
+
+def test_after_a_kill_the_next_export_takes_the_place(killed):
+    place = killed[0] / "served"
+    write_folder(place, "newer")
+    assert (place / "variables" / "data").read_text() == "newer"
+    shutil.rmtree(place)
+    assert not restore_folder(place).exists(), "what a user deletes stays deleted"
+
+
+def test_folder_of_another_name_is_not_taken_for_the_lost_one(tmp_path):
+    for name in (".served-de-abcdefgh", ".served-abcdefg", "served-abcdefgh"):
+        for part in ("new", "old0"):
+            (tmp_path / name / part).mkdir(parents=True)
+    assert not restore_folder(tmp_path / "served").exists()
+
+
+def test_parent_that_cannot_be_written_is_named_in_one_line(tmp_path, monkeypatch):
+    """Running as root, the tests may write everywhere."""
+
+    def refuse(*arguments, **options):
+        raise OSError(errno.EROFS, "Read-only file system", "somewhere")
+
+    (tmp_path / ".served-abcdefgh" / "new").mkdir(parents=True)
+    (tmp_path / ".served-abcdefgh" / "old0").mkdir()
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(FileNotFoundError, match="served' is missing.*/old0.*Rename it") as lost:
+        restore_folder(tmp_path / "served")
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(OSError, match="other could not be written: Read-only") as caught:
+        write_folder(tmp_path / "other", "new")
+    assert "\n" not in f"{lost.value}{caught.value}"

@@ -16,7 +16,7 @@ FOLDERS = {
     "data": "atomic_file texts settings cores lock",
     "training": "layers atomic_file evaluation present_weights",
     "models": "layers training settings",
-    "decoding": "data settings texts cores present_weights",
+    "decoding": "data atomic_file settings texts cores present_weights",
     "export": "layers data decoding atomic_file present_weights",
     "runs": "layers data training models decoding settings atomic_file console evaluation "
     "texts lock",

@@ -5,6 +5,11 @@ with tags of two target languages; each engine is made once.
 """
 
 import contextlib
+import errno
+import json
+import shutil
+import signal
+import sys
 
 import keras
 import pytest
@@ -12,8 +17,13 @@ import yaml
 from typer.testing import CliRunner
 
 import keras_transformer as kt
+from keras_transformer import decoding
 from keras_transformer.cli import app
+from keras_transformer.cli.serving import translator_loader
+from keras_transformer.decoding.model_card import read_card
+from keras_transformer.runs.translators import kind_of
 from tests.importing import opus_models
+from tests.processes import run
 from tests.serving.clients import client_of
 
 pytestmark = [opus_models.needs_torch, pytest.mark.slow]
@@ -207,3 +217,79 @@ def test_the_server_refuses_by_the_same_words(translators, engine):
         with client_of(lambda made=translator: made) as client:
             answer = client.post("/v1/models/small:predict", json=body)
         assert answer.status_code == 400 and message in answer.json()["error"]
+
+
+# Exports a run to the folder of an engine, and is killed between the renames of old and new.
+KILLED = """
+import os, signal, sys
+import keras_transformer as kt
+
+def rename(source, target, rename=os.rename):
+    rename(source, target)
+    if source.name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.rename = rename
+export = getattr(kt, f"export_{sys.argv[1]}")
+export(kt.load_run(sys.argv[2]), sys.argv[3], card={"name": "new", "source_language": "en"})
+"""
+
+
+@pytest.fixture(scope="module", params=ENGINES[1:])
+def killed(request, folders, tmp_path_factory):
+    """Name of an engine, and the parent of its folder `killed`, which an export had moved away."""
+    engine, parent = request.param, tmp_path_factory.mktemp("exports")
+    shutil.copytree(folders[engine], parent / "killed")
+    words = [sys.executable, "-c", KILLED, engine, folders["keras"], parent / "killed"]
+    assert run(words).returncode == -signal.SIGKILL
+    (staging,) = parent.iterdir()
+    assert {path.name for path in staging.iterdir()} == {"new", "old0"}
+    return engine, parent
+
+
+def engine_of(kind, path):
+    engines = {"saved_model": decoding.SavedModelEngine, "ctranslate2": decoding.CTranslate2Engine}
+    return engines[kind](path)
+
+
+def export_another(kind, path):
+    """To a folder of the other kind, which is refused before the translator is looked at."""
+    export = kt.export_ctranslate2 if kind == "saved_model" else kt.export_saved_model
+    with pytest.raises(FileExistsError):
+        export(None, path)
+
+
+LOADERS = {
+    "load_translator": lambda kind, path: kt.load_translator(path),
+    "engine": engine_of,
+    "kind_of": lambda kind, path: kind_of(path),
+    "read_card": lambda kind, path: read_card(path, kind),
+    "serve": lambda kind, path: translator_loader(path)(),
+    "another export": export_another,
+}
+
+
+@pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
+def test_folder_that_a_killed_export_moved_away_is_restored(killed, folders, tmp_path, load):
+    kind, parent = killed
+    path = shutil.copytree(parent, tmp_path / "exports") / "killed"
+    load(kind, path)
+    old = json.loads((folders[kind] / "model_card.json").read_text("utf-8"))
+    assert read_card(path, kind) == old
+
+
+def test_command_says_where_a_folder_is_that_cannot_be_restored(killed, tmp_path, monkeypatch):
+    _, parent = killed
+    path = shutil.copytree(parent, tmp_path / "exports") / "killed"
+
+    def refuse(*arguments):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for command in ("translate", "serve", "verify"):
+        with monkeypatch.context() as patch:
+            patch.setattr("os.rename", refuse)
+            ran = CliRunner().invoke(app, [command, str(path)], input=b"two\n")
+        (line,) = ran.stderr.splitlines()
+        assert ran.exit_code == 2 and "/old0'" in line and "Read-only file system" in line
+    ran = CliRunner().invoke(app, ["translate", str(path)], input=b"two\n")
+    assert ran.exit_code == 0 and ran.stdout, ran.stderr

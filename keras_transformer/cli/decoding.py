@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import typer
 
 from keras_transformer import evaluation
 from keras_transformer.cli import options, stream, translators
+from keras_transformer.cli.journal import Journal
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.console import console
 from keras_transformer.texts import count_lines, open_bytes, read_chunks
@@ -94,23 +96,25 @@ def translate(
         asked["batch_sentences"] = batch_sentences
         translator = translators.load_folders(runs, model, dtype=dtype, **settings)
         translator([], **asked)  # a wrong option is an error before a line arrives
+        opened: AbstractContextManager[stream.Output | Journal]
         if output is None or stream.is_device(output):
             opened = stream.open_output(output)
         else:
             own = {"dtype": dtype, "n_best": n_best, "scores": scores, "mbr": [mbr, mbr_utility]}
             decisive = stream.what_decides(translator, runs, model, asked | own)
-            opened = stream.resume_file(output, decisive, source)
+            partial = output.resolve().with_name(f"{output.resolve().name}.partial")
+            opened = Journal(partial, decisive).opened(source, moves_to=output)
         has_bar = output is not None or not sys.stdout.isatty()
-        with opened as (done, write), sentence_progress(total, done, has_bar) as progress:
+        with opened as written, sentence_progress(total, written.lines, has_bar) as progress:
             is_pipe, asked["on_progress"] = total is None and output is None, progress
-            chunks = read_chunks(source, done + 1, is_pipe)
+            chunks = read_chunks(source, written.lines + 1, is_pipe)
             name = str(input or "standard input")
             results = stream.translate_chunks(translator, chunks, name, asked, ahead=not is_pipe)
             for chunk, _, found in results:
                 if mbr is not None:
                     found = [by_mbr(ranks, mbr_utility)[: n_best or 1] for ranks in found]
                 table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
-                write(stream.as_lines(rows(table)), chunk)
+                written.append(stream.as_lines(rows(table)), chunk)
                 for report in long_line_reports(found, chunk.first):
                     console.print(report)
 

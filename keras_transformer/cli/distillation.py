@@ -13,6 +13,7 @@ import typer
 
 from keras_transformer.atomic_file import atomic_path, write_text
 from keras_transformer.cli import options, stream, translators
+from keras_transformer.cli.journal import Journal
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.settings import read_yaml, yaml_text
 from keras_transformer.texts import count_lines, lines_of, read_chunks
@@ -110,13 +111,13 @@ def distil(
         source.seek(0)
         total = count_lines(source)
         decisive = stream.what_decides(translator, teachers, None, asked)
-        opened = stream.grow_file(found_file, decisive, source)
-        with opened as (done, write), sentence_progress(total, done) as progress:
+        opened = Journal(found_file, decisive).opened(source)
+        with opened as written, sentence_progress(total, written.lines) as progress:
             asked["on_progress"] = progress
-            chunks = read_chunks(source, done + 1)
+            chunks = read_chunks(source, written.lines + 1)
             results = stream.translate_chunks(translator, chunks, "the text", asked)
             for chunk, sources, found in results:
-                write(stream.as_lines(map(row_of, sources, found)), chunk)
+                written.append(stream.as_lines(map(row_of, sources, found)), chunk)
     kept = kept_pairs(found_file, reverse, min_probability, max_length_ratio)
     number = write_pairs(kept, files[:2])
     write_text(files[2], student_recipe(recipe, parsed, data, files))

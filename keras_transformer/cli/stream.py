@@ -5,24 +5,19 @@ A line ends at a line feed and nowhere else.
 
 import contextlib
 import hashlib
-import json
 import os
 import platform
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.atomic_file import move_file, named_errors, write_text
+from keras_transformer.atomic_file import write_text
 from keras_transformer.cli.backend import backend_name
 from keras_transformer.console import console
-from keras_transformer.lock import file_lock
-from keras_transformer.texts import CHUNK_BYTES, Chunk, lines_of
-
-# Writes the translations of a chunk.
-Write = Callable[[str, Chunk], None]
+from keras_transformer.texts import Chunk, lines_of
 
 
 def translate_chunks(
@@ -100,111 +95,35 @@ def is_device(path):
 def write_lines(lines, path=None):
     """Writes each string as one line: to a file, atomically, or as `open_output` does."""
     if path is None or is_device(path):
-        with open_output(path) as (_, write):
-            write(as_lines(lines), None)
+        with open_output(path) as output:
+            output.append(as_lines(lines))
     else:
         write_text(path.resolve(), as_lines(lines))
 
 
-@contextlib.contextmanager
-def open_output(path: Path | None) -> Iterator[tuple[int, Write]]:
-    """Opens a device, or standard output for `None`, which shows each chunk when it is written.
-
-    Yields:
-        0, and the function that writes.
-    """
-    with open(path, "wb") if path else contextlib.nullcontext(sys.stdout.buffer) as file:
-
-        def write(text, _):
-            file.write(text.encode("utf-8"))
-            file.flush()
-
-        yield 0, write
-
-
-@contextlib.contextmanager
-def grow_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[tuple[int, Write]]:
-    """Opens a file that grows chunk by chunk; after a kill, the next call goes on.
-
-    `NAME.json` beside it holds how many lines are done, by which settings and for which input.
+class Output:
+    """A device or standard output, which shows each chunk when it is written.
 
     Args:
-        path: path of the file.
-        settings: dict of JSON: everything that can change a translation.
-        stream: the input, at its beginning; what is done already is read.
-
-    Yields:
-        the number of lines that are done, and the function that writes.
-
-    Raises:
-        ValueError: if the file was begun with other settings or another input, or is not of this
-            program.
+        file: binary file.
     """
-    path, digest = path.resolve(), hashlib.sha256()
-    state_file = path.with_name(f"{path.name}.json")
-    state: dict[str, Any] = {"lines": 0, "read": 0, "written": 0, "settings": settings}
-    state["input"] = digest.hexdigest()
-    with file_lock(path.with_name(f".{path.name}.lock"), work="writing this file"):
-        size, is_known = path.stat().st_size if path.exists() else 0, state_file.exists()
-        if size and is_known:
-            state = json.loads(state_file.read_text("utf-8"))
-        if size < state["written"] or (size and not is_known):
-            must = f"{str(path)!r} must be as this program left it, beside {state_file.name!r}."
-            cure = "Move it away, or delete it"
-            raise ValueError(f"{must} Received: a file of {size:,} bytes. {cure}")
-        if size:
-            hash_bytes(stream, state["read"], digest)
-            require_same(path, state, settings | {"input": digest.hexdigest()})
-        if state["lines"]:
-            console.print(f"Goes on after line {state['lines']:,}.")
-        write_text(state_file, json.dumps(state))  # before the first byte of the file
-        path.touch()
-        os.truncate(path, state["written"])
 
-        def write(text, chunk):
-            digest.update(chunk.data)
-            with named_errors(path), open(path, "ab") as file:
-                file.write(text.encode("utf-8"))
-                file.flush()
-                os.fsync(file.fileno())
-                state["written"] = file.tell()
-            state["lines"] += chunk.num_lines
-            state["read"] += len(chunk.data)
-            state["input"] = digest.hexdigest()
-            write_text(state_file, json.dumps(state))
+    lines = 0
 
-        try:
-            yield state["lines"], write
-        except KeyboardInterrupt:
-            console.print(f"Stopped after line {state['lines']:,}. The same command goes on.")
-            raise
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def append(self, text: str, chunk: Chunk | None = None) -> None:
+        """Writes text, as `Journal.append`."""
+        self._file.write(text.encode("utf-8"))
+        self._file.flush()
 
 
 @contextlib.contextmanager
-def resume_file(path: Path, settings: dict[str, Any], stream: Any) -> Iterator[tuple[int, Write]]:
-    """As `grow_file`, for `NAME.partial`, which replaces `path` at the end of the block."""
-    path = path.resolve()
-    partial = path.with_name(f"{path.name}.partial")
-    with grow_file(partial, settings, stream) as opened:
-        yield opened
-        move_file(partial, path)
-        partial.with_name(f"{partial.name}.json").unlink()
-
-
-def require_same(path, state, settings):
-    """Raises if a partial file was begun with other settings or another input."""
-    old = state["settings"] | {"input": state["input"]}
-    if changed := [name for name in old | settings if old.get(name) != settings.get(name)]:
-        must = f"{str(path)!r} must be finished with the model, options and input of its beginning."
-        received = (f"{name}={settings.get(name)}, not {old.get(name)}" for name in changed)
-        raise ValueError(f"{must} Received: {', '.join(received)}. To begin anew, delete it.")
-
-
-def hash_bytes(stream, count, digest):
-    """Reads at most `count` bytes of a stream into a digest."""
-    while count and (block := stream.read(min(count, CHUNK_BYTES))):
-        digest.update(block)
-        count -= len(block)
+def open_output(path: Path | None) -> Iterator[Output]:
+    """Opens a device, or standard output for `None`."""
+    with open(path, "wb") if path else contextlib.nullcontext(sys.stdout.buffer) as file:
+        yield Output(file)
 
 
 def what_decides(translator, runs, model, options):

@@ -163,10 +163,14 @@ def _chunks(pairs, sample):
 
 
 def _build(path, pairs, tokenizers, advance):
-    """Builds a store, or waits for another process that builds it, and returns its rows."""
+    """Builds a store, or waits for another process that builds it, and returns its rows.
+
+    What a killed process left is deleted: unlike a `Journal`, a build does not go on. Other
+    settings have another key, so none are compared.
+    """
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(path.with_name(f".{path.name}.lock"), waits=True):
+    with file_lock(path.with_name(f".{path.name}.lock"), "building this store", waits=True):
         if rows := _open(path, pairs):
             return rows
         for left in path.parent.glob(f".{path.name}-*"):

@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from keras_transformer.atomic_file import restore_folder
+
 FILE = "model_card.json"
 FORMAT = 2  # `format` in the card: the files and functions of an exported folder
 
 
 def read_card(folder: Path, engine: str, *files: str) -> dict[str, Any]:
     """Returns the model card of a folder that this version can load.
+
+    A folder that a killed export had moved away is moved back; see `restore_folder`.
 
     Args:
         folder: path of the folder.
@@ -20,6 +24,7 @@ def read_card(folder: Path, engine: str, *files: str) -> dict[str, Any]:
         FileNotFoundError: if the card or one of the files is missing.
         ValueError: if an earlier version exported the folder.
     """
+    restore_folder(folder)
     missing = [name for name in (FILE, *files) if not (folder / name).is_file()]
     if missing:
         must = f"`folder` must hold a model for {engine}, with {' and '.join((FILE, *files))}."

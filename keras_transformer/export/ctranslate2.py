@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_transformer import types
-from keras_transformer.atomic_file import atomic_folder
+from keras_transformer.atomic_file import atomic_folder, restore_folder
 from keras_transformer.decoding import engine
 from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Engine
 from keras_transformer.decoding.ensemble import Ensemble
@@ -60,8 +60,8 @@ def export_ctranslate2(
 
     Args:
         translator: `Translator`.
-        path: path of the folder to write. A CTranslate2 model that is there is replaced in one
-            step, as `export_saved_model` does.
+        path: path of the folder to write. A CTranslate2 model that is there is replaced, as
+            `export_saved_model` does.
         quantization: type of the weights in the file, whose values are those of the model in
             float32, with LoRA added and int8 dequantized: `"int8"`, `"int16"`, `"float16"`,
             `"bfloat16"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. Biases, positions
@@ -82,7 +82,7 @@ def export_ctranslate2(
         OSError: if it cannot be written; `path` is unchanged.
     """
     path = Path(path)
-    if path.exists() and not ctranslate2.contains_model(str(path)):
+    if restore_folder(path).exists() and not ctranslate2.contains_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a CTranslate2 model.")
     if isinstance(translator.model, Ensemble):
         raise ValueError("CTranslate2 has no ensembles: export a SavedModel, or one of the models.")

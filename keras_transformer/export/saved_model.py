@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.saved_model import save_context
 
 from keras_transformer import types
-from keras_transformer.atomic_file import atomic_folder
+from keras_transformer.atomic_file import atomic_folder, restore_folder
 from keras_transformer.decoding.saved_model import ENGINE
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.folder_tokenizers import write_tokenizers, write_vocabularies
@@ -91,12 +91,12 @@ def export_saved_model(
     `on_too_long` is, and `truncated` says so. `load_translator(path)` splits, protects and refuses
     as the translator does, above the signatures of token ids.
 
-    A SavedModel at `path` is replaced when the new one is complete. On Linux the two are exchanged
-    in one step, so `path` always holds a complete model. Where the operating system or the file
-    system cannot do that, the old one is renamed to `PATH.old-*` first. It is renamed back if the
-    new one cannot be moved; a process that is killed between the two steps leaves it there. A
-    server that loads during the exchange may read files of both: export every version to a new
-    folder, as TensorFlow Serving expects.
+    A SavedModel at `path` is replaced when the new one is complete: the old one is renamed, the new
+    one takes its place, and the old one is deleted. Between the two renames, which take less than a
+    millisecond, there is none at `path`. If the process is killed there, whatever loads `path` next
+    by this package, or exports to it, moves the old one back. A server that loads during the
+    exchange may read files of both: export every version to a new folder, as TensorFlow Serving
+    expects.
 
     Beside the graph are `model_card.json`, `examples.jsonl`, the vocabularies as JSON and, of
     SentencePiece models and symbols, the tokenizers in plain Python, as in a folder of
@@ -133,9 +133,9 @@ def export_saved_model(
     if keras.config.backend() != "tensorflow":
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")
-    _require_graphs(translator)
-    if path.exists() and not tf.saved_model.contains_saved_model(str(path)):
+    if restore_folder(path).exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
+    _require_graphs(translator)
     module = Signatures(translator, for_inspection=inspect)
     # The log would name the temporary folder.
     logger = tf.get_logger()

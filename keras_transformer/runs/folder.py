@@ -44,7 +44,6 @@ class RunFolder:
         self.origin_file = self.path / "origin.json"
         self.manifest_file = self.path / "run.json"
         self.lock_file = self.path / ".run.lock"
-        self._files_lock = self.path / ".partial.lock"  # held while a file is read and written
         self.staging = self.path / ".partial.run"
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
@@ -89,7 +88,7 @@ class RunFolder:
 
     def add_owned_files(self, *names: str) -> None:
         """Adds names of files to the manifest."""
-        with file_lock(self._files_lock, waits=True):
+        with self._files_locked():
             self._write_manifest(sorted({*(self.owned_files() or ()), *names}))
 
     def check(self) -> None:
@@ -125,7 +124,8 @@ class RunFolder:
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with file_lock(self.lock_file), contextlib.ExitStack() as stack:
+            locked = file_lock(self.lock_file, "training this run")
+            with locked, contextlib.ExitStack() as stack:
                 stack.callback(shutil.rmtree, self.staging, ignore_errors=True)
                 yield
         finally:
@@ -158,6 +158,10 @@ class RunFolder:
         file = self.origin_file
         return json.loads(file.read_text("utf-8")) if file.is_file() else None
 
+    def _files_locked(self):
+        """Locks the manifest and the report, while one of them is read and written."""
+        return file_lock(self.path / ".partial.lock", "writing its report", waits=True)
+
     # === Report ===
 
     def report(self) -> dict[str, Any]:
@@ -175,12 +179,12 @@ class RunFolder:
 
     def add_to_report(self, **entries: Any) -> None:
         """Merges entries into `report.json`."""
-        with file_lock(self._files_lock, waits=True):
+        with self._files_locked():
             _write_json(self.report_file, self.report() | entries)
 
     def replace_report(self, **entries: Any) -> None:
         """Writes a new `report.json`; an old one describes an older model."""
-        with file_lock(self._files_lock, waits=True):
+        with self._files_locked():
             _write_json(self.report_file, entries)
 
     def history(self) -> list[dict[str, float]]:

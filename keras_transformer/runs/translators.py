@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer import types
+from keras_transformer.atomic_file import restore_folder
 from keras_transformer.decoding.translator import Translator
 
 
@@ -61,10 +62,14 @@ def load_translator(
 
 
 def kind_of(folder: types.Path) -> str:
-    """Returns what a folder holds: `"ctranslate2"`, `"saved_model"` or else `"run"`."""
-    if (Path(folder) / "model.bin").is_file():
+    """Returns what a folder holds: `"ctranslate2"`, `"saved_model"` or else `"run"`.
+
+    A folder that a killed export had moved away is moved back; see `restore_folder`.
+    """
+    folder = restore_folder(folder)
+    if (folder / "model.bin").is_file():
         return "ctranslate2"
-    return "saved_model" if (Path(folder) / "saved_model.pb").is_file() else "run"
+    return "saved_model" if (folder / "saved_model.pb").is_file() else "run"
 
 
 def _refuse(options, needs, paths):

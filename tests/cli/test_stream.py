@@ -113,21 +113,6 @@ def test_other_settings_or_another_input_are_refused_in_one_line(
     assert begun.exit_code == 0, begun.stderr
 
 
-@pytest.mark.parametrize("calls", [0, 3])
-def test_partial_file_of_somebody_else_is_refused_and_unchanged(shout, tmp_path, calls):
-    """Without a state, or shorter than its state says."""
-    partial = tmp_path / "found.txt.partial"
-    if calls:
-        shout(*FILES, calls=calls)
-    partial.write_bytes(b"mine")
-    refused, chunks = shout(*FILES)
-    assert refused.exit_code == 2 and refused.stderr.count("\n") == 1, refused.stderr
-    assert "Move it away, or delete it" in refused.stderr
-    assert partial.read_bytes() == b"mine" and not chunks
-    partial.unlink()
-    assert shout(*FILES)[0].exit_code == 0
-
-
 def test_line_numbers_are_those_of_the_whole_input(shout, tmp_path):
     ran, chunks = shout("--n-best", 1, "--input", "lines.txt")
     assert len(chunks) > 9

@@ -1,7 +1,6 @@
 """`fit` with a `RunKeeper` goes on after an interruption as if there had been none."""
 
 import contextlib
-import os
 import signal
 
 import keras
@@ -473,7 +472,6 @@ def test_what_does_not_fit_is_refused(dataset, tokenizer, tmp_path):
         kept_fit(compiled(), dataset, folder)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no locks")
 def test_folder_in_use_is_refused(dataset, tmp_path):
     with RunFolder(tmp_path).locked(), pytest.raises(RunInUseError):
         kept_fit(compiled(), dataset, tmp_path)

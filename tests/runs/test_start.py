@@ -18,7 +18,7 @@ from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 from tests.runs import tiny_run
-from tests.runs.test_folder import holder, tree
+from tests.runs.test_folder import tree
 from tests.session import made_once
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -166,17 +166,13 @@ def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
 # One process at a time.
 
 
-def test_second_process_ends_at_once_and_touches_nothing(folder, copy):
-    with holder(copy) as process:
+@pytest.mark.parametrize("resume", [True, False])
+def test_training_in_a_folder_in_use_is_refused_and_touches_nothing(folder, copy, resume):
+    with RunFolder(copy).locked():
         before = tree(copy)
-        for resume in (True, False):
-            with pytest.raises(RunInUseError, match=f"process {process.pid} on"):
-                trainer(recipe(), folder, copy, resume=resume).train()
-            assert tree(copy) == before
-        process.kill()
-        process.wait()
-    trainer(recipe(), folder, copy).train()
-    assert not (copy / ".run.lock").exists()
+        with pytest.raises(RunInUseError, match="is training this run"):
+            trainer(recipe(), folder, copy, resume=resume).train()
+        assert tree(copy) == before
 
 
 # The limits of length.
