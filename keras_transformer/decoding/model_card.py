@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "model_card.json"
-FORMAT = 2  # `format` in the card: the files and functions of an exported folder
+FORMAT = 3  # `format` in the card: the files and functions of an exported folder
 
 
 def read_card(folder: Path, engine: str, *files: str) -> dict[str, Any]:

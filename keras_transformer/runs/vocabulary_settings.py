@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, SYMBOL_NORMALIZATIONS
+from keras_transformer.data.pieces import NORMALIZATIONS, SYMBOL_NORMALIZATIONS
 from keras_transformer.settings import Settings
 
 CHARACTERS = ("characters", "graphemes")
@@ -23,7 +23,7 @@ class VocabularySettings(Settings):
     Args:
         source, target: what a token is: `"subwords"`, `"characters"` (code points), `"graphemes"`
             (letters with their accents) or `"words"` (what stands between white space), see
-            `Tokenizer`, `CharacterTokenizer`, `WordTokenizer`. Both default to `"subwords"`.
+            `Tokenizer`. Both default to `"subwords"`.
         size: int. Number of tokens, including special tokens and bytes; of symbols, at most.
             Defaults to `8000`.
         joint: bool. One vocabulary for both sides, if both are of one kind. If not,
