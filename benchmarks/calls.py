@@ -98,7 +98,7 @@ def graph() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         text = [text for pair in kt.number_names("train", 500) for text in pair]
-        tokenizer = kt.Tokenizer.train_on_lines(text, 340, pathlib.Path(folder) / "t.model")
+        tokenizer = kt.Tokenizer.train_on_lines(text, 340, pathlib.Path(folder) / "t.json")
         sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32}
         config = kt.TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes)
         translator = kt.Translator(kt.Transformer(config), tokenizer)

@@ -123,7 +123,7 @@ def megabytes(field):
 
 def prepare(folder):
     """Runs the command with the trained vocabulary; returns its seconds, and peaks in MB."""
-    recipe = {"data": {"train": ["text.en", "text.de"]}, "vocabulary": {"files": ["joint.model"]}}
+    recipe = {"data": {"train": ["text.en", "text.de"]}, "vocabulary": {"files": ["joint.json"]}}
     (folder / "recipe.json").write_text(json.dumps(recipe))
     words = "prepare", folder / "recipe.json", "--data", folder, "--run", folder / "run"
     started, peaks = time.perf_counter(), {"RssAnon": 0, "VmRSS": 0}
@@ -150,7 +150,7 @@ def measured(kind, folder):
     from keras_transformer.data.token_store import token_rows
     from keras_transformer.data.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer(folder / "joint.model")
+    tokenizer = Tokenizer.load(folder / "joint.json")
     pairs, store = read_parallel(*files), folder / "store"
     if kind == "build":
         for file in store.glob("*/*"):
@@ -166,7 +166,7 @@ def measured(kind, folder):
 def train(files, folder):
     from keras_transformer.data.tokenizer import Tokenizer
 
-    Tokenizer.train(files, SIZE, folder / "joint.model")
+    Tokenizer.train(files, SIZE, folder / "joint.json")
 
 
 def start(pairs, tokenizer, store, kind):

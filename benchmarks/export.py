@@ -100,7 +100,7 @@ def equal(arguments):
             compare(expected, served, lines)
             judge_n_best(translator, expected, served)
             weights = translator.model.count_params() * 4 / 1e6
-            tokenizers = sum(file.stat().st_size for file in path.glob("*.spm")) / 2e6
+            tokenizers = sum(file.stat().st_size for file in path.glob("*.spm")) / 1e6
             ratio = size_of(engines["SavedModel"]["path"]) / (weights + tokenizers)
             what = f"the folder is {ratio:.3f} x {weights:.2f} MB of weights and {tokenizers:.2f}"
             print_verdict(ratio <= MOST_SIZE, f"{what} of the tokenizer")
@@ -124,11 +124,13 @@ def run_ctranslate2(path, lines, beam_size):
     import ctranslate2
     import sentencepiece
 
+    from keras_transformer.data.tokenizer_file import exported_paths
+
     began = time.perf_counter()
     engine = ctranslate2.Translator(str(path), inter_threads=1, intra_threads=1)
+    models = [str(file.with_suffix(".spm")) for file in exported_paths(path)]
     source, target = (
-        sentencepiece.SentencePieceProcessor(model_file=str(path / f"{side}.spm"))
-        for side in ("source", "target")
+        sentencepiece.SentencePieceProcessor(model_file=models[side]) for side in (0, -1)
     )
 
     def translate(lines):

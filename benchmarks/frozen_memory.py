@@ -31,7 +31,7 @@ def build(folder, fields):
     import keras_transformer as kt
 
     lines = [line for pair in kt.number_names("train", 500) for line in pair]
-    kt.Tokenizer.train_on_lines(lines, 340, folder / "tokenizer.model")
+    kt.Tokenizer.train_on_lines(lines, 340, folder / "tokenizer.json")
     config = kt.TransformerConfig(num_heads=fields.get("hidden_dim", 512) // 64, **fields)
     kt.Transformer(config).save(folder / "model.keras")
 
@@ -39,12 +39,12 @@ def build(folder, fields):
 def measure(folder, kind):
     """Prints a row: this process is only for it."""
     import keras_transformer as kt
-    from keras_transformer.data import SentencePieceTokenizer
+    from keras_transformer.data import Tokenizer
     from keras_transformer.decoding.frozen import FrozenTransformer
 
     *_, size = folder.name.split("-")
     size = SIZES[int(size)]["vocabulary_size"]
-    tokenizer = SentencePieceTokenizer(folder / "tokenizer.model", vocabulary_size=size)
+    tokenizer = Tokenizer.from_sentencepiece(folder / "tokenizer.spm", vocabulary_size=size)
     memory = [memory_status("RssAnon")]
     model = kt.load_model(folder / "model.keras")
     weights = 4 * model.count_params()

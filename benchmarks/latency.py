@@ -93,7 +93,7 @@ def ctranslate2_engine(model, run):
     import sentencepiece
     from decode_peers.ctranslate2_engine import CTranslate2
 
-    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(run / "tokenizer.model"))
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(run / "tokenizer.spm"))
     translator = CTranslate2(model, "float32", 1).translator
     end = str(model.config.end_token_id)
 

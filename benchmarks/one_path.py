@@ -42,7 +42,7 @@ def make(folder: pathlib.Path) -> None:
     import keras_transformer as kt
 
     text = [text for pair in kt.number_names("train", 2000) for text in pair]
-    tokenizer = kt.Tokenizer.train_on_lines(text, 400, folder / "tokenizer.model")
+    tokenizer = kt.Tokenizer.train_on_lines(text, 400, folder / "tokenizer.json")
     sizes = {"num_encoder_layers": 2, "num_decoder_layers": 2, "hidden_dim": 64, "num_heads": 4}
     model = kt.Transformer(kt.TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes))
     keras.utils.set_random_seed(1)
@@ -66,7 +66,7 @@ def load(folder: pathlib.Path, name: str) -> Any:
 
     if name == "model":
         model = kt.load_model(folder / "model.keras")
-        return kt.Translator(model, kt.Tokenizer(folder / "tokenizer.model"), **RULES)
+        return kt.Translator(model, kt.Tokenizer.load(folder / "tokenizer.json"), **RULES)
     return kt.load_translator(folder / name)
 
 

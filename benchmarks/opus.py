@@ -188,15 +188,15 @@ def engine_of(ctranslate2, path, quantization, pieces, arguments):
 
 def tokenizer_cost(folder, lines):
     """Prints memory and time; call it first: later, memory that was freed is used again."""
-    from keras_transformer.data import MarianTokenizer
+    from keras_transformer.data import Tokenizer
     from keras_transformer.importing.files import read_vocabulary
 
     vocabulary = read_vocabulary(folder / "opus.vocab.yml")
     vocabulary["<pad>"] = len(vocabulary)
     small = {piece: number for number, piece in enumerate(["</s>", "<unk>", "<pad>"])}
-    MarianTokenizer(folder / "source.spm", small).encode(lines)  # what all of them share
+    Tokenizer.from_marian(folder / "source.spm", small).encode(lines)  # what all of them share
     before = memory_status("VmRSS")
-    tokenizers = [MarianTokenizer(folder / "source.spm", vocabulary) for _ in range(4)]
+    tokenizers = [Tokenizer.from_marian(folder / "source.spm", vocabulary) for _ in range(4)]
     memory = (memory_status("VmRSS") - before) / 2**20 / len(tokenizers)
     one = seconds(lambda: tokenizers[0].encode(lines[:1]), at_least=20)
     many = seconds(lambda: tokenizers[0].encode(lines))

@@ -41,7 +41,7 @@ def main():
         train(recipe, pairs, options)
         return
     with tempfile.TemporaryDirectory() as folder:
-        files = [pathlib.Path(folder) / "joint.model"]
+        files = [pathlib.Path(folder) / "joint.json"]
         build.make_tokenizers(recipe, options.data, files)
         print(f"{len(pairs):,} pairs, batches of {recipe.training.batch_tokens:,} slots")
         for number in NUMBERS:

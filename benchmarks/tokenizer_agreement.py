@@ -126,14 +126,14 @@ def own(lines, size, rule, algorithm):
 
     with tempfile.TemporaryDirectory() as folder:
         options = {"normalization": rule, "model_type": algorithm}
-        return Tokenizer.train_on_lines(lines, size, f"{folder}/own.model", **options)
+        return Tokenizer.train_on_lines(lines, size, f"{folder}/own.json", **options)
 
 
 def foreign(lines, size, **options):
-    from keras_transformer.data import SentencePieceTokenizer
+    from keras_transformer.data import Tokenizer
 
     model = train_sentencepiece(lines, size, pad_id=3, **options)
-    return SentencePieceTokenizer(model)
+    return Tokenizer.from_sentencepiece(model)
 
 
 FOREIGN = {
@@ -167,10 +167,10 @@ def makers(lines, size):
 
 
 def of_folder(folder, side):
-    from keras_transformer.data import MarianTokenizer
+    from keras_transformer.data import Tokenizer
 
     vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
-    return MarianTokenizer(folder / f"{side}.spm", vocabulary)
+    return Tokenizer.from_marian(folder / f"{side}.spm", vocabulary)
 
 
 def parse():

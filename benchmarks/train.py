@@ -98,7 +98,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if needs_data:
-            make_tokenizer(arguments.data, VOCABULARY_SIZE, str(folder / "vocabulary.model"))
+            make_tokenizer(arguments.data, VOCABULARY_SIZE, str(folder / "vocabulary.json"))
         for measure in chosen:
             for size in arguments.sizes or DEFAULT_SIZES.get(measure, SIZES):
                 MEASURES[measure](size, arguments, folder)

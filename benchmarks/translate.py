@@ -77,10 +77,11 @@ def own_rate(folder, lines):
     """Returns the lines per second of CTranslate2's own call."""
     import ctranslate2
 
-    from keras_transformer.data.piece_tokenizer import FolderTokenizer
+    from keras_transformer.data.pieces import load_pieces
+    from keras_transformer.data.tokenizer_file import exported_paths
 
     search = json.loads((folder / "model_card.json").read_text("utf-8"))["search"]
-    tokens = FolderTokenizer(folder, "source").encode(lines)
+    tokens = load_pieces(exported_paths(folder)[0]).encode(lines)
     longest = max(map(len, tokens)) + 1
     cores = len(os.sched_getaffinity(0))
     engine = ctranslate2.Translator(str(folder), inter_threads=cores, intra_threads=1)

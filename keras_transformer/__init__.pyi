@@ -8,9 +8,7 @@ from . import models as models
 from . import plotting as plotting
 from . import runs as runs
 from . import training as training
-from .data import CharacterTokenizer as CharacterTokenizer
 from .data import Tokenizer as Tokenizer
-from .data import WordTokenizer as WordTokenizer
 from .data import make_dataset as make_dataset
 from .data import number_names as number_names
 from .data import read_parallel as read_parallel

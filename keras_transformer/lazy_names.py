@@ -14,8 +14,18 @@ import lazy_loader
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"yaml": "pyyaml", "google": "protobuf", "tensorflow_text": "tensorflow-text"}
 GONE = {
+    **{
+        name: f"`{name}` has gone: `Tokenizer.{constructor}` makes it, `Tokenizer.load` reads it"
+        for name, constructor in {
+            "CharacterTokenizer": "characters",
+            "WordTokenizer": "words",
+            "SentencePieceTokenizer": "from_sentencepiece",
+            "MarianTokenizer": "from_marian",
+            "KerasHubTokenizer": "from_keras_hub",
+        }.items()
+    },
     "CTranslate2Translator": "`CTranslate2Translator` has gone: keras_transformer.load_translator("
-    "folder) returns a `Translator` above CTranslate2"
+    "folder) returns a `Translator` above CTranslate2",
 }
 OTHER_BACKENDS = ". Or install jax or torch, and set KERAS_BACKEND to it"
 # Module -> its classes that are registered with Keras.

@@ -42,7 +42,7 @@ class Task(NamedTuple):
     def of(cls, train_pairs, pairs, vocabulary_size, batch_tokens):
         lines = (line for pair in train_pairs for line in pair)
         with tempfile.TemporaryDirectory() as scratch:
-            path = pathlib.Path(scratch, "tokenizer.model")
+            path = pathlib.Path(scratch, "tokenizer.json")
             tokenizer = kt.Tokenizer.train_on_lines(lines, vocabulary_size, path)
         made = kt.make_dataset(train_pairs, tokenizer, batch_tokens=batch_tokens)
         return cls(*made, tokenizer, pairs)

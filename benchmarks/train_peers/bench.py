@@ -35,9 +35,9 @@ class Bench:
         self.dtypes = arguments.dtypes or dtypes
         config = getattr(kt.TransformerConfig, size)(VOCABULARY_SIZE, dropout=0.1)
         self.config = config.to_dict()
-        self.vocabulary = str(folder / "vocabulary.model")
+        self.vocabulary = str(folder / "vocabulary.json")
         self.batches = sample_batches(
-            arguments.data, kt.Tokenizer(self.vocabulary), slots, arguments.batches or batches
+            arguments.data, kt.Tokenizer.load(self.vocabulary), slots, arguments.batches or batches
         )
         self._path = str(folder / f"{size}.npz")
         save_batches(self._path, self.batches)

@@ -44,5 +44,5 @@ def _arrays(stream, rows):
 
 def full_dataset(folder, vocabulary, batch_tokens):
     """Returns the whole corpus as `make_dataset` makes it, and its report."""
-    tokenizer = kt.Tokenizer(pathlib.Path(vocabulary))
+    tokenizer = kt.Tokenizer.load(pathlib.Path(vocabulary))
     return kt.make_dataset(read_pairs(folder), tokenizer, batch_tokens=batch_tokens)

@@ -133,6 +133,7 @@ def what_decides(translator, runs, model, options):
         translator: what `load_translator` returned for `runs` and `model`.
         options: dict of JSON, those of the call.
     """
+    from keras_transformer.data.tokenizer_file import file_names
     from keras_transformer.runs.folder import RunFolder
     from keras_transformer.runs.translators import kind_of
 
@@ -141,9 +142,11 @@ def what_decides(translator, runs, model, options):
         files = sorted(path for path in runs[0].rglob("*") if path.is_file())
     else:
         engines, folder = ("keras", backend_name()), RunFolder(runs[0])
-        tokenizers = folder.tokenizer_files(folder.recipe().vocabulary.joint)
         models = [model] if model else [RunFolder(run).model_file for run in runs]
-        files = [*models, *tokenizers]
+        files = [*models]
+        for path in folder.tokenizer_files(folder.recipe().vocabulary.joint):
+            of_path = (path.with_name(name) for name in file_names(path))
+            files += filter(Path.is_file, of_path)
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.data.pieces import SPACE_SYMBOL, SUBWORDS
 from keras_transformer.data.placeholders import SYMBOL
+from keras_transformer.data.sentencepiece_parts import read_model
 from keras_transformer.data.sentencepiece_proto import BPE, NORMAL
-from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.tokenizer_like import TokenizerLike
 
@@ -46,6 +46,7 @@ class BpeDropout:
     def __init__(self, tokenizer: TokenizerLike, rate: float) -> None:
         if (
             not isinstance(tokenizer, Tokenizer)
+            or tokenizer.kind != SUBWORDS
             or (proto := read_model(tokenizer.model_bytes)[1]).trainer_spec.model_type != BPE
         ):
             raise ValueError(
@@ -55,7 +56,7 @@ class BpeDropout:
         self._rate = rate
         self._symbols_of = functools.lru_cache(CACHED_WORDS)(self._find_symbols)
         self._ids = {p.piece: token_id for token_id, p in enumerate(proto.pieces)}
-        self._tag = tokenizer.tag_ids
+        self._tag = [*tokenizer.tag_ids]
         symbols = filter(SYMBOL.fullmatch, self._ids)
         self._characters = re.compile("|".join([*symbols, "."]), re.DOTALL)
         self._keys, self._orders, self._merged = _merges(proto, self._ids)

@@ -1,4 +1,4 @@
-"""Tokenizers inside TensorFlow graphs: what a SavedModel contains. The property `graph` makes them.
+"""Tokenizers inside TensorFlow graphs: what a SavedModel contains. `Tokenizer.graph` makes them.
 
 They give the ids and texts of the plain tokenizers, for tensors of strings.
 """
@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL, tied_pieces
-from keras_transformer.data.sentencepiece_tokenizer import read_model
-from keras_transformer.data.tokenizer_like import SPECIAL_TOKENS
+from keras_transformer.data.pieces import SPACE_SYMBOL, SentencePieces, SymbolPieces, tied_pieces
+from keras_transformer.data.sentencepiece_parts import read_model
+from keras_transformer.data.vocabulary import Vocabulary
 from keras_transformer.texts import import_extra
 
 # The white space of Python's `str.split()`, and the space symbol.
@@ -22,18 +22,56 @@ WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
 _TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
 
 
-class BaseGraphTokenizer(tf.Module):
-    """Base class of the tokenizers for graphs.
+class GraphTokenizer(tf.Module):
+    """A `Tokenizer` for graphs.
+
+    All methods give the same values and types eagerly and inside a `tf.function`. Bytes that are
+    not UTF-8 become U+FFFD.
 
     Args:
-        tokenizer: the plain tokenizer.
+        pieces, vocabulary, tag: as of the `Tokenizer`.
+
+    Raises:
+        ImportError: if tensorflow-text is needed and missing (it has no build for Windows).
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, pieces: Any, vocabulary: Vocabulary, tag: str | None) -> None:
         super().__init__(name="tokenizer")
-        self._normalization = tokenizer.normalization
-        self._without_text = tuple(getattr(tokenizer, name) for name in SPECIAL_TOKENS)
-        self._pieces = tf.constant(tokenizer.vocabulary)
+        if isinstance(pieces, SentencePieces):
+            pieces = GraphSentencePieces(pieces, vocabulary)
+        elif isinstance(pieces, SymbolPieces):
+            pieces = GraphSymbolPieces(pieces)
+        self._pieces, self._tokens = pieces, tf.constant(vocabulary.tokens)
+        self._tag = None if tag is None else vocabulary.ids[tag]
+        self._without_text = vocabulary.special_ids
+
+    def tokenize(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
+        """Returns the token ids of text.
+
+        Args:
+            text: string tensor `(B,)`, or list of strings.
+
+        Returns:
+            int32 `RaggedTensor` `(B, None)`. An empty text has no tokens.
+        """
+        token_ids = self._pieces.tokenize(tf.convert_to_tensor(text, tf.string))
+        if self._tag is None:
+            return token_ids
+        has_tag = tf.cast(token_ids.row_lengths() > 0, tf.int64)
+        tags = tf.fill([tf.reduce_sum(has_tag)], self._tag)
+        return tf.concat([tf.RaggedTensor.from_row_lengths(tags, has_tag), token_ids], axis=1)
+
+    def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
+        """Returns the text of token ids, without pad, start and end tokens.
+
+        Args:
+            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`.
+
+        Returns:
+            string tensor `(B,)`. Incomplete UTF-8 sequences (a translation can end inside a
+            character) become U+FFFD.
+        """
+        return self._pieces.detokenize(_without_ids(token_ids, self._without_text))
 
     def tokens(
         self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]
@@ -46,69 +84,51 @@ class BaseGraphTokenizer(tf.Module):
         Returns:
             string tensor or `RaggedTensor` of the same shape.
         """
-        return tf.gather(self._pieces, ints_of(token_ids))
+        return tf.gather(self._tokens, ints_of(token_ids))
 
 
-class GraphTokenizer(BaseGraphTokenizer):
-    """A `SentencePieceTokenizer` or `Tokenizer` for graphs.
+class GraphSentencePieces(tf.Module):
+    """`SentencePieces` for graphs, with the ids of a vocabulary.
 
-    All methods give the same values and types eagerly and inside a `tf.function`. Bytes that are
-    not UTF-8 become U+FFFD.
+    Memory: if texts have tags, a hash table of the pieces, some 13 MB for 58,101 of them.
 
     Args:
-        tokenizer: `SentencePieceTokenizer`.
-
-    Raises:
-        ImportError: if tensorflow-text is missing (it has no build for Windows).
+        pieces: `SentencePieces`.
+        vocabulary: `Vocabulary`.
     """
 
-    _out_type = tf.int32
-
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__(tokenizer)
-        self._has_other_pieces = tokenizer.rules["has_other_pieces"]
-        self._ids, self._tags = tf.constant(tokenizer.ids), tf.constant(tokenizer.tag_ids, tf.int32)
+    def __init__(self, pieces: SentencePieces, vocabulary: Vocabulary) -> None:
+        super().__init__(name="pieces")
+        self._normalization, self._reads_tags = pieces.normalization, pieces.reads_tags
+        self._has_other_pieces = pieces.rules["has_other_pieces"]
+        self._dropped = [vocabulary.ids[piece] for piece in pieces.rules["dropped_pieces"]]
+        self._tokens = tf.constant(vocabulary.tokens)
+        # Strings, if there are tags: a piece that only the other side's model has is one too.
+        self._ids: Any = None
+        if pieces.reads_tags:
+            ids = tf.range(len(vocabulary.tokens))
+            self._table = _table(self._tokens, ids, vocabulary.unk_token_id)
+        elif (ids := pieces.ids_by_number(vocabulary.ids, vocabulary.unk_token_id)) is not None:
+            self._ids = tf.constant(ids)
+        self._ties = _ties_of(vocabulary.tokens) if pieces.rules["sorts_ties"] else None
         kind = _import_tensorflow_text().SentencepieceTokenizer
-        self._sentencepiece = kind(model=tokenizer.model_bytes, out_type=self._out_type)
-        self._sentencepiece._model_resource = _NamedModelResource(tokenizer.model_bytes)
-        self._tag = None if tokenizer.tag is None else tokenizer.vocabulary.index(tokenizer.tag)
-        self._ties = _ties_of(tokenizer.vocabulary) if tokenizer.rules["sorts_ties"] else None
-        spec = read_model(tokenizer.model_bytes)[1].normalizer_spec
+        out_type = tf.string if pieces.reads_tags else tf.int32
+        self._sentencepiece = kind(model=pieces.model_bytes, out_type=out_type)
+        self._sentencepiece._model_resource = _NamedModelResource(pieces.model_bytes)
+        spec = read_model(pieces.model_bytes)[1].normalizer_spec
         self._keeps_spaces = spec.add_dummy_prefix and not spec.remove_extra_whitespaces
 
-    def tokenize(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
-        """Returns the token ids of text.
+    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the token ids of text `(B,)`, an int32 `RaggedTensor` `(B, None)`."""
+        text = _prepare(text, self._normalization)
+        token_ids = self._ids_of_tagged(text) if self._reads_tags else self._ids_of_text(text)
+        return token_ids if self._ties is None else _sort_ties(token_ids, self._ties)
 
-        Args:
-            text: string tensor `(B,)`, or list of strings.
-
-        Returns:
-            int32 `RaggedTensor` `(B, None)`. An empty text has no tokens.
-        """
-        text = tf.convert_to_tensor(text, tf.string)
-        token_ids = self._ids_of_text(_prepare(text, self._normalization))
-        token_ids = token_ids if self._ties is None else _sort_ties(token_ids, self._ties)
-        if self._tag is None:
-            return token_ids
-        has_tag = tf.cast(token_ids.row_lengths() > 0, tf.int64)
-        tags = tf.fill([tf.reduce_sum(has_tag)], self._tag)
-        return tf.concat([tf.RaggedTensor.from_row_lengths(tags, has_tag), token_ids], axis=1)
-
-    def is_tag(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """Returns which token ids are a tag at the beginning of texts, as a bool tensor."""
-        return tf.reduce_any(tf.expand_dims(token_ids, -1) == self._tags, axis=-1)
-
-    def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
-        """Returns the text of token ids, without pad, start and end tokens.
-
-        Args:
-            token_ids: int `RaggedTensor`, padded tensor or nested list `(B, T)`.
-
-        Returns:
-            string tensor `(B,)`. Incomplete UTF-8 sequences (a translation can end inside a
-            character) become U+FFFD.
-        """
-        pieces = tf.gather(self._pieces, without_ids(token_ids, self._without_text))
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Returns the text of token ids, a string tensor `(B,)`."""
+        if self._dropped:
+            token_ids = _without_ids(token_ids, self._dropped)
+        pieces = tf.gather(self._tokens, token_ids)
         if self._keeps_spaces:
             text = self._keep_spaces(pieces)
         else:
@@ -128,32 +148,10 @@ class GraphTokenizer(BaseGraphTokenizer):
         return tf.strings.regex_replace(text, r"^\.", "")
 
     def _ids_of_text(self, text):
-        """Returns the ids of prepared text, without start and end tokens."""
-        return tf.gather(self._ids, self._sentencepiece.tokenize(text))
+        numbers = self._sentencepiece.tokenize(text)
+        return numbers if self._ids is None else tf.gather(self._ids, numbers)
 
-
-class GraphMarianTokenizer(GraphTokenizer):
-    """A `MarianTokenizer` for graphs.
-
-    Memory: a hash table of the pieces, some 13 MB for 58,101 of them.
-
-    Args:
-        tokenizer: `MarianTokenizer`.
-    """
-
-    # Strings, not ids: a piece that only the other side's model has is in the vocabulary too.
-    _out_type = tf.string
-
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__(tokenizer)
-        self._without_text += (tokenizer.unk_token_id,)
-        ids = range(tokenizer.vocabulary_size)
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(self._pieces, tf.constant(ids, tf.int32)),
-            default_value=tokenizer.unk_token_id,
-        )
-
-    def _ids_of_text(self, text):
+    def _ids_of_tagged(self, text):
         is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
         tag = tf.strings.regex_replace(text, _TAG_AND_TEXT, r"\1")
         tags = tf.ragged.boolean_mask(tag[:, None], is_tagged[:, None])
@@ -162,26 +160,22 @@ class GraphMarianTokenizer(GraphTokenizer):
         return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
 
 
-class GraphSymbolTokenizer(BaseGraphTokenizer):
-    """A `CharacterTokenizer` or `WordTokenizer` for graphs. Only normalising needs tensorflow-text.
+class GraphSymbolPieces(tf.Module):
+    """`SymbolPieces` for graphs. Only normalising needs tensorflow-text.
 
     Args:
-        tokenizer: one of them.
+        pieces: `SymbolPieces`.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__(tokenizer)
-        self._pattern, self._joiner = tokenizer.pattern, tokenizer.joiner
-        first = tokenizer.vocabulary_size - len(tokenizer.rules["symbols"])
-        texts = [*tokenizer.vocabulary[:first], *tokenizer.rules["symbols"]]
-        self._texts = tf.constant(texts)
-        ids = tf.range(first, tokenizer.vocabulary_size)
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(self._texts[first:], ids),
-            default_value=tokenizer.unk_token_id,
-        )
+    def __init__(self, pieces: SymbolPieces) -> None:
+        super().__init__(name="pieces")
+        self._normalization = pieces.normalization
+        self._pattern, self._joiner = pieces.pattern, pieces.joiner
+        self._texts, first = tf.constant(pieces.symbols), len(pieces.special)
+        ids = tf.range(first, len(pieces.symbols))
+        self._table = _table(self._texts[first:], ids, pieces.special.index("<unk>"))
 
-    def tokenize(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
+    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Returns the token ids of text `(B,)`, an int32 `RaggedTensor` `(B, None)`."""
         text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
         text = _in_form(text, self._normalization)
@@ -190,9 +184,9 @@ class GraphSymbolTokenizer(BaseGraphTokenizer):
         symbols = tf.strings.split(text, b"\xff")[:, 1::2]
         return symbols.with_flat_values(self._table.lookup(symbols.flat_values))
 
-    def detokenize(self, token_ids: tf.RaggedTensor | tf.Tensor | Sequence[Any]) -> tf.Tensor:
-        """Returns the text of token ids `(B, T)`, without pad, start and end tokens."""
-        symbols = tf.gather(self._texts, without_ids(token_ids, self._without_text))
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Returns the text of token ids, a string tensor `(B,)`."""
+        symbols = tf.gather(self._texts, token_ids)
         text = tf.strings.reduce_join(symbols, axis=1, separator=self._joiner)
         return text if self._normalization == "identity" else _in_form(text, "nfc")
 
@@ -236,6 +230,12 @@ def _in_form(text, normalization):
     return _import_tensorflow_text().normalize_utf8(text, normalization.upper())
 
 
+def _table(texts, ids, unknown):
+    """Returns the table of the ids of texts."""
+    pairs = tf.lookup.KeyValueTensorInitializer(texts, ids)
+    return tf.lookup.StaticHashTable(pairs, default_value=unknown)
+
+
 def _ties_of(vocabulary):
     """Returns, for each id, the number of the text that it repeats, or -1, and its length."""
     tied = tied_pieces(vocabulary)
@@ -245,7 +245,7 @@ def _ties_of(vocabulary):
 
 
 def _sort_ties(token_ids, ties):
-    """Sorts neighbours that repeat the same text by their lengths, as `PieceTokenizer` does.
+    """Sorts neighbours that repeat the same text by their lengths, as `SentencePieces` does.
 
     Args:
         token_ids: int32 `RaggedTensor` `(B, None)`.
@@ -264,10 +264,10 @@ def _import_tensorflow_text():
     return import_extra(["tensorflow_text"], "A tokenizer in a TensorFlow graph needs", requirement)
 
 
-def without_ids(token_ids, left_out):
+def _without_ids(token_ids, left_out):
     """Returns token ids as int32, as a `RaggedTensor` without some ids."""
     token_ids = ints_of(token_ids)
-    is_kept = functools.reduce(operator.and_, [token_ids != each for each in left_out])
+    is_kept = functools.reduce(operator.and_, [token_ids != token_id for token_id in left_out])
     return tf.ragged.boolean_mask(token_ids, is_kept)
 
 

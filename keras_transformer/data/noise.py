@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer.data.bpe_dropout import BpeDropout
 from keras_transformer.data.placeholders import SYMBOL
-from keras_transformer.data.tokenizer_like import TokenizerLike, Traits
+from keras_transformer.data.tokenizer_like import TokenizerLike
 
 
 class Noise:
@@ -34,7 +34,7 @@ class Noise:
         self.kept: list[int] = []
         rate = subword_regularization
         self._splits = None if rate is None else [BpeDropout(each, rate) for each in tokenizers]
-        if word_dropout and any(Traits.of(each).unk_token_id is None for each in tokenizers):
+        if word_dropout and any(tokenizer.unk_token_id is None for tokenizer in tokenizers):
             raise ValueError(
                 "`word_dropout` needs tokenizers with an `unk_token_id`. "
                 f"Received: {', '.join(map(repr, tokenizers))}"
@@ -75,5 +75,5 @@ class Noise:
 def _special_ids(tokenizer):
     """Returns the ids of special tokens, tags and symbols: a look at the whole vocabulary."""
     ids = [tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id]
-    ids += Traits.of(tokenizer).tag_ids
+    ids += tokenizer.tag_ids
     return ids + [i for i, token in enumerate(tokenizer.vocabulary) if SYMBOL.fullmatch(token)]

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from keras_transformer.data.piece_tokenizer import UNICODE
-from keras_transformer.data.tokenizer_like import TokenizerLike, Traits, encode
+from keras_transformer.data.pieces import UNICODE
+from keras_transformer.data.tokenizer_like import TokenizerLike, encode
 from keras_transformer.texts import EXAMPLES, SHOWN, shown, shown_pairs, shown_symbol
 
 MAX_LOST = 0.01  # fraction of dropped pairs, or of changed lines, that needs no warning
@@ -180,7 +180,7 @@ def _shares_of_tokens(tokenizer, rows):
     """Returns the fractions of unknown tokens and of byte tokens in rows of token ids."""
     vocabulary = tokenizer.vocabulary
     counts = collections.Counter(vocabulary[i] for row in rows for i in row)
-    unknown_id = Traits.of(tokenizer).unk_token_id
+    unknown_id = tokenizer.unk_token_id
     unknown = "<unk>" if unknown_id is None else vocabulary[unknown_id]
     in_bytes = sum(counts[token] for token in BYTE_TOKENS)
     return counts[unknown] / max(1, counts.total()), in_bytes / max(1, counts.total())
@@ -198,7 +198,7 @@ class UnknownSymbols:
     """
 
     def __init__(self, tokenizer: Any, lines: Iterable[str] = ()) -> None:
-        self._count: Any = Traits.of(tokenizer).unknown
+        self._count: Any = tokenizer.unknown
         self.counts: collections.Counter[str] = collections.Counter()
         self._lines: dict[str, tuple[int, str]] = {}  # where each symbol stands first
         self.add(lines)
@@ -262,7 +262,7 @@ def dropped_warnings(dropped, examples, total, longest, ratio):
 
 def sample_notes(tokenizers):
     """Returns a line for each sample of lines that a vocabulary was learned from."""
-    samples = dict.fromkeys(Traits.of(each).learned_from for each in tokenizers)
+    samples = dict.fromkeys(tokenizer.learned_from for tokenizer in tokenizers)
     return [f"the vocabulary is learned from {sample}" for sample in samples if sample]
 
 

@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 
-from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.data.pieces import SPACE_SYMBOL
 from keras_transformer.data.sentencepiece_proto import ModelProto
 
 PAD_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID, UNK_TOKEN_ID = range(4)

@@ -98,12 +98,13 @@ def token_rows(
 def store_key(pairs: Any, tokenizers: Sequence[Any]) -> str | None:
     """Returns the name of the store of pairs; `None`, with a warning, if they have none."""
     hashes: list[Any] = [FORMAT]
-    for each in (pairs, *tokenizers):
-        hashes.append(getattr(each, "fingerprint", lambda: None)())
+    for hashed in (pairs, *tokenizers):
+        # Pairs may be a list.
+        hashes.append(hashed.fingerprint() if hasattr(hashed, "fingerprint") else None)
         if hashes[-1] is None:
             warnings.warn(
                 "The token ids stay in memory, without a store: there is no `fingerprint()` of "
-                f"{type(each).__name__}.",
+                f"{type(hashed).__name__}.",
                 stacklevel=2,
             )
             return None

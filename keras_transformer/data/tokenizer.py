@@ -1,87 +1,104 @@
-"""`Tokenizer`: subwords learned from the user's text, by which every text can be restored.
+"""`Tokenizer`: text <-> token ids, by pieces of text and a vocabulary of them.
 
 Second step of the data flow (strings -> token ids) and last step (token ids -> strings). Paper
-section 5.1 (a shared subword vocabulary).
+section 5.1 (a shared subword vocabulary). Only who makes a tokenizer of a SentencePiece model
+needs `protobuf`: a file of `save` is read without it.
 """
 
+import functools
+import hashlib
 import warnings
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
-from keras_transformer.data.base_tokenizer import check_choice, training_lines
+import numpy as np
+
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, normalize, prepare
-from keras_transformer.data.placeholders import symbols
-from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer, read_model
-from keras_transformer.data.sentencepiece_training import train_sentencepiece
+from keras_transformer.data.pieces import NORMALIZATIONS, SUBWORDS, prepare
+from keras_transformer.data.placeholders import symbols as placeholder_symbols
+from keras_transformer.data.symbol_parts import learn_characters, learn_words
+from keras_transformer.data.tokenizer_file import read_tokenizer, write_tokenizer
+from keras_transformer.data.tokenizer_like import TokenizerLike
+from keras_transformer.data.training_lines import check_choice, training_lines
+from keras_transformer.data.vocabulary import Vocabulary
 from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
 
 
-class Tokenizer(SentencePieceTokenizer):
-    """SentencePiece subwords with byte fallback: any text can be encoded and restored.
+class Tokenizer(TokenizerLike):
+    """Text <-> token ids: `pieces` are text <-> pieces, `vocabulary` is pieces <-> ids.
 
-    For every text, `decode(encode(text)) == normalize(text)`. The rule of `normalize` is
-    chosen in training and stored in the model file:
+    It is made by what it is for:
 
-    - `"nfc"`: `" ".join(unicodedata.normalize("NFC", text).replace("\\u2581", " ").split())`:
-      canonical composition, then each run of white space becomes one space and both ends are
-      stripped. A reader sees no difference.
-    - `"nfkc"`: the same with NFKC, which also replaces characters by similar ones: `½` by `1⁄2`,
-      `，` by `,`, `…` by `...`, `ʲ` by `j`. A translation then never holds the former.
-    - `"identity"`: `text.replace("\\u2581", " ")`: every space, tab and line break is kept.
-
-    With all rules U+2581, SentencePiece's symbol for a space, becomes a space. The literal texts of
-    special tokens (`<s>`, `<pad>`, `<0x41>`) are ordinary text. Unicode is version 16.0 on every
-    Python.
-
-    For a model of another origin use `SentencePieceTokenizer`.
+    - `Tokenizer.train`, `Tokenizer.train_on_lines`: subwords learned from your text, by which every
+      text can be restored.
+    - `Tokenizer.characters`, `Tokenizer.words`: symbols that must not be split or joined.
+    - `Tokenizer.from_sentencepiece`: a SentencePiece model that someone else trained.
+    - `Tokenizer.from_marian`: one side of a Marian model, such as OPUS-MT's.
+    - `Tokenizer.from_keras_hub`: a tokenizer of KerasHub.
+    - `Tokenizer.load`: a file that one of these wrote, or `save`.
 
     Args:
-        model: path of a file written by `train`, `train_on_lines` or `save`, or the bytes of one.
-        tag: one of the `tags` of its training: the first token of every text that is not empty.
-            Optional.
+        pieces: text <-> pieces: `SentencePieces`, `SymbolPieces` or `FunctionPieces`.
+        vocabulary: `Vocabulary` of the pieces.
+        tag: a token of the vocabulary, the first of every text that is not empty. Optional.
 
     Attributes:
-        vocabulary_size: number of tokens, special tokens included.
-        pad_token_id, start_token_id, end_token_id, unk_token_id: ids of the special tokens.
-        vocabulary: list of the tokens in the order of their ids, such as `▁cat`, `s` or `<0xC3>`.
-        normalization: `"nfc"`, `"nfkc"` or `"identity"`.
-        model_bytes: the SentencePiece model, as in its file.
-        learned_from: how many lines the vocabulary was learned from, of how many, as text; empty if
-            from all.
+        kind: `"subwords"`, `"characters"`, `"words"`, `"sentencepiece"`, `"marian"` or
+            `"functions"`, which are KerasHub's.
+        vocabulary_size: number of token ids.
+        pad_token_id, start_token_id, end_token_id: ids of the special tokens.
+        unk_token_id: id of the unknown token; `None` of KerasHub's.
+        vocabulary: list of the tokens in the order of their ids, such as `▁cat`, `s`, `<0xC3>` or
+            `</s>`; an id without a token has `""`. A symbol that is spelled like a special token,
+            such as `</s>`, has a space behind it.
+        normalization: the rule by which texts are read, see the constructors; `None`: that of a
+            foreign model.
+        languages: list of the codes that have a tag in the vocabulary, of Marian.
+        tag, tag_ids, joiner, learned_from, unknown, graph: see `TokenizerLike`.
+        model_bytes: the SentencePiece model, as in its file; empty if there is none.
 
     Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: if `model` is not a model that `Tokenizer` trained.
+        TypeError: if `vocabulary` is no `Vocabulary`.
+        ValueError: if `tag` is not in the vocabulary.
 
     Example:
 
-    >>> tokenizer = Tokenizer.train_on_lines(["a cat", "a mat"], 265, "/tmp/cats.model")
+    >>> tokenizer = Tokenizer.train_on_lines(["a cat", "a mat"], 265, "/tmp/cats.json")
     >>> [len(token_ids) for token_ids in tokenizer.encode(["a cat", ""])]
     [6, 0]
     >>> tokenizer.decode(tokenizer.encode("a  cat"))
     'a cat'
-
-    Reference:
-        [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
+    >>> Tokenizer.load("/tmp/cats.json").encode("a cat") == tokenizer.encode("a cat")
+    True
     """
 
-    def __init__(self, model: Path | bytes, tag: str | None = None) -> None:
-        source = f"{len(model)} bytes" if isinstance(model, bytes) else f"model={str(model)!r}"
-        model, proto = read_model(model)
-        _require_own_model(proto, source)
-        self.normalization: str = proto.normalizer_spec.name
-        self.learned_from = ", ".join(proto.trainer_spec.input)
-        self.tag = tag
-        super().__init__(model)
-        if tag is not None and tag not in self.vocabulary:
+    def __init__(
+        self, pieces: Any, vocabulary: Vocabulary | None = None, tag: str | None = None
+    ) -> None:
+        if not isinstance(vocabulary, Vocabulary):
+            raise TypeError(
+                "`Tokenizer` is made of pieces and a `Vocabulary`. To read a file: "
+                f"Tokenizer.load(path). Received: vocabulary={vocabulary!r}"
+            )
+        if tag is not None and tag not in vocabulary.ids:
             raise ValueError(f"`tag` must be a token of the vocabulary. Received: tag={tag!r}")
+        self.pieces, self._table, self.tag = pieces, vocabulary, tag
+        self.kind, self.normalization = pieces.kind, pieces.normalization
+        self.vocabulary = vocabulary.tokens
+        self.vocabulary_size = len(vocabulary.tokens)
+        self.pad_token_id, self.start_token_id, self.end_token_id = vocabulary.special_ids
+        self.unk_token_id = vocabulary.unk_token_id
+        self.languages, self.learned_from = [*vocabulary.languages], vocabulary.learned_from
+        self.tag_ids = vocabulary.tag_ids(tag)
+        self.joiner, self.unknown = pieces.joiner, pieces.unknown
+        self.model_bytes: bytes = pieces.model_bytes
+        self._ids = pieces.ids_by_number(vocabulary.ids, vocabulary.unk_token_id)
 
     @classmethod
     def train(
         cls, files: Path | Iterable[Path], vocabulary_size: int, path: Path, **options: Any
-    ) -> "Tokenizer":
+    ) -> Self:
         """Learns a vocabulary from files, writes it to `path` and returns its tokenizer.
 
         For a joint vocabulary pass the files of both sides; for separate ones train two
@@ -113,15 +130,29 @@ class Tokenizer(SentencePieceTokenizer):
         max_lines: int = 2_000_000,
         tags: Iterable[str] = (),
         protected_symbols: int = 0,
-    ) -> "Tokenizer":
+    ) -> Self:
         """Learns a vocabulary from lines of text, writes it to `path` and returns its tokenizer.
+
+        The subwords have byte fallback: for every text, `decode(encode(text)) == normalize(text)`.
+        The rule of `normalize` is chosen here and kept:
+
+        - `"nfc"`: `" ".join(unicodedata.normalize("NFC", text).replace("\\u2581", " ").split())`:
+          canonical composition, then each run of white space becomes one space and both ends are
+          stripped. A reader sees no difference.
+        - `"nfkc"`: the same with NFKC, which also replaces characters by similar ones: `½` by
+          `1⁄2`, `，` by `,`, `…` by `...`, `ʲ` by `j`. A translation then never holds the former.
+        - `"identity"`: `text.replace("\\u2581", " ")`: every space, tab and line break is kept.
+
+        With all rules U+2581, SentencePiece's symbol for a space, becomes a space. The literal
+        texts of special tokens (`<s>`, `<pad>`, `<0x41>`) are ordinary text. Unicode is version
+        16.0 on every Python. The ids of padding, start, end and the unknown token are 0, 1, 2, 3.
 
         Args:
             lines: iterable of strings, such as a list, a generator or `read_lines(...)`.
             vocabulary_size: number of tokens: 4 special ones, 256 bytes, the characters of the
                 text, and the learned subwords. If the text yields fewer, the vocabulary is smaller
                 and a warning says so.
-            path: path of the model file, which is written atomically.
+            path: path of the file, which is written atomically as `save` does.
             model_type: `"bpe"`, as in the paper, or `"unigram"`.
             normalization: `"nfc"`, `"nfkc"` or `"identity"`: the rule of `normalize`.
             character_coverage: in (0, 1]. Fraction of the text's characters that get a token; the
@@ -135,7 +166,13 @@ class Tokenizer(SentencePieceTokenizer):
         Raises:
             TypeError: if `lines` is not an iterable of strings.
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
+
+        Reference:
+            [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
         """
+        from keras_transformer.data.sentencepiece_parts import subword_parts
+        from keras_transformer.data.sentencepiece_training import train_sentencepiece
+
         check_choice("model_type", model_type, ("unigram", "bpe"))
         check_choice("normalization", normalization, NORMALIZATIONS)
         model = train_sentencepiece(
@@ -146,9 +183,9 @@ class Tokenizer(SentencePieceTokenizer):
             model_type=model_type,
             character_coverage=character_coverage,
             control_symbols=checked_lines(tags, "tags"),
-            user_defined_symbols=symbols(protected_symbols),
+            user_defined_symbols=placeholder_symbols(protected_symbols),
         )
-        tokenizer = cls(model)
+        tokenizer = cls(*subword_parts(model))
         if sample := tokenizer.learned_from:
             warnings.warn(f"The vocabulary is learned from {sample}, by `max_lines`.", stacklevel=2)
         if tokenizer.vocabulary_size < vocabulary_size:
@@ -160,21 +197,355 @@ class Tokenizer(SentencePieceTokenizer):
         tokenizer.save(path)
         return tokenizer
 
+    @classmethod
+    def characters(
+        cls,
+        lines: Iterable[str],
+        path: Path | None = None,
+        vocabulary_size: int | None = None,
+        *,
+        normalization: str = "identity",
+        symbols: Iterable[str] = (),
+        graphemes: bool = False,
+    ) -> Self:
+        """Returns a tokenizer with a token for each character of lines of text.
+
+        White space is characters too; some symbols may be longer. A text is read from the left: the
+        longest symbol of the vocabulary that it goes on with, else one code point. What the
+        vocabulary lacks becomes one `<unk>` each. If all is known,
+        `decode(encode(text)) == normalize(text)`:
+
+        - `"identity"`: the text as it is;
+        - `"nfc"`: `unicodedata.normalize("NFC", text)`;
+        - `"nfd"`: the same text, but its tokens are those of NFD: a letter and its accents, or the
+          parts of a Hangul syllable, are several.
+
+        Args:
+            lines, path, vocabulary_size, normalization: as in `words`.
+            symbols: texts of several characters that are one symbol wherever they stand, such as
+                `V;PST` or `<en>`. Defaults to none.
+            graphemes: whether each grapheme cluster of the text is a symbol, such as a letter with
+                its accents or a flag. Defaults to `False`: each code point.
+
+        Raises:
+            TypeError, ValueError: as in `words`.
+
+        Example:
+
+        >>> lines = ["walk V;PST", "talk V;PST"]
+        >>> tokenizer = Tokenizer.characters(lines, symbols=["V;PST"])
+        >>> [tokenizer.vocabulary[i] for i in tokenizer.encode("talk V;PST!")]
+        ['t', 'a', 'l', 'k', ' ', 'V;PST', '<unk>']
+        """
+        parts = learn_characters(lines, vocabulary_size, normalization, symbols, graphemes)
+        return cls(*parts)._saved(path)
+
+    @classmethod
+    def words(
+        cls,
+        lines: Iterable[str],
+        path: Path | None = None,
+        vocabulary_size: int | None = None,
+        *,
+        normalization: str = "identity",
+    ) -> Self:
+        """Returns a tokenizer with a token for each word of lines of text.
+
+        A word is what stands between white space, such as phones or actions. Words that the
+        vocabulary lacks become `<unk>`. If all is known, `decode(encode(text))` is
+        `" ".join(text.split())`, in NFC unless `normalization` is `"identity"`. The ids of padding,
+        start, end and the unknown token are 0, 1, 2, 3; the most frequent words follow.
+
+        Args:
+            lines: iterable of strings.
+            path: path of the file to write, see `save`. Optional.
+            vocabulary_size: the most tokens, 4 special ones included. If there are more symbols,
+                the most frequent ones are kept, and a warning says so. Optional.
+            normalization: `"nfc"`, `"nfd"` or `"identity"`. Defaults to `"identity"`.
+
+        Raises:
+            TypeError: if `lines` is not an iterable of strings.
+            ValueError: if there is no symbol.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.words(["k æ t", "h æ t"])
+        >>> tokenizer.vocabulary[4:], tokenizer.decode(tokenizer.encode(["t  æ k"]))
+        (['t', 'æ', 'h', 'k'], ['t æ k'])
+        """
+        return cls(*learn_words(lines, vocabulary_size, normalization))._saved(path)
+
+    @classmethod
+    def from_sentencepiece(
+        cls,
+        model: Path | bytes,
+        *,
+        pad_token_id: int | None = None,
+        start_token_id: int | None = None,
+        end_token_id: int | None = None,
+        unk_token_id: int | None = None,
+        vocabulary: Sequence[str] | Mapping[str, int] | None = None,
+        vocabulary_size: int | None = None,
+    ) -> Self:
+        """Returns the tokenizer of any SentencePiece model, such as that of T5, mBART or Marian.
+
+        Texts become the pieces that SentencePiece itself gives, by the normalisation that the model
+        holds. Only neighbours that repeat the same text, such as `..` `...`, are always in the
+        order of their lengths: in a unigram model both orders have the same score. Texts may have
+        unknown tokens and need not be restored exactly.
+
+        By default the ids are those of the model, as for T5. Others number the pieces anew: give
+        the `vocabulary` for mBART (`["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]`) or
+        Marian (the contents of `vocab.json`). Special tokens that are not in the vocabulary get ids
+        after its last one: `start_token_id=32_100` gives T5 a start token.
+
+        Args:
+            model: path of a SentencePiece model, or its bytes.
+            pad_token_id, start_token_id, end_token_id, unk_token_id: ids of the special tokens:
+                control pieces, or ids without a piece. Default to the ids of the pieces that the
+                model names for them: `<pad>`, `<s>`, `</s>`, `<unk>`.
+            vocabulary: the pieces in the order of their ids, or `{piece: id}`. Pieces of the model
+                that are not in it become unknown tokens. Defaults to the pieces of the model.
+            vocabulary_size: number of ids, to have more of them than there are pieces. Optional.
+
+        Raises:
+            FileNotFoundError: if the file does not exist.
+            ValueError: if `model` is not a SentencePiece model, two pieces have one id, or a
+                special token has no id or that of a piece of text.
+
+        Example:
+
+        >>> lines = ["a cat", "a mat"]
+        >>> model = Tokenizer.train_on_lines(lines, 265, "cats.json").model_bytes
+        >>> tokenizer = Tokenizer.from_sentencepiece(model, start_token_id=300)
+        >>> tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.vocabulary_size
+        (0, 300, 301)
+        >>> tokenizer.decode(tokenizer.encode(["a  cat"]))
+        ['a cat']
+
+        Reference:
+            [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
+        """
+        from keras_transformer.data.sentencepiece_parts import sentencepiece_parts
+
+        special = pad_token_id, start_token_id, end_token_id, unk_token_id
+        return cls(*sentencepiece_parts(model, special, vocabulary, vocabulary_size))
+
+    @classmethod
+    def from_marian(cls, model: Path | bytes, vocabulary: Mapping[str, int]) -> Self:
+        """Returns the tokenizer of one side of a Marian model, such as OPUS-MT's.
+
+        The pieces are those of a SentencePiece model; the ids are those of a vocabulary, which both
+        sides may share. Pieces that are not in it become the unknown token. A text may begin with
+        the tag of a language, `>>fra<<`, which becomes one token. Decoding leaves out unknown
+        tokens, as `MarianTokenizer` of `transformers` does with `skip_special_tokens=True`.
+
+        The decoder of these models starts with padding, so `start_token_id` is `pad_token_id`. The
+        texts `</s>`, `<unk>` and `<pad>` are ordinary text; `transformers` makes special tokens of
+        them.
+
+        Args:
+            model: path of the SentencePiece model of this side, or its bytes.
+            vocabulary: `{piece: id}`, with `</s>`, `<unk>` and `<pad>`.
+
+        Raises:
+            FileNotFoundError, ValueError: as `from_sentencepiece`.
+
+        Example:
+
+        >>> lines = ["a cat", "a mat"]
+        >>> model = Tokenizer.train_on_lines(lines, 265, "cats.json").model_bytes
+        >>> pieces = ["</s>", "<unk>", "\u2581", "a", ">>fra<<", "<pad>"]
+        >>> ids = {piece: i for i, piece in enumerate(pieces)}
+        >>> tokenizer = Tokenizer.from_marian(model, ids)
+        >>> tokenizer.languages, tokenizer.encode([">>fra<< a"])
+        (['fra'], [[4, 2, 3]])
+
+        Reference:
+            [Tiedemann and Thottingal, 2020](https://aclanthology.org/2020.eamt-1.61), OPUS-MT.
+        """
+        from keras_transformer.data.sentencepiece_parts import marian_parts
+
+        return cls(*marian_parts(model, vocabulary))
+
+    @classmethod
+    def from_keras_hub(
+        cls, tokenizer: Any, *, pad_token: str, start_token: str, end_token: str
+    ) -> Self:
+        """Returns a tokenizer with the ids of one of KerasHub: WordPiece, byte-pair, SentencePiece.
+
+        It gives what that tokenizer gives in a `tf.data` pipeline. It needs TensorFlow, as
+        KerasHub's tokenizers do. Special tokens of the tokenizer's own packers play no role: the
+        package adds start and end tokens itself. Its tokens are spelled as SentencePiece spells
+        them: `▁cat` begins a word, `s` continues it. Only one of SentencePiece can be saved.
+
+        Args:
+            tokenizer: `keras_hub.tokenizers.WordPieceTokenizer`, `BytePairTokenizer`,
+                `SentencePieceTokenizer` or a subclass, such as `keras_hub.models.BertTokenizer`,
+                without `sequence_length`.
+            pad_token, start_token, end_token: tokens of its vocabulary, such as `"[PAD]"`.
+
+        Raises:
+            TypeError: if `tokenizer` is none of the three.
+            ValueError: if a special token is not in the vocabulary, or the tokenizer pads its
+                output or returns strings.
+
+        Example:
+
+        >>> import keras_hub
+        >>> vocabulary = ["[PAD]", "[START]", "[END]", "[UNK]", "a", "cat", "##s"]
+        >>> tokenizer = Tokenizer.from_keras_hub(
+        ...     keras_hub.tokenizers.WordPieceTokenizer(vocabulary),
+        ...     pad_token="[PAD]",
+        ...     start_token="[START]",
+        ...     end_token="[END]",
+        ... )
+        >>> tokenizer.encode(["a cat", "cats"])
+        [[4, 5], [5, 6]]
+        >>> tokenizer.decode([[4, 5], [5, 6]])
+        ['a cat', 'cats']
+        """
+        from keras_transformer.data.keras_hub_parts import keras_hub_parts
+
+        return cls(*keras_hub_parts(tokenizer, pad_token, start_token, end_token))
+
+    @classmethod
+    def load(cls, path: Path, tag: str | None = None) -> Self:
+        """Returns the tokenizer of a file that `save` wrote, or an earlier version.
+
+        A file of symbols may be written by hand: JSON with `kind` (`"characters"` or `"words"`),
+        `normalization` and `symbols`, a list of texts in the order of their ids, from 4 on.
+
+        Args:
+            path: path of the file; a SentencePiece model is beside it, as `*.spm`.
+            tag: as in `Tokenizer`. Defaults to that of the file.
+
+        Raises:
+            FileNotFoundError: if a file does not exist.
+            ValueError: if it is not the file of a tokenizer.
+        """
+        pieces, vocabulary, saved_tag = read_tokenizer(path)
+        return cls(pieces, vocabulary, saved_tag if tag is None else tag)
+
+    def save(self, path: Path) -> None:
+        """Writes the tokenizer to a JSON file, and a SentencePiece model beside it as `*.spm`.
+
+        Each file is written atomically. Missing folders are made.
+
+        Raises:
+            ValueError: if it is one of KerasHub's layers, which have no file.
+        """
+        if self.kind == "functions":
+            raise ValueError("A tokenizer of KerasHub has no file: build it from its layer again.")
+        write_tokenizer(path, self, self.pieces)
+
+    def _saved(self, path):
+        if path is not None:
+            self.save(path)
+        return self
+
+    def with_tag(self, tag: str | None) -> "Tokenizer":
+        """Returns the same tokenizer with another tag."""
+        return Tokenizer(self.pieces, self._table, tag)
+
+    def encode(self, texts: Any, add_start: bool = False, add_end: bool = False) -> Any:
+        """Returns the token ids of texts.
+
+        Args:
+            texts: list of strings, or one string.
+            add_start: prepend `start_token_id` to each row.
+            add_end: append `end_token_id` to each row.
+
+        Returns:
+            list of lists of int; for one string, a list of int. An empty text has no tokens.
+
+        Raises:
+            TypeError: if a text is not a string.
+            ValueError: if UTF-8 cannot encode a text.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts], add_start, add_end)[0]
+        rows = self._encode(checked_lines(texts, "texts"))
+        start, end = [self.start_token_id] * add_start, [self.end_token_id] * add_end
+        return [[*start, *row, *end] for row in rows] if start or end else rows
+
+    def decode(self, rows: Any) -> Any:
+        """Returns the texts of token ids, without pad, start and end tokens.
+
+        Args:
+            rows: lists or arrays of ints, or a padded int array `(B, T)`; or the ids of one text.
+                `[]` is no rows.
+
+        Returns:
+            list of strings; for one text, a string. Incomplete UTF-8 sequences (a translation can
+            end inside a character) become U+FFFD.
+
+        Raises:
+            ValueError: if an id is not in the vocabulary.
+        """
+        rows = [np.asarray(row).tolist() for row in rows]
+        if rows and not isinstance(rows[0], list):
+            return self.decode([rows])[0]
+        pieces = self._pieces_of_ids
+        try:
+            rows = [[piece for i in row for piece in pieces[i]] for row in rows]
+        except KeyError as error:
+            raise ValueError(
+                f"`rows` must hold ids from 0 to {self.vocabulary_size - 1}, `vocabulary_size - 1`."
+                f" Received: {error.args[0]}"
+            ) from None
+        return self.pieces.decode(rows) if rows else []
+
     def normalize(self, text: str) -> str:
-        """Returns the text that the model reads, by the rules in the class docstring."""
-        return normalize(text, self.normalization)
+        """Returns what is restored of a text that is all known; see the constructors."""
+        return self.pieces.normalize(text)
 
+    @functools.cached_property
+    def graph(self) -> Any:
+        """The same tokenizer for TensorFlow graphs, a `tf.Module`; see `TokenizerLike`.
 
-def _require_own_model(proto, source):
-    """Raises unless `Tokenizer` trained a model."""
-    normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
-    settings = normalizer.name, normalizer.remove_extra_whitespaces, normalizer.add_dummy_prefix
-    ids = [trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id]
-    is_complete = ids == [0, 1, 2, 3] and trainer.byte_fallback
-    known = [(name, *[name != "identity"] * 2) for name in NORMALIZATIONS]
-    if not is_complete or settings not in known:
-        raise ValueError(
-            "`model` must be a file that `Tokenizer.train` wrote; recipes and run folders take no "
-            "other. In Python, load another SentencePiece model with `SentencePieceTokenizer`. "
-            f"Received: {source}"
-        )
+        Raises an `ImportError` if TensorFlow or tensorflow-text is missing.
+        """
+        from keras_transformer.data.graph_tokenizer import GraphTokenizer
+
+        return GraphTokenizer(self.pieces, self._table, self.tag)
+
+    def fingerprint(self) -> str | None:
+        """Hash of all that decides the ids of a text; `None` if the class cannot tell.
+
+        A subclass may encode differently. Override the method there, and change its result with
+        what the class does.
+        """
+        if type(self) is not Tokenizer or self.kind == "functions":
+            return None
+        special = *self._table.special_ids, self.unk_token_id
+        facts = repr((self.kind, self.pieces.rules, self.vocabulary, special, self.tag))
+        return hashlib.sha256(self.model_bytes + facts.encode()).hexdigest()
+
+    def _encode(self, texts):
+        if self.pieces.reads_tags:
+            find, unknown = self._table.ids.get, self.unk_token_id
+            rows = [[find(piece, unknown) for piece in row] for row in self.pieces.encode(texts)]
+        else:
+            rows, ids = self.pieces.encode_numbers(texts), self._ids
+            rows = rows if ids is None else [[ids[number] for number in row] for row in rows]
+        if self.tag is None:
+            return rows
+        tag = self._table.ids[self.tag]
+        return [[tag, *row] if row else row for row in rows]
+
+    @functools.cached_property
+    def _pieces_of_ids(self):
+        """The pieces of each id that have text; those of functions are the ids."""
+        names = range(self.vocabulary_size) if self.kind == "functions" else self.vocabulary
+        pieces = {i: (piece,) for i, piece in enumerate(names)}
+        return pieces | dict.fromkeys(self._table.special_ids, ())
+
+    def __getstate__(self):
+        """For `pickle` and `copy`: the tables of a TensorFlow graph are made anew."""
+        return {name: value for name, value in vars(self).items() if name != "graph"}
+
+    def __repr__(self):
+        kind = "" if self.kind == SUBWORDS else f"kind={self.kind!r}, "
+        size, rule = self.vocabulary_size, self.normalization
+        return f"{type(self).__name__}({kind}vocabulary_size={size}, normalization={rule!r})"

@@ -1,12 +1,11 @@
 """`TokenizerLike`: the interface of every tokenizer, and the checks of what a user passes.
 
-The package uses tokenizers only through this interface, so any object that has it can take the
+The package uses tokenizers only through this interface, so another class that has it can take the
 place of `Tokenizer`.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,16 +14,10 @@ SPECIAL_TOKENS = ("pad_token_id", "start_token_id", "end_token_id")
 
 
 class TokenizerLike(Protocol):
-    """What `make_dataset` and `Translator` need of a tokenizer.
+    """What the package needs of a tokenizer. A tokenizer of your own inherits from this class.
 
-    `Tokenizer`, `SentencePieceTokenizer` and `KerasHubTokenizer` have it. A class of your own needs
-    these members and no base class.
-
-    For `export_saved_model` it also needs a member `graph`, the same tokenizer for TensorFlow
-    graphs: a `tf.Module`, so that the SavedModel contains its tables, with the methods
-    `tokenize(text)`, string tensor `(B,)` to int32 `RaggedTensor` `(B, None)`;
-    `detokenize(token_ids)`, padded int32 tensor `(B, T)` to string tensor `(B,)`; and
-    `tokens(token_ids)`, int32 tensor of any shape to the entries of `vocabulary`.
+    It must have the first five attributes, and the methods `encode` and `decode`. What it does not
+    set of the others is as here.
 
     Attributes:
         vocabulary_size: int, number of token ids. The ids are 0 to `vocabulary_size - 1`.
@@ -34,9 +27,21 @@ class TokenizerLike(Protocol):
         vocabulary: the tokens as strings, in the order of their ids, for reports and for the places
             where long lines are split. A token that begins a word begins with U+2581, as in `▁cat`;
             otherwise long lines are split inside words.
-
-    For a token store it also needs a method `fingerprint() -> str`: the hash of all that decides
-    the ids of a text.
+        unk_token_id: int, the id of what it does not know, for word dropout. `None`: there is none.
+        languages: codes of the target languages that it has tags for: a text may begin with
+            `>>fra<<`, which is one token.
+        tag: the first token of every text that is not empty. Optional.
+        tag_ids: ids of all tags, which stay in front of each part of a long line, and which word
+            dropout leaves as they are.
+        joiner: what stands between the translations of the parts of a long line.
+        learned_from: the sample of lines that the vocabulary was learned from, as text.
+        unknown: function that counts the symbols of texts that it does not know. `None`: it knows
+            all, or does not count.
+        graph: the same tokenizer for TensorFlow graphs, for `export_saved_model`: a `tf.Module`, so
+            that the SavedModel contains its tables, with the methods `tokenize(text)`, string
+            tensor `(B,)` to int32 `RaggedTensor` `(B, None)`; `detokenize(token_ids)`, padded int32
+            tensor `(B, T)` to string tensor `(B,)`; and `tokens(token_ids)`, int32 tensor of any
+            shape to the entries of `vocabulary`. `None`: it cannot be exported as a SavedModel.
 
     `encode` must return none of the three special ids.
     """
@@ -45,15 +50,22 @@ class TokenizerLike(Protocol):
     pad_token_id: int
     start_token_id: int
     end_token_id: int
-
-    @property
-    def vocabulary(self) -> Sequence[str]: ...
+    vocabulary: Sequence[str]
+    unk_token_id: int | None = None
+    languages: Sequence[str] = ()
+    tag: str | None = None
+    tag_ids: Sequence[int] = ()
+    joiner: str = " "
+    learned_from: str = ""
+    unknown: Callable[[Iterable[str]], Counter[str]] | None = None
+    graph: Any = None
 
     def encode(self, texts: list[str], /) -> Sequence[Sequence[int]]:
         """Returns the token ids of each text, without start and end tokens.
 
         An empty text has none.
         """
+        ...
 
     def decode(self, rows: Any, /) -> Sequence[str]:
         """Returns the text of each row of token ids, without pad, start and end tokens.
@@ -61,44 +73,19 @@ class TokenizerLike(Protocol):
         Args:
             rows: lists or arrays of ints, or a padded int array `(B, T)`.
         """
+        ...
+
+    def fingerprint(self) -> str | None:
+        """Returns the hash of all that decides the ids of a text, for a token store.
+
+        `None`: there is none, and the token ids stay in memory.
+        """
+        return None
 
 
-@dataclass(frozen=True)
-class Traits:
-    """What a tokenizer may have beside the members of `TokenizerLike`, or what holds without it.
-
-    Args:
-        languages: codes of the target languages that it has tags for, as `>>fra<<`.
-        tag: the first token of every text.
-        tag_ids: ids of tokens that word dropout leaves as they are.
-        joiner: what stands between its symbols.
-        unk_token_id: id of what it does not know.
-        unknown: counts the symbols of texts that it does not know.
-        learned_from: the sample of lines that the vocabulary was learned from.
-        rules: what `FolderTokenizer` needs to know, of a plain tokenizer.
-    """
-
-    languages: Sequence[str] = ()
-    tag: str | None = None
-    tag_ids: Sequence[int] = ()
-    joiner: str = " "
-    unk_token_id: int | None = None
-    unknown: Callable[[Iterable[str]], Counter[str]] | None = None
-    learned_from: str = ""
-    rules: dict[str, Any] | None = None
-
-    @classmethod
-    def of(cls, tokenizer: Any) -> "Traits":
-        """Returns those of a tokenizer."""
-        found: dict[str, Any] = {
-            each.name: getattr(tokenizer, each.name, each.default) for each in fields(cls)
-        }
-        return cls(**found)
-
-    @property
-    def has_tags(self) -> bool:
-        """Whether a text may begin with a tag, which `is_tag` of the tokenizer knows."""
-        return bool(self.languages) or self.tag is not None
+INTEGERS = ("vocabulary_size", *SPECIAL_TOKENS)
+# Members that a class of a user's own may leave as they are.
+INHERITED = (*{*TokenizerLike.__annotations__} - {*INTEGERS, "vocabulary"}, "fingerprint")
 
 
 def check_tokenizers(
@@ -111,23 +98,32 @@ def check_tokenizers(
         target_tokenizer: `TokenizerLike` of the target. Defaults to `tokenizer`.
     """
     tokenizers = tokenizer, tokenizer if target_tokenizer is None else target_tokenizer
-    for argument, each in zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True):
-        missing = [
-            f"the integer `{name}`"
-            for name in ("vocabulary_size", *SPECIAL_TOKENS)
-            if not hasattr(getattr(each, name, None), "__index__")
-        ]
-        missing += [] if hasattr(each, "vocabulary") else ["`vocabulary`"]
-        methods = ("encode", "decode")
-        missing += [f"`{name}()`" for name in methods if not callable(getattr(each, name, None))]
-        if missing:
+    for argument, checked in zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True):
+        if missing := _missing_members(checked):
             raise TypeError(
-                f"`{argument}` must be a `Tokenizer` or have the members of `TokenizerLike`. "
-                f"Received: {type(each).__name__} without {', '.join(missing)}. Wrap KerasHub's "
-                "tokenizers in `KerasHubTokenizer`; load a SentencePiece model as "
-                "`SentencePieceTokenizer`."
+                f"`{argument}` must be a `Tokenizer`, or of a class of your own that inherits from "
+                "`keras_transformer.data.TokenizerLike`. Received: "
+                f"{type(checked).__name__} without {', '.join(missing)}. For KerasHub's tokenizers "
+                "there is `Tokenizer.from_keras_hub`, for SentencePiece models "
+                "`Tokenizer.from_sentencepiece`."
             )
     return tokenizers
+
+
+def _missing_members(tokenizer):
+    """Returns what an object lacks of the members of `TokenizerLike`, in words."""
+    missing = [
+        f"the integer `{name}`"
+        for name in INTEGERS
+        if not hasattr(getattr(tokenizer, name, None), "__index__")
+    ]
+    missing += [] if hasattr(tokenizer, "vocabulary") else ["`vocabulary`"]
+    for name in ("encode", "decode"):
+        is_own = getattr(type(tokenizer), name, None) is not getattr(TokenizerLike, name)
+        if not (is_own and callable(getattr(tokenizer, name, None))):
+            missing.append(f"`{name}()`")
+    is_complete = all(hasattr(tokenizer, name) for name in INHERITED)
+    return missing + ([] if is_complete else ["the base class `TokenizerLike`"])
 
 
 def require_matching_vocabularies(

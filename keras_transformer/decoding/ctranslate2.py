@@ -8,7 +8,7 @@ import ctypes
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,9 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.cores import usable_cores
-from keras_transformer.data.piece_tokenizer import SETTINGS_FILE
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer_file import exported_paths
 from keras_transformer.decoding.engine import Engine, SearchResult
-from keras_transformer.decoding.folder_tokenizer import IdTokenizer
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.model_card import read_card
 from keras_transformer.decoding.scores import IMPOSSIBLE, NOT_FINITE, penalties_up_to
@@ -76,14 +76,15 @@ class CTranslate2Engine(Engine):
         self, folder: types.Path, *, workers: int | None = None, device: str = "cpu"
     ) -> None:
         folder, workers = Path(folder), usable_cores() if workers is None else workers
-        self.card = read_card(folder, self.name, "model.bin", SETTINGS_FILE)
+        self.card = read_card(folder, self.name, "model.bin")
         # CTranslate2 has a table of positions, as if they were learned.
         bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
         config = SimpleNamespace(**self.card["architecture"] | bounds)
-        config.languages = self.card["target_languages"]
         self.config = config
-        source, target = (IdTokenizer(folder, side, config) for side in ("source", "target"))
-        self.tokenizers = source, target
+        tokenizers = [Tokenizer.load(path) for path in exported_paths(folder)]
+        source, target = self.tokenizers = tokenizers[0], tokenizers[-1]
+        self._names = [distinct_tokens(source.vocabulary), distinct_tokens(target.vocabulary)]
+        self._target_ids = {name: token_id for token_id, name in enumerate(self._names[1])}
         self.defaults = self.card["search"]
         suppressed = tuple(self.defaults["suppressed_tokens"])  # in the bias of the model
         self.held = self.held | {"suppressed_tokens": (suppressed,)}
@@ -115,10 +116,10 @@ class CTranslate2Engine(Engine):
             scores=np.full(shape, IMPOSSIBLE, "float32"),
             log_probs=np.zeros((*shape, 1), "float32"),
         )
-        ids_of = self.tokenizers[1].ids_of
         for row, ranks in enumerate(ranked):
             for rank, (tokens, score, total) in enumerate(ranks):
-                result.token_ids[row, rank, : len(tokens)] = ids_of(tokens)
+                ids = [self._target_ids.get(token, self.config.unk_token_id) for token in tokens]
+                result.token_ids[row, rank, : len(tokens)] = ids
                 result.lengths[row, rank] = len(tokens)
                 result.scores[row, rank] = score
                 result.log_probs[row, rank] = total
@@ -154,9 +155,9 @@ class CTranslate2Engine(Engine):
 
     def _tokens(self, ids, side):
         """Returns the tokens of padded ids without end tokens, which CTranslate2 adds."""
-        vocabulary, config = self.tokenizers[side].vocabulary, self.config
+        names, config = self._names[side], self.config
         left_out = config.pad_token_id, config.end_token_id
-        return [[vocabulary[i] for i in row if i not in left_out] for row in ids.tolist()]
+        return [[names[i] for i in row if i not in left_out] for row in ids.tolist()]
 
     def _ranked(self, sources, prefixes, settings, n_best):
         """Returns the tokens, the score and the log-prob of the best hypotheses of each source."""
@@ -217,6 +218,13 @@ class CTranslate2Engine(Engine):
                     again[bounds[line]].append(line)
             groups += again.values()
         return found
+
+
+def distinct_tokens(vocabulary: Sequence[str]) -> list[str]:
+    """Returns a different string for each token id, as CTranslate2 needs them."""
+    counts = collections.Counter(vocabulary)
+    tokens = enumerate(vocabulary)
+    return [token if counts[token] == 1 else f"<id {index}>" for index, token in tokens]
 
 
 def _leave_engines():

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
-from keras_transformer.data.tokenizer_like import Traits
+from keras_transformer.data.pieces import SPACE_SYMBOL
+from keras_transformer.data.tokenizer_like import TokenizerLike
 from keras_transformer.decoding.protected_text import UNSPACED
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
@@ -40,13 +40,12 @@ class LineCutter:
     line begins with the tag of a language, each of its pieces does.
 
     Args:
-        tokenizer: `TokenizerLike` of the lines; has `is_tag` if it has `languages`, see
-            `MarianTokenizer`, or a `tag`, see `Tokenizer`.
+        tokenizer: `TokenizerLike` of the lines.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: TokenizerLike) -> None:
         self._kinds = token_kinds(tokenizer.vocabulary)
-        self._is_tag = tokenizer.is_tag if Traits.of(tokenizer).has_tags else None
+        self._tag_ids = frozenset(tokenizer.tag_ids)
 
     def cut(self, row: Any, most: int, on_too_long: str) -> tuple[list[Any], int]:
         """Cuts a line into pieces of at most `most` tokens.
@@ -71,7 +70,7 @@ class LineCutter:
         return pieces, len(row) - max(len(pieces[0]), tags) if is_cut else 0
 
     def _tag_length(self, row):
-        return int(self._is_tag is not None and len(row) > 0 and bool(self._is_tag(row[0])))
+        return int(len(row) > 0 and row[0] in self._tag_ids)
 
     def _pieces(self, row, most, on_too_long):
         begin = self._tag_length(row)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.placeholders import count_symbols
-from keras_transformer.data.tokenizer_like import Traits
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.lines import (
@@ -49,9 +48,9 @@ class LineReader:
         self._config = config
         self._cutter = LineCutter(source)
         self._find_unknown = partial(find_unknown, source, config.unk_token_id)
-        self.languages = list(Traits.of(source).languages)
+        self.languages = [*source.languages]
         self.symbols = count_symbols(source.vocabulary, target.vocabulary)
-        self.joiner = Traits.of(target).joiner
+        self.joiner = target.joiner
 
     def lines(
         self, texts: list[str], settings: TextSettings, is_whole: bool, symbols: int

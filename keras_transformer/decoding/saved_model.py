@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 
 from keras_transformer import types
-from keras_transformer.data.piece_tokenizer import SETTINGS_FILE
-from keras_transformer.decoding.batches import pad_rows
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer_file import (
+    IN_GRAPH,
+    exported_paths,
+    read_entries,
+    vocabulary_of,
+)
 from keras_transformer.decoding.engine import Engine, SearchResult, SearchTree
-from keras_transformer.decoding.folder_tokenizer import IdTokenizer, read_vocabulary
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.model_card import read_card
 from keras_transformer.decoding.scores import NOT_FINITE
@@ -33,9 +37,9 @@ class SavedModelEngine(Engine):
     penalty and of stopping, processors, suppressed tokens and the sampler are in the graph; other
     settings may differ in each call.
 
-    If the folder has no plain tokenizers, because they are a user's or KerasHub's, text is read and
-    written by the graph. It tokenizes source lines; target text, for `score` and prefixes, only if
-    source and target share one tokenizer.
+    Text of a tokenizer that is a user's or KerasHub's is read and written by the graph. It
+    tokenizes source lines; target text, for `score` and prefixes, only if source and target share
+    one tokenizer.
 
     Args:
         folder: path of the folder.
@@ -65,9 +69,7 @@ class SavedModelEngine(Engine):
         self._loaded = _load(self._folder)  # kept, because a signature does not keep the variables
         self._signatures = self._loaded.signatures
         self.config: Any = SimpleNamespace(**self.card["architecture"])
-        self.config.languages = self.card["target_languages"]
-        source, target = (self._tokenizer(side) for side in ("source", "target"))
-        self.tokenizers = source, target
+        self.tokenizers = self._tokenizers()
         self.defaults = self.card["search"]
         self.held = {
             name: (self.defaults[name],) for name in GRAPH_SETTINGS if name in self.defaults
@@ -147,36 +149,39 @@ class SavedModelEngine(Engine):
         except tf.errors.OpError as error:
             raise RuntimeError(tensorflow_reason(error)) from error
 
-    def _tokenizer(self, side):
-        if (self._folder / SETTINGS_FILE).is_file():
-            return IdTokenizer(self._folder, side, self.config)
-        return _GraphTokenizer(self._call, self._folder, side, self.config)
+    def _tokenizers(self):
+        paths = exported_paths(self._folder)
+        sides = [self._tokenizer(path, path is paths[0]) for path in paths]
+        return sides[0], sides[-1]
 
+    def _tokenizer(self, path, reads_text):
+        """Returns the tokenizer of a file; if the graph alone has it, the graph reads and writes.
 
-class _GraphTokenizer:
-    """`TokenizerLike` of one side of a folder whose tokenizers are in the graph alone."""
+        Args:
+            path: path of the file.
+            reads_text: whether the graph has a function that reads its texts.
+        """
+        entries = read_entries(path)
+        if entries["kind"] != IN_GRAPH:
+            return Tokenizer.load(path)
+        import tensorflow as tf
 
-    def __init__(self, call, folder, side, config):
-        self._call, self._pad_token_id = call, config.pad_token_id
-        self._reads_text = side == "source" or (folder / "shared_vocabulary.json").is_file()
-        self.vocabulary = read_vocabulary(folder, side)
-        self.vocabulary_size = len(self.vocabulary)
-        self.languages = config.languages
-        tags = [f">>{code}<<" for code in self.languages]
-        self.is_tag = {self.vocabulary.index(tag) for tag in tags}.__contains__
+        from keras_transformer.data.function_pieces import FunctionPieces
 
-    def encode(self, texts):
-        if not self._reads_text:
-            must = "Target text (`target_prefix`, `score`) needs a plain tokenizer, or one that"
-            raise ValueError(f"{must} source and target share: the SavedModel reads source text.")
-        found = self._call("tokenize", text=texts)
-        pairs = zip(found["token_ids"], found["lengths"], strict=True)
-        return [row[:length] for row, length in pairs]
+        vocabulary = vocabulary_of(entries)
 
-    def decode(self, rows):
-        padded = pad_rows(rows, self._pad_token_id)
-        texts = self._call("detokenize", token_ids=padded)["text"]
-        return [text.decode() for text in texts]
+        def tokenize(text):
+            if not reads_text:
+                must = "Target text (`target_prefix`, `score`) needs a plain tokenizer, or one"
+                raise ValueError(f"{must} of both sides: the SavedModel reads source text.")
+            found = self._call("tokenize", text=text)
+            return tf.RaggedTensor.from_tensor(found["token_ids"], found["lengths"])
+
+        def detokenize(token_ids):
+            padded = token_ids.to_tensor(vocabulary.pad_token_id)
+            return tf.constant(self._call("detokenize", token_ids=padded)["text"], tf.string)
+
+        return Tokenizer(FunctionPieces(tokenize, detokenize), vocabulary)
 
 
 def use_threads(workers: int) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from keras_transformer.data.piece_tokenizer import SPACES
+from keras_transformer.data.pieces import SPACES
 from keras_transformer.decoding.protected_text import MARK
 
 BORDER = "\ufdd0"  # before and behind the white space between two sentences; is no character

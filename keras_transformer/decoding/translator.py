@@ -57,7 +57,7 @@ class Translator:
         target_prefix: list of strings, one per line, or one string for all lines: the forced
             beginning of the translation. Its tokens count in the maximum length. Optional.
         target_language: code of the language to translate to, of a model that has several, such as
-            `"fra"`: that of all lines. See `MarianTokenizer.languages`. A line may also begin with
+            `"fra"`: that of all lines. See `Tokenizer.languages`. A line may also begin with
             its tag, `>>fra<<`; without either, it is translated without one. Optional.
         batch_sentences: int. Maximum number of sentences that are decoded together. Batches of long
             sentences hold fewer. Defaults to `256`.
@@ -86,7 +86,7 @@ class Translator:
     Example with an untrained model; `load_run` returns the translator of a trained run:
 
     >>> lines = ["a house", "ein Haus"]
-    >>> tokenizer = keras_transformer.Tokenizer.train_on_lines(lines, 270, "vocabulary.model")
+    >>> tokenizer = keras_transformer.Tokenizer.train_on_lines(lines, 270, "vocabulary.json")
     >>> config = keras_transformer.TransformerConfig.tiny(tokenizer.vocabulary_size)
     >>> translator = keras_transformer.Translator(keras_transformer.Transformer(config), tokenizer)
     >>> len(translator(["a house", "", "a mouse"]))

@@ -16,11 +16,11 @@ import numpy as np
 from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder, restore_folder
 from keras_transformer.decoding import engine
-from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Engine
+from keras_transformer.decoding.ctranslate2 import ENGINE, CTranslate2Engine, distinct_tokens
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.export.folder_tokenizers import distinct_tokens, write_tokenizers
+from keras_transformer.export.folder_tokenizers import has_file, write_tokenizers
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
 from keras_transformer.layers.float_weight import float_weight
 from keras_transformer.layers.parts import parts_of
@@ -45,9 +45,10 @@ def export_ctranslate2(
     """Writes a translator as a folder that `ctranslate2.Translator` loads.
 
     The tokens of the model are the pieces of the tokenizers. If they are SentencePiece models or
-    symbols, the folder also has the tokenizers: `folder_tokenizer.py`, plain Python that needs
-    `sentencepiece` at most, its settings `tokenizers.json` with the symbols, and the models
-    `source.spm` and `target.spm`. CTranslate2 appends the end token to each source by itself, if
+    symbols, the folder also has the tokenizers: `source.json` and `target.json`, or
+    `tokenizer.json` if they are one, and SentencePiece models beside them; and
+    `folder_tokenizer.py`, plain Python that needs `sentencepiece` at most, for programs without
+    this package. CTranslate2 appends the end token to each source by itself, if
     the model sees it.
 
     `load_translator` and `keras-transformer serve` translate with such a folder by the settings of
@@ -88,7 +89,7 @@ def export_ctranslate2(
         raise ValueError("CTranslate2 has no ensembles: export a SavedModel, or one of the models.")
     spec = transformer_spec(translator.model, max_tokens)
     config = translator.model.config
-    source, target = map(distinct_tokens, translator.tokenizers)
+    source, target = (distinct_tokens(each.vocabulary) for each in translator.tokenizers)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
@@ -106,7 +107,8 @@ def export_ctranslate2(
     with atomic_folder(path) as written:
         spec.save(str(written))
         write_model_card(written, translator, VERSIONED, card, settings, **entries)
-        if write_tokenizers(written, translator.tokenizers):
+        if all(map(has_file, translator.tokenizers)):
+            write_tokenizers(written, translator.tokenizers)
             lines = example_lines(translator, examples)
             found = Translator(CTranslate2Engine(written, workers=1))(lines, n_best=1)
             pairs = zip(lines, found, strict=True)

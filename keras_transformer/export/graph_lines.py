@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.data.graph_tokenizer import append_token
-from keras_transformer.data.tokenizer_like import Traits
 from keras_transformer.decoding.lines import learned_positions
 from keras_transformer.decoding.long_lines import token_kinds
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -27,10 +26,9 @@ class GraphLineReader:
 
     def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: TextSettings) -> None:
         source, target = tokenizers
-        traits = Traits.of(source)
-        self.languages = list(traits.languages)
+        self.languages = [*source.languages]
         self._source, self._target = source.graph, target.graph
-        self._has_tags = traits.has_tags
+        self._tag_ids = tf.constant([*source.tag_ids], tf.int32)
         begins_word, _, _, is_inside = token_kinds(source.vocabulary)
         self._begins_word, self._is_inside = tf.constant(begins_word), tf.constant(is_inside)
         self._most: Any = settings.max_source_tokens
@@ -57,9 +55,8 @@ class GraphLineReader:
 
     def _kept(self, rows, lengths):
         """Returns how many tokens of each line are kept, and whether that cuts text off."""
-        tags = tf.zeros_like(lengths)  # 1 if the first token is a tag, which is no text
-        if self._has_tags:
-            tags = tf.cast(tf.reduce_any(self._source.is_tag(rows[:, :1]), axis=1), tf.int32)
+        # 1 if the first token is a tag, which is no text.
+        tags = tf.cast(tf.reduce_any(tf.equal(rows[:, :1], self._tag_ids), axis=1), tf.int32)
         furthest = tf.maximum(self._most - 1, tags + 1)
         position = tf.range(tf.shape(rows)[1])
         may_end = (position > tags[:, None]) & (position <= furthest[:, None])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer import __version__
-from keras_transformer.data.piece_tokenizer import SPACE_SYMBOL
+from keras_transformer.data.pieces import SPACE_SYMBOL
 from keras_transformer.decoding.lines import to_lines
 from keras_transformer.decoding.model_card import FORMAT
 from keras_transformer.decoding.translator import Translator

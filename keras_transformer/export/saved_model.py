@@ -18,7 +18,7 @@ from keras_transformer import types
 from keras_transformer.atomic_file import atomic_folder, restore_folder
 from keras_transformer.decoding.saved_model import ENGINE
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.export.folder_tokenizers import write_tokenizers, write_vocabularies
+from keras_transformer.export.folder_tokenizers import write_tokenizers
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
 from keras_transformer.export.signatures import Signatures
 
@@ -51,7 +51,8 @@ def export_saved_model(
       `truncated`; and `unfinished`, bool `(B, N)`. Missing translations are empty, with the score
       -inf. The options have the defaults of the translator, and its beam, in
       `SignatureDef.defaults`, for TensorFlow Serving. A model of several target languages also has
-      the option `target_language`, string, such as `fra`; see `MarianTokenizer`. The translations
+      the option `target_language`, string, such as `fra`; see
+      `Tokenizer.from_marian`. The translations
       of a line are distinct, as `distinct_texts` of the translator says.
     - `score`: `source` and `target`, string `(B,)`; returns `log_prob`, float32 `(B,)`, the
       log-probability of each target with its end token; `tokens`, int32 `(B,)`, their number; and
@@ -98,10 +99,10 @@ def export_saved_model(
     exchange may read files of both: export every version to a new folder, as TensorFlow Serving
     expects.
 
-    Beside the graph are `model_card.json`, `examples.jsonl`, the vocabularies as JSON and, of
-    SentencePiece models and symbols, the tokenizers in plain Python, as in a folder of
-    `export_ctranslate2`. Files that a user added to the folder are deleted with the old model. If
-    `path` is a symbolic link, the folder that it points to is replaced.
+    Beside the graph are `model_card.json`, `examples.jsonl` and the tokenizers, as in a folder of
+    `export_ctranslate2`; of tokenizers that are a user's or KerasHub's, only the vocabulary. Files
+    that a user added to the folder are deleted with the old model. If `path` is a symbolic link,
+    the folder that it points to is replaced.
 
     Args:
         translator: `Translator`.
@@ -149,7 +150,6 @@ def export_saved_model(
         settings = translator.all_settings | {"beam_size": translator.settings.max_hypotheses}
         write_model_card(written, translator, VERSIONED, card, settings, **entries)
         write_tokenizers(written, translator.tokenizers)
-        write_vocabularies(written, translator.tokenizers)
         lines = example_lines(translator, examples)
         with save_context.save_context(tf.saved_model.SaveOptions()):  # else it is traced again
             found = module.serve(tf.constant(lines, tf.string))
@@ -161,8 +161,7 @@ def export_saved_model(
 
 def _require_graphs(translator):
     for tokenizer in translator.tokenizers:
-        graph = getattr(tokenizer, "graph", None)
-        if not isinstance(graph, tf.Module):
+        if not isinstance(graph := tokenizer.graph, tf.Module):
             raise TypeError(
                 "To export a translator, the `graph` of its tokenizers must be a `tf.Module`, so "
                 "that the SavedModel contains their tables; see `TokenizerLike`. Received: "

@@ -14,7 +14,8 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.atomic_file import write_text
-from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
+from keras_transformer.data.pieces import model_file
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.importing.files import damaged, file_of
 from keras_transformer.importing.marian import ARITHMETIC, MarianModel, weights_of
@@ -87,7 +88,7 @@ def import_marian(
         print_fn(note)
     model = build_marian(read)
     tokenizers = [
-        MarianTokenizer(*both)
+        Tokenizer.from_marian(*both)
         for both in zip(read.sentencepiece_models, read.vocabularies, strict=True)
     ]
     settings = {"max_source_tokens": LONGEST_SOURCE, "frozen": True, **read.search, **settings}
@@ -154,9 +155,9 @@ def _write_run(run, read, model, tokenizers):
     """Writes model, tokenizers, recipe and origin into a new folder; the model is the last."""
     with run.locked():
         _require_new(run)  # again, under the lock: another process may have written it
-        files = run.tokenizer_files(joint=False)
+        files = run.new_tokenizer_files(joint=False)
         others = run.origin_file, run.recipe_file, run.model_file
-        names = [*files, *map(vocabulary_file, files), *others]
+        names = [*files, *map(model_file, files), *others]
         run.add_owned_files(*(file.name for file in names))
         try:
             for tokenizer, file in zip(tokenizers, files, strict=True):

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.data.sentencepiece_parts import read_model
 from keras_transformer.data.sentencepiece_proto import NORMAL
-from keras_transformer.data.sentencepiece_tokenizer import read_model
 from keras_transformer.importing.files import as_floats, file_of, has_file
 from keras_transformer.models.config import TransformerConfig
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.marian_tokenizer import checked_vocabulary, is_tag_piece
+from keras_transformer.data.sentencepiece_parts import checked_vocabulary, is_tag_piece
 from keras_transformer.importing import files, marian
 from keras_transformer.importing.marian import ACTIVATIONS, END, OUTPUT_KERNEL, PAD
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.marian_tokenizer import checked_vocabulary
-from keras_transformer.data.sentencepiece_tokenizer import read_model
+from keras_transformer.data.sentencepiece_parts import checked_vocabulary, read_model
 from keras_transformer.importing import files, marian
 from keras_transformer.importing.marian import END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD, UNK
 

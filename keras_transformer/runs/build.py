@@ -7,16 +7,9 @@ from typing import TypeAlias
 
 import keras
 
-from keras_transformer.data.base_tokenizer import BaseTokenizer
 from keras_transformer.data.batching import tag_ids
-from keras_transformer.data.marian_tokenizer import MarianTokenizer, vocabulary_file
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
-from keras_transformer.data.symbol_tokenizer import (
-    CharacterTokenizer,
-    SymbolTokenizer,
-    WordTokenizer,
-)
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
@@ -29,7 +22,7 @@ MAX_WARMUP = 2 / 3  # fraction of the updates
 # What the page "From your own text to a translator" advises too.
 USUAL_WARMUP, LEAST_WARMUP = 1 / 10, 100
 SUBWORD_OPTIONS = "model_type", "character_coverage", "protected_symbols"
-Tokenizers: TypeAlias = tuple[BaseTokenizer, BaseTokenizer]  # of source and target
+Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]  # of source and target
 
 
 def make_tokenizers(recipe, data_folder, files):
@@ -52,11 +45,11 @@ def make_tokenizers(recipe, data_folder, files):
                     f"`joint` of `vocabulary` must be {other.joint}, as in {init_from!r}. "
                     f"Received: joint={settings.joint}"
                 )
-        tokenizers = [_load_tokenizer(name) for name in run.tokenizer_files(settings.joint)]
+        tokenizers = [Tokenizer.load(file) for file in run.tokenizer_files(settings.joint)]
         if run.origin_file.is_file():  # its licence goes where the weights go
             shutil.copyfile(run.origin_file, files[0].parent / run.origin_file.name)
     elif settings.files is not None:
-        tokenizers = [_load_tokenizer(data_folder / name) for name in settings.files]
+        tokenizers = [Tokenizer.load(data_folder / name) for name in settings.files]
     else:
         _train_tokenizers(recipe, data_folder, files)
         return
@@ -77,24 +70,25 @@ def _train_tokenizers(recipe, data_folder, files):
             options |= {name: getattr(settings, name) for name in SUBWORD_OPTIONS}
             Tokenizer.train_on_lines(text, tags=recipe.data.tags(), **options)
         elif kind == "words":
-            WordTokenizer.train_on_lines(text, **options)
+            Tokenizer.words(text, **options)
         else:
             options |= {"symbols": settings.symbols or (), "graphemes": kind == "graphemes"}
-            CharacterTokenizer.train_on_lines(text, **options)
+            Tokenizer.characters(text, **options)
 
 
 def find_tokenizers(recipe, data_folder, run, scratch):
     """Returns the tokenizers of a run, or those that it will train, written to `scratch`."""
     files = run.tokenizer_files(recipe.vocabulary.joint)
     if not all(file.is_file() for file in (run.recipe_file, *files)):
-        files = [pathlib.Path(scratch, file.name) for file in files]
+        new = run.new_tokenizer_files(recipe.vocabulary.joint)
+        files = [pathlib.Path(scratch, file.name) for file in new]
         make_tokenizers(recipe, data_folder, files)
     return load_tokenizers(files)
 
 
 def load_tokenizers(files):
     """Returns source and target tokenizer. With one joint file, both are the same object."""
-    tokenizers = [_load_tokenizer(file) for file in files]
+    tokenizers = [Tokenizer.load(file) for file in files]
     return tokenizers[0], tokenizers[-1]
 
 
@@ -102,15 +96,7 @@ def tag_sources(recipe, tokenizers):
     """Returns the tokenizers for a translator: every source begins with the tag of the recipe."""
     source, target = tokenizers
     tag = recipe.data.tag
-    return (source if tag is None else Tokenizer(source.model_bytes, tag)), target
-
-
-def _load_tokenizer(file):
-    """The tokenizer of a file; one with a vocabulary is that of an imported model."""
-    if vocabulary_file(file).is_file():
-        return MarianTokenizer.load(file)
-    is_json = file.is_file() and file.read_bytes().lstrip()[:1] == b"{"
-    return SymbolTokenizer.load(file) if is_json else Tokenizer(file)
+    return (source if tag is None else source.with_tag(tag)), target
 
 
 def store_of(recipe, data_folder, run):

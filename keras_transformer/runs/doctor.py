@@ -15,8 +15,8 @@ import numpy as np
 
 from keras_transformer import types
 from keras_transformer.console import console
+from keras_transformer.data.pieces import WORDS
 from keras_transformer.data.report import Sample, UnknownSymbols
-from keras_transformer.data.symbol_tokenizer import WordTokenizer
 from keras_transformer.data.tokenizer_like import require_matching_vocabularies
 from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
@@ -221,7 +221,7 @@ class _Checks:
     def _symbols(self):
         """Yields warnings of symbols that training lacks, or that nothing separates."""
         targets = [target for _, target in self.sample.items]
-        if isinstance(self.tokenizers[1], WordTokenizer):
+        if self.tokenizers[1].kind == WORDS:
             alone = sum(len(target) > 1 == len(target.split()) for target in targets)
             if 2 * alone > len(targets):
                 yield "most targets are one word: separate symbols, or set `target: characters`"

@@ -16,12 +16,12 @@ from typing import Any, Self
 
 from keras_transformer import types
 from keras_transformer.atomic_file import write_text
+from keras_transformer.data.tokenizer_file import JOINT, SIDES
 from keras_transformer.lock import RunInUseError as RunInUseError
 from keras_transformer.lock import file_lock
 from keras_transformer.runs.recipe import Recipe
 
 MADE_BY = "keras_transformer"
-TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
 # A checkpoint, a damaged one, or the temporary file of a killed process.
 CHECKPOINT_FILE = r"(\.partial\.)?checkpoint-\d{8,}\.npz(\.corrupt)?"
 LOG_FILE = r"events\.out\.tfevents\..+"
@@ -68,9 +68,15 @@ class RunFolder:
         """Returns the recipe of the run."""
         return Recipe.load(str(self.recipe_file), is_stored=True)
 
+    def new_tokenizer_files(self, joint: bool) -> list[Path]:
+        """Returns the paths to write tokenizers to: one joint path, or source and target."""
+        return [self.path / name for name in ((JOINT,) if joint else SIDES)]
+
     def tokenizer_files(self, joint: bool) -> list[Path]:
-        """Returns the paths of the tokenizers: one joint path, or source and target."""
-        return [self.path / name for name in (TOKENIZERS[:1] if joint else TOKENIZERS[1:])]
+        """Returns the paths of the tokenizers, which in runs of before end with `.model`."""
+        files = self.new_tokenizer_files(joint)
+        before = [file.with_suffix(".model") for file in files]
+        return before if before[0].is_file() and not files[0].is_file() else files
 
     # === Manifest ===
 

@@ -73,7 +73,7 @@ class RunKeeper(keras.callbacks.Callback):
 
     >>> pairs = keras_transformer.number_names("train", 50)
     >>> lines = (line for pair in pairs for line in pair)
-    >>> tokenizer = keras_transformer.Tokenizer.train_on_lines(lines, 300, "numbers.model")
+    >>> tokenizer = keras_transformer.Tokenizer.train_on_lines(lines, 300, "numbers.json")
     >>> dataset, _ = keras_transformer.make_dataset(pairs, tokenizer, batch_sentences=25)
     >>> model = keras_transformer.Transformer(vocabulary_size=300, num_layers=1, hidden_dim=32)
     >>> model.compile("adam", keras_transformer.SmoothedCrossEntropy())

@@ -114,9 +114,11 @@ class Trainer:
 
         They are loaded from the run if it has them, else from files of the recipe, else trained.
         """
-        files = self.run.tokenizer_files(self.recipe.vocabulary.joint)
+        joint = self.recipe.vocabulary.joint
+        files = self.run.tokenizer_files(joint)
         if not self._resumes:
-            files = [self.run.staging / file.name for file in files]
+            names = (file.name for file in self.run.new_tokenizer_files(joint))
+            files = [self.run.staging / name for name in names]
             self._on_chief(lambda: build.make_tokenizers(self.recipe, self.data_folder, files))
         return build.load_tokenizers(files)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_transformer.data.piece_tokenizer import NORMALIZATIONS, SYMBOL_NORMALIZATIONS
+from keras_transformer.data.pieces import NORMALIZATIONS, SYMBOL_NORMALIZATIONS
 from keras_transformer.settings import Settings, setting
 
 CHARACTERS = ("characters", "graphemes")

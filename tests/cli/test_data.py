@@ -40,8 +40,10 @@ def test_vocabulary_has_tags_and_symbols_for_protected_text(tmp_path, monkeypatc
     write_lines(tmp_path)
     ran = vocabulary("a.en", "a.de", "--tag", "<a>", "--tag", "<b>", "--protected-symbols", 2)
     assert ran.exit_code == 0, ran.stderr
-    assert {"<a>", "<b>", "⟦1⟧", "⟦2⟧"} <= {*Tokenizer("m").vocabulary}
-    assert Tokenizer("m", "<b>").encode("half")[0] == Tokenizer("m").vocabulary.index("<b>")
+    assert {"<a>", "<b>", "⟦1⟧", "⟦2⟧"} <= {*Tokenizer.load("m").vocabulary}
+    assert Tokenizer.load("m", "<b>").encode("half")[0] == Tokenizer.load("m").vocabulary.index(
+        "<b>"
+    )
     ran = vocabulary("a.en", "--tag", "news")
     assert ran.exit_code == 2 and "`--tag` must be a name in angle brackets" in ran.stderr
 

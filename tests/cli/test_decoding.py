@@ -101,9 +101,11 @@ def test_several_runs_translate_as_an_ensemble_of_equal_vocabularies(folder, tmp
     ran = cli("evaluate", "run", other, "--beam-size", 2, "--output", written)
     assert written.read_text("utf-8").splitlines() == expected, ran.stderr
     assert (folder / "run/report.json").read_bytes() == report, "that of one run"
-    kt.Tokenizer.train_on_lines(lines, 330, foreign / "tokenizer.model")
+    kt.Tokenizer.train_on_lines(lines, 330, foreign / "tokenizer.json")
     ran = cli("translate", "run", foreign)
-    mine, theirs = (kt.Tokenizer(f"{path}/tokenizer.model").vocabulary for path in ("run", foreign))
+    mine, theirs = (
+        kt.Tokenizer.load(f"{path}/tokenizer.json").vocabulary for path in ("run", foreign)
+    )
     first = next(i for i in range(330) if mine[i] != theirs[i])
     message = (
         "The runs of an ensemble must have the same vocabularies, token by token. Received: token "

@@ -23,7 +23,7 @@ LINES = ["twenty-one", "six hundred and two", "two", ""]
 def run(folder, tmp_path):
     """A run whose most common token is suppressed, and its recipe's `search`."""
     run = shutil.copytree(folder / "run", tmp_path / "run")
-    common = kt.Tokenizer(run / "tokenizer.model").encode("eins")[0]
+    common = kt.Tokenizer.load(run / "tokenizer.json").encode("eins")[0]
     search = SEARCH | {"suppressed_tokens": [int(common)]}
     (run / "config.yaml").write_text(yaml.safe_dump(RECIPE | {"search": search}), "utf-8")
     return run, search

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tokenizer_agreement import train_sentencepiece
 
 from keras_transformer import Tokenizer, make_dataset, number_names
-from keras_transformer.data import SentencePieceTokenizer
 from keras_transformer.data.bpe_dropout import BpeDropout
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.pipeline import BatchStream
@@ -153,7 +152,7 @@ def test_noise_keeps_texts_and_labels(tokenizers):
 
 def test_tag_of_the_tokenizer_stays_in_front(folder):
     plain = Tokenizer.train_on_lines(LINES, 300, folder / "tagged", tags=["<a>"])
-    tagged = Tokenizer(plain.model_bytes, tag="<a>")
+    tagged = plain.with_tag("<a>")
     rows = [np.append(row, 2).astype(int) for row in tagged.encode(["", *LINES])]
     noise, rng = Noise([tagged] * 2, 0.5, 0.9), np.random.default_rng(0)
     split = noise.split(0, rows, rng, 256)
@@ -195,7 +194,7 @@ def test_numbers_out_of_range_are_named(tokenizers, name, value):
 
 def test_tokenizers_without_bpe_are_refused(folder):
     unigram = Tokenizer.train_on_lines(LINES, 275, folder / "unigram", model_type="unigram")
-    foreign = SentencePieceTokenizer(train_sentencepiece(LINES, 275, pad_id=3))
+    foreign = Tokenizer.from_sentencepiece(train_sentencepiece(LINES, 275, pad_id=3))
     for tokenizer in (unigram, foreign):
         with pytest.raises(ValueError, match="BPE-dropout needs a `Tokenizer`.*bpe"):
             make_dataset(PAIRS, tokenizer, batch_tokens=400, subword_regularization=0.1)

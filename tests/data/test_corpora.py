@@ -14,7 +14,6 @@ from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.long_lines import LineCutter
 from tests.builders import tokenizer_fixture
 
@@ -216,11 +215,11 @@ def test_tag_that_the_vocabulary_lacks_is_named(tokenizer):
     with pytest.raises(ValueError, match="`tag` must be one token .* Received: tag='<c>'"):
         BatchStream(corpora, tokenizer, batch_sentences=2)
     with pytest.raises(ValueError, match="`tag` must be a token of the vocabulary. .*'<c>'"):
-        Tokenizer(tokenizer.model_bytes, "<c>")
+        tokenizer.with_tag("<c>")
 
 
 def test_tokenizer_puts_its_tag_in_front_and_reads_it_in_no_text(tokenizer):
-    tagged = Tokenizer(tokenizer.model_bytes, tag="<a>")
+    tagged = tokenizer.with_tag("<a>")
     texts = ["", "one <a> two", "<a>", "eins"]
     rows, tag = tokenizer.encode(texts), tokenizer.vocabulary.index("<a>")
     assert tag not in np.concatenate(rows)
@@ -233,7 +232,7 @@ def test_tokenizer_puts_its_tag_in_front_and_reads_it_in_no_text(tokenizer):
 def test_tag_is_in_front_of_every_piece_of_a_line_and_in_a_graph(tokenizer):
     from tests.decoding.test_long_lines import assert_truncated_in_graph_too
 
-    tagged = Tokenizer(tokenizer.model_bytes, tag="<a>")
+    tagged = tokenizer.with_tag("<a>")
     texts, tag = ["", "one <a> two", "three thousand and four " * 5], tagged.vocabulary.index("<a>")
     token_ids = tagged.graph.tokenize(texts)
     assert token_ids.to_list() == tagged.encode(texts)

@@ -1,5 +1,6 @@
 """The tokenizer of a graph gives the ids and texts of the plain one: eagerly and in graphs."""
 
+import copy
 import sys
 
 import keras
@@ -10,10 +11,8 @@ import tensorflow_text
 import tokenizer_agreement
 from tokenizer_agreement import train_sentencepiece
 
-from keras_transformer.data.marian_tokenizer import MarianTokenizer
-from keras_transformer.data.piece_tokenizer import UNICODE
+from keras_transformer.data.pieces import UNICODE
 from keras_transformer.data.sentencepiece_proto import ModelProto
-from keras_transformer.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from keras_transformer.data.tokenizer import Tokenizer
 from tests.data.test_tokenizer import text_lines
 from tests.importing import opus_models
@@ -32,7 +31,7 @@ def tokenizer(request, tmp_path_factory):
 
 
 MAKERS = tokenizer_agreement.makers(text_lines(500), 295)
-MAKERS["Marian"] = lambda: MarianTokenizer(
+MAKERS["Marian"] = lambda: Tokenizer.from_marian(
     opus_models.sentencepiece_models()[0], opus_models.vocabulary()
 )
 QUICK = "nfc bpe", "nfkc unigram", "identity bpe", "as LLaMA", "Marian"
@@ -65,7 +64,7 @@ def test_neighbours_that_repeat_a_text_are_in_the_order_of_their_lengths():
     proto = ModelProto.FromString(train_sentencepiece(text_lines(50), 60, pad_id=3))
     for piece, score in {"..": -3.3, "...": -4.7}.items():
         proto.pieces.add(piece=piece, score=score)
-    tokenizer = SentencePieceTokenizer(proto.SerializeToString())
+    tokenizer = Tokenizer.from_sentencepiece(proto.SerializeToString())
     texts = [f"the {'.' * count} cat" for count in range(40)]
     rows = tokenizer.encode(texts)
     assert tokenizer.graph.tokenize(texts).to_list() == rows
@@ -114,7 +113,7 @@ def test_invalid_utf8_reads_as_the_replacement_character(tokenizer):
 
 def test_missing_tensorflow_text_raises_on_use_of_the_graph_only(tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    made = Tokenizer(tokenizer.model_bytes)
+    made = copy.copy(tokenizer)
     assert made.decode(made.encode("a cat")) == "a cat"
     with pytest.raises(ImportError, match="pip install tensorflow-text"):
         _ = made.graph

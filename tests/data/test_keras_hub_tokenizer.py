@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.data import KerasHubTokenizer, SentencePieceTokenizer
+from keras_transformer.data import Tokenizer
 from tests.builders import randomize
 from tests.data.test_foreign_tokenizers import (
     PAIRS,
@@ -42,7 +42,7 @@ def word_piece():
     vocabulary = [*special, *letters, *(f"##{each}" for each in letters), "one", "##ty", "##und"]
     tokenizer = keras_hub.tokenizers.WordPieceTokenizer(vocabulary, lowercase=True)
     special = {"pad_token": "[PAD]", "start_token": "[START]", "end_token": "[END]"}
-    return tokenizer, KerasHubTokenizer(tokenizer, **special)
+    return tokenizer, Tokenizer.from_keras_hub(tokenizer, **special)
 
 
 @functools.cache  # it takes seconds to trace
@@ -56,14 +56,14 @@ def byte_pair():
     vocabulary = {token: i for i, token in enumerate(tokens)}
     tokenizer = keras_hub.tokenizers.BytePairTokenizer(vocabulary, merges)
     special = {"pad_token": "<pad>", "start_token": "<s>", "end_token": "</s>"}
-    return tokenizer, KerasHubTokenizer(tokenizer, **special)
+    return tokenizer, Tokenizer.from_keras_hub(tokenizer, **special)
 
 
 def hub_sentencepiece():
     model = train(SOURCES + TARGETS, pad_id=3)
     tokenizer = keras_hub.tokenizers.SentencePieceTokenizer(model)
     special = {"pad_token": "<pad>", "start_token": "<s>", "end_token": "</s>"}
-    return tokenizer, KerasHubTokenizer(tokenizer, **special)
+    return tokenizer, Tokenizer.from_keras_hub(tokenizer, **special)
 
 
 HUB = [word_piece, pytest.param(byte_pair, marks=pytest.mark.long), hub_sentencepiece]
@@ -128,16 +128,16 @@ def of_both_sides(folder):
     """KerasHub's for the source, SentencePiece for the target, with the same special ids."""
     model = train(TARGETS)
     pieces = ["</s>", "<unk>", "<pad>", "<s>", *pieces_of(model)[3:]]
-    return word_piece()[1], SentencePieceTokenizer(model, vocabulary=pieces)
+    return word_piece()[1], Tokenizer.from_sentencepiece(model, vocabulary=pieces)
 
 
 # Functions that return the tokenizer of both sides, or one for each. `Tokenizer` has other tests.
 WALKED = {
     "KerasHub's and SentencePiece": of_both_sides,
     "a class of your own": lambda folder: ExportedCharacters(),
-    "MarianTokenizer": opus,
+    "Marian's": opus,
     "byte-pair": lambda folder: byte_pair()[1],
-    "SentencePieceTokenizer": lambda folder: t5()[0][1],
+    "SentencePiece": lambda folder: t5()[0][1],
 }
 BOTH = list(WALKED)[0]
 
@@ -243,7 +243,7 @@ def test_a_tokenizer_without_a_graph_translates_but_exports_nothing(tmp_path):
 
 
 def test_a_layer_of_keras_hub_is_told_what_wraps_it():
-    with pytest.raises(TypeError, match="Received: WordPiece.*size`.*`KerasHubTokenizer`"):
+    with pytest.raises(TypeError, match="Received: WordPiece.*size`.*`Tokenizer.from_keras_hub`"):
         kt.make_dataset(PAIRS, layers.WordPieceTokenizer(["[UNK]"]), batch_sentences=9)
 
 
@@ -264,4 +264,4 @@ layers = keras_hub.tokenizers
 )
 def test_tokenizers_of_keras_hub_that_do_not_fit_are_refused(make, error, named):
     with pytest.raises(error, match=named):
-        KerasHubTokenizer(make(), pad_token="[PAD]", start_token="a", end_token="[END]")
+        Tokenizer.from_keras_hub(make(), pad_token="[PAD]", start_token="a", end_token="[END]")

@@ -7,7 +7,6 @@ import pytest
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import make_dataset
 from keras_transformer.data.report import Sample, text_changes
-from keras_transformer.data.symbol_tokenizer import CharacterTokenizer, WordTokenizer
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.config import TransformerConfig
 from tests.builders import tokenizer_fixture
@@ -118,20 +117,19 @@ def test_report_names_the_side_whose_text_is_changed(tmp_path):
 
 # {name: (tokenizer, lines, fractions of unknown tokens and of byte tokens)}
 LOST = {
-    "bytes": (Tokenizer, ["\u0434"] * 3, (0, 2 / 3)),  # a space and two bytes
-    "unknown symbols": (CharacterTokenizer, ["a\u0434b", "a"], (1 / 4, 0)),
-    "one of 100": (WordTokenizer, ["a b"] * 49 + ["a x"], (1 / 100, 0)),
-    "two of 100": (WordTokenizer, ["a b"] * 48 + ["a x"] * 2, (2 / 100, 0)),
-    "no line": (WordTokenizer, [], (0, 0)),
+    "bytes": (Tokenizer.train_on_lines, ["\u0434"] * 3, (0, 2 / 3)),  # a space and two bytes
+    "unknown symbols": (Tokenizer.characters, ["a\u0434b", "a"], (1 / 4, 0)),
+    "one of 100": (Tokenizer.words, ["a b"] * 49 + ["a x"], (1 / 100, 0)),
+    "two of 100": (Tokenizer.words, ["a b"] * 48 + ["a x"] * 2, (2 / 100, 0)),
+    "no line": (Tokenizer.words, [], (0, 0)),
 }
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_report_has_the_fractions_of_unknown_and_byte_tokens(tmp_path, name):
-    kind, lines, shares = LOST[name]
-    size = 265 if kind is Tokenizer else None
-    options = {"path": tmp_path / "m", "vocabulary_size": size}
-    tokenizer = kind.train_on_lines(["a b", "b a ab"], **options)
+    learn, lines, shares = LOST[name]
+    size = 265 if name == "bytes" else None
+    tokenizer = learn(["a b", "b a ab"], path=tmp_path / "m", vocabulary_size=size)
     changes = text_changes("source", tokenizer, lines)
     assert (changes.unknown_tokens, changes.byte_tokens) == pytest.approx(shares)
     warnings = [each for each in changes.warnings if "train the vocabulary on this text" in each]

@@ -1,14 +1,13 @@
 """Tokenizers of symbols, on all of Unicode. The reference is plain Python."""
 
-import json
 import pickle
 
 import pytest
 
-from keras_transformer.data import CharacterTokenizer, WordTokenizer
-from keras_transformer.data.piece_tokenizer import UNICODE
+from keras_transformer.data import Tokenizer, TokenizerLike
+from keras_transformer.data.pieces import UNICODE
 from keras_transformer.data.report import UnknownSymbols
-from keras_transformer.data.symbol_tokenizer import SymbolTokenizer
+from keras_transformer.data.symbol_parts import symbol_parts
 
 UNICODE_TEXT = "".join(chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000)
 # All of Unicode for the rule that takes apart and composes; each 97th character for every rule.
@@ -39,11 +38,11 @@ def path(tmp_path):
 
 @pytest.mark.parametrize(("rule", "step"), RULES)
 @pytest.mark.parametrize(
-    ("kind", "expected"), [(CharacterTokenizer, in_form), (WordTokenizer, words)]
+    ("learn", "expected"), [(Tokenizer.characters, in_form), (Tokenizer.words, words)]
 )
-def test_all_of_unicode_is_restored(kind, expected, rule, step, path):
-    text = ("" if kind is CharacterTokenizer else " ").join(UNICODE_TEXT[::step])
-    made = kind.train_on_lines([text, *TEXTS], path, normalization=rule)
+def test_all_of_unicode_is_restored(learn, expected, rule, step, path):
+    text = (" " if expected is words else "").join(UNICODE_TEXT[::step])
+    made = learn([text, *TEXTS], path, normalization=rule)
     restored = made.decode(made.encode([text, *TEXTS]))
     assert restored[1:] == [expected(each, rule) for each in TEXTS]
     assert hash(restored[0]) == hash(expected(text, rule))  # pytest would look for differences
@@ -52,22 +51,22 @@ def test_all_of_unicode_is_restored(kind, expected, rule, step, path):
     # Reading a million symbols takes long, and shows no more.
     if step == 1:
         return
-    for copy in (kind.load(path), SymbolTokenizer.load(path), pickle.loads(pickle.dumps(made))):
-        assert type(copy) is kind and copy.encode(TEXTS) == made.encode(TEXTS)
+    for copy in (Tokenizer.load(path), pickle.loads(pickle.dumps(made))):
+        assert copy.kind == made.kind and copy.encode(TEXTS) == made.encode(TEXTS)
         assert (copy.vocabulary, copy.fingerprint()) == (made.vocabulary, made.fingerprint())
     if rule == "nfd":
-        assert made.vocabulary[made.encode("\xc5")[-1]] == "\u030a" or kind is WordTokenizer
+        assert made.vocabulary[made.encode("\xc5")[-1]] == "\u030a" or expected is words
 
 
 @pytest.mark.tensorflow_only
 @pytest.mark.parametrize(("rule", "step"), RULES)
-@pytest.mark.parametrize("kind", [CharacterTokenizer, WordTokenizer])
-def test_graph_gives_the_same_ids_and_texts(kind, rule, step, path):
+@pytest.mark.parametrize("learn", [Tokenizer.characters, Tokenizer.words])
+def test_graph_gives_the_same_ids_and_texts(learn, rule, step):
     import tensorflow as tf
 
-    options = {"symbols": [" a  ", "V;P.T"]} if kind is CharacterTokenizer else {}
+    options = {"symbols": [" a  ", "V;P.T"]} if learn == Tokenizer.characters else {}
     lines = [UNICODE_TEXT[::997], UNICODE_TEXT[::-993], *TEXTS, "a[b](c)\\ V;P.T^"]
-    made = kind.train_on_lines(lines, path, normalization=rule, **options)
+    made = learn(lines, normalization=rule, **options)
     texts = [*lines, UNICODE_TEXT[::step], "a".join(UNICODE_TEXT[::step]), "a[b](c) V;PST  \\"]
     rows = made.encode(texts)
     graph = made.graph
@@ -82,23 +81,25 @@ def test_graph_gives_the_same_ids_and_texts(kind, rule, step, path):
 
 def test_tokens_are_the_longest_symbols(path):
     symbols = ["V;PST", "V;PST;3", "<en>"]
-    made = CharacterTokenizer.train_on_lines(["<en>ab V;PST", "V;PST;3"], path, symbols=symbols)
+    made = Tokenizer.characters(["<en>ab V;PST", "V;PST;3"], path, symbols=symbols)
     row = made.encode("V;PST;3V;PSTa<en>")
     assert [made.vocabulary[i] for i in row] == ["V;PST;3", "V;PST", "a", "<en>"]
     clusters = ["e\u0301\u0327", "\U0001f1e9\U0001f1ea", "\u0928\u093f", "\r\n", "a"]
-    made = CharacterTokenizer.train_on_lines(["".join(clusters)], path, graphemes=True)
+    made = Tokenizer.characters(["".join(clusters)], path, graphemes=True)
     assert sorted(made.vocabulary[4:]) == sorted(clusters)
     assert len(made.encode("".join(clusters))) == 5
 
 
 def test_special_tokens_are_never_read_from_text_and_unknown_symbols_are_kept(path):
-    made = WordTokenizer.train_on_lines(["a </s> a", "b"], path)
+    made = Tokenizer.words(["a </s> a", "b"], path)
     assert made.vocabulary == ["<pad>", "<s>", "</s>", "<unk>", "a", "</s> ", "b"]
     assert made.encode("<pad> <s> </s> x a") == [3, 3, 5, 3, 4]
     assert made.decode([[1, 4, 3, 5, 2, 0]]) == ["a <unk> </s>"]
     found = UnknownSymbols(made, ["x a", "<pad> x"])
     assert found.counts == {"x": 2, "<pad>": 1}
-    assert UnknownSymbols(object(), ["x"]).note("the source") is None
+    assert (
+        UnknownSymbols(type("KnowsAll", (TokenizerLike,), {})(), ["x"]).note("the source") is None
+    )
     assert found.note("the source").startswith("3 symbols of the source are not in the vocabulary")
     named = "2 different ones: 'x' 2 times (line 1), '<pad>' 1 times (line 2)"
     assert found.note("").endswith(named), "no other form of Unicode helps"
@@ -116,7 +117,7 @@ def test_special_tokens_are_never_read_from_text_and_unknown_symbols_are_kept(pa
     ],
 )
 def test_unknown_accent_is_named_with_its_line_and_the_cure(path, known, line, named, is_cured):
-    made = CharacterTokenizer.train_on_lines(["cafe x", known + "a"], path)
+    made = Tokenizer.characters(["cafe x", known + "a"], path)
     found = UnknownSymbols(made)
     found.add(["cafe", line], first=7)
     note = found.note("the source")
@@ -126,34 +127,48 @@ def test_unknown_accent_is_named_with_its_line_and_the_cure(path, known, line, n
 
 def test_rare_symbols_are_left_out_with_a_warning(path):
     with pytest.warns(UserWarning, match=r"2 of 4 symbols .* 2 times .*'c', 'd'"):
-        made = CharacterTokenizer.train_on_lines(["aaa", "bb", "dc"], path, vocabulary_size=6)
+        made = Tokenizer.characters(["aaa", "bb", "dc"], path, vocabulary_size=6)
     assert made.vocabulary[4:] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: CharacterTokenizer(str(path)), "must be a list.*load"),
-        (lambda path: CharacterTokenizer(["a", "a"]), "different.*'a'"),
-        (lambda path: CharacterTokenizer(["\xe9"], "nfd"), "form of `normalization`"),
-        (lambda path: CharacterTokenizer(["a"], "nfkc"), "'nfc', 'nfd', 'identity'.*'nfkc'"),
-        (lambda path: WordTokenizer(["a b"]), "without white space"),
-        (lambda path: WordTokenizer([""]), "not empty"),
-        (lambda path: WordTokenizer.train_on_lines([" "], path), "a line of text"),
-        (lambda path: WordTokenizer.train_on_lines("a b", path), "iterable of strings"),
-        (lambda path: WordTokenizer.load(path), "kind words. Received: characters"),
+        (lambda: Tokenizer.words([" "]), "a line of text"),
+        (lambda: Tokenizer.words("a b"), "iterable of strings"),
+        (lambda: Tokenizer.characters(["a"], normalization="nfkc"), "'nfc', 'nfd', 'id.*'nfkc'"),
+        (lambda: symbol_parts("characters", ["a", "a"], "nfc"), "different.*'a'"),
+        (lambda: symbol_parts("characters", ["\xe9"], "nfd"), "form of `normalization`"),
+        (lambda: symbol_parts("characters", ["</s> "], "nfd"), "a space behind it.*'</s> '"),
+        (lambda: symbol_parts("words", ["a b"], "nfc"), "without white space"),
+        (lambda: symbol_parts("words", [""], "nfc"), "not empty"),
     ],
 )
-def test_wrong_input_is_refused(make, message, path):
-    CharacterTokenizer(["a"]).save(path)
+def test_wrong_input_is_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        make(path)
+        make()
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "letters"}', '{"kind": "words", "x": 1}'])
-def test_damaged_file_is_named(text, path):
-    WordTokenizer(["a"]).save(path)
-    assert json.loads(path.read_text("utf-8"))["symbols"] == ["a"]
+def test_file_may_be_written_by_hand(path):
+    path.parent.mkdir()
+    path.write_text(
+        '\ufeff {"kind": "words", "normalization": "nfc", "symbols": ["b", "a"]}', "utf-8"
+    )
+    assert Tokenizer.load(path).vocabulary[4:] == ["b", "a"]
+
+
+DAMAGED = {
+    "{": "damaged|Expecting",
+    '{"kind": "letters"}': "letters",
+    '{"kind": "words", "x": 1}': "symbols",
+    '{"format": 1, "kind": "letters", "rules": {}}': "letters",
+    '{"format": 2}': "of a later version",
+}
+
+
+@pytest.mark.parametrize(("text", "named"), DAMAGED.items())
+def test_damaged_file_is_named(text, named, path):
+    path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"vocabulary\.json must be a vocabulary of symbols"):
-        SymbolTokenizer.load(path)
+    with pytest.raises(ValueError, match=rf"vocabulary\.json must be the file of a token.*{named}"):
+        Tokenizer.load(path)

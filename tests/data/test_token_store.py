@@ -36,7 +36,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 token_store.ENCODED_AT_ONCE = 50
 token_store.usable_cores = lambda: 1
 folder, store, seconds = *sys.argv[1:3], float(sys.argv[3])
-tokenizer = Tokenizer(folder + "/joint.model")
+tokenizer = Tokenizer.load(folder + "/joint.model")
 pairs = read_parallel(folder + "/a.en", folder + "/a.de")
 wait = lambda number: (print(number, flush=True), time.sleep(seconds))
 token_store.token_rows(pairs, [tokenizer] * 2, store, wait)
@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(folder):
-    return Tokenizer(folder / "joint.model")
+    return Tokenizer.load(folder / "joint.model")
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_without_a_fingerprint_nothing_is_stored(folder, pairs, tokenizer, tmp_p
     if reason == "list":
         pairs = list(pairs)
     elif reason == "Shouting":
-        tokenizer = Shouting(folder / "joint.model")
+        tokenizer = Shouting.load(folder / "joint.model")
         expected = token_rows(list(pairs), [tokenizer] * 2).fingerprint
     else:
         null = f"/dev/fd/{os.open('/dev/null', os.O_RDONLY)}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizer_agreement import awkward_strings, train_sentencepiece
 
 from keras_transformer.data.corpus import CorpusError, read_lines
-from keras_transformer.data.piece_tokenizer import UNICODE
+from keras_transformer.data.pieces import UNICODE
 from keras_transformer.data.pipeline import make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 from tests.builders import run_fresh
@@ -112,10 +112,12 @@ def test_vocabulary_spells_the_text(tokenizer):
 
 
 def test_model_survives_file_and_bytes(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "new" / "copy.model")
-    assert os.listdir(tmp_path / "new") == ["copy.model"]
+    tokenizer.save(tmp_path / "new" / "copy.json")
+    assert sorted(os.listdir(tmp_path / "new")) == ["copy.json", "copy.spm"]
+    (tmp_path / "old.model").write_bytes(tokenizer.model_bytes)  # the file of the version before
     lines = awkward_strings(100, text_lines(100))
-    for copy in (Tokenizer(tmp_path / "new" / "copy.model"), Tokenizer(tokenizer.model_bytes)):
+    for path in (tmp_path / "new" / "copy.json", tmp_path / "old.model"):
+        copy = Tokenizer.load(path)
         assert copy.encode(lines) == tokenizer.encode(lines)
         assert copy.normalization == tokenizer.normalization
         assert copy.vocabulary_size == tokenizer.vocabulary_size
@@ -131,7 +133,7 @@ def test_training_is_deterministic_and_prints_nothing(tmp_path, capfd, rule):
         models.add(tokenizer.model_bytes)
     assert len(models) == 1
     assert capfd.readouterr() == ("", "")
-    sample = Tokenizer(tmp_path / "m").learned_from
+    sample = Tokenizer.load(tmp_path / "m").learned_from
     assert sample == "a random sample of 200 of 300 lines, seed 0"
     _, report = make_dataset([("a", "b")], tokenizer, batch_sentences=1)
     assert f"the vocabulary is learned from {sample}" in str(report).splitlines()
@@ -202,12 +204,23 @@ def test_vocabulary_is_smaller_with_a_warning_if_the_text_yields_fewer_tokens(tm
     with pytest.warns(UserWarning, match="vocabulary_size=8000"):
         tokenizer = Tokenizer.train_on_lines(["some text"], 8000, tmp_path / "m")
     assert 260 < tokenizer.vocabulary_size < 8000
-    assert Tokenizer(tmp_path / "m").vocabulary_size == tokenizer.vocabulary_size
+    assert Tokenizer.load(tmp_path / "m").vocabulary_size == tokenizer.vocabulary_size
 
 
 def broken_corpus():
     yield "good"
     raise CorpusError("file, line 2: wrong")
+
+
+def test_model_of_another_file_is_refused(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "m.json")
+    (tmp_path / "m.spm").write_bytes(train_sentencepiece(text_lines(50), 40))
+    with pytest.raises(ValueError, match=r"m\.spm must be the model that was saved with m\.json"):
+        Tokenizer.load(tmp_path / "m.json")
+
+
+def saved(path):
+    Tokenizer.words(["a"]).save(path)
 
 
 def train_on(*lines, size=300, **options):
@@ -234,20 +247,29 @@ def train_on(*lines, size=300, **options):
             for files in ("missing.txt", ["one line", "another"], iter(["one line"]))
         ),
         (lambda path: Tokenizer.train(os.devnull, 300, path), ValueError, "line of text.*null"),
-        (lambda path: Tokenizer(b""), ValueError, "`model` must be a whole SentencePiece model"),
-        (lambda path: Tokenizer(b"text"), ValueError, "`model` must be a whole SentencePiece mod"),
-        (
-            lambda path: Tokenizer(train_sentencepiece(text_lines(50), 40)),
-            ValueError,
-            "`model` must be a file that `Tokenizer.train`",
-        ),
-        (Tokenizer, FileNotFoundError, "`model` must be an existing file.*/m$"),
+        (Tokenizer, TypeError, "To read a file: Tokenizer.load"),
+        (Tokenizer.load, FileNotFoundError, "`path` must be an existing file.*/m'$"),
+        (lambda path: saved("a.spm"), ValueError, "`path` must be that of a JSON file"),
     ],
 )
 def test_bad_input_is_named_and_leaves_no_file(tmp_path, make, error, named):
     with pytest.raises(error, match=named):
         make(tmp_path / "m")
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"", "`model` must be a whole SentencePiece model"),
+        (b"text", "`model` must be a whole SentencePiece model"),
+        (train_sentencepiece(text_lines(50), 40), "`model` must be a file that `Tokenizer.train`"),
+    ],
+)
+def test_file_of_another_kind_is_refused(content, named, tmp_path):
+    (tmp_path / "m").write_bytes(content)
+    with pytest.raises(ValueError, match=named):
+        Tokenizer.load(tmp_path / "m")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +289,7 @@ THREADS = """
 import os
 from keras_transformer import Tokenizer
 
-tokenizer = Tokenizer({path!r})
+tokenizer = Tokenizer.load({path!r})
 lines = ["a cat sat on the mat"] * 20_000
 rows = tokenizer.encode(lines)
 

@@ -8,7 +8,6 @@ import keras
 import pytest
 
 from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
-from keras_transformer.data.marian_tokenizer import MarianTokenizer
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.languages import tag_lines
 from tests.builders import randomize
@@ -110,7 +109,7 @@ def translators(tmp_path_factory):
     def make(tags):
         all_pieces = dict.fromkeys(["</s>", "<unk>", *pieces, *tags, "<pad>"])
         vocabulary = {piece: number for number, piece in enumerate(all_pieces)}
-        marian = MarianTokenizer(tokenizer.model_bytes, vocabulary)
+        marian = Tokenizer.from_marian(tokenizer.model_bytes, vocabulary)
         config = TransformerConfig.tiny(
             len(vocabulary),
             **{"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2},

@@ -18,7 +18,7 @@ from keras_transformer import (
     export_ctranslate2,
     layers,
 )
-from keras_transformer.data import SentencePieceTokenizer, number_names
+from keras_transformer.data import number_names
 from keras_transformer.models import TransformerDecoder
 from tests.builders import normal, randomize
 from tests.decoding.test_translator import LINES, make_translator
@@ -56,24 +56,26 @@ def cases(table, *quick):
 
 # What a user without this package writes.
 USE = """
-import json, sys
+import json, os, sys
 sys.modules["keras_transformer"] = sys.modules["tensorflow"] = None  # importing them would fail
 import ctranslate2
 
 folder, lines, beam_sizes = json.loads(sys.stdin.read())
 sys.path.insert(0, folder)
-from folder_tokenizer import FolderTokenizer
+from folder_tokenizer import load_pieces
 
-source, target = (FolderTokenizer(folder, side) for side in ("source", "target"))
+joint = os.path.isfile(folder + "/tokenizer.json")
+names = ["tokenizer"] * 2 if joint else ["source", "target"]
+source, target = (load_pieces(f"{folder}/{name}.json") for name in names)
 engine = ctranslate2.Translator(folder, intra_threads=1)
-pieces, options = [source.encode(line) for line in lines], {"return_scores": True}
+pieces, options = source.encode(lines), {"return_scores": True}
 options |= {"length_penalty": 0.6, "max_decoding_length": 12, "min_decoding_length": 0}
 found = [
     engine.translate_batch(pieces, beam_size=n, num_hypotheses=n, max_input_length=0, **options)
     for n in beam_sizes
 ]
 print(json.dumps([
-    [[(target.decode(tokens), score) for tokens, score in zip(one.hypotheses, one.scores)]
+    [list(zip(target.decode(one.hypotheses), one.scores))
      for one in each]
     for each in found
 ]))
@@ -203,7 +205,7 @@ def test_two_vocabularies_and_ids_without_a_piece(tmp_path):
     english, german = zip(*number_names("train", 500), strict=True)
     source = Tokenizer.train_on_lines(english, 300, tmp_path / "en.model")
     model = Tokenizer.train_on_lines(german, 320, tmp_path / "de.model").model_bytes
-    target = SentencePieceTokenizer(model, vocabulary_size=330)
+    target = Tokenizer.from_sentencepiece(model, vocabulary_size=330)
     sizes = {"hidden_dim": 32, "num_heads": 2, "num_layers": 1, "tie_embeddings": "decoder"}
     config = TransformerConfig.tiny(330, source_vocabulary_size=300, **sizes)
     translator = Translator(randomize(Transformer(config), seed=3), source, target, **LIMITS)
@@ -215,7 +217,7 @@ def test_two_vocabularies_and_ids_without_a_piece(tmp_path):
 
 @pytest.mark.long
 def test_suppressed_tokens_and_the_attention_of_the_last_block_are_ours(tmp_path):
-    translator = make_translator(tmp_path / "numbers.model")
+    translator = make_translator(tmp_path / "numbers.json")
     lines = ["one", "seven hundred and one", "twelve thousand"]
     tokenizer = translator.target_tokenizer
     common = {token for best in translator(lines, n_best=1, **LIMITS) for token in best[0].tokens}
@@ -251,12 +253,12 @@ def test_int8_is_a_quarter_and_answers_every_line(tmp_path):
 
 
 def test_folder_is_replaced_and_others_are_not(tmp_path):
-    translator = make_translator(tmp_path / "numbers.model")
+    translator = make_translator(tmp_path / "numbers.json")
     for _ in range(2):
         export_ctranslate2(translator, tmp_path / "ct2")
     assert sorted(path.name for path in (tmp_path / "ct2").iterdir()) == [
         *("config.json", "examples.jsonl", "folder_tokenizer.py", "model.bin", "model_card.json"),
-        *("shared_vocabulary.json", "source.spm", "target.spm", "tokenizers.json"),
+        *("shared_vocabulary.json", "tokenizer.json", "tokenizer.spm"),
     ]
     (tmp_path / "precious").mkdir()
     with pytest.raises(FileExistsError, match="precious.*not a CTranslate2 model"):
@@ -264,7 +266,7 @@ def test_folder_is_replaced_and_others_are_not(tmp_path):
     with pytest.raises(ValueError, match="int3 is not a valid quantization"):
         export_ctranslate2(translator, tmp_path / "ct2", "int3")
     assert ctranslate2.contains_model(str(tmp_path / "ct2"))
-    names = {"ct2", "precious", "numbers.model"}
+    names = {"ct2", "precious", "numbers.json", "numbers.spm"}
     assert {path.name for path in tmp_path.iterdir()} == names, "temporary files are left"
 
 

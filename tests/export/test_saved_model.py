@@ -305,7 +305,7 @@ def test_search_tree_holds_the_translation_and_adds_up(exported, served):
 def test_files_beside_the_graph_tell_the_truth(exported, served):
     translator, path = exported
     card = json.loads((path / "model_card.json").read_text("utf-8"))
-    assert (card["format"], card["search"]["beam_size"]) == (2, 4)
+    assert (card["format"], card["search"]["beam_size"]) == (3, 4)
     assert (card["name"], card["target_language"]) == ("numbers", "de")
     assert card["architecture"] == translator.model.config.to_dict()
     assert card["signatures"].keys() == contract(0).keys()

@@ -24,10 +24,10 @@ LINES = ["ab", "  a  b ", "", "V;PSTcab</s>", "\xe9가a\xdf", " ", "a\0b\tc", "c
 PROGRAM = """
 import sys, json
 sys.path.insert(0, sys.argv[1])
-from folder_tokenizer import FolderTokenizer
-made = FolderTokenizer(sys.argv[1], "source")
-rows = made.encode(json.loads(sys.argv[2]))
-print(json.dumps([rows, made.decode(rows)]))
+from folder_tokenizer import load_pieces
+source = load_pieces(sys.argv[1] + "/source.json")
+rows = source.encode(json.loads(sys.argv[2]))
+print(json.dumps([rows, source.decode(rows)]))
 """
 
 
@@ -48,16 +48,18 @@ def translator_of(source, target, **settings):
 @pytest.fixture(scope="module", params=["nfd", "identity"])
 def translator(request):
     letters = [each for each in LETTERS if each != "\xe9"]
-    source = kt.CharacterTokenizer(letters, normalization=request.param)
-    return translator_of(source, kt.WordTokenizer(PHONES), max_source_tokens=12)
+    rules = {"normalization": request.param, "symbols": [each for each in letters if each[1:]]}
+    source = kt.Tokenizer.characters(letters, **rules)
+    return translator_of(source, kt.Tokenizer.words(PHONES), max_source_tokens=12)
 
 
 @pytest.mark.parametrize(
-    ("target", "joiner"), [(kt.CharacterTokenizer([*"xyz"]), ""), (kt.WordTokenizer(PHONES), " ")]
+    ("target", "joiner"),
+    [(kt.Tokenizer.characters([*"xyz"]), ""), (kt.Tokenizer.words(PHONES), " ")],
 )
 def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path):
     rules = {"max_source_tokens": 4, "suppressed_tokens": [0, 1, 2]}  # so that no text is empty
-    translator = translator_of(kt.CharacterTokenizer([*"abc"]), target, **rules)
+    translator = translator_of(kt.Tokenizer.characters([*"abc"]), target, **rules)
     expected = [joiner.join(translator(["abc", "cab", "b"])), *translator(["ba"])]
     assert all(expected)
     lines = ["abccabb", "ba"]

@@ -117,8 +117,8 @@ def weights_of(arrays):
     return weights
 
 
-class Letters:
-    """`TokenizerLike`: each letter is a token. The unknown one is the last, as in CTranslate2."""
+class Letters(kt.data.TokenizerLike):
+    """Each letter is a token. The unknown one is the last, as in CTranslate2."""
 
     pad_token_id, start_token_id, end_token_id = 0, 1, 2
 

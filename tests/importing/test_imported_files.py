@@ -15,8 +15,8 @@ import pytest
 from tokenizer_agreement import train_sentencepiece
 
 import keras_transformer as kt
-from keras_transformer.data.marian_tokenizer import MarianTokenizer
-from keras_transformer.data.sentencepiece_tokenizer import read_model
+from keras_transformer.data.sentencepiece_parts import read_model
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.importing.importer import read_marian
 from keras_transformer.importing.marian import weights_of
 from tests.importing import opus_models
@@ -456,7 +456,7 @@ def test_vocabulary_of_a_run_that_is_another_is_refused(content, tmp_path):
     (tmp_path / "source.model").write_bytes(opus_models.sentencepiece_models()[0])
     (tmp_path / "source.vocabulary.json").write_text(content)
     with pytest.raises(ValueError, match="source.vocabulary.json (must map each piece|is damaged)"):
-        MarianTokenizer.load(tmp_path / "source.model")
+        Tokenizer.load(tmp_path / "source.model")
 
 
 def test_sentencepiece_model_that_is_cut_anywhere_is_refused():

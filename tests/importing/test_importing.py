@@ -30,9 +30,7 @@ from tests.shared_data import DATA, missing
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
 
 README = "---\nlanguage:\n- en\n- de\nlicense: cc-by-4.0\n---\nBy the University of Helsinki.\n"
-TOKENIZER_FILES = [
-    f"{side}.{name}" for side in ("source", "target") for name in ("model", "vocabulary.json")
-]
+TOKENIZER_FILES = [f"{side}.{name}" for side in ("source", "target") for name in ("json", "spm")]
 
 
 def cli(*words, exit_code=0):

@@ -19,8 +19,7 @@ from tests.processes import run
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
-    from keras_transformer import CharacterTokenizer, Tokenizer, Transformer, WordTokenizer
-    from keras_transformer.data import MarianTokenizer
+    from keras_transformer import Tokenizer, Transformer
     from keras_transformer.data.sentencepiece_proto import ModelProto
     from keras_transformer.runs import RunFolder, device_check, doctor, workers
     from keras_transformer.runs.trainer import Trainer
@@ -181,7 +180,7 @@ def test_data_that_train_but_lose_or_lack_something_are_a_warning(untrained, tmp
 
 def test_model_with_other_special_ids_fails_vocabulary(folder, tmp_path):
     lines = itertools.chain.from_iterable(healthy_pairs())
-    tokenizer = Tokenizer.train_on_lines(lines, 330, tmp_path / "a.model")
+    tokenizer = Tokenizer.train_on_lines(lines, 330, tmp_path / "a.json")
     proto = ModelProto.FromString(tokenizer.model_bytes)
     proto.trainer_spec.bos_id = 5000
     (tmp_path / "a.model").write_bytes(proto.SerializeToString())
@@ -207,9 +206,9 @@ def test_run_that_starts_from_an_imported_model_passes(untrained, folder, tmp_pa
     base.model_file.touch()
     pieces = opus_models.vocabulary()
     for model, file in zip(
-        opus_models.sentencepiece_models(), base.tokenizer_files(joint=False), strict=True
+        opus_models.sentencepiece_models(), base.new_tokenizer_files(joint=False), strict=True
     ):
-        MarianTokenizer(model, pieces).save(file)
+        Tokenizer.from_marian(model, pieces).save(file)
     ids = {"pad": "<pad>", "start": "<pad>", "end": "</s>", "unk": "<unk>"}
     special = {f"{name}_token_id": pieces[piece] for name, piece in ids.items()}
     changed = recipe(
@@ -225,9 +224,9 @@ def test_run_that_starts_from_an_imported_model_passes(untrained, folder, tmp_pa
 def test_vocabulary_of_another_script_fails_vocabulary(untrained, folder, tmp_path):
     """The vocabulary is that of the run folder, which stays unchanged."""
     greek = ["ένα δύο τρία τέσσερα πέντε", "έξι επτά οκτώ εννέα δέκα", "είκοσι τριάντα σαράντα"]
-    Tokenizer.train_on_lines(greek, 280, tmp_path / "tokenizer.model")
+    Tokenizer.train_on_lines(greek, 280, tmp_path / "tokenizer.json")
     (tmp_path / "config.yaml").write_text(recipe().to_yaml())
-    RunFolder(tmp_path).add_owned_files("config.yaml", "tokenizer.model")
+    RunFolder(tmp_path).add_owned_files("config.yaml", "tokenizer.json", "tokenizer.spm")
     before = names(tmp_path)
     passed, details = verdicts(recipe(), folder, run_folder=tmp_path)
     assert passed == only_fails("vocabulary")
@@ -343,7 +342,7 @@ def test_symbols_that_training_lacks_or_nothing_separates_are_named():
     found = doctor._Checks._symbols(
         SimpleNamespace(
             sample=SimpleNamespace(items=[("ab", "xyz"), ("b", "xx"), ("a", "x")]),
-            tokenizers=(CharacterTokenizer(["a", "b"]), WordTokenizer(["x", "xx"])),
+            tokenizers=(Tokenizer.characters(["a", "b"]), Tokenizer.words(["x", "xx"])),
             recipe=SimpleNamespace(data=SimpleNamespace(validation=[], pairs=lambda *_: unseen)),
             folders=["."],
         )

@@ -108,7 +108,7 @@ BROKEN = {
         "`joint` of `vocabulary` must be True",
     ),
     "a model beside a file": (
-        {"vocabulary": {"files": ["run/tokenizer.model"], "model_type": "unigram"}},
+        {"vocabulary": {"files": ["run/tokenizer.json"], "model_type": "unigram"}},
         "`.*` of `vocabulary` must be left out: the vocabulary is that of `files`",
     ),
     # The last check: everything else is prepared by then. Dropout may differ.

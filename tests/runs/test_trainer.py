@@ -92,7 +92,7 @@ def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     assert trainer.train()["updates"] == 0
     assert RunFolder(copy).recipe() == other
     assert {path.name for path in copy.iterdir()} == {
-        *("config.yaml", "notes.txt", "report.json", "run.json", "tokenizer.model"),
+        *("config.yaml", "notes.txt", "report.json", "run.json", "tokenizer.json", "tokenizer.spm"),
     }
 
 
@@ -100,7 +100,7 @@ def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     "lost, error",
     [
         ("checkpoints", "no checkpoint to resume from.*--no-resume"),
-        ("tokenizer.model", "tokenizer.model' is missing.*--no-resume"),
+        ("tokenizer.json", "tokenizer.json' is missing.*--no-resume"),
     ],
 )
 def test_run_that_lost_a_part_is_not_trained_over(copy, lost, error):

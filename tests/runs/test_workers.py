@@ -95,7 +95,7 @@ def test_two_workers_train_the_run_of_one_and_see_each_pair_once_an_epoch(folder
     assert updates == list(seen(folder, "single", 1)), "the same pairs in every update"
     epochs = RECIPE.training.epochs
     length = len(updates) // epochs
-    tokenizer = Tokenizer(folder / "two" / "tokenizer.model")
+    tokenizer = Tokenizer.load(folder / "two" / "tokenizer.json")
     sides = zip(*RECIPE.data.pairs("train", "."), strict=True)
     ids = (tokenizer.encode(list(lines), add_end=True) for lines in sides)
     corpus = collections.Counter(tuple(map(tuple, pair)) for pair in zip(*ids, strict=True))

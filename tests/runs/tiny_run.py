@@ -86,7 +86,7 @@ def saved_weights(path):
 
 
 def tokenizer(run):
-    return Tokenizer(RunFolder(run).tokenizer_files(joint=True)[0])
+    return Tokenizer.load(RunFolder(run).tokenizer_files(joint=True)[0])
 
 
 def assert_equal(actual, expected):

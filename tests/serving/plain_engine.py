@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from keras_transformer import Translator
+from keras_transformer.data import TokenizerLike
 from keras_transformer.decoding.engine import Engine, SearchResult, SearchTree
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.scores import IMPOSSIBLE
@@ -34,7 +35,7 @@ def translation_of(line):
     return line.upper() if line.strip() else ""
 
 
-class ByteTokenizer:
+class ByteTokenizer(TokenizerLike):
     """A token for each byte of UTF-8."""
 
     start_token_id, end_token_id, unk_token_id, pad_token_id = 256, 257, 258, 259
@@ -43,9 +44,6 @@ class ByteTokenizer:
 
     def __init__(self, languages=()):
         self.languages = list(languages)
-
-    def is_tag(self, token_id):
-        return False
 
     def encode(self, texts):
         return [list(text.encode()) for text in texts]

@@ -1,0 +1,325 @@
+"""Text <-> pieces of a SentencePiece model, or symbols, in plain Python: no TensorFlow, no Keras.
+
+Exports copy this file into their folders as `folder_tokenizer.py`, so it imports nothing of this
+package. A SentencePiece model needs `sentencepiece`; and normalising needs `unicodedata2` where
+Python's own Unicode is not version 16.0, otherwise characters that are newer or older than Python's
+are not normalised as in training.
+"""
+
+import collections
+import contextlib
+import hashlib
+import itertools
+import json
+import pathlib
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+SUBWORDS, SENTENCEPIECE, MARIAN = SENTENCEPIECE_KINDS = "subwords", "sentencepiece", "marian"
+SYMBOL_KINDS = CHARACTERS, WORDS = "characters", "words"
+# How pieces spell a space.
+SPACE_SYMBOL = "\u2581"
+NORMALIZATIONS = ("nfc", "nfkc", "identity")
+SYMBOL_NORMALIZATIONS = ("nfc", "nfd", "identity")
+UNICODE_VERSION = "16.0.0"  # that of tensorflow-text
+# The white space of Python's `str.split()`, inside brackets.
+SPACES = "\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# The tag of a language at the beginning of a text, such as `>>fra<<`.
+_TAG = re.compile(r">>.*?<<", re.DOTALL)
+
+
+def _unicode_module() -> Any:
+    """Returns the module of Unicode 16.0, or Python's own if there is none."""
+    if unicodedata.unidata_version != UNICODE_VERSION:
+        with contextlib.suppress(ImportError):
+            import unicodedata2
+
+            return unicodedata2
+    return unicodedata
+
+
+UNICODE = _unicode_module()
+
+
+def normalize(text: str, normalization: str) -> str:
+    """Returns a text by a rule of `Tokenizer.train`: `"nfc"`, `"nfkc"` or `"identity"`."""
+    text = _in_form(text, normalization).replace(SPACE_SYMBOL, " ")
+    return text if normalization == "identity" else " ".join(text.split())
+
+
+def prepare(text: str, normalization: str | None) -> str:
+    """Returns what SentencePiece must read of a text, so that `decode` can restore it."""
+    if normalization is None:  # the SentencePiece model does it
+        return text
+    text = normalize(text, normalization)
+    # A leading space makes a word the same token at the start of a line and inside it. When
+    # decoding, SentencePiece strips all leading spaces, so we add and remove exactly one ourselves.
+    return f" {text}" if text and normalization == "identity" else text
+
+
+def tied_pieces(pieces: Iterable[str]) -> dict[Any, tuple[str, int]]:
+    """Returns the root and the length of each piece that repeats the same text as another one.
+
+    `..` and `...` repeat `.`: they are its root, and both of their orders are the same text.
+    """
+    of_root = collections.defaultdict(list)
+    for piece in filter(None, pieces):
+        of_root[piece[: (piece + piece).find(piece, 1)]].append(piece)
+    tied = {root: each for root, each in of_root.items() if len(each) > 1}
+    return {piece: (root, len(piece)) for root, each in tied.items() for piece in each}
+
+
+class SentencePieces:
+    """Text <-> pieces of a SentencePiece model.
+
+    Args:
+        model: bytes of a SentencePiece model.
+        kind: `"subwords"`: `Tokenizer.train` made the model; `"marian"`: a text may begin with the
+            tag of a language, which is one piece, and pieces that the model does not have count
+            too; `"sentencepiece"`: another one.
+        normalization: the rule of subwords, see `normalize`. `None`: that of the model.
+        has_other_pieces: whether `decode` gets pieces that the model does not have.
+        dropped_pieces: pieces that have no text.
+        sorts_ties: whether neighbours that repeat the same text are put into the order of their
+            lengths. In a unigram model `..` `...` has the score of `...` `..`, and versions of
+            SentencePiece choose differently, by how they round.
+        tag: what `encode` puts before every text that is not empty. Optional.
+
+    Attributes:
+        model_bytes: the model.
+        rules: the other arguments but `kind` and `tag`, plain values for JSON.
+        reads_tags: whether a text may begin with a tag. Then only `encode` reads texts.
+        joiner: what stands between texts.
+        unknown: `None`: no symbols are counted.
+
+    Raises:
+        ImportError: if `sentencepiece` is not installed.
+    """
+
+    joiner, unknown = " ", None
+
+    def __init__(
+        self,
+        model: bytes,
+        kind: str,
+        normalization: str | None = None,
+        has_other_pieces: bool = False,
+        dropped_pieces: Iterable[str] = (),
+        sorts_ties: bool = False,
+        tag: str | None = None,
+    ) -> None:
+        import sentencepiece
+
+        self.model_bytes, self.kind, self.normalization, self.tag = model, kind, normalization, tag
+        self.reads_tags, self._has_other_pieces = kind == MARIAN, has_other_pieces
+        self._dropped = frozenset(dropped_pieces)
+        self.sorts_ties = sorts_ties
+        self.rules: dict[str, Any] = {
+            "normalization": normalization,
+            "has_other_pieces": has_other_pieces,
+            "dropped_pieces": [*dropped_pieces],
+            "sorts_ties": sorts_ties,
+        }
+        # By default each call starts and ends a thread for each core, also for a few short texts.
+        made = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
+        self._processor = made
+        # By piece and by number.
+        self._tied = {}
+        if sorts_ties:
+            pieces = self.names()
+            self._tied = tied_pieces(pieces)
+            self._tied |= {i: self._tied[p] for i, p in enumerate(pieces) if p in self._tied}
+
+    def names(self) -> list[str]:
+        """Returns the pieces of the model, in the order of their numbers."""
+        return self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+
+    def ids_by_number(self, ids: dict[str, int], unknown: Any) -> list[int] | None:
+        """Returns the id of each piece of the model in a vocabulary; `None`: they are the numbers.
+
+        Args:
+            ids: `{piece: id}`.
+            unknown: id of the pieces that are not there.
+        """
+        found = [ids.get(name, unknown) for name in self.names()]
+        found[self._processor.unk_id()] = unknown
+        return None if found == list(range(len(found))) else found
+
+    def encode_numbers(self, texts: list[str]) -> list[list[int]]:
+        """Returns the numbers of the pieces of texts without tags. An empty text has none."""
+        prepared = [prepare(text, self.normalization) for text in texts]
+        return self._sort_ties(self._processor.encode(prepared, out_type=int))
+
+    def encode(self, texts: list[str]) -> list[list[str]]:
+        """Returns the pieces of texts, without end tokens. An empty text has none."""
+        if not self.reads_tags:
+            first = [] if self.tag is None else [self.tag]
+            rows = map(self._processor.id_to_piece, self.encode_numbers(texts))
+            return [[*first, *row] if row else row for row in rows]
+        tags = [_TAG.match(text) for text in texts]
+        others = [text[tag.end() :] if tag else text for tag, text in zip(tags, texts, strict=True)]
+        rows = self._sort_ties(self._processor.encode(others, out_type=str))
+        return [[tag[0], *row] if tag else row for tag, row in zip(tags, rows, strict=True)]
+
+    def decode(self, rows: list[list[str]]) -> list[str]:
+        """Returns the texts of lists of pieces."""
+        rows = [[piece for piece in row if piece not in self._dropped] for row in rows]
+        # SentencePiece 0.2.0 looks at the first row only to see what rows are.
+        texts = iter(self._processor.decode([row for row in rows if row]))
+        return [self._restore(next(texts)) if row else "" for row in rows]
+
+    def normalize(self, text: str) -> str:
+        """Returns the text that the model reads; raises a `ValueError` if its rule is not ours."""
+        if self.normalization is None:
+            raise ValueError(f"The rule by which the model reads text is its own: {self.kind!r}.")
+        return normalize(text, self.normalization)
+
+    def _sort_ties(self, rows):
+        tied, alone = self._tied, ("", 0)
+        for number, row in enumerate(rows):
+            if not tied.keys().isdisjoint(row):
+                runs = itertools.groupby(row, lambda piece: tied.get(piece, alone)[0])
+                runs = (sorted(run, key=lambda piece: tied.get(piece, alone)[1]) for _, run in runs)
+                rows[number] = [piece for run in runs for piece in run]
+        return rows
+
+    def _restore(self, text):
+        if self.normalization == "identity":
+            return text.removeprefix(" ")
+        if self._has_other_pieces:  # SentencePiece leaves their symbols of spaces
+            return text.replace(SPACE_SYMBOL, " ").strip()
+        return text
+
+
+class SymbolPieces:
+    """Symbols of texts: characters, or words between white space. Others are `<unk>`.
+
+    Args:
+        kind: `"characters"`: a symbol is the longest of `symbols` that the text goes on with, else
+            a code point; or `"words"`: a symbol is what stands between white space.
+        normalization: `"nfc"` or `"nfd"`, by which texts are read; `"identity"`: as they are.
+        symbols: those that are known, in the order of their numbers, which begin behind special
+            tokens.
+
+    Attributes:
+        symbols: list of the texts of all pieces, special tokens included.
+        pattern: expression of one symbol, for Python and RE2.
+        joiner: what stands between symbols.
+        rules: the normalization, for JSON.
+        model_bytes: empty.
+    """
+
+    special = "<pad>", "<s>", "</s>", "<unk>"
+    tag, model_bytes, reads_tags = None, b"", False
+
+    def __init__(self, kind: str, normalization: str, symbols: Iterable[str]) -> None:
+        self.kind, self.normalization = kind, normalization
+        self.rules = {"normalization": normalization}
+        self.symbols = [*self.special, *symbols]
+        self.joiner = " " if kind == WORDS else ""
+        first = len(self.special)
+        self.pattern = f"[^{SPACES}]+" if kind == WORDS else any_of(self.symbols[first:], ".")
+        self._find = re.compile(self.pattern).findall
+        self._numbers = {symbol: n for n, symbol in enumerate(self.symbols[first:], first)}
+        self._texts = dict(zip(self.names()[first - 1 :], self.symbols[first - 1 :], strict=True))
+
+    @classmethod
+    def of_names(cls, kind: str, names: list[str], normalization: str) -> "SymbolPieces":
+        """Returns the pieces of these names; see `names`."""
+        behind = {f"{name} ": name for name in cls.special}
+        symbols = (behind.get(name, name) for name in names[len(cls.special) :])
+        return cls(kind, normalization, symbols)
+
+    def names(self) -> list[str]:
+        """Returns the names of all pieces, in the order of their numbers.
+
+        A symbol that is spelled like a special token has a space behind it.
+        """
+        symbols = self.symbols[len(self.special) :]
+        return [*self.special, *(s + " " * (s in self.special) for s in symbols)]
+
+    def ids_by_number(self, ids: dict[str, int], unknown: Any) -> None:
+        """Returns `None`: the numbers are the ids."""
+
+    def split(self, text: str) -> list[str]:
+        """Returns the symbols of a text, known or not."""
+        return self._find(_in_form(text, self.normalization))
+
+    def normalize(self, text: str) -> str:
+        """Returns what is restored of a text whose symbols are all known."""
+        return self._restore(self.split(text))
+
+    def unknown(self, texts: Iterable[str]) -> "collections.Counter[str]":
+        """Counts the symbols of texts that are not known."""
+        symbols = (symbol for text in texts for symbol in self.split(text))
+        return collections.Counter(symbol for symbol in symbols if symbol not in self._numbers)
+
+    def encode_numbers(self, texts: list[str]) -> list[list[int]]:
+        """Returns the numbers of the symbols of texts."""
+        numbers, unknown = self._numbers, self.special.index("<unk>")
+        return [[numbers.get(symbol, unknown) for symbol in self.split(text)] for text in texts]
+
+    def encode(self, texts: list[str]) -> list[list[str]]:
+        """Returns the names of the symbols of texts, as `SentencePieces` does."""
+        names = self.names()
+        return [[names[number] for number in row] for row in self.encode_numbers(texts)]
+
+    def decode(self, rows: list[list[str]]) -> list[str]:
+        """Returns the texts of lists of names."""
+        texts, dropped = self._texts, self.special[:3]
+        return [self._restore(texts[name] for name in row if name not in dropped) for row in rows]
+
+    def _restore(self, symbols):
+        text = self.joiner.join(symbols)
+        return text if self.normalization == "identity" else _in_form(text, "nfc")
+
+
+def any_of(symbols: Iterable[str], one: str) -> str:
+    """Returns the expression of the longest of some symbols, or else of `one`."""
+    longest = sorted((s for s in symbols if len(s) > 1), key=len, reverse=True)
+    return "(?s)" + "|".join([*map(re.escape, longest), one])
+
+
+def _in_form(text, normalization):
+    is_same = normalization == "identity" or text.isascii()
+    return text if is_same else UNICODE.normalize(normalization.upper(), text)
+
+
+def load_pieces(path: "str | pathlib.Path") -> Any:
+    """Returns the pieces of a tokenizer that `Tokenizer.save` or an export wrote.
+
+    Their `encode` gives the pieces of a list of texts, without end tokens, and `decode` the texts
+    of lists of pieces.
+
+    Args:
+        path: path of the JSON file; a SentencePiece model is beside it, as `*.spm`.
+
+    Raises:
+        ImportError: if `sentencepiece` is not installed, and needed.
+        OSError: if a file is missing.
+    """
+    entries = json.loads(pathlib.Path(path).read_text("utf-8"))
+    pieces = pieces_of(entries, path)
+    pieces.tag = entries["tag"]
+    return pieces
+
+
+def pieces_of(entries: dict[str, Any], path: "str | pathlib.Path") -> Any:
+    """Returns the pieces that the entries of a tokenizer's JSON file describe."""
+    kind, rules = entries["kind"], entries["rules"]
+    if kind in SYMBOL_KINDS:
+        return SymbolPieces.of_names(kind, entries["vocabulary"], **rules)
+    if kind not in SENTENCEPIECE_KINDS:
+        raise ValueError(f"`kind` must be one that has pieces. Received: kind={kind!r}")
+    model = model_file(path).read_bytes()
+    if hashlib.sha256(model).hexdigest() != entries["model"]:
+        must = f"{model_file(path)} must be the model that was saved with {pathlib.Path(path).name}"
+        raise ValueError(f"{must}. It is another one: copy both files together")
+    return SentencePieces(model, kind, **rules)
+
+
+def model_file(path: "str | pathlib.Path") -> pathlib.Path:
+    """Returns the path of the SentencePiece model beside the JSON file of a tokenizer."""
+    return pathlib.Path(path).with_suffix(".spm")

@@ -1,0 +1,56 @@
+"""`Vocabulary`: pieces <-> token ids, with the ids of the special tokens. Pure Python."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SPECIAL = "pad_token_id", "start_token_id", "end_token_id", "unk_token_id"
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Pieces <-> token ids.
+
+    Args:
+        tokens: list of the pieces in the order of their ids; an id without a piece has `""`.
+        pad_token_id, start_token_id, end_token_id: ids of the special tokens. Default to 0, 1, 2.
+        unk_token_id: id of what is not in the vocabulary; `None` if it has none. Defaults to 3.
+        languages: codes of the target languages whose tags, such as `>>fra<<`, are tokens that a
+            text may begin with. Defaults to none.
+        learned_from: the sample of lines that it was learned from, as text; empty if from all.
+
+    Raises:
+        ValueError: if a special token has no id of the vocabulary, or a language no tag.
+    """
+
+    tokens: list[str]
+    pad_token_id: int = 0
+    start_token_id: int = 1
+    end_token_id: int = 2
+    unk_token_id: int | None = 3
+    languages: Sequence[str] = ()
+    learned_from: str = ""
+
+    def __post_init__(self) -> None:
+        for name in SPECIAL:
+            token_id = getattr(self, name)
+            if token_id is not None and not 0 <= token_id < len(self.tokens):
+                must = f"`{name}` must be an id of the vocabulary, from 0 to {len(self.tokens) - 1}"
+                raise ValueError(f"{must}. Received: {token_id}")
+        if missing := [code for code in self.languages if f">>{code}<<" not in self.ids]:
+            raise ValueError(f"`languages` must have tags. Received: {missing[0]!r} without a tag")
+
+    @functools.cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of each piece."""
+        return {token: token_id for token_id, token in enumerate(self.tokens) if token}
+
+    @property
+    def special_ids(self) -> tuple[int, int, int]:
+        """Ids of the tokens that stand for no text: padding, start and end."""
+        return self.pad_token_id, self.start_token_id, self.end_token_id
+
+    def tag_ids(self, tag: str | None) -> list[int]:
+        """Returns the ids of the tags of all languages, and of one more tag."""
+        tags = [f">>{code}<<" for code in self.languages]
+        return [self.ids[name] for name in ([*tags, tag] if tag is not None else tags)]
