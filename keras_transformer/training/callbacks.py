@@ -21,9 +21,12 @@ def check_callbacks(callbacks: Iterable[keras.callbacks.Callback], optimizer: An
     """
     inner = without_loss_scaling(optimizer)
     optimizers = getattr(inner, "optimizers", [inner])  # of a `MultiOptimizer`
-    rates = [getattr(each, "_learning_rate", None) for each in optimizers]
-    schedules = [rate for rate in rates if isinstance(rate, LearningRateSchedule)]
-    has_averages = any(getattr(each, "use_ema", False) for each in optimizers)
+    schedules, has_averages = [], False
+    for part in optimizers:
+        rate = getattr(part, "_learning_rate", None)
+        if isinstance(rate, LearningRateSchedule):
+            schedules.append(rate)
+        has_averages |= getattr(part, "use_ema", False)
     for callback in callbacks:
         name = type(callback).__name__
         if schedules and isinstance(callback, SET_THE_RATE):

@@ -5,9 +5,12 @@ logits of one chunk exist at a time: their softmax gives the losses and gradient
 Letters: N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
+from typing import NamedTuple
+
 import keras
 from keras import ops
 
+from keras_transformer.training.losses import class_indices
 from keras_transformer.training.metrics import TokenScores
 from keras_transformer.types import Tensor
 
@@ -18,67 +21,121 @@ if keras.config.backend() == "tensorflow":
 CHUNK = 256
 
 
+class OutputHead(NamedTuple):
+    """The last product of a model: `logits = hidden @ kernel^T + bias`.
+
+    Attributes:
+        kernel: float tensor `(V, D)`.
+        bias: float tensor `(V,)`. Optional.
+        excluded_class: class of probability 0. Optional.
+    """
+
+    kernel: Tensor
+    bias: Tensor | None = None
+    excluded_class: int | None = None
+
+    def factors(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns two matrices whose product is the logits of all classes but the excluded one.
+
+        Args:
+            hidden: float tensor `(N, D)`.
+
+        Returns:
+            float tensors `(N, D)` and `(V, D)`; `D + 1` wide with a bias, and with `V - 1` rows if
+            a class is excluded. `rows` finds the row of a class.
+        """
+        kernel = self.kernel
+        if self.bias is not None:  # as a column of the kernel: [h, 1] @ [K, b]^T = h @ K^T + b
+            hidden = ops.concatenate([hidden, ops.ones_like(hidden[:, :1])], axis=1)
+            column = ops.cast(self.bias, kernel.dtype)[:, None]
+            kernel = ops.concatenate([kernel, column], axis=1)
+        if self.excluded_class is not None:
+            before, after = kernel[: self.excluded_class], kernel[self.excluded_class + 1 :]
+            kernel = ops.concatenate([before, after])
+        return hidden, kernel
+
+    def rows(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the row of each label in the second matrix of `factors`, and a penalty.
+
+        Args:
+            labels: int tensor `(N,)`, any numbers.
+
+        Returns:
+            int32 tensor `(N,)`; a label without a row gets the row of another one. Float32 tensor
+            `(N,)`, to add to the loss: NaN if the label is outside the vocabulary, infinity if its
+            class is excluded, else 0.
+        """
+        classes, penalty = class_indices(labels, self.kernel.shape[0])
+        if self.excluded_class is None:
+            return classes, penalty
+        penalty = ops.where(classes == self.excluded_class, float("inf"), penalty)
+        rows = classes - ops.cast(classes >= self.excluded_class, "int32")
+        return ops.maximum(rows, 0), penalty
+
+    def classes(self, rows: Tensor) -> Tensor:
+        """Returns the class of each row, an int32 tensor `(N,)`: the inverse of `rows`."""
+        if self.excluded_class is None:
+            return rows
+        return rows + ops.cast(rows >= self.excluded_class, "int32")
+
+
 def linear_cross_entropy(
     hidden: Tensor,
-    kernel: Tensor,
+    head: OutputHead,
     labels: Tensor,
     weights: Tensor,
     label_smoothing: float,
     with_gradient: bool = True,
     r_drop: float = 0.0,
-    excluded_class: int | None = None,
 ) -> tuple[Tensor, TokenScores]:
-    """Returns the weighted sum of the losses of `logits = hidden @ kernel^T`, and the scores.
+    """Returns the weighted sum of the losses of tokens, and their scores.
 
-    The same as `SmoothedCrossEntropy` of the logits.
+    The same as `SmoothedCrossEntropy` of the logits of `head`.
 
     Args:
         hidden: float tensor `(N, D)`.
-        kernel: float tensor `(V, D)`.
-        labels: int32 tensor `(N,)`, from 0 to V - 1.
+        head: computes the logits of V classes.
+        labels: int tensor `(N,)`. Labels outside the vocabulary must have weight 0, else the
+            results are NaN; labels of the excluded class too, else the results are infinite.
         weights: float32 tensor `(N,)`.
         label_smoothing: the share `eps` of the target that is spread evenly over all classes.
         with_gradient: `False` computes no gradients, for evaluation. Defaults to `True`.
         r_drop: unless 0, the tokens `2n` and `2n + 1` are one token in two passes, p and q, and
             each value is `loss + r_drop / 2 * KL`: KL(p || q) for the first, KL(q || p) for the
             second. Defaults to `0.0`.
-        excluded_class: class whose probability is 0. Tokens with this label must have weight 0.
-            Optional.
 
     Returns:
         float32 scalar, and the scores, which have no gradient.
 
     Precision: the products have the dtype of `hidden`; softmax, losses and sums are float32.
     """
-    if excluded_class is not None:  # without its row, only other classes are left
-        kernel = ops.concatenate([kernel[:excluded_class], kernel[excluded_class + 1 :]])
-        labels = ops.maximum(labels - ops.cast(labels >= excluded_class, "int32"), 0)
+    label_rows, penalty = head.rows(labels)
+    hidden, kernel = head.factors(hidden)
     constant = ops.stop_gradient(hidden)
     matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
-    chunks = _chunks(constant, labels, weights, passes=2 if r_drop else 1)
-    values, grad_kernel = _scores_of_chunks(chunks, matrix, with_gradient, r_drop)
-    count = ops.shape(labels)[0]
-    log_sums, label_logits, predictions, divergences, *grad_hidden = [
-        ops.reshape(each, (-1, *each.shape[2:]))[:count] for each in values
-    ]
+    chunks = _chunks(constant, label_rows, weights, passes=2 if r_drop else 1)
+    values_of_tokens, grad_kernel = _values_of_chunks(
+        chunks, matrix, ops.shape(labels)[0], with_gradient, r_drop
+    )
+    log_sums, label_logits, best_rows, divergences, *grad_hidden = values_of_tokens
     # The loss is `logsumexp(logits) - target . logits`. `target . logits` is linear in `hidden` and
     # in `kernel`: it needs the kernel's row of each label and the mean row, not the logits.
-    states, rows = ops.cast(constant, "float32"), ops.cast(matrix, "float32")
-    if excluded_class is not None:
-        predictions += ops.cast(predictions >= excluded_class, "int32")
-    mean_row = ops.mean(rows, axis=0)
+    states, matrix_rows = ops.cast(constant, "float32"), ops.cast(matrix, "float32")
+    mean_row = ops.mean(matrix_rows, axis=0)
     target = (1 - label_smoothing) * label_logits + label_smoothing * ops.matmul(states, mean_row)
-    scores = TokenScores(log_sums - target, log_sums - label_logits, predictions)
-    loss = ops.sum((scores.losses + r_drop / 2 * divergences) * weights)
+    losses, nll = log_sums - target, log_sums - label_logits
+    loss = ops.sum((losses + r_drop / 2 * divergences) * weights)
+    loss += ops.sum(ops.where(weights == 0, 0.0, penalty))
+    scores = TokenScores(losses, nll + penalty, head.classes(best_rows))
     if not with_gradient:
         return loss, scores
-    target_rows = (1 - label_smoothing) * ops.take(rows, labels, axis=0)
+    target_rows = (1 - label_smoothing) * ops.take(matrix_rows, label_rows, axis=0)
     target_rows += label_smoothing * mean_row
     grad_hidden = grad_hidden[0] - weights[:, None] * target_rows
     states *= weights[:, None]
-    num_classes = kernel.shape[0]
-    grad_kernel -= (1 - label_smoothing) * ops.segment_sum(states, labels, num_classes)
-    grad_kernel -= label_smoothing / num_classes * ops.sum(states, axis=0)
+    num_rows = kernel.shape[0]
+    grad_kernel -= (1 - label_smoothing) * ops.segment_sum(states, label_rows, num_rows)
+    grad_kernel -= label_smoothing / num_rows * ops.sum(states, axis=0)
     for tensor, gradient in ((hidden, grad_hidden), (kernel, grad_kernel)):
         # The difference is 0, but its gradient with respect to `tensor` is `gradient`.
         product = ops.sum(ops.cast(tensor, "float32") * gradient)
@@ -104,13 +161,13 @@ def _chunks(*tensors, passes):
     return tuple(chunks)
 
 
-def _scores_of_chunks(chunks, kernel, with_gradient, r_drop):
+def _values_of_chunks(chunks, kernel, num_tokens, with_gradient, r_drop):
     """Returns a list of values of each token, and the gradient with respect to the kernel.
 
-    The values `(chunks, C)` are: log-sum-exp of the logits, logit of the label, prediction,
+    The values `(N,)` are: log-sum-exp of the logits, logit of the label, the most probable row,
     divergence from the other pass; `with_gradient` adds the gradient with respect to the hidden
-    states, `(chunks, C, D)`. The gradient with respect to the kernel is `(V, D)`. Both are float32
-    and of the weighted sum of log-sum-exp and divergence.
+    states, `(N, D)`. The gradient with respect to the kernel is `(V, D)`. Both are float32 and
+    gradients of the weighted sum of log-sum-exp and divergence.
     """
     transposed = ops.transpose(kernel)
 
@@ -140,7 +197,10 @@ def _scores_of_chunks(chunks, kernel, with_gradient, r_drop):
         grad_kernel, values = _tensorflow_scan(one_chunk, grad_kernel, chunks, dtypes)
     else:
         grad_kernel, values = ops.scan(one_chunk, grad_kernel, chunks)
-    return values, grad_kernel
+    of_tokens = []
+    for value in values:  # (chunks, C, ...) -> (N, ...)
+        of_tokens.append(ops.reshape(value, (-1, *value.shape[2:]))[:num_tokens])
+    return of_tokens, grad_kernel
 
 
 def _divergences(log_probs, probabilities):

@@ -14,7 +14,8 @@ class TokenScores(NamedTuple):
 
     Attributes:
         losses: float32 tensor `(N,)`, the smoothed cross-entropy of each token.
-        nll: float32 tensor `(N,)`, the negative log-likelihood of each label.
+        nll: float32 tensor `(N,)`, the negative log-likelihood of each label: NaN if the label is
+            outside the vocabulary, infinite if its class is excluded.
         predictions: int32 tensor `(N,)`, the most probable class.
     """
 
@@ -59,7 +60,9 @@ class TokenMean(keras.metrics.Mean):
             sample_weight: float tensor `(N,)`. Optional.
         """
         weights = token_weights(y_true, self.ignore_class, sample_weight)
-        super().update_state(self.score_values(y_true, scores), sample_weight=weights)
+        # Labels with weight 0 may be outside the vocabulary: their scores are NaN.
+        values = ops.where(ops.equal(weights, 0), 0.0, self.score_values(y_true, scores))
+        super().update_state(values, sample_weight=weights)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "ignore_class": self.ignore_class}

@@ -13,7 +13,7 @@ from keras import ops
 # Arrays of JAX do not carry the mask as an attribute.
 from keras.src.backend.common.masking import get_keras_mask
 
-from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
+from keras_transformer.training.linear_cross_entropy import OutputHead, linear_cross_entropy
 from keras_transformer.training.losses import SmoothedCrossEntropy, class_indices, token_weights
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenScores
 from keras_transformer.types import Tensor
@@ -37,6 +37,20 @@ class Rows(NamedTuple):
     y: Tensor
     sample_weight: Tensor
     is_real: Tensor | None = None
+
+
+class Tokens(NamedTuple):
+    """Some tokens of a batch, without its axes of rows and positions.
+
+    Attributes:
+        hidden: float tensor `(N, D)`, hidden states; `(N, 2 D)` with those of two passes.
+        labels: int32 tensor `(N,)`.
+        sample_weight: float32 tensor `(N,)`.
+    """
+
+    hidden: Tensor
+    labels: Tensor
+    sample_weight: Tensor
 
 
 class CompiledLoss(NamedTuple):
@@ -255,57 +269,57 @@ def _logits(model, rows, training, passes):
 
 def _fused_loss_sum(model, rows, training, passes):
     """The same as `_loss_sum`, computed from the hidden states of tokens that count."""
-    compiled, metrics = compiled_loss(model), token_metrics(model)
+    loss, _, _, ignore_class = compiled_loss(model)
     inputs = rows.x if passes == 1 else _repeated(rows.x, passes)
     hidden = model(inputs, training=training, return_hidden=True)
-    kernel, bias = model.output_kernel, getattr(model, "output_bias", None)
-    num_classes, width = kernel.shape
-    # === Tokens that count in the loss or in a metric ===
-    counted = token_weights(rows.y, compiled.ignore_class, rows.sample_weight) != 0
-    for metric, is_weighted in metrics:
-        sample_weight = rows.sample_weight if is_weighted else None
-        counted |= token_weights(rows.y, metric.ignore_class, sample_weight) != 0
-    if rows.is_real is not None:
-        counted &= rows.is_real[:, None]
-    hidden = hidden if passes == 1 else _passes_last(hidden, passes)
-    weights = token_weights(rows.y, None, rows.sample_weight)
-    tensors = hidden, ops.cast(rows.y, "int32"), weights, counted
-    if keras.config.backend() == "jax":  # (B, T, ...) -> (B * T, ...): its shapes are static
-        tensors = [ops.reshape(each, (-1, *each.shape[2:])) for each in tensors]
-    else:  # (B, T, ...) -> (N, ...)
-        tensors = [each[counted] for each in tensors]
-    hidden, labels, sample_weight, counted = tensors
-    # === Loss ===
-    weights = token_weights(labels, compiled.ignore_class, sample_weight)
+    if passes == 2:
+        hidden = _passes_last(hidden, passes)
+    tokens = _tokens_that_count(model, rows, hidden)
+    bias = getattr(model, "output_bias", None)
+    head = OutputHead(model.output_kernel, bias, model.excluded_token_id)
+    num_classes, width = head.kernel.shape
     if keras.config.backend() == "tensorflow":
-        _check_labels(labels, num_classes)
-    indices, outside = class_indices(labels, num_classes)
-    excluded = model.excluded_token_id
-    if excluded is not None:
-        outside = ops.where(indices == excluded, float("inf"), outside)
-    hidden = ops.reshape(hidden, (-1, width))
-    if bias is not None:  # as a column of the kernel: [h, 1] @ [K, b]^T = h @ K^T + b
-        hidden = ops.concatenate([hidden, ops.ones_like(hidden[:, :1])], axis=1)
-        kernel = ops.concatenate([kernel, ops.cast(bias, kernel.dtype)[:, None]], axis=1)
+        _check_labels(tokens.labels, num_classes)
+    weights = token_weights(tokens.labels, ignore_class, tokens.sample_weight)
     total, scores = linear_cross_entropy(
-        hidden,
-        kernel,
-        ops.repeat(indices, passes),
+        ops.reshape(tokens.hidden, (-1, width)),
+        head,
+        ops.repeat(tokens.labels, passes),
         ops.repeat(weights / passes, passes),
-        compiled.loss.label_smoothing,
+        loss.label_smoothing,
         with_gradient=training,
         r_drop=model.r_drop if passes == 2 else 0.0,
-        excluded_class=excluded,
     )
     # === Metrics, of the first pass ===
-    nll = scores.nll[::passes] + ops.where(counted, outside, 0.0)
-    scores = TokenScores(scores.losses[::passes], nll, scores.predictions[::passes])
     of_keras = model._compile_metrics
     if of_keras is not None and not of_keras.built:  # Keras builds them with the first logits
         of_keras.build(rows.y, keras.KerasTensor((*rows.y.shape, num_classes)))
-    for metric, is_weighted in metrics:
-        metric.update_from_scores(labels, scores, sample_weight if is_weighted else None)
-    return total + ops.sum(ops.where(weights == 0, 0.0, outside))
+    first_pass = TokenScores(
+        scores.losses[::passes], scores.nll[::passes], scores.predictions[::passes]
+    )
+    for metric, is_weighted in token_metrics(model):
+        sample_weight = tokens.sample_weight if is_weighted else None
+        metric.update_from_scores(tokens.labels, first_pass, sample_weight)
+    return total
+
+
+def _tokens_that_count(model, rows, hidden):
+    """Returns the tokens whose weight is not 0 in the loss or in a metric.
+
+    On JAX, these are all tokens, because its shapes are static.
+    """
+    labels = ops.cast(rows.y, "int32")
+    weights = token_weights(labels, None, rows.sample_weight)
+    if keras.config.backend() == "jax":  # (B, T, ...) -> (B * T, ...)
+        hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
+        return Tokens(hidden, ops.reshape(labels, (-1,)), ops.reshape(weights, (-1,)))
+    counts = token_weights(labels, compiled_loss(model).ignore_class, weights) != 0
+    for metric, is_weighted in token_metrics(model):
+        sample_weight = weights if is_weighted else None
+        counts |= token_weights(labels, metric.ignore_class, sample_weight) != 0
+    if rows.is_real is not None:
+        counts &= rows.is_real[:, None]
+    return Tokens(hidden[counts], labels[counts], weights[counts])  # (B, T, ...) -> (N, ...)
 
 
 def _num_real(rows):

@@ -291,6 +291,18 @@ def test_a_quantized_model_has_no_kernel():
 
 
 @pytest.mark.filterwarnings("ignore:Padding counts")
+def test_excluded_label_that_one_metric_counts_is_ignored_by_another():
+    model, weights = Transformer(**FIELDS, **WITHOUT_PADDING), (LABELS != 0).astype("float32")
+    found = []
+    for model.fused_loss in (True, False):
+        metrics = {"metrics": [TokenAccuracy()], "weighted_metrics": [Perplexity()]}
+        model.compile("sgd", SmoothedCrossEntropy(), **metrics)
+        logs = model.test_on_batch([SOURCE, TARGET], LABELS, weights, return_dict=True)
+        found.append(list(logs.values()))
+    assert_close(*found, 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Padding counts")
 def test_label_outside_the_vocabulary_is_named_or_makes_all_nan():
     model = Transformer(**FIELDS)
     model.compile("sgd", loss=SmoothedCrossEntropy(), metrics=[Perplexity(ignore_class=0)])

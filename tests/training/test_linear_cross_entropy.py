@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 from scipy.special import log_softmax
 
-from keras_transformer.training.linear_cross_entropy import linear_cross_entropy
+from keras_transformer.training.linear_cross_entropy import OutputHead, linear_cross_entropy
 from tests.builders import assert_close, normal, to_numpy
 
 BACKEND = keras.backend.backend()
@@ -24,13 +24,12 @@ def reference(hidden, kernel, labels, weights, label_smoothing):
     return (weights * losses).sum(), losses, nll, of_logits @ kernel, of_logits.T @ hidden
 
 
-def computed(hidden, kernel, labels, weights, label_smoothing, **arguments):
+def computed(hidden, kernel, labels, weights, label_smoothing, excluded=None):
     labels, weights = map(ops.convert_to_tensor, (labels, weights))
 
     def twice(hidden, kernel):  # the gradient is scaled by what follows
-        total, scores = linear_cross_entropy(
-            hidden, kernel, labels, weights, label_smoothing, **arguments
-        )
+        head = OutputHead(kernel, excluded_class=excluded)
+        total, scores = linear_cross_entropy(hidden, head, labels, weights, label_smoothing)
         return 2 * total, scores
 
     (double, scores), gradients = value_and_gradients(twice, hidden, kernel)
@@ -103,9 +102,7 @@ def test_excluded_class_has_no_part(excluded):
     log_probs = log_softmax(hidden.astype(float) @ kernel.T.astype(float) + far.T, axis=-1)
     target = np.eye(V)[labels] * 0.9 + 0.1 / (V - 1) * others
     of_logits = weights[:, None] * (np.exp(log_probs) - target)
-    found, scores, gradients = computed(
-        hidden, kernel, labels, weights, 0.1, excluded_class=excluded
-    )
+    found, scores, gradients = computed(hidden, kernel, labels, weights, 0.1, excluded)
     losses = -(target * log_probs).sum(-1)
     counts = weights != 0
     assert_close(found, (weights * losses)[counts].sum(), 1e-6)
