@@ -44,13 +44,15 @@ class _Waiting:
     answer: asyncio.Future
     caller: object
     client: Hashable
+    was_passed_over: bool = False  # it was the oldest of its client, whose turn left it out
 
 
 class Batcher:
     """Collects rows of concurrent callers, and runs them in batches, some of them at the same time.
 
-    Each caller belongs to a client, and clients take turns, so that one with many rows does not
-    hold up the others. A client's turn goes to its shortest caller, by the sum of the lengths of
+    Each caller belongs to a client with a queue of its own, and clients take turns, so that one
+    with many rows does not hold up the others: who had its turn stands behind all others when the
+    next batch is made. A client's turn goes to its shortest caller, by the sum of the lengths of
     its waiting rows. If that batch leaves out the oldest row of the client, its next turn goes to
     that row, so no row waits forever. The batch begins with the oldest row of the caller. Rows of
     its group and of about its length fill the batch: one of each client, then a second of each,
@@ -95,19 +97,17 @@ class Batcher:
         self._max_wait = max_wait
         self._max_wait_announced = max_wait_announced
         self._max_queue = max_queue
-        self._queue: list[_Waiting] = []
+        self._queues: dict[Hashable, list[_Waiting]] = {}  # of each client, the next one first
+        self._last_client: Hashable = None  # that had its turn
         self._running: list[list[_Waiting]] = []
         self._arrival = asyncio.Event()
         self._forming = asyncio.Lock()
         self._announced = 0  # callers that prepare rows
-        self._batches = 0  # that have been formed
-        self._turns: dict[Hashable, int] = {}  # of the last client and those with rows in the queue
-        self._passed_over: set[_Waiting] = set()  # oldest rows that their client's turn left out
 
     @property
     def queue_length(self) -> int:
         """The number of waiting rows."""
-        return len(self._queue)
+        return sum(map(len, self._queues.values()))
 
     @contextlib.contextmanager
     def announced(self) -> Iterator[None]:
@@ -128,26 +128,25 @@ class Batcher:
                 finds a place. None of the rows is run.
             Exception: what `run` raised for one of the rows, or what `fail` was given.
         """
-        held = sum(one.client == client for one in self._queue)
-        if held + len(rows) > self._max_queue - len(self._queue) - len(rows):
+        held = len(self._queues.get(client, ()))
+        if held + len(rows) > self._max_queue - self.queue_length - len(rows):
             raise QueueFull
         loop, caller = asyncio.get_running_loop(), object()
         waiting = [_Waiting(row, loop.create_future(), caller, client) for row in rows]
-        self._queue += waiting
-        self._turns.setdefault(client, self._batches)
+        self._queues.setdefault(client, []).extend(waiting)
         self._arrival.set()
         try:
-            return await asyncio.gather(*(one.answer for one in waiting))
+            return await asyncio.gather(*(entry.answer for entry in waiting))
         finally:
             # If the caller is gone, or one of its rows failed, nobody reads the other answers.
-            for one in waiting:
-                one.answer.cancel()
-            self._queue = _unanswered(self._queue)
+            for entry in waiting:
+                entry.answer.cancel()
+            self._keep(_unanswered(self._queues.get(client, ())), client)
 
     def fail(self, error: Exception) -> None:
         """Raises an error in all callers, also in those whose rows are running."""
-        for one in _unanswered(itertools.chain(self._queue, *self._running)):
-            one.answer.set_exception(error)
+        for entry in _unanswered(itertools.chain(*self._queues.values(), *self._running)):
+            entry.answer.set_exception(error)
 
     async def work(self) -> None:
         """Runs batches until it is cancelled."""
@@ -164,7 +163,7 @@ class Batcher:
             self._running.remove(batch)
 
     async def _next_batch(self):
-        while not self._queue:
+        while not self._queues:
             await self._next_arrival(None)
         began = asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
@@ -173,18 +172,26 @@ class Batcher:
                 await self._next_arrival(began + max_wait)
         rows = self._in_turn()  # again, because callers may have left
         share = math.ceil(len(rows) / (self._workers - len(self._running)))
-        longest = itertools.accumulate((one.row.length for one in rows), max)
+        longest = itertools.accumulate((entry.row.length for entry in rows), max)
         fit = sum(n * length <= MAX_BATCH_LENGTH for n, length in enumerate(longest, 1))
         batch = rows[: min(share, self._max_batch, max(fit, 1))]
-        oldest = [one for one in self._queue if batch and one.client == batch[0].client][:1]
-        self._queue = [one for one in self._queue if one not in batch]
-        self._passed_over = self._passed_over.union(oldest).intersection(self._queue)
-        # The client that had its turn comes after all that arrive before the next batch.
-        self._batches += 1
-        self._turns |= {one.client: self._batches + 1 for one in batch[:1]}
-        kept = {one.client for one in [*batch[:1], *self._queue]}
-        self._turns = {client: self._turns[client] for client in kept}
+        if batch:
+            self._take(batch)
         return batch
+
+    def _take(self, batch):
+        """Takes a batch out of the queues; its first row is of the client whose turn it is."""
+        self._last_client = batch[0].client
+        self._queues[self._last_client][0].was_passed_over = True  # if it stays
+        for client, queue in list(self._queues.items()):
+            self._keep([entry for entry in queue if entry not in batch], client)
+
+    def _keep(self, queue, client):
+        """Makes these the rows of a client; without any, it has no place among the others."""
+        if queue:
+            self._queues[client] = queue
+        else:
+            self._queues.pop(client, None)
 
     async def _next_arrival(self, deadline):
         self._arrival.clear()
@@ -193,50 +200,55 @@ class Batcher:
 
     def _in_turn(self):
         """Returns the rows that may be in the next batch, in the order in which they join it."""
-        if not self._queue:
+        if self._last_client in self._queues:  # behind all that have come since
+            self._queues[self._last_client] = self._queues.pop(self._last_client)
+        if not self._queues:
             return []
         leader = self._leader()
-        mates = [one for one in self._queue if _may_share(one.row, leader.row)]
-        firsts = {one.caller: one for one in reversed(mates)}
-
-        def place(one):
-            distance = abs(one.row.length - leader.row.length)
-            return one is not leader, firsts[one.caller] is not one, distance
-
-        lines = {}
-        for one in sorted(mates, key=place):
-            lines.setdefault(one.client, []).append(one)
-        return [one for each in itertools.zip_longest(*lines.values()) for one in each if one]
+        lines = [_joining(queue, leader) for queue in self._queues.values()]
+        return [entry for line in itertools.zip_longest(*lines) for entry in line if entry]
 
     def _leader(self):
-        oldest = min(self._queue, key=lambda one: self._turns[one.client])
-        if oldest in self._passed_over:
-            return oldest
+        """Returns the row that a batch is made for, of the client whose turn it is."""
+        queue = next(iter(self._queues.values()))
+        if queue[0].was_passed_over:
+            return queue[0]
         lengths = collections.Counter()
-        for one in self._queue:
-            lengths[one.caller] += one.row.length
-        rows = (one for one in self._queue if one.client == oldest.client)
-        return min(rows, key=lambda one: lengths[one.caller])
+        for entry in queue:
+            lengths[entry.caller] += entry.row.length
+        return min(queue, key=lambda entry: lengths[entry.caller])
 
     async def _answer(self, batch):
         if not batch:
             return
-        call = self._run, batch[0].row.group, [one.row.value for one in batch]
+        call = self._run, batch[0].row.group, [entry.row.value for entry in batch]
         try:
             answers = await asyncio.get_running_loop().run_in_executor(self._executor, *call)
         except Exception as error:
-            callers = dict.fromkeys(one.caller for one in batch)
+            callers = dict.fromkeys(entry.caller for entry in batch)
             for caller in callers:
-                rows = [one for one in batch if one.caller is caller]
+                rows = [entry for entry in batch if entry.caller is caller]
                 if len(callers) > 1:
                     await self._answer(_unanswered(rows))
                     continue
-                for one in _unanswered(rows):
-                    one.answer.set_exception(error)
+                for entry in _unanswered(rows):
+                    entry.answer.set_exception(error)
             return
-        for one, answer in zip(batch, answers, strict=True):
-            if not one.answer.done():
-                one.answer.set_result(answer)
+        for entry, answer in zip(batch, answers, strict=True):
+            if not entry.answer.done():
+                entry.answer.set_result(answer)
+
+
+def _joining(queue, leader):
+    """Returns the rows of a client that may share a batch with the leader, the first ones first."""
+    mates = [entry for entry in queue if _may_share(entry.row, leader.row)]
+    oldest = {entry.caller: entry for entry in reversed(mates)}
+
+    def place(entry):
+        distance = abs(entry.row.length - leader.row.length)
+        return entry is not leader, oldest[entry.caller] is not entry, distance
+
+    return sorted(mates, key=place)
 
 
 def _may_share(row, leader):
@@ -247,4 +259,4 @@ def _may_share(row, leader):
 
 def _unanswered(waiting):
     """Returns the rows whose callers still wait: the future of a cancelled one is done."""
-    return [one for one in waiting if not one.answer.done()]
+    return [entry for entry in waiting if not entry.answer.done()]
