@@ -180,7 +180,7 @@ def paired_bootstrap(
     systems = [("baseline", others), ("system", translations)]
     signatures, scores = PairedTest(systems, metrics, streams, test_type="bs")()
     ((name, signature),) = signatures.items()
-    before, now = (each.score for each in scores[name])
+    before, now = (score.score for score in scores[name])
     # For equal scores, sacreBLEU returns a p-value near 0.
     p_value = 1.0 if now == before else scores[name][1].p_value
     is_more = METRICS[metric].more_is_better
@@ -397,7 +397,7 @@ def _checked_lists(hypotheses, references):
             raise ValueError(f"`{name}` must be a list of lines. Received: {name}={lines!r}")
     hypotheses, references = list(hypotheses), list(references)
     has_several = references and not isinstance(references[0], str)
-    streams = [list(each) for each in references] if has_several else [references]
+    streams = [list(stream) for stream in references] if has_several else [references]
     for stream in streams:
         if len(hypotheses) != len(stream):
             raise ValueError(
@@ -407,7 +407,10 @@ def _checked_lists(hypotheses, references):
     if not hypotheses:
         raise ValueError("`hypotheses` must hold at least one line. Received: hypotheses=[]")
     allowed = str | None if has_several else str  # a line may lack some of several references
-    for name, lines in (("hypotheses", hypotheses), *(("references", each) for each in streams)):
+    for name, lines in (
+        ("hypotheses", hypotheses),
+        *(("references", stream) for stream in streams),
+    ):
         for number, line in enumerate(lines, start=1):
             if not isinstance(line, str if name == "hypotheses" else allowed):
                 raise ValueError(f"`{name}` must be strings. Received: line {number} is {line!r}")

@@ -91,10 +91,10 @@ def explanation(what: str, error: BaseException) -> str | None:
 def is_installed(module: str) -> bool:
     """Whether a top-level module can be found; an empty folder of its name is none."""
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except ValueError:  # a module that was made by hand
         return True
-    return found is not None and found.origin is not None
+    return spec is not None and spec.origin is not None
 
 
 def register_with_keras() -> None:

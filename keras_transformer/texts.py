@@ -334,7 +334,7 @@ def shown_symbol(symbol: str) -> str:
     A terminal would draw the accent on the quotation mark.
     """
     is_mark = unicodedata.category(symbol[:1] or " ").startswith("M")
-    return " ".join(f"U+{ord(one):04X}" for one in symbol) if is_mark else shown(symbol)
+    return " ".join(f"U+{ord(character):04X}" for character in symbol) if is_mark else shown(symbol)
 
 
 def shown_pairs(pairs: Iterable[Iterable[str]]) -> str:

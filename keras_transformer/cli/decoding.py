@@ -110,12 +110,12 @@ def translate(
             chunks = read_chunks(source, written.lines + 1, is_pipe)
             name = str(input or "standard input")
             results = stream.translate_chunks(translator, chunks, name, asked, ahead=not is_pipe)
-            for chunk, _, found in results:
+            for chunk, _, answers in results:
                 if mbr is not None:
-                    found = [by_mbr(ranks, mbr_utility)[: n_best or 1] for ranks in found]
-                table = hypothesis_rows(found, n_best is not None, scores, chunk.first)
+                    answers = [by_mbr(ranks, mbr_utility)[: n_best or 1] for ranks in answers]
+                table = hypothesis_rows(answers, n_best is not None, scores, chunk.first)
                 written.append(stream.as_lines(rows(table)), chunk)
-                for report in long_line_reports(found, chunk.first):
+                for report in long_line_reports(answers, chunk.first):
                     console.print(report)
 
 
@@ -167,9 +167,9 @@ def rows(table):
         yield "\t".join(columns)
 
 
-def hypothesis_rows(found, with_number, with_score, first):
+def hypothesis_rows(answers, with_number, with_score, first):
     """Yields the fields that `translate` prints of each hypothesis; `first` is a line's number."""
-    for number, hypotheses in enumerate(found, first):
+    for number, hypotheses in enumerate(answers, first):
         for hypothesis in hypotheses:
             fields = [str(number)] if with_number else []
             fields += [f"{hypothesis.score:.4f}"] if with_score else []
@@ -178,7 +178,9 @@ def hypothesis_rows(found, with_number, with_score, first):
 
 def by_mbr(ranks, utility):
     """Returns the hypotheses of a line in the order of their similarity to one another."""
-    return [ranks[i] for i in evaluation.mbr_order([one.text for one in ranks], utility)]
+    return [
+        ranks[i] for i in evaluation.mbr_order([hypothesis.text for hypothesis in ranks], utility)
+    ]
 
 
 def score_row(pair, with_tokens):

@@ -116,8 +116,8 @@ def distil(
             asked["on_progress"] = progress
             chunks = read_chunks(source, written.lines + 1)
             results = stream.translate_chunks(translator, chunks, "the text", asked)
-            for chunk, sources, found in results:
-                written.append(stream.as_lines(map(row_of, sources, found)), chunk)
+            for chunk, sources, answers in results:
+                written.append(stream.as_lines(map(row_of, sources, answers)), chunk)
     kept = kept_pairs(found_file, reverse, min_probability, max_length_ratio)
     number = write_pairs(kept, files[:2])
     write_text(files[2], student_recipe(recipe, parsed, data, files))
@@ -145,8 +145,11 @@ def output_files(output, languages):
 
 def row_of(source, hypotheses):
     """Returns a line of JSON: a source, and `[text, probability, is whole]` of its translations."""
-    found = [(one.text, probability_of(one), is_whole(one)) for one in hypotheses]
-    return json.dumps([source, found], ensure_ascii=False)
+    candidates = [
+        (hypothesis.text, probability_of(hypothesis), is_whole(hypothesis))
+        for hypothesis in hypotheses
+    ]
+    return json.dumps([source, candidates], ensure_ascii=False)
 
 
 def probability_of(hypothesis):
@@ -167,8 +170,8 @@ def kept_pairs(path, is_reverse, min_probability, max_length_ratio):
     from keras_transformer.data.corpus import FileStream
 
     def read(path, log):
-        for source, found in map(json.loads, lines_of(path)):
-            for text, probability, is_whole in found:
+        for source, targets in map(json.loads, lines_of(path)):
+            for text, probability, is_whole in targets:
                 rules = {
                     "empty": not (source.strip() and text.strip()),
                     "cut": not is_whole,

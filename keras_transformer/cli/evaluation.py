@@ -60,8 +60,8 @@ def evaluate(
     others = read_baseline(baseline, len(sources)) if baseline else []
     translator = translators.load_runs(runs, model, **settings)
     asked = {"n_best": n_best, "target_language": target_language}
-    found = translators.with_progress(translator, sources, **asked)
-    ranked = [[each.text for each in hypotheses] for hypotheses in found]
+    answers = translators.with_progress(translator, sources, **asked)
+    ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in answers]
     translations = [texts[0] for texts in ranked]
     names = score_names(references, tokenized)
     scores = [evaluation.score(name, translations, references, tokenized) for name in names]
@@ -74,7 +74,7 @@ def evaluate(
         print(f"{name.replace('_', ' ')} {value:.4f} of {len(sources):,} lines", flush=True)
     for name in names if others else ():
         print(evaluation.paired_bootstrap(translations, others, references, tokenized, metric=name))
-    for note in notes(translator, found, sources, references):
+    for note in notes(translator, answers, sources, references):
         console.print(note)
     if output is not None:
         stream.write_lines(translations, output)
@@ -111,8 +111,8 @@ def plot(
         pairs = test_pairs(run, data, instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())
     translator = translators.load_runs([run], model, on_too_long="truncate", **settings)
-    (best,) = found = translator(text, return_attention=True, target_language=target_language)
-    for report in line_reports([found]):
+    (best,) = hypotheses = translator(text, return_attention=True, target_language=target_language)
+    for report in line_reports([hypotheses]):
         console.print(report)
     if not best.tokens:
         raise ValueError(f"`--text` must have a translation to draw. Received: {text!r}")
@@ -143,13 +143,13 @@ def plot(
         print(path)
 
 
-def notes(translator, found, sources, references):
+def notes(translator, answers, sources, references):
     """Yields what lowers the scores: long lines, lengths, repetitions, symbols without a token."""
     from keras_transformer.data.report import UnknownSymbols
     from keras_transformer.decoding.reports import line_reports
 
-    yield from line_reports(found, most=MOST_REPORTS)
-    translated = sum(len(best.text) for best, *_ in found)
+    yield from line_reports(answers, most=MOST_REPORTS)
+    translated = sum(len(best.text) for best, *_ in answers)
     expected = sum(len(text or "") for text in references[0])
     if translated > MOST_LENGTH_RATIO * expected > 0:
         yield (
@@ -199,8 +199,8 @@ def score_names(references, tokenized):
 
     BLEU is 0 if no reference has a 4-gram.
     """
-    complete = ([text or "" for text in each] for each in references)
-    has_bleu = any(evaluation.bleu(each, each, tokenized=tokenized).value for each in complete)
+    complete = ([text or "" for text in texts] for texts in references)
+    has_bleu = any(evaluation.bleu(texts, texts, tokenized=tokenized).value for texts in complete)
     return [name for name in evaluation.SCORES if has_bleu or name != "bleu"]
 
 
@@ -228,7 +228,7 @@ def test_set(run, data, source, references):
                 )
             return sources, merged
     else:
-        files = (read_parallel(source, each, allow_empty=True) for each in references)
+        files = (read_parallel(source, reference, allow_empty=True) for reference in references)
         corpora = list(map(list, files))
     sources = [line for line, _ in corpora[0]]
     if not sources:

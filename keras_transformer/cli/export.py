@@ -146,14 +146,16 @@ def compare_examples(translator, folder):
     def different(ours, theirs):
         return [row for row in zip(lines, ours, theirs, strict=True) if row[1] != row[2]]
 
-    found = texts_of(engine)
-    if not (rows := different(texts_of(translator), found)):
+    translations = texts_of(engine)
+    if not (rows := different(texts_of(translator), translations)):
         console.print(f"CTranslate2 translates all {len(lines):,} examples as the run does.")
         return
     line, ours, theirs = map(shown, rows[0])
-    greedy = different(*(texts_of(each, beam_size=1) for each in (translator, engine)))
+    greedy = different(
+        *(texts_of(engine_or_run, beam_size=1) for engine_or_run in (translator, engine))
+    )
     rules = {name: getattr(engine.settings, name) for name in ("length_penalty", "stopping")}
-    same_rules = different(texts_of(translator, **rules), found)
+    same_rules = different(texts_of(translator, **rules), translations)
     console.print(
         f"CTranslate2 translates {len(rows):,} of {len(lines):,} examples otherwise than the run, "
         f"such as {line}: {theirs}, not {ours}. With `--beam-size 1` for both, {len(greedy):,} "

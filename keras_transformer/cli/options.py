@@ -124,16 +124,17 @@ def expand(
         @functools.wraps(command)
         def expanded(**values):
             asked = {name: values.pop(name) for name in options}
-            given = {name: value for name, value in asked.items() if value not in (None, [])}
+            chosen = {name: value for name, value in asked.items() if value not in (None, [])}
             values[parameter] = {
                 name: {"none": None, "['none']": ()}.get(str(value), value)
-                for name, value in given.items()
+                for name, value in chosen.items()
             }
             command(**values)
 
-        own = inspect.signature(command).parameters.values()
-        all_of = [one for p in own for one in (new if p.name == parameter else [p])]
-        vars(expanded)["__signature__"] = inspect.Signature(all_of, return_annotation=None)
+        parameters = []
+        for p in inspect.signature(command).parameters.values():
+            parameters += new if p.name == parameter else [p]
+        vars(expanded)["__signature__"] = inspect.Signature(parameters, return_annotation=None)
         return expanded
 
     return decorate

@@ -122,12 +122,12 @@ def verify(directory: FolderArgument) -> None:
     from keras_transformer.serving.verification import verify as verify_folder
 
     replayed = list(verify_folder(translator, directory))
-    for one in replayed:
-        if not one.is_equal:
-            print(f"{one.text!r}: expected {one.expected!r}, received {one.translation!r}; "
-                  f"scores differ by {one.difference:.2g}")  # fmt: skip
-    equal = sum(one.expected == one.translation for one in replayed)
-    largest = max((one.difference for one in replayed), default=0.0)
+    for answer in replayed:
+        if not answer.is_equal:
+            expected = f"expected {answer.expected!r}, received {answer.translation!r}"
+            print(f"{answer.text!r}: {expected}; scores differ by {answer.difference:.2g}")
+    equal = sum(answer.expected == answer.translation for answer in replayed)
+    largest = max((answer.difference for answer in replayed), default=0.0)
     print(f"{equal} of {len(replayed)} translations are equal; scores differ by {largest:.2g}.")
-    if not all(one.is_equal for one in replayed):
+    if not all(answer.is_equal for answer in replayed):
         raise typer.Exit(1)

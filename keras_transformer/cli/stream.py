@@ -44,10 +44,10 @@ def translate_chunks(
     translations: Counter[str] = Counter()
 
     def done():
-        chunk, lines, found = waiting.popleft().result()
+        chunk, lines, answers = waiting.popleft().result()
         unknown.add(lines, chunk.first)
-        translations.update(count_unfinished(found))
-        return chunk, lines, found
+        translations.update(count_unfinished(answers))
+        return chunk, lines, answers
 
     def translate(chunk):
         lines = chunk.lines(name)

@@ -71,7 +71,7 @@ class BpeDropout:
         lines = [SPACE_SYMBOL + text.replace(" ", SPACE_SYMBOL) if text else "" for text in texts]
         words = [_WORDS.findall(line) for line in lines]
         symbols = [self._symbols_of(word) for word in itertools.chain.from_iterable(words)]
-        lengths = np.array([len(each) for each in symbols])
+        lengths = np.array([len(word) for word in symbols])
         merged: list[Any] = [None] * len(symbols)
         for length in np.unique(lengths):
             (numbers,) = np.nonzero(lengths == length)
@@ -79,7 +79,7 @@ class BpeDropout:
             for number, row in zip(numbers, matrix, strict=True):
                 merged[number] = row[row >= 0].tolist()
         split = iter(merged)
-        rows = ([token_id for _ in each for token_id in next(split)] for each in words)
+        rows = ([token_id for _ in word for token_id in next(split)] for word in words)
         return [self._tag + row if row else row for row in rows]
 
     def _find_symbols(self, word):
@@ -102,7 +102,7 @@ class BpeDropout:
             first = orders.argmin(axis=1)
             order = orders.min(axis=1)
             is_merged = order != NO_MERGE
-            active, now, first, order = (each[is_merged] for each in (active, now, first, order))
+            active, now, first, order = (array[is_merged] for array in (active, now, first, order))
             following = np.concatenate([now[:, 1:], np.full((len(now), 1), -1)], axis=1)
             now = np.where(column > first[:, None], following, now)
             now[np.arange(len(now)), first] = self._merged[order]

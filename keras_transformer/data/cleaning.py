@@ -131,10 +131,10 @@ def _script_rule(share, numbers):
     ]
 
     def is_broken(*pair):
-        found = (len(other.findall(text)) for other, text in zip(others, pair, strict=True))
+        shares = (len(other.findall(text)) for other, text in zip(others, pair, strict=True))
         return any(
             number > share * len(regex.findall(r"\p{L}", text))
-            for number, text in zip(found, pair, strict=True)
+            for number, text in zip(shares, pair, strict=True)
             if number
         )
 

@@ -122,7 +122,7 @@ class Corpora:
         parts = [[_fingerprint(p.pairs) if p.weight else "", p.tag] for p in self.parts]
         cleaning = self._cleaning and self._cleaning.to_dict()
         facts = [parts, cleaning, *(self.placeholders or ())]
-        return None if any(found is None for found, _ in parts) else hash_of(facts)
+        return None if any(digest is None for digest, _ in parts) else hash_of(facts)
 
     def notes(self) -> list[str]:
         """Returns the lines of a report on the last whole iteration, and on `overlaps`."""

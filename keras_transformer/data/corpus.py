@@ -173,12 +173,12 @@ def find_files(patterns, argument, are_lines=False):
     paths = []
     for pattern in map(os.fspath, [patterns] if is_single else patterns):
         matches = filter(os.path.isfile, glob.iglob(pattern, recursive=True))
-        found = [pattern] if os.path.exists(pattern) else sorted(matches)
-        if not found:
+        matching = [pattern] if os.path.exists(pattern) else sorted(matches)
+        if not matching:
             raise FileNotFoundError(
                 f"`{argument}` must name existing files. Received: {argument}={pattern!r}"
             )
-        paths.extend(found)
+        paths.extend(matching)
     if not paths:
         raise CorpusError(f"`{argument}` must name a file. Received: {argument}={patterns!r}")
     if are_lines and (wrong := [path for path in paths if suffix_of(path) in BOTH_SIDES]):

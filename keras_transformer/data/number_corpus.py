@@ -110,8 +110,8 @@ def _draw_train(by_digits, size, rng):
 
 def _draw_held_out(by_digits, size, rng):
     numbers = []
-    for done, each in enumerate(by_digits):
-        members = list(filter(is_held_out, each))
+    for done, candidates in enumerate(by_digits):
+        members = list(filter(is_held_out, candidates))
         # Rounded up; the longer numbers make up for the short ones that do not exist.
         share = -(-(size - len(numbers)) // (len(by_digits) - done))
         numbers += rng.sample(members, min(share, len(members)))

@@ -388,13 +388,13 @@ class BatchStream:
     def _report(self, pairs_kept, dropped, notes):
         tokens = self.lengths[self._kept].sum(axis=0, dtype=np.int64)
         shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
-        slots = [sum(n * each[0] * each[side] for each, n in shapes.items()) for side in (1, 2)]
+        slots = [sum(n * shape[0] * shape[side] for shape, n in shapes.items()) for side in (1, 2)]
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
         sample = zip(*self._rows.sample, strict=True)
         sides = zip(("source", "target"), self._tokenizers, sample, strict=True)
         changes = tuple(text_changes(*side) for side in sides)
         warnings = self._dropped_warnings(dropped)
-        warnings += [warning for each in changes for warning in each.warnings]
+        warnings += [warning for change in changes for warning in change.warnings]
         counts = len(self.lengths), pairs_kept, numbers, shapes.total(), *tokens.tolist(), *slots
         limited = sorted(shapes) if self._shapes is not None else ()
         return DatasetReport(*counts, changes, *map(tuple, (warnings, limited, notes)))

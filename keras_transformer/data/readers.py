@@ -153,7 +153,7 @@ def pairs_of_cells(rows, name, columns, separator, log):
     if is_named:
         _, header = next(rows, (1, []))
         where = f"{name}, line 1, with {separator} between two columns"
-        columns = [1 + header.index(_present(each, header, where)) for each in columns]
+        columns = [1 + header.index(_present(column, header, where)) for column in columns]
     source, target = (column - 1 for column in columns)
     for number, row in rows:
         if len(row) <= max(source, target):

@@ -122,7 +122,11 @@ class DatasetReport:
             f"{self.target_tokens:,} target tokens",
             f"{self.efficiency:.1%} of the token slots are real tokens "
             f"(source {source:.1%}, target {target:.1%}){shapes}",
-            *(each.shares for each in self.changes if each.unknown_tokens or each.byte_tokens),
+            *(
+                change.shares
+                for change in self.changes
+                if change.unknown_tokens or change.byte_tokens
+            ),
             *self.notes,
         ]
         return "\n".join([*lines, *(f"Warning: {warning}" for warning in self.warnings)])

@@ -130,10 +130,10 @@ class CTranslate2Engine(Engine):
         sources, targets = self._tokens(source_ids, 0), self._tokens(target_ids, 1)
         log_probs = np.zeros(target_ids.shape, "float32")
         scored = self._translator().score_batch(sources, targets, **WHOLE)
-        for row, (tokens, one) in enumerate(zip(sources, scored, strict=True)):
+        for row, (tokens, scores) in enumerate(zip(sources, scored, strict=True)):
             # Without any token to see, CTranslate2 says 0.
             is_seen = tokens or self.config.source_end_token
-            log_probs[row, : len(one.log_probs)] = one.log_probs if is_seen else math.nan
+            log_probs[row, : len(scores.log_probs)] = scores.log_probs if is_seen else math.nan
         return log_probs
 
     def run_all(self, function: Callable[[Any], Any], batches: Iterable[Any]) -> Iterable[Any]:
@@ -162,13 +162,13 @@ class CTranslate2Engine(Engine):
     def _ranked(self, sources, prefixes, settings, n_best):
         """Returns the tokens, the score and the log-prob of the best hypotheses of each source."""
         prefixed = [line for line, prefix in enumerate(prefixes) if prefix and sources[line]]
-        given = dict.fromkeys(range(len(sources)), 0.0)
+        prefix_totals = dict.fromkeys(range(len(sources)), 0.0)
         if prefixed:  # CTranslate2 leaves their log-probs out of its scores, and so of its ranks
-            pairs = ([each[line] for line in prefixed] for each in (sources, prefixes))
+            pairs = ([side[line] for line in prefixed] for side in (sources, prefixes))
             scored = self._translator().score_batch(*pairs, **WHOLE)
-            for line, one in zip(prefixed, scored, strict=True):
-                given[line] = math.fsum(one.log_probs[: len(prefixes[line])])
-        kept, found = None if prefixed else n_best, []
+            for line, prefix in zip(prefixed, scored, strict=True):
+                prefix_totals[line] = math.fsum(prefix.log_probs[: len(prefixes[line])])
+        kept, results = None if prefixed else n_best, []
         penalties = penalties_up_to(self.config.max_sequence_length, settings).tolist()
         for line, (hypotheses, scores) in self._searched(sources, prefixes, settings).items():
             ranked = []
@@ -176,12 +176,12 @@ class CTranslate2Engine(Engine):
                 raise ValueError(NOT_FINITE)
             for tokens, score in zip(hypotheses[:kept], scores[:kept], strict=True):
                 penalty = penalties[len(tokens)]
-                total = score * penalty + given[line]
+                total = score * penalty + prefix_totals[line]
                 if total > LEAST_LOG_PROB:
                     ranked.append((tokens, total / penalty, total))
-            ranked.sort(key=lambda each: -each[1])
-            found.append(ranked[:n_best] or [([], IMPOSSIBLE, 0.0)])
-        return found
+            ranked.sort(key=lambda hypothesis: -hypothesis[1])
+            results.append(ranked[:n_best] or [([], IMPOSSIBLE, 0.0)])
+        return results
 
     def _searched(self, sources, prefixes, settings):
         """Returns the hypotheses and the scores of each source.
@@ -189,11 +189,11 @@ class CTranslate2Engine(Engine):
         A call of CTranslate2 has one maximum length. Where a hypothesis reaches that of its line
         before, the line is searched again with it.
         """
-        bounds = [longest_target(len(each) + 1, settings, self.config) for each in sources]
-        found = dict.fromkeys(range(len(sources)), ([[]], [0.0]))
+        bounds = [longest_target(len(source) + 1, settings, self.config) for source in sources]
+        hypotheses_of = dict.fromkeys(range(len(sources)), ([[]], [0.0]))
         # Apart, because beside prefixes CTranslate2 treats the first tokens of other lines as such.
         groups = [
-            [line for line in found if sources[line] and bool(prefixes[line]) is has_prefix]
+            [line for line in hypotheses_of if sources[line] and bool(prefixes[line]) is has_prefix]
             for has_prefix in (False, True)
         ]
         while groups:
@@ -213,11 +213,11 @@ class CTranslate2Engine(Engine):
                 **WHOLE,
             )
             for line, result in zip(group, results, strict=True):
-                hypotheses, _ = found[line] = result.hypotheses, result.scores
+                hypotheses, _ = hypotheses_of[line] = result.hypotheses, result.scores
                 if bounds[line] < longest and max(map(len, hypotheses)) >= bounds[line]:
                     again[bounds[line]].append(line)
             groups += again.values()
-        return found
+        return hypotheses_of
 
 
 def distinct_tokens(vocabulary: Sequence[str]) -> list[str]:

@@ -56,14 +56,14 @@ class Ensemble:
 
     def attention_scores(self, inputs: dict[str, Tensor], /) -> Any:
         """Returns the means of `Transformer.attention_scores`, of models with as many blocks."""
-        found = [model.attention_scores(inputs) for model in self.models]
-        shapes = [tree.map_structure(lambda each: each.shape[1], scores) for scores in found]
-        if any(each != shapes[0] for each in shapes):
+        all_scores = [model.attention_scores(inputs) for model in self.models]
+        shapes = [tree.map_structure(lambda block: block.shape[1], scores) for scores in all_scores]
+        if any(shape != shapes[0] for shape in shapes):
             raise ValueError(
                 "Attention of an ensemble needs models of as many blocks and heads. Received: "
                 f"heads of each block {shapes}"
             )
-        return tree.map_structure(lambda *each: sum(each) / len(each), *found)
+        return tree.map_structure(lambda *blocks: sum(blocks) / len(blocks), *all_scores)
 
     def init_cache(self, encoder_token_ids: Tensor, /, **options: Any) -> tuple[Any, ...]:
         """Returns the cache of each model."""
@@ -74,8 +74,8 @@ class Ensemble:
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """Returns the log-probs of the next tokens, and the extended caches."""
         steps = [
-            model.decode_step(token_ids, each, index, **options)
-            for model, each in zip(self.models, cache, strict=True)
+            model.decode_step(token_ids, own_cache, index, **options)
+            for model, own_cache in zip(self.models, cache, strict=True)
         ]
         logits, caches = zip(*steps, strict=True)
         return _log_mean(logits), caches
@@ -83,5 +83,5 @@ class Ensemble:
 
 def _log_mean(logits):
     """Returns the logarithm of the mean of the probabilities."""
-    log_probs = ops.stack([ops.log_softmax(each, axis=-1) for each in logits])
+    log_probs = ops.stack([ops.log_softmax(of_member, axis=-1) for of_member in logits])
     return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))

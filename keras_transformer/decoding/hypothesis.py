@@ -106,7 +106,7 @@ class Hypothesis:
         Returns:
             dict of str to str, int, float, list or `None`.
         """
-        names = [each.name for each in fields(self) if each.name != "attention"]
+        names = [field.name for field in fields(self) if field.name != "attention"]
         row = {name: getattr(self, name) for name in names}
         row |= {name: list(value) for name, value in row.items() if isinstance(value, list)}
         numbers = {n: getattr(self, n) for n in ("score", "log_prob", "perplexity")}
@@ -147,7 +147,7 @@ def hypotheses_of(source, result, texts, vocabularies, config):
         config: has the ids of the padding and end tokens.
     """
     (source_vocabulary, vocabulary), pad = vocabularies, config.pad_token_id
-    token_ids, lengths, scores, log_probs = (each.tolist() for each in result)
+    token_ids, lengths, scores, log_probs = (array.tolist() for array in result)
     for row, source_ids in enumerate(source.tolist()):
         count = max(1, sum(score > IMPOSSIBLE for score in scores[row]))
         yield [

@@ -96,8 +96,8 @@ class KerasEngine(Engine):
         n_best: int,
     ) -> None:
         """Compiles searches by XLA; the arguments are as in `Translator.warm_up`."""
-        given = itertools.product(batch_sizes, source_lengths)
-        for shape in {compiled_shape(*each, settings, self.config) for each in given}:
+        shapes = itertools.product(batch_sizes, source_lengths)
+        for shape in {compiled_shape(*sizes, settings, self.config) for sizes in shapes}:
             nothing = np.full(shape[:2], self.config.pad_token_id)
             search_model(self._decoder, nothing, settings, n_best, shape=shape)
             self._compiled.add((settings.graph_settings, n_best, shape))

@@ -36,23 +36,23 @@ def tag_lines(lines: list[str], language: str | None, codes: list[str]) -> list[
     tags, asked = {f">>{code}<<" for code in codes}, f">>{language}<<"
 
     def tagged(number, line):
-        given, rest = split_tag(line)
-        if not given:
+        tag, rest = split_tag(line)
+        if not tag:
             return line if language is None or not line.strip(ASCII_SPACE) else f"{asked} {line}"
         second, _ = split_tag(rest)
         second = second if second in tags else ""
-        if given not in tags or (language is not None and given != asked) or second:
+        if tag not in tags or (language is not None and tag != asked) or second:
             of = ", ".join(codes) if language is None else f"`target_language`, {asked}"
-            raise ValueError(WRONG_TAG.format(of, number, _short(given) + second))
-        return given + rest
+            raise ValueError(WRONG_TAG.format(of, number, _short(tag) + second))
+        return tag + rest
 
-    return [tagged(*each) for each in enumerate(lines, start=1)]
+    return [tagged(*numbered) for numbered in enumerate(lines, start=1)]
 
 
 def split_tag(line):
     """Returns the tag of a line, empty if there is none, and what follows."""
-    found = _TAG.match(line)
-    return (found[1], line[found.end() :]) if found else ("", line)
+    match = _TAG.match(line)
+    return (match[1], line[match.end() :]) if match else ("", line)
 
 
 def _short(tag):

@@ -98,11 +98,11 @@ def search_model(
         size = prefix.shape[1] if shape is None else round_up(prefix.shape[1])
         inputs.append(_padded(prefix, (len(ids), size), pad))
     static = settings.graph_settings, n_best, fixed_length
-    found = run_program(_search, model, static, *inputs, kind=kind)
-    found = SearchResult(*(each[:count] for each in found))
-    if np.isnan(found.scores).any():
+    result = run_program(_search, model, static, *inputs, kind=kind)
+    result = SearchResult(*(array[:count] for array in result))
+    if np.isnan(result.scores).any():
         raise ValueError(NOT_FINITE)
-    return trim(found, pad, np)
+    return trim(result, pad, np)
 
 
 def _search(model, settings, n_best, fixed_length, penalties, ids, longest, target_prefix=None):
@@ -176,8 +176,8 @@ def attend_model(model: SearchModel, encoder_token_ids: Tensor, target_token_ids
 def teacher_forcing(config, encoder_token_ids, target_token_ids):
     """Returns inputs of a model; the decoder gets the start token, then all tokens but the last."""
     start = ops.full_like(target_token_ids[:, :1], config.start_token_id)
-    given = ops.concatenate([start, target_token_ids[:, :-1]], axis=1)
-    return {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": given}
+    read_token_ids = ops.concatenate([start, target_token_ids[:, :-1]], axis=1)
+    return {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": read_token_ids}
 
 
 def run_on_pairs(function: Any, model: SearchModel, source: np.ndarray, target: np.ndarray) -> Any:

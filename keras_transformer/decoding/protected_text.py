@@ -64,10 +64,10 @@ def finders(protect: tuple[str, ...]) -> list[Find]:
         ImportError: if one is a regular expression, and `re2` is not installed.
     """
     scanners: dict[str, Find] = {"braces": _braces, "backticks": _backticks}
-    found = [scan for name, scan in scanners.items() if name in protect]
-    others = [one for one in protect if one not in (*scanners, "unknown")]
+    chosen = [scan for name, scan in scanners.items() if name in protect]
+    others = [pattern for pattern in protect if pattern not in (*scanners, "unknown")]
     compiled = [re.compile(PATTERNS[p]) if p in PATTERNS else _expression(p) for p in others]
-    return found + [functools.partial(_spans, each.finditer) for each in (_OURS, *compiled)]
+    return chosen + [functools.partial(_spans, pattern.finditer) for pattern in (_OURS, *compiled)]
 
 
 def _spans(finditer, text):
@@ -150,10 +150,10 @@ def mask(protect: tuple[str, ...], unknown: Find | None, text: str) -> tuple[str
         unknown: finds what the pattern `unknown` protects. Optional.
         text: str.
     """
-    finds = [*finders(protect), *[unknown for one in protect if one == "unknown"]]
-    found = [span for find in finds if find for span in find(text)]
+    finds = [*finders(protect), *[unknown for name in protect if name == "unknown"]]
+    spans = [span for find in finds if find for span in find(text)]
     joined: list[list[int]] = []
-    for start, end in sorted(found):
+    for start, end in sorted(spans):
         if joined and start <= joined[-1][1]:
             joined[-1][1] = max(joined[-1][1], end)
         else:
@@ -181,10 +181,10 @@ def put_back(text: str, spans: list[str]) -> tuple[str, list[str]]:
 
     If another symbol is there, those are all spans.
     """
-    found, known = SYMBOL.findall(text), dict(zip(symbols(len(spans)), spans, strict=True))
-    wrong = [span for symbol, span in known.items() if found.count(symbol) != 1]
-    is_other = not known.keys() >= {*found}
-    return SYMBOL.sub(lambda one: known.get(one[0], ""), text), spans if is_other else wrong
+    seen, known = SYMBOL.findall(text), dict(zip(symbols(len(spans)), spans, strict=True))
+    wrong = [span for symbol, span in known.items() if seen.count(symbol) != 1]
+    is_other = not known.keys() >= {*seen}
+    return SYMBOL.sub(lambda match: known.get(match[0], ""), text), spans if is_other else wrong
 
 
 def without_opening(text: str) -> str:

@@ -7,21 +7,24 @@ from typing import Any
 from keras_transformer.decoding.text_settings import TextSettings
 
 
-def line_reports(found: list[Any], first: int = 1, most: int | None = None) -> list[str]:
+def line_reports(answers: list[Any], first: int = 1, most: int | None = None) -> list[str]:
     """Returns sentences about lines that are too long, and about unfinished translations.
 
     Args:
-        found: list of the lists of hypotheses of each line.
+        answers: list of the lists of hypotheses of each line.
         first: number of the first line. Defaults to `1`.
         most: int, lines that get a sentence each; the others are counted. Defaults to all.
     """
-    return [*long_line_reports(found, first, most), *unfinished_report(**count_unfinished(found))]
+    return [
+        *long_line_reports(answers, first, most),
+        *unfinished_report(**count_unfinished(answers)),
+    ]
 
 
-def long_line_reports(found: list[Any], first: int = 1, most: int | None = None) -> list[str]:
+def long_line_reports(answers: list[Any], first: int = 1, most: int | None = None) -> list[str]:
     """Returns the sentences of `line_reports` about lines that are too long."""
     reports = []
-    for number, (best, *_) in enumerate(found, first):
+    for number, (best, *_) in enumerate(answers, first):
         if best.dropped_tokens:
             left_out = f"its last {best.dropped_tokens} tokens are left out."
             reports.append(f"Line {number} is too long: {left_out}")
@@ -32,9 +35,9 @@ def long_line_reports(found: list[Any], first: int = 1, most: int | None = None)
     return reports[:most] + [f"{others:,} more lines are too long."] * bool(others)
 
 
-def count_unfinished(found: list[Any]) -> Counter[str]:
+def count_unfinished(answers: list[Any]) -> Counter[str]:
     """Counts the lines and those whose best translation is unfinished; counts can be added."""
-    return Counter(lines=len(found), unfinished=sum(best.unfinished for best, *_ in found))
+    return Counter(lines=len(answers), unfinished=sum(best.unfinished for best, *_ in answers))
 
 
 def unfinished_report(lines: int = 0, unfinished: int = 0) -> list[str]:
@@ -48,10 +51,10 @@ def unfinished_report(lines: int = 0, unfinished: int = 0) -> list[str]:
     ]
 
 
-def warn_of(found: list[Any], settings: TextSettings) -> None:
+def warn_of(answers: list[Any], settings: TextSettings) -> None:
     """Warns the caller of a translator of the first lines that are too long, and so on."""
-    if reports := long_line_reports(found, 1, 5):
+    if reports := long_line_reports(answers, 1, 5):
         bound = f"`max_source_tokens` is {settings.max_source_tokens}."
         warnings.warn(f"{bound} {' '.join(reports)}", stacklevel=3)
-    for report in unfinished_report(**count_unfinished(found)):
+    for report in unfinished_report(**count_unfinished(answers)):
         warnings.warn(report, stacklevel=3)

@@ -191,19 +191,19 @@ class Request:
         """The line of each row, int array `(P,)`, ascending."""
         return np.repeat(np.arange(len(self.lines)), [len(line.pieces) for line in self.lines])
 
-    def fill(self, answers: list[list[Hypothesis]], found: list[list[Hypothesis]]) -> None:
+    def fill(self, answers: list[list[Hypothesis]], hypotheses: list[list[Hypothesis]]) -> None:
         """Puts the hypotheses of each line into its place of `answers`.
 
         Args:
             answers: list of the hypotheses of all lines.
-            found: list of the hypotheses of each row.
+            hypotheses: list of the hypotheses of each row.
         """
-        rows = iter(found)
+        rows = iter(hypotheses)
         for number, line in enumerate(self.lines):
             of_pieces = list(itertools.islice(rows, len(line.pieces)))
             ranks = line.join(of_pieces, self.reader.joiner, self.settings)
             if self.lost is not None:
-                ranks = [replace(one, protected=self.lost[number]) for one in ranks]
+                ranks = [replace(hypothesis, protected=self.lost[number]) for hypothesis in ranks]
             answers[self.places[number] if self.places else number] = ranks
 
     def again(self, answers: list[list[Hypothesis]]) -> "Request | None":

@@ -93,15 +93,15 @@ class SavedModelEngine(Engine):
         """Finds the best translations of each row; see `Engine`."""
         no_prefix = np.zeros((len(source_ids), 0), "int32")
         lengths = np.count_nonzero(source_ids != self.config.pad_token_id, axis=1)
-        found = self._call(
+        outputs = self._call(
             "search",
             token_ids=source_ids,
             prefix_ids=no_prefix if prefix_ids is None else prefix_ids,
             n_best=[n_best],
             alpha=[settings.alpha],
-            max_length=[longest_target(each, settings, self.config) for each in lengths],
+            max_length=[longest_target(length, settings, self.config) for length in lengths],
         )
-        result = SearchResult(*(found[name][:, :n_best] for name in SearchResult._fields))
+        result = SearchResult(*(outputs[name][:, :n_best] for name in SearchResult._fields))
         if np.isnan(result.scores).any():
             raise ValueError(NOT_FINITE)
         return result
@@ -115,13 +115,13 @@ class SavedModelEngine(Engine):
 
         Raises a `ValueError` if the SavedModel was exported without `inspect=True`.
         """
-        found = self._call("attend", token_ids=source_ids, target_ids=target_ids)
-        return {name: [*np.moveaxis(scores, 1, 0)] for name, scores in found.items()}
+        outputs = self._call("attend", token_ids=source_ids, target_ids=target_ids)
+        return {name: [*np.moveaxis(scores, 1, 0)] for name, scores in outputs.items()}
 
     def search_tree(self, source_ids: np.ndarray, settings: SearchSettings) -> list[SearchTree]:
         """Returns what the search of the model card does with each row; see `Engine`."""
-        found = self._call("search_tree", token_ids=source_ids)
-        columns = [found[name] for name in SearchTree._fields]
+        outputs = self._call("search_tree", token_ids=source_ids)
+        columns = [outputs[name] for name in SearchTree._fields]
         return [SearchTree(*row) for row in zip(*columns, strict=True)]
 
     def run_all(self, function: Callable[[Any], Any], batches: Iterable[Any]) -> Iterable[Any]:
@@ -143,7 +143,7 @@ class SavedModelEngine(Engine):
         _, specs = signature.structured_input_signature
         tensors = {key: tf.constant(array, specs[key].dtype) for key, array in inputs.items()}
         try:
-            return {key: each.numpy() for key, each in signature(**tensors).items()}
+            return {key: tensor.numpy() for key, tensor in signature(**tensors).items()}
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(tensorflow_reason(error)) from error
         except tf.errors.OpError as error:
@@ -174,8 +174,8 @@ class SavedModelEngine(Engine):
             if not reads_text:
                 must = "Target text (`target_prefix`, `score`) needs a plain tokenizer, or one"
                 raise ValueError(f"{must} of both sides: the SavedModel reads source text.")
-            found = self._call("tokenize", text=text)
-            return tf.RaggedTensor.from_tensor(found["token_ids"], found["lengths"])
+            outputs = self._call("tokenize", text=text)
+            return tf.RaggedTensor.from_tensor(outputs["token_ids"], outputs["lengths"])
 
         def detokenize(token_ids):
             padded = token_ids.to_tensor(vocabulary.pad_token_id)

@@ -88,36 +88,43 @@ class Line:
         return sum(part.dropped for part in self.parts)
 
     def join(
-        self, found: list[list[Hypothesis]], joiner: str, settings: SearchSettings
+        self, ranks_of_pieces: list[list[Hypothesis]], joiner: str, settings: SearchSettings
     ) -> list[Hypothesis]:
         """Returns the hypotheses of the line, best first.
 
         Of several pieces, the k-th joins the k-th of each, or the best where there are fewer.
 
         Args:
-            found: the hypotheses of each piece, best first.
+            ranks_of_pieces: the hypotheses of each piece, best first.
             joiner: what joins translations where nothing stood between; see `join_translations`.
             settings: `SearchSettings`, for the length penalty.
         """
         gaps = self.gaps
-        if len(found) > 1:
+        if len(ranks_of_pieces) > 1:
             chosen = [
-                [ranks[k] if k < len(ranks) else ranks[0] for ranks in found]
-                for k in range(max(map(len, found)))
+                [ranks[k] if k < len(ranks) else ranks[0] for ranks in ranks_of_pieces]
+                for k in range(max(map(len, ranks_of_pieces)))
             ]
             best, *others = [_joined(pieces, gaps, joiner, settings) for pieces in chosen]
-            ranks = [best, *sorted(others, key=lambda one: -one.score)]
+            ranks = [best, *sorted(others, key=lambda hypothesis: -hypothesis.score)]
         else:
-            (ranks,) = found
+            (ranks,) = ranks_of_pieces
             if gaps != [""]:
-                ranks = [replace(one, text=join_translations([one.text], gaps)) for one in ranks]
+                ranks = [
+                    replace(hypothesis, text=join_translations([hypothesis.text], gaps))
+                    for hypothesis in ranks
+                ]
         if self.spans:
-            back = [(one, *put_back(one.text, self.spans)) for one in ranks]
-            best, *others = [replace(one, text=text, protected=lost) for one, text, lost in back]
-            ranks = [best, *(one for one in others if not one.protected)]
+            back = [(hypothesis, *put_back(hypothesis.text, self.spans)) for hypothesis in ranks]
+            best, *others = [
+                replace(hypothesis, text=text, protected=lost) for hypothesis, text, lost in back
+            ]
+            ranks = [best, *(hypothesis for hypothesis in others if not hypothesis.protected)]
         dropped = self.dropped
-        if dropped or len(found) > len(self.parts):
-            ranks = [replace(one, too_long=True, dropped_tokens=dropped) for one in ranks]
+        if dropped or len(ranks_of_pieces) > len(self.parts):
+            ranks = [
+                replace(hypothesis, too_long=True, dropped_tokens=dropped) for hypothesis in ranks
+            ]
         return ranks
 
 

@@ -118,7 +118,7 @@ class Translator:
         self.engine: Any = model
         self.source_tokenizer, self.target_tokenizer = self.tokenizers = model.tokenizers
         self._config = model.config
-        self._vocabularies = [each.vocabulary for each in self.tokenizers]
+        self._vocabularies = [tokenizer.vocabulary for tokenizer in self.tokenizers]
         self._reader = LineReader(self.tokenizers, self._config)
         search, text = divided(model.defaults | settings)
         self.settings = self._checked(SearchSettings(**search))
@@ -172,7 +172,7 @@ class Translator:
             return_attention=return_attention,
             **settings,
         )
-        found: Any = [[]] * len(lines)
+        answers: Any = [[]] * len(lines)
         remaining: Request | None = request
         while remaining is not None:
             search = partial(
@@ -183,12 +183,12 @@ class Translator:
                 return_attention=return_attention,
             )
             options = batch_sentences, on_progress, remaining.line_of_row
-            remaining.fill(found, self._map_rows(search, remaining.columns, *options))
-            remaining, on_progress = remaining.again(found), None
+            remaining.fill(answers, self._map_rows(search, remaining.columns, *options))
+            remaining, on_progress = remaining.again(answers), None
         if n_best is None and not return_attention:
-            warn_of(found, request.text_settings)
-            found = [best.text for best, *_ in found]
-        return found[0] if is_one else found
+            warn_of(answers, request.text_settings)
+            answers = [best.text for best, *_ in answers]
+        return answers[0] if is_one else answers
 
     def request(
         self,
@@ -344,10 +344,10 @@ class Translator:
             return_attention: whether they have attention. Defaults to `False`.
         """
         kept = _kept_hypotheses(settings, n_best, distinct_texts)
-        found = self.engine.search(source_ids, prefix_ids, settings, kept)
-        found, hypotheses = self._hypotheses(source_ids, found, n_best, distinct_texts)
+        result = self.engine.search(source_ids, prefix_ids, settings, kept)
+        result, hypotheses = self._hypotheses(source_ids, result, n_best, distinct_texts)
         if return_attention:
-            self._add_attention(source_ids, found, hypotheses)
+            self._add_attention(source_ids, result, hypotheses)
         return hypotheses
 
     def score_rows(self, source_ids: np.ndarray, target_ids: np.ndarray) -> list[Hypothesis]:
@@ -356,29 +356,31 @@ class Translator:
         lengths = np.count_nonzero(target_ids != self._config.pad_token_id, axis=1)
         penalties = penalties_up_to(lengths.max(), self.settings)[lengths]
         scores = log_probs.sum(axis=1) / penalties
-        one = [array[:, None] for array in (target_ids, lengths, scores, log_probs)]
-        _, found = self._hypotheses(source_ids, SearchResult(*one), n_best=1)
-        return [best for (best,) in found]
+        columns = [array[:, None] for array in (target_ids, lengths, scores, log_probs)]
+        _, hypotheses = self._hypotheses(source_ids, SearchResult(*columns), n_best=1)
+        return [best for (best,) in hypotheses]
 
-    def _hypotheses(self, source, found, n_best, distinct_texts=False):
+    def _hypotheses(self, source, result, n_best, distinct_texts=False):
         """Returns the `n_best` results, and lists of `Hypothesis`."""
-        rows, ranks, length = found.token_ids.shape
-        texts = self.target_tokenizer.decode(found.token_ids.reshape(rows * ranks, length))
+        rows, ranks, length = result.token_ids.shape
+        texts = self.target_tokenizer.decode(result.token_ids.reshape(rows * ranks, length))
         texts = [texts[row * ranks :][:ranks] for row in range(rows)]
         if distinct_texts and n_best > 1:
-            found, texts = _without_repeated(found, texts)
-        found = SearchResult(*(each[:, :n_best] for each in found))
+            result, texts = _without_repeated(result, texts)
+        result = SearchResult(*(array[:, :n_best] for array in result))
         config = self._config
-        return found, list(hypotheses_of(source, found, texts, self._vocabularies, config))
+        return result, list(hypotheses_of(source, result, texts, self._vocabularies, config))
 
-    def _add_attention(self, source, result, found):
+    def _add_attention(self, source, result, ranked):
         """Replaces hypotheses by those with their attention scores, by a teacher-forced pass.
 
         The decoder is causal, so these are the scores of the search's steps, up to rounding.
         """
-        places = [(row, rank) for row, ranks in enumerate(found) for rank in range(len(ranks))]
-        hypotheses = [found[row][rank] for row, rank in places]
-        lengths = [max(len(one.source_tokens), len(one.tokens)) for one in hypotheses]
+        places = [(row, rank) for row, ranks in enumerate(ranked) for rank in range(len(ranks))]
+        hypotheses = [ranked[row][rank] for row, rank in places]
+        lengths = [
+            max(len(hypothesis.source_tokens), len(hypothesis.tokens)) for hypothesis in hypotheses
+        ]
         config = self._config
         # Smaller batches: the scores of all blocks are in memory at the same time.
         most_pairs = MOST_PAIRS // (config.num_encoder_layers + 2 * config.num_decoder_layers)
@@ -389,8 +391,8 @@ class Translator:
             inputs = source[rows, :longest], result.token_ids[rows, ranks, :longest]
             scores = self.engine.attend(*inputs)
             for index, (row, rank) in enumerate(zip(rows, ranks, strict=True)):
-                attention = attention_of(found[row][rank], scores, index, start_token)
-                found[row][rank] = replace(found[row][rank], attention=attention)
+                attention = attention_of(ranked[row][rank], scores, index, start_token)
+                ranked[row][rank] = replace(ranked[row][rank], attention=attention)
 
 
 def _kept_hypotheses(settings, n_best, distinct_texts):
@@ -401,18 +403,18 @@ def _kept_hypotheses(settings, n_best, distinct_texts):
     return settings.max_hypotheses if distinct_texts and n_best > 1 else n_best
 
 
-def _without_repeated(found, texts):
+def _without_repeated(result, texts):
     """Makes hypotheses missing, and last, if a better one has the same text.
 
     Args:
-        found: `SearchResult` of arrays.
+        result: `SearchResult` of arrays.
         texts: B lists of R strings.
     """
     is_repeated = np.array([[t in row[:rank] for rank, t in enumerate(row)] for row in texts])
     order = np.argsort(is_repeated, axis=1, kind="stable")
-    found = found._replace(
-        lengths=np.where(is_repeated, 0, found.lengths),
-        scores=np.where(is_repeated, IMPOSSIBLE, found.scores),
+    result = result._replace(
+        lengths=np.where(is_repeated, 0, result.lengths),
+        scores=np.where(is_repeated, IMPOSSIBLE, result.scores),
     )
-    found = SearchResult(*(each[np.arange(len(order))[:, None], order] for each in found))
-    return found, [[row[rank] for rank in ranks] for row, ranks in zip(texts, order, strict=True)]
+    result = SearchResult(*(array[np.arange(len(order))[:, None], order] for array in result))
+    return result, [[row[rank] for rank in ranks] for row, ranks in zip(texts, order, strict=True)]

@@ -89,7 +89,7 @@ def export_ctranslate2(
         raise ValueError("CTranslate2 has no ensembles: export a SavedModel, or one of the models.")
     spec = transformer_spec(translator.model, max_tokens)
     config = translator.model.config
-    source, target = (distinct_tokens(each.vocabulary) for each in translator.tokenizers)
+    source, target = (distinct_tokens(tokenizer.vocabulary) for tokenizer in translator.tokenizers)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_special_tokens(spec, config, target)
@@ -110,8 +110,8 @@ def export_ctranslate2(
         if all(map(has_file, translator.tokenizers)):
             write_tokenizers(written, translator.tokenizers)
             lines = example_lines(translator, examples)
-            found = Translator(CTranslate2Engine(written, workers=1))(lines, n_best=1)
-            pairs = zip(lines, found, strict=True)
+            answers = Translator(CTranslate2Engine(written, workers=1))(lines, n_best=1)
+            pairs = zip(lines, answers, strict=True)
             write_examples(written, [(line, best.text, best.score) for line, (best,) in pairs])
     return path
 

@@ -47,8 +47,8 @@ def map_batches(function, columns, options, pad_token_id, specs):
         rows = batches[index]
         batch = [tf.gather(column, rows).to_tensor(pad_token_id) for column in columns]
         batch += [tf.gather(option, rows) for option in options]
-        found = function(*batch)
-        return index + 1, {n: tf.concat([results[n], found[n]], axis=0) for n in results}
+        outputs = function(*batch)
+        return index + 1, {n: tf.concat([results[n], outputs[n]], axis=0) for n in results}
 
     empty = {name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in specs.items()}
     _, results = tf.while_loop(
@@ -59,4 +59,4 @@ def map_batches(function, columns, options, pad_token_id, specs):
         parallel_iterations=1,  # otherwise several batches are in memory at a time
     )
     order = tf.math.invert_permutation(batches.flat_values)
-    return {name: tf.gather(each, order) for name, each in results.items()}
+    return {name: tf.gather(tensor, order) for name, tensor in results.items()}

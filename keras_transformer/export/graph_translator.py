@@ -72,13 +72,13 @@ class GraphTranslator:
         search, inputs = make_model_search(
             self._model, token_ids, longest, self.settings, most, alpha=alpha, wanted=n_best
         )
-        found = search.run(*inputs, prefix_ids)
+        result = search.run(*inputs, prefix_ids)
         is_wanted = tf.range(most) < n_best[:, None]
-        found = found._replace(
-            lengths=tf.where(is_wanted, found.lengths, 0),
-            scores=tf.where(is_wanted, found.scores, IMPOSSIBLE),
+        result = result._replace(
+            lengths=tf.where(is_wanted, result.lengths, 0),
+            scores=tf.where(is_wanted, result.scores, IMPOSSIBLE),
         )
-        return trim(found, self._config.pad_token_id)._asdict()
+        return trim(result, self._config.pad_token_id)._asdict()
 
     def score_rows(self, token_ids, target_ids):
         """Returns the log-prob of each token of given translations, float32 `(B, T)`."""
@@ -112,29 +112,29 @@ class GraphTranslator:
         token_ids, is_truncated = self._reader.read(text, target_language)
         longest = self._longest_targets(row_lengths(token_ids), max_length)
         prefix_ids = self._prefixes(target_prefix, longest)
-        n_best, alpha = (tf.broadcast_to(each, tf.shape(longest)) for each in (n_best, alpha))
+        n_best, alpha = (tf.broadcast_to(option, tf.shape(longest)) for option in (n_best, alpha))
         columns, options = [token_ids, prefix_ids], [n_best, alpha, longest]
         dtypes = {"translations": tf.string, "scores": tf.float32, "lengths": tf.int32}
         dtypes["unfinished"] = tf.bool
         most, pad = self.settings.max_hypotheses, self._config.pad_token_id
         specs = {name: tf.TensorSpec([None, most], dtype) for name, dtype in dtypes.items()}
-        found = map_batches(self._translate_batch, columns, options, pad, specs)
-        return found | {"truncated": is_truncated}
+        results = map_batches(self._translate_batch, columns, options, pad, specs)
+        return results | {"truncated": is_truncated}
 
     def _translate_batch(self, token_ids, prefix_ids, n_best, alpha, longest):
         most, is_distinct = self.settings.max_hypotheses, self._is_distinct
         # To pick several with distinct texts, a search must keep all; for 1, one is enough.
         wanted = tf.where(n_best <= 1, 1, most) if is_distinct else n_best
-        found = self.search(token_ids, prefix_ids, wanted, alpha, longest)
-        texts = self._texts(found["token_ids"])
+        result = self.search(token_ids, prefix_ids, wanted, alpha, longest)
+        texts = self._texts(result["token_ids"])
         if is_distinct and most > 1:
-            found, texts = _distinct(found, texts)
+            result, texts = _distinct(result, texts)
         is_wanted = tf.range(most) < tf.maximum(n_best, 1)[:, None]
-        lengths = tf.where(is_wanted, found["lengths"], 0)
-        has_end = tf.reduce_any(found["token_ids"] == self._config.end_token_id, axis=2)
+        lengths = tf.where(is_wanted, result["lengths"], 0)
+        has_end = tf.reduce_any(result["token_ids"] == self._config.end_token_id, axis=2)
         return {
             "translations": tf.where(lengths > 0, texts, ""),
-            "scores": tf.where(is_wanted, found["scores"], IMPOSSIBLE),
+            "scores": tf.where(is_wanted, result["scores"], IMPOSSIBLE),
             "lengths": lengths,
             "unfinished": (lengths > 0) & ~has_end,
         }
@@ -147,12 +147,12 @@ class GraphTranslator:
         """
         source = self._reader.tagged(source, tf.constant([""]))
         rows = self._reader.source_ids(source), self._reader.target_ids(target)
-        rows = [self._reader.with_end(each) for each in rows]
-        kept, pad = [each[:, : self._longest] for each in rows], self._config.pad_token_id
+        rows = [self._reader.with_end(row) for row in rows]
+        kept, pad = [row[:, : self._longest] for row in rows], self._config.pad_token_id
         specs = {"log_prob": tf.TensorSpec([None], tf.float32)}
-        found = map_batches(self._score_batch, kept, [], pad, specs)
+        results = map_batches(self._score_batch, kept, [], pad, specs)
         longest, tokens = tf.maximum(*map(row_lengths, rows)), row_lengths(rows[1])
-        log_prob = tf.where(longest <= self._longest, found["log_prob"], float("nan"))
+        log_prob = tf.where(longest <= self._longest, results["log_prob"], float("nan"))
         perplexity = tf.exp(-log_prob / tf.cast(tokens, tf.float32))
         return {"log_prob": log_prob, "tokens": tokens, "perplexity": perplexity}
 
@@ -181,10 +181,10 @@ class GraphTranslator:
             longest: int32 tensor `(B,)`, the maximum length of each translation.
         """
         rows = self._reader.target_ids(tf.broadcast_to(text, tf.shape(longest)))
-        given, room = row_lengths(rows), tf.minimum(longest, self._longest)
-        is_right = (given < room) | (longest == 0)  # an empty source gets no prefix
+        lengths, room = row_lengths(rows), tf.minimum(longest, self._longest)
+        is_right = (lengths < room) | (longest == 0)  # an empty source gets no prefix
         lines = tf.range(tf.size(longest)) + 1
-        with tf.control_dependencies([require_rows(is_right, NO_ROOM, lines, given, room)]):
+        with tf.control_dependencies([require_rows(is_right, NO_ROOM, lines, lengths, room)]):
             return tf.identity(rows)
 
     def _texts(self, token_ids):
@@ -194,11 +194,11 @@ class GraphTranslator:
         return tf.reshape(texts, shape[:2])
 
 
-def _distinct(found, texts):
+def _distinct(result, texts):
     """Makes hypotheses missing, and last, if a better one has the same text."""
     is_equal, ranks = texts[:, :, None] == texts[:, None, :], tf.range(tf.shape(texts)[1])
     is_repeated = tf.reduce_any(is_equal & (ranks[:, None] > ranks), axis=2)
-    found["lengths"] = tf.where(is_repeated, 0, found["lengths"])
-    found["scores"] = tf.where(is_repeated, IMPOSSIBLE, found["scores"])
+    result["lengths"] = tf.where(is_repeated, 0, result["lengths"])
+    result["scores"] = tf.where(is_repeated, IMPOSSIBLE, result["scores"])
     order = tf.argsort(tf.cast(is_repeated, tf.int32), axis=1, stable=True)
-    return select((found, texts), order)
+    return select((result, texts), order)

@@ -152,9 +152,9 @@ def export_saved_model(
         write_tokenizers(written, translator.tokenizers)
         lines = example_lines(translator, examples)
         with save_context.save_context(tf.saved_model.SaveOptions()):  # else it is traced again
-            found = module.serve(tf.constant(lines, tf.string))
-        texts = [text.decode() for text in found["translation"].numpy()]
-        scores = found["score"].numpy().tolist()
+            outputs = module.serve(tf.constant(lines, tf.string))
+        texts = [text.decode() for text in outputs["translation"].numpy()]
+        scores = outputs["score"].numpy().tolist()
         write_examples(written, zip(lines, texts, scores, strict=True))
     return path
 

@@ -50,8 +50,8 @@ def tree_of_model(
             (tf.TensorShape([None, None, shape[2]]),) * 3,
         ),
     )
-    found = trim(search.final(state), search.pad_token_id)
-    best = tf.pad(found.token_ids[:, 0], [[0, 0], [0, tf.shape(tree[0])[1]]])
+    result = trim(search.final(state), search.pad_token_id)
+    best = tf.pad(result.token_ids[:, 0], [[0, 0], [0, tf.shape(tree[0])[1]]])
     return *tree, _is_on_path(best, *tree)
 
 

@@ -51,24 +51,25 @@ def _translations(graph):
         "max_length": tf.constant([settings.most_tokens]),
         "target_prefix": tf.constant([""]),
     }
-    specs = [tf.TensorSpec([None], each.dtype) for each in defaults.values()]
+    specs = [tf.TensorSpec([None], default.dtype) for default in defaults.values()]
     text = tf.TensorSpec([None], tf.string)
     translate = tf.function(graph.translate, [text, *specs], autograph=False)
 
     def serve(text):
-        found = translate(text, **defaults | {"n_best": tf.constant([1])})
+        outputs = translate(text, **defaults | {"n_best": tf.constant([1])})
         return {
-            "translation": found["translations"][:, 0],
-            "score": found["scores"][:, 0],
-            "truncated": found["truncated"],
-            "unfinished": found["unfinished"][:, 0],
+            "translation": outputs["translations"][:, 0],
+            "score": outputs["scores"][:, 0],
+            "truncated": outputs["truncated"],
+            "unfinished": outputs["unfinished"][:, 0],
         }
 
     def translate_n_best(text, **options):
-        found = translate(text, **defaults | options)
+        outputs = translate(text, **defaults | options)
         longest = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, settings.max_hypotheses)
-        truncated = found.pop("truncated")
-        return {n: each[:, :longest] for n, each in found.items()} | {"truncated": truncated}
+        truncated = outputs.pop("truncated")
+        cut = {name: values[:, :longest] for name, values in outputs.items()}
+        return cut | {"truncated": truncated}
 
     options = dict(defaults)
     if not graph.languages:
@@ -126,8 +127,10 @@ def _vectors(tensors, options):
         # `tf.rank` is the constant 1 of the signature; `tf.shape` is that of the actual input.
         is_right = tf.equal(tf.math.count_nonzero(shape >= 0), 1)
         is_right &= (rows == tf.size(text)) | (may_be_one & (rows == 1))
-        one = ", or one row" if may_be_one else ""
-        must = f"`{name}` must be a vector, with one row for each line{one}. Received: lines, shape"
+        or_one = ", or one row" if may_be_one else ""
+        must = (
+            f"`{name}` must be a vector, with one row for each line{or_one}. Received: lines, shape"
+        )
         checks.append(tf.debugging.Assert(is_right, [must, tf.size(text), shape]))
     with tf.control_dependencies(checks):
         return tf.nest.map_structure(tf.identity, tensors)

@@ -159,7 +159,7 @@ def config_of(path, vocabularies, counts, sizes, names, **fields):
         )
     sizes = dict(zip(SIZES, sizes, strict=True))
     for side in ("encoder", "decoder"):
-        layers = {found[1] for name in names if (found := re.match(LAYER.format(side), name))}
+        layers = {match[1] for name in names if (match := re.match(LAYER.format(side), name))}
         if sizes[f"num_{side}_layers"] != len(layers):
             raise ValueError(
                 f"{path} must say the number of layers of the {side} that the weights have, "
@@ -218,11 +218,11 @@ def checked_arrays(arrays, config, path, names=None):
             f"{path} {kind} arrays of the architecture: {', '.join(sorted(listed)[:3])}{more}."
         )
     for name, shape in expected.items():
-        found = arrays[name].shape
-        if math.prod(found) != math.prod(shape) or found[-1:] != shape[-1:]:
+        actual = arrays[name].shape
+        if math.prod(actual) != math.prod(shape) or actual[-1:] != shape[-1:]:
             raise ValueError(
                 f"{path}: {shown[name]} must have the shape {shape}, by the sizes that the model's "
-                f"configuration says. Received: {found}"
+                f"configuration says. Received: {actual}"
             )
     return {
         name: as_floats(arrays.pop(name), shown[name], path).reshape(shape)
@@ -253,9 +253,9 @@ def sentencepiece_models(folder, vocabularies):
 
 def without_equal(settings, usual, path):
     """Returns a line that names the settings of a search that ours cannot follow, if any."""
-    given = [name for name in usual if settings.get(name) not in (usual[name], None)]
-    listed = ", ".join(f"{name}={reprlib.repr(settings[name])}" for name in given)
-    return [f"{path.name}: our search has no equal of {listed}"] if given else []
+    differing = [name for name in usual if settings.get(name) not in (usual[name], None)]
+    listed = ", ".join(f"{name}={reprlib.repr(settings[name])}" for name in differing)
+    return [f"{path.name}: our search has no equal of {listed}"] if differing else []
 
 
 def name_of(folder):
@@ -273,8 +273,8 @@ def read_stated(folder, name):
 
 def origin_of(folder, name, form, languages):
     """Where the model is from, for `model_card.json`: what its files and its name say."""
-    found = re.search(r"opus-mt(?:-[a-z]+)*-([a-z]{2,3})-([a-z]{2,3})(?:@.*)?$", name)
-    guesses = found.groups() if found else (None, None)
+    match = re.search(r"opus-mt(?:-[a-z]+)*-([a-z]{2,3})-([a-z]{2,3})(?:@.*)?$", name)
+    guesses = match.groups() if match else (None, None)
     codes = [
         code if re.fullmatch("[a-z]{2,3}", str(code)) else guess
         for code, guess in zip(languages, guesses, strict=True)

@@ -123,21 +123,23 @@ def arithmetic_of(
 
 def _search(config, generation, vocabulary, path):
     """Returns the settings of the search, and a line on those that ours cannot follow."""
-    given = config | {name: value for name, value in generation.items() if value is not None}
-    banned = given.get("bad_words_ids") or []
-    longest = given.get("max_new_tokens") or (given.get("max_length") or 0) - 1  # without the start
+    options = config | {name: value for name, value in generation.items() if value is not None}
+    banned = options.get("bad_words_ids") or []
+    longest = (
+        options.get("max_new_tokens") or (options.get("max_length") or 0) - 1
+    )  # without the start
     search = {
-        "beam_size": given.get("num_beams") or 1,
+        "beam_size": options.get("num_beams") or 1,
         "length_penalty": "mean",
-        "alpha": given.get("length_penalty", 1.0),
-        "stopping": "first_beams" if given.get("early_stopping") is True else "exhaustive",
+        "alpha": options.get("length_penalty", 1.0),
+        "stopping": "first_beams" if options.get("early_stopping") is True else "exhaustive",
         "suppressed_tokens": tuple(b[0] for b in banned if len(b) == 1 and b != [vocabulary[PAD]]),
-        "force_end": given.get("forced_eos_token_id") == vocabulary[END],
+        "force_end": options.get("forced_eos_token_id") == vocabulary[END],
     }
     if longest > 0:
         search |= {"extra_length": longest, "max_length": longest}
-    given["bad_words_ids"] = [ids for ids in banned if len(ids) > 1]
-    return search, marian.without_equal(given, WITHOUT_EQUAL, path)
+    options["bad_words_ids"] = [ids for ids in banned if len(ids) > 1]
+    return search, marian.without_equal(options, WITHOUT_EQUAL, path)
 
 
 def _weights(folder, given_name):

@@ -77,12 +77,12 @@ def read_npz(folder, weights=None, arithmetic="marian"):
 
 def _weights_file(folder, named, weights):
     """Returns the path of the arrays: chosen, named, or the only ones."""
-    found = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
-    names = {weights or Path(name).name for name in named or found}
-    if len(names) != 1 or weights not in (None, *found):
+    present = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
+    names = {weights or Path(name).name for name in named or present}
+    if len(names) != 1 or weights not in (None, *present):
         raise ValueError(
             f"{folder} has several models: `weights` (`--weights`) must name one of "
-            f"{', '.join(found)}. Received: {weights}"
+            f"{', '.join(present)}. Received: {weights}"
         )
     return files.file_of(folder, *names)
 
@@ -147,8 +147,8 @@ def _take_tokens(vocabularies, stored):
 
 
 def _version(settings):
-    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", str(settings.get("version")))
-    return tuple(map(int, found.groups())) if found else (0, 0, 0)
+    match = re.match(r"v?(\d+)\.(\d+)\.(\d+)", str(settings.get("version")))
+    return tuple(map(int, match.groups())) if match else (0, 0, 0)
 
 
 def _scale_gelu(arrays):

@@ -219,8 +219,8 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
     >>> ops.convert_to_numpy(mask).tolist()
     [True, False]
     """
-    given = [as_bool(mask=mask) for mask in masks if mask is not None]
-    return reduce(ops.logical_and, given) if given else None
+    bools = [as_bool(mask=mask) for mask in masks if mask is not None]
+    return reduce(ops.logical_and, bools) if bools else None
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

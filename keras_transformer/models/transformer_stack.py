@@ -57,12 +57,12 @@ class TransformerStack(PartsInConfig):
             self.layer_norm.build(block_shapes[0])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(self.call).bind(*args, **kwargs).arguments
-        if any(given.get(name) for name in ("return_attention_scores", "cache")):
+        arguments = inspect.signature(self.call).bind(*args, **kwargs).arguments
+        if any(arguments.get(name) for name in ("return_attention_scores", "cache")):
             return super().compute_output_spec(*args, **kwargs)
         # Keras would trace `call` with a placeholder length, which may exceed the learned table.
-        self._checked_mask(**{name: given[name] for name in INPUTS if name in given})
-        shape = (*given["token_ids"].shape, self.config.hidden_dim)
+        self._checked_mask(**{name: arguments[name] for name in INPUTS if name in arguments})
+        shape = (*arguments["token_ids"].shape, self.config.hidden_dim)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def _checked_mask(self, token_ids, encoder_output=None, **padding_mask):

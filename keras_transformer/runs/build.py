@@ -112,7 +112,7 @@ def pairs_of(recipe, data_folder, tokenizers, split):
     """
     pairs, rate = recipe.data.pairs(split, data_folder), recipe.training.protected_text
     tag_ids(pairs, tokenizers[0])
-    count = count_symbols(*(each.vocabulary for each in tokenizers))
+    count = count_symbols(*(tokenizer.vocabulary for tokenizer in tokenizers))
     if split == "train" and count > 1 and rate:
         pairs.placeholders = count, rate, recipe.training.seed
     return pairs

@@ -60,7 +60,7 @@ class Finding:
     def __str__(self):
         mark = WARNING_MARK if self.passed and self.warnings else MARKS[self.passed]
         line = f"{mark} {self.name:<10}  {self.detail} ({self.seconds:.1f} s)"
-        return "\n".join([line, *(f"  {WARNING_MARK} {each}" for each in self.warnings)])
+        return "\n".join([line, *(f"  {WARNING_MARK} {warning}" for warning in self.warnings)])
 
 
 class _NotRunError(Exception):

@@ -26,8 +26,8 @@ def peak_memory_of_gpus() -> list[int]:
     if backend == "jax":
         import jax
 
-        found = [device.memory_stats() for device in jax.local_devices()]  # `None` of a CPU
-        return [stats["peak_bytes_in_use"] for stats in found if stats]
+        statistics = [device.memory_stats() for device in jax.local_devices()]  # `None` of a CPU
+        return [stats["peak_bytes_in_use"] for stats in statistics if stats]
     import torch
 
     return [torch.cuda.max_memory_allocated(n) for n in range(torch.cuda.device_count())]

@@ -88,8 +88,8 @@ class CorpusSettings(ReadOptions):
         """Returns the codes of both languages; `None` if unknown."""
         if self.languages or self.number_names:
             return self.languages or ("en", "de")
-        found = [_LANGUAGE.search(name or "") for name in (self.source, self.target)]
-        return [code and code[1] for code in found]
+        matches = [_LANGUAGE.search(name or "") for name in (self.source, self.target)]
+        return [code and code[1] for code in matches]
 
     def read(self, folder: types.Path) -> Corpus:
         """Returns the corpus; `folder` is what its paths are relative to."""
@@ -98,7 +98,7 @@ class CorpusSettings(ReadOptions):
                 pairs = draw(split, self.size or 0, self.seed)
                 return Corpus(split, pairs, int(self.weight), self.tag)
         paths = [str(Path(folder) / p) for p in (self.file, self.source, self.target) if p]
-        options = {each.name: getattr(self, each.name) for each in fields(ReadOptions)}
+        options = {option.name: getattr(self, option.name) for option in fields(ReadOptions)}
         files = read_parallel(*paths, **options)
         return Corpus(repr(files), files, int(self.weight), self.tag)
 
@@ -345,14 +345,16 @@ class Recipe(Settings):
         here, there = self.to_dict(), other.to_dict()
         del here["search"]  # all of it may differ
         may_differ = {"data": may_change(DataSettings), "training": may_change(TrainingSettings)}
-        found = []
+        differences = []
         for section, values in here.items():
             others = there[section]
             for key in dict.fromkeys((*values, *others)):
                 mine, theirs = values.get(key, _ABSENT), others.get(key, _ABSENT)
                 if mine != theirs and key not in may_differ.get(section, ()):
-                    found.append(f"{section}.{key} is {_shown(theirs)} there, {_shown(mine)} here")
-        return found
+                    differences.append(
+                        f"{section}.{key} is {_shown(theirs)} there, {_shown(mine)} here"
+                    )
+        return differences
 
     def model_config(
         self, vocabulary_size: int, source_vocabulary_size: int | None = None

@@ -67,8 +67,8 @@ class TranslationEvaluator(keras.callbacks.Callback):
             return
         translations = self._translator(self._sources)
         for name in evaluation.SCORES:
-            found = evaluation.score(name, translations, self._references, self._tokenized)
-            logs[f"val_{name}"] = found.value
+            score = evaluation.score(name, translations, self._references, self._tokenized)
+            logs[f"val_{name}"] = score.value
         if (self.params or {}).get("verbose") in (1, "auto"):
             self._print("")  # Keras's progress bar has not ended its line yet
         for source, translation in zip(self._sources[: self._samples], translations, strict=False):

@@ -37,7 +37,7 @@ def load_translator(
     Example: `load_translator("ct2")(["twenty-one"])`.
     """
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [*map(Path, path)]
-    kinds = {kind_of(each) for each in paths}
+    kinds = {kind_of(path) for path in paths}
     of_runs = {"model": model, "dtype": dtype}
     of_ctranslate2 = {"device": None if device == "cpu" else device}
     if kinds == {"run"}:

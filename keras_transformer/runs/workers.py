@@ -39,9 +39,9 @@ def start_workers(command: Sequence[str], number: int, **popen: Any) -> list[sub
 def _free_ports(number):
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for port_socket in sockets:
+            port_socket.bind(("127.0.0.1", 0))
+        return [port_socket.getsockname()[1] for port_socket in sockets]
 
 
 def wait(processes: Sequence[subprocess.Popen]) -> int:

@@ -56,23 +56,23 @@ def target_language(card: dict[str, Any], source: object, target: object) -> str
 
 
 def _targets(card):
-    one = card.get("target_language")
-    return card.get("target_languages") or ([one] if one else [])
+    target = card.get("target_language")
+    return card.get("target_languages") or ([target] if target else [])
 
 
-def _meant(field, given, codes, *others):
+def _meant(field, asked, codes, *others):
     """Returns the longest code that is the beginning of what is given, or `None` without it."""
-    if given is None:
+    if asked is None:
         return None
     codes = [code for code in codes if code]
-    tag = language_tag(given) if isinstance(given, str) else ""
-    if found := [code for code in codes if is_language(tag, language_tag(code))]:
-        return max(found, key=len)
+    tag = language_tag(asked) if isinstance(asked, str) else ""
+    if known := [code for code in codes if is_language(tag, language_tag(code))]:
+        return max(known, key=len)
     must = f"`{field}` must be {_any_of([*others, *codes])}."
     if not codes:
         cure = f"leave `{field}` out, or export the model with `--{field}-language`"
         must = f"The model card names no {field} language: {cure}."
-    raise RequestError(400, must, given)
+    raise RequestError(400, must, asked)
 
 
 def _any_of(codes):

@@ -29,7 +29,9 @@ async def settings(request: Request) -> JSONResponse:
     service = request.app.state.service
     known = described(service.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
     pair = {"source": known[0], "target": known[:2][-1]}
-    language = {side: {"code": one["code"], "name": one["name"]} for side, one in pair.items()}
+    language = {
+        side: {"code": entry["code"], "name": entry["name"]} for side, entry in pair.items()
+    }
     off = dict.fromkeys(["apiKeys", "filesTranslation", "keyRequired", "suggestions"], False)
     limits = {"charLimit": service.limits.max_line_chars, "frontendTimeout": 500}  # milliseconds
     return JSONResponse(off | limits | {"language": language, "supportedFilesFormat": []})
@@ -53,9 +55,9 @@ async def translate(request: Request) -> JSONResponse:
     n_best = min(alternatives + 1, translator.settings.max_hypotheses)
     options = {"n_best": n_best, "target_language": language}
     work = service.translate(lines, client_of(request), translator, **options)
-    found = await unless_gone(request, work)
-    request.state.rows = len(found)
-    ranks = _together(apart, found)  # strings are joined, faster than a thread would begin
+    hypotheses = await unless_gone(request, work)
+    request.state.rows = len(hypotheses)
+    ranks = _together(apart, hypotheses)  # strings are joined, faster than a thread would begin
     answer = {"translatedText": [best for best, *_ in ranks]}
     if alternatives:
         answer["alternatives"] = [others for _, *others in ranks]
@@ -88,9 +90,9 @@ def _apart(texts, form):
     return [lines_of(text) for text in texts]
 
 
-def _together(apart, found):
+def _together(apart, hypotheses):
     """Returns the ranks of each text, see `_filled`, whose lines have these translations."""
-    rest = iter([[one.text for one in ranks] for ranks in found])
+    rest = iter([[hypothesis.text for hypothesis in ranks] for ranks in hypotheses])
     return [_filled(fill, [next(rest) for _ in lines]) for lines, fill in apart]
 
 
@@ -103,10 +105,10 @@ def _alternatives(fields):
     return value
 
 
-def _filled(fill, found):
+def _filled(fill, texts):
     """Returns a text for each rank: its translations of each line, or the best if there is none."""
-    ranks = range(max(map(len, found), default=1))
-    return [fill([line[k] if k < len(line) else line[0] for line in found]) for k in ranks]
+    ranks = range(max(map(len, texts), default=1))
+    return [fill([line[k] if k < len(line) else line[0] for line in texts]) for k in ranks]
 
 
 routes = [

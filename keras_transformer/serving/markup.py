@@ -73,8 +73,8 @@ def of_html(text: str) -> tuple[list[str], Fill]:
             end, spaces = stop, inner[len(words) :]
     rest = spaces + text[end:]
 
-    def fill(found):
-        escaped = [html.escape(line, quote=False) for line in found]
+    def fill(translations):
+        escaped = [html.escape(line, quote=False) for line in translations]
         return "".join(map("".join, zip(kept, escaped, strict=True))) + rest
 
     return lines, fill

@@ -139,9 +139,9 @@ class Service:
         translator, limits = translator or self.translator, self.limits
 
         def read() -> Request:
-            given = lines if isinstance(lines, list) else lines()
-            limits.check_texts(given)
-            request = translator.request(given, **options)
+            texts = lines if isinstance(lines, list) else lines()
+            limits.check_texts(texts)
+            request = translator.request(texts, **options)
             limits.check_request(request)
             return request
 
@@ -159,8 +159,8 @@ class Service:
                         request.text_settings.distinct_texts,
                         len(request.columns),
                     )
-                    found = await self._submit(group, request.columns, client)
-                    request.fill(answers, found)
+                    hypotheses = await self._submit(group, request.columns, client)
+                    request.fill(answers, hypotheses)
                     has_lost = any(best.protected for best, *_ in answers)
                     request = await run_in_threadpool(request.again, answers) if has_lost else None
         return answers
@@ -188,8 +188,8 @@ class Service:
         """
         columns = [[row[:most] for row in column] for column in await self._pairs(sources, targets)]
         async with self._time_limit():
-            found = await self._submit(("attend", object()), columns, client)
-        return list(zip(*columns, found, strict=True))
+            attention = await self._submit(("attend", object()), columns, client)
+        return list(zip(*columns, attention, strict=True))
 
     async def search_tree(self, lines: list[str], client: Hashable = None) -> list[Any]:
         """Returns what the search does with each line: `SearchTree` of `Engine.search_tree`."""
@@ -227,7 +227,7 @@ class Service:
         most = self.limits.max_lines
         parts = [rows[start : start + most] for start in range(0, len(rows), most)]
         try:
-            return [one for part in parts for one in await self._batcher.submit(part, client)]
+            return [answer for part in parts for answer in await self._batcher.submit(part, client)]
         except QueueFull as error:
             waiting = f"{self._batcher.queue_length} lines wait for the model."
             raise RequestError(503, f"{waiting} Try again when others are answered.") from error

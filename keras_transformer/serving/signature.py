@@ -101,7 +101,7 @@ class Signature:
         sizes = {name: len(value) for name, value in values.items() if isinstance(value, list)}
         service.limits.check_lines(max(sizes.values(), default=0))
         texts, options = (
-            [one for name in names & sizes.keys() for one in values[name] if _has_length(one)]
+            [value for name in names & sizes.keys() for value in values[name] if _has_length(value)]
             for names in (set(self.required), self.options.keys())
         )
         service.limits.check_longest(texts, options)
@@ -114,8 +114,8 @@ class Signature:
                 raise RequestError(400, f"{must} Received: {len(column)}")
             columns[name] = column * lines if len(column) != lines else column
         rows = await self.call(service, client, **columns)
-        found = list(zip(*rows, strict=True)) or [()] * len(self.outputs)
-        pairs = zip(self.outputs.items(), found, strict=True)
+        outputs = list(zip(*rows, strict=True)) or [()] * len(self.outputs)
+        pairs = zip(self.outputs.items(), outputs, strict=True)
         return {name: to_json(list(column), spec) for (name, spec), column in pairs}
 
 
@@ -134,7 +134,7 @@ def checked(name: str, value: Any, spec: Spec) -> list:
 
     def is_right(value: Any, axes: int) -> bool:
         if axes:
-            is_list = isinstance(value, list) and all(is_right(one, axes - 1) for one in value)
+            is_list = isinstance(value, list) and all(is_right(item, axes - 1) for item in value)
             return is_list and (axes == 1 or len({*map(len, value)}) <= 1)
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             return False
@@ -164,7 +164,7 @@ def _longest(rows, axes):
     """Returns the greatest length of each of so many axes below."""
     if not axes:
         return []
-    below = [one for row in rows for one in row]
+    below = [value for row in rows for value in row]
     return [max(map(len, rows), default=0), *_longest(below, axes - 1)]
 
 
@@ -175,7 +175,7 @@ def _padded(value, shape, padding):
     missing = padding
     for length in reversed(rest):
         missing = [missing] * length
-    return [_padded(one, rest, padding) for one in value] + [missing] * (size - len(value))
+    return [_padded(item, rest, padding) for item in value] + [missing] * (size - len(value))
 
 
 def _has_length(value):
@@ -183,10 +183,10 @@ def _has_length(value):
 
 
 async def _serving_default(service, client, text):
-    found = await service.translate(text, client)
+    answers = await service.translate(text, client)
     return [
         (best.text, best.score, best.dropped_tokens > 0, best.unfinished, best.protected)
-        for best, *_ in found
+        for best, *_ in answers
     ]
 
 
@@ -198,20 +198,20 @@ async def _translate_n_best(service, client, text, **options):
         places.setdefault(asked, []).append(number)
 
     async def translate(asked, numbers):
-        given = dict(zip(options, asked, strict=True))
+        arguments = dict(zip(options, asked, strict=True))
         return await service.translate(
             [text[number] for number in numbers],
             client,
-            n_best=min(max(given["n_best"], 1), most),
-            target_prefix=given["target_prefix"] or None,
-            target_language=given.get("target_language") or None,
-            alpha=SearchSettings.rule("alpha").nearest(given["alpha"]),
-            max_length=SearchSettings.rule("max_length").nearest(given["max_length"]),
+            n_best=min(max(arguments["n_best"], 1), most),
+            target_prefix=arguments["target_prefix"] or None,
+            target_language=arguments.get("target_language") or None,
+            alpha=SearchSettings.rule("alpha").nearest(arguments["alpha"]),
+            max_length=SearchSettings.rule("max_length").nearest(arguments["max_length"]),
         )
 
-    found = await asyncio.gather(*(translate(*each) for each in places.items()))
+    groups = await asyncio.gather(*(translate(*place) for place in places.items()))
     answers: list[Any] = [None] * len(text)
-    for numbers, of_group in zip(places.values(), found, strict=True):
+    for numbers, of_group in zip(places.values(), groups, strict=True):
         for number, ranks in zip(numbers, of_group, strict=True):
             columns = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
             line = ranks[0].dropped_tokens > 0, ranks[0].protected
@@ -220,8 +220,11 @@ async def _translate_n_best(service, client, text, **options):
 
 
 async def _score(service, client, source, target):
-    found = await service.score(source, target, client)
-    return [(one.log_prob, len(one.tokens), one.perplexity) for one in found]
+    hypotheses = await service.score(source, target, client)
+    return [
+        (hypothesis.log_prob, len(hypothesis.tokens), hypothesis.perplexity)
+        for hypothesis in hypotheses
+    ]
 
 
 async def _tokenize(service, client, text):
@@ -240,7 +243,9 @@ async def _detokenize(service, client, token_ids):
 async def _align(service, client, text, target):
     longest = max(map(len, [*text, *target]), default=0)
     service.limits.check_square(len(text), longest)
-    source_names, target_names = (each.vocabulary for each in service.translator.tokenizers)
+    source_names, target_names = (
+        tokenizer.vocabulary for tokenizer in service.translator.tokenizers
+    )
     return [
         (
             scores.tolist(),
@@ -264,7 +269,7 @@ async def _search_tree(service, client, text):
             for step in zip(tree.token_ids.tolist(), is_there.tolist(), strict=True)
         ]
         numbers = tree.parents, tree.log_probs, tree.is_winner
-        answers.append((tokens, *(each.tolist() for each in numbers)))
+        answers.append((tokens, *(array.tolist() for array in numbers)))
     return answers
 
 
@@ -281,7 +286,7 @@ def signatures_of(translator: Any) -> dict[str, Signature]:
     if engine.card.get("target_languages"):
         options["target_language"] = TEXT, ""
     of_line = {"truncated": FLAG, "protected": TEXTS}
-    found = [
+    signatures = [
         Signature(
             "serving_default",
             {"text": TEXT},
@@ -309,9 +314,9 @@ def signatures_of(translator: Any) -> dict[str, Signature]:
     if "return_attention" not in engine.held:
         outputs = {"attention": Spec("float32", 3), "source_tokens": TEXTS, "target_tokens": TEXTS}
         outputs |= {"source_lengths": COUNT, "target_lengths": COUNT}
-        found.append(Signature("align", {"text": TEXT, "target": TEXT}, outputs, _align))
+        signatures.append(Signature("align", {"text": TEXT, "target": TEXT}, outputs, _align))
     if engine.has_search_tree:
         outputs = {"tokens": Spec("string", 3), "parents": Spec("int32", 3)}
         outputs |= {"log_probs": Spec("float32", 3), "is_winner": Spec("bool", 3)}
-        found.append(Signature("search_tree", {"text": TEXT}, outputs, _search_tree))
-    return {one.name: one for one in found}
+        signatures.append(Signature("search_tree", {"text": TEXT}, outputs, _search_tree))
+    return {signature.name: signature for signature in signatures}

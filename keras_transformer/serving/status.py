@@ -49,7 +49,7 @@ async def model_card(request: Request) -> JSONResponse:
     own = {
         "model": service.name,
         "limits": dataclasses.asdict(service.limits),
-        "signatures": {name: one.described() for name, one in signatures.items()},
+        "signatures": {name: signature.described() for name, signature in signatures.items()},
     }
     return JSONResponse(service.card | own)
 

@@ -50,8 +50,8 @@ def verify(translator: Translator, folder: types.Path) -> Iterator[Verified]:
     examples = _examples(Path(folder) / "examples.jsonl")
     for start in range(0, len(examples), BATCH_LINES):
         batch = examples[start : start + BATCH_LINES]
-        found = translator([text for text, *_ in batch], n_best=1)
-        for (line, expected, score), (best, *_) in zip(batch, found, strict=True):
+        answers = translator([text for text, *_ in batch], n_best=1)
+        for (line, expected, score), (best, *_) in zip(batch, answers, strict=True):
             received = best.score if math.isfinite(best.score) else None
             yield Verified(line, expected, best.text, _difference(score, received))
 

@@ -255,14 +255,14 @@ class TrainingStep(Model):
 
 def _prepare_callbacks(model, arguments):
     """Checks the callbacks of `fit`, and adds the one by which the dataset follows the epoch."""
-    given = arguments.get("callbacks") or []
-    is_list = isinstance(given, keras.callbacks.CallbackList)
-    callbacks = given.callbacks if is_list else keras.tree.flatten(given)
+    callbacks_of_fit = arguments.get("callbacks") or []
+    is_list = isinstance(callbacks_of_fit, keras.callbacks.CallbackList)
+    callbacks = callbacks_of_fit.callbacks if is_list else keras.tree.flatten(callbacks_of_fit)
     check_callbacks(callbacks, model.optimizer)
     stream = getattr(arguments.get("x"), "stream", None)  # of a dataset of `make_dataset`
     if stream is not None:
         callbacks.insert(0, DatasetEpoch(stream))  # before `RunKeeper`, which also sets the batch
-        arguments["callbacks"] = given if is_list else callbacks
+        arguments["callbacks"] = callbacks_of_fit if is_list else callbacks
 
 
 def _check_compiled(model):

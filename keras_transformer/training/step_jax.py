@@ -99,7 +99,9 @@ def _fold(add, sums, rows, number):
         shape = (size, number, *tensor.shape[1:])
         return jnp.moveaxis(tensor[: size * number].reshape(shape), 1, 0)
 
-    sums, _ = jax.lax.scan(lambda *each: (add(*each), None), sums, jax.tree.map(stack, rows))
+    sums, _ = jax.lax.scan(
+        lambda *operands: (add(*operands), None), sums, jax.tree.map(stack, rows)
+    )
     if num_rows > size * number:
         sums = add(sums, jax.tree.map(lambda tensor: tensor[size * number :], rows))
     return sums

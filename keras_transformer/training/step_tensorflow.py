@@ -30,7 +30,7 @@ def train_step(model: keras.Model, data: Any) -> dict[str, tf.Tensor]:
         if replicas > 1:
             # All replicas hold the same gradient and the optimizer sums it, so divide by N. The
             # optimizer would clip the parts, so clip before.
-            gradients = [each / replicas for each in _clip(model.optimizer, gradients)]
+            gradients = [gradient / replicas for gradient in _clip(model.optimizer, gradients)]
         model.optimizer.apply(gradients, model.trainable_variables)
         return _logs(model, loss, divisors) | {"gradient_norm": norm}
 
@@ -76,7 +76,7 @@ def _clip(optimizer, gradients):
     if not (inner.clipnorm or inner.global_clipnorm or inner.clipvalue):
         return gradients
     scale = optimizer.scale_loss(1.0)  # other than 1 with float16
-    clipped = inner._clip_gradients([each / scale for each in gradients])
+    clipped = inner._clip_gradients([gradient / scale for gradient in gradients])
     # Loss scaling must see an overflow, which clipping by value would hide.
     pairs = zip(gradients, clipped, strict=True)
     return [tf.where(tf.math.is_finite(old), new * scale, old) for old, new in pairs]
@@ -230,7 +230,7 @@ def make_function(model: keras.Model, step: Callable) -> Callable:
     def steps(iterator):
         if not isinstance(iterator, tf.distribute.DistributedIterator):
             # From `train_on_batch`: Keras would copy the batch to each replica.
-            batch = tuple(each for each in next(iterator) if each is not None)
+            batch = tuple(part for part in next(iterator) if part is not None)
             iterator = iter(split_rows(tf.data.Dataset.from_tensors(batch), strategy))
         logs = one_step(iterator)
         for _ in range(1, model.steps_per_execution):
