@@ -154,6 +154,16 @@ FOREIGN = {
 }
 
 
+def of_symbols(lines, kind, rule):
+    from keras_transformer import Tokenizer
+
+    lines = [*lines, "".join(map(chr, AWKWARD))]
+    if kind == "words":
+        return Tokenizer.words(lines, normalization=rule)
+    symbols = [" a  ", "V;P.T", "</s>", "[a](b)\\^"]
+    return Tokenizer.characters(lines, normalization=rule, symbols=symbols)
+
+
 def makers(lines, size):
     """Returns {name: function that returns a tokenizer}, trained on lines."""
     found = {
@@ -161,6 +171,9 @@ def makers(lines, size):
         for algorithm in ("bpe", "unigram")
         for rule in ("nfc", "nfkc", "identity")
     }
+    for kind in ("characters", "words"):
+        for rule in ("identity", "nfc", "nfd"):
+            found[f"{kind} {rule}"] = functools.partial(of_symbols, lines, kind, rule)
     for name, options in FOREIGN.items():
         found[name] = functools.partial(foreign, lines, size, **options)
     return found

@@ -15,7 +15,7 @@ import lazy_loader
 DISTRIBUTIONS = {"yaml": "pyyaml", "google": "protobuf", "tensorflow_text": "tensorflow-text"}
 GONE = {
     **{
-        name: f"`{name}` has gone: `Tokenizer.{constructor}` makes it, `Tokenizer.load` reads it"
+        name: f"`{name}` has gone: use `Tokenizer.{constructor}`, or `Tokenizer.load` for a file"
         for name, constructor in {
             "CharacterTokenizer": "characters",
             "WordTokenizer": "words",

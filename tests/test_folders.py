@@ -88,6 +88,19 @@ def test_files_import_only_what_their_folder_may():
     assert not wrong, "imports that the row of the folder in `FOLDERS` does not allow"
 
 
+def test_no_import_goes_round():
+    """Imports inside functions count too."""
+    imports = {}
+    for path in FILES:
+        names = {name.rpartition(".")[0] for name in imported_modules(ast.parse(path.read_text()))}
+        names |= {*imported_modules(ast.parse(path.read_text()))}
+        files = {PACKAGE.parent / f"{name.replace('.', '/')}.py" for name in names}
+        imports[path] = files & {*FILES}
+    while leaves := {path for path, files in imports.items() if not files}:
+        imports = {p: files - leaves for p, files in imports.items() if p not in leaves}
+    assert not imports, "files that import each other, or are imported by such"
+
+
 def test_layers_and_models_are_plain_keras():
     backends = {"tensorflow", "tensorflow_text", "jax", "torch"}
     wrong = {}

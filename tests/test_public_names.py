@@ -30,6 +30,15 @@ def public_objects():
     return {name: value for name, value in objects.items() if not inspect.ismodule(value)}
 
 
+@pytest.mark.parametrize(
+    ("name", "constructor"), [("WordTokenizer", "words"), ("MarianTokenizer", "from_marian")]
+)
+def test_name_that_has_gone_says_what_takes_its_place(name, constructor):
+    for module in (keras_transformer, keras_transformer.data):
+        with pytest.raises(ImportError, match=f"^`{name}` has gone: use `Tokenizer.{constructor}`"):
+            getattr(module, name)
+
+
 def methods_of(cls):
     """Yields the public methods and properties of a class that this package defines."""
     for owner in cls.__mro__:

@@ -37,11 +37,12 @@ class GraphTokenizer(tf.Module):
 
     def __init__(self, pieces: Any, vocabulary: Vocabulary, tag: str | None) -> None:
         super().__init__(name="tokenizer")
+        self._tokens = tf.constant(vocabulary.tokens)
         if isinstance(pieces, SentencePieces):
-            pieces = GraphSentencePieces(pieces, vocabulary)
+            pieces = GraphSentencePieces(pieces, vocabulary, self._tokens)
         elif isinstance(pieces, SymbolPieces):
             pieces = GraphSymbolPieces(pieces)
-        self._pieces, self._tokens = pieces, tf.constant(vocabulary.tokens)
+        self._pieces = pieces
         self._tag = None if tag is None else vocabulary.ids[tag]
         self._without_text = vocabulary.special_ids
 
@@ -95,14 +96,15 @@ class GraphSentencePieces(tf.Module):
     Args:
         pieces: `SentencePieces`.
         vocabulary: `Vocabulary`.
+        tokens: its tokens, a string tensor `(V,)`.
     """
 
-    def __init__(self, pieces: SentencePieces, vocabulary: Vocabulary) -> None:
+    def __init__(self, pieces: SentencePieces, vocabulary: Vocabulary, tokens: tf.Tensor) -> None:
         super().__init__(name="pieces")
         self._normalization, self._reads_tags = pieces.normalization, pieces.reads_tags
         self._has_other_pieces = pieces.rules["has_other_pieces"]
         self._dropped = [vocabulary.ids[piece] for piece in pieces.rules["dropped_pieces"]]
-        self._tokens = tf.constant(vocabulary.tokens)
+        self._tokens = tokens
         # Strings, if there are tags: a piece that only the other side's model has is one too.
         self._ids: Any = None
         if pieces.reads_tags:

@@ -107,10 +107,11 @@ class VocabularySettings(Settings):
         """
         usual = VocabularySettings(source=self.source, target=self.target, joint=self.joint)
         defaults = usual.to_dict() | {"source": KINDS[0], "target": KINDS[0]}
+        rules = [tokenizer.normalization for tokenizer in tokenizers]
+        sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers]
+        of_files: dict[str, list[Any]] = {"size": sizes, "normalization": [rules, *rules]}
         for name in TRAINED if other is None else (*TRAINED, "source", "target", "files"):
-            attribute = "vocabulary_size" if name == "size" else name
-            of_files = [getattr(each, attribute, None) for each in tokenizers]
-            known = [defaults[name], getattr(other, name, None), of_files, *of_files]
+            known = [defaults[name], getattr(other, name, None), *of_files.get(name, ())]
             if (value := getattr(self, name)) not in known:
                 raise ValueError(
                     f"`{name}` of `vocabulary` must be left out: the vocabulary is that of "

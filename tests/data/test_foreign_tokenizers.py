@@ -92,7 +92,7 @@ class Characters(TokenizerLike):
         return ["".join(chr(i) for i in row if i > 2) for row in rows]
 
 
-def opus(folder):
+def opus():
     return Tokenizer.from_marian(opus_models.sentencepiece_models()[0], opus_models.vocabulary())
 
 
@@ -149,16 +149,9 @@ def use_everywhere(source, target, folder):
 @pytest.mark.slow
 @pytest.mark.slow_on_jax
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda folder: Characters(),
-        pytest.param(opus, marks=pytest.mark.long),
-    ],
-    ids=["a class of your own", "Marian's"],
-)
+@pytest.mark.parametrize("make", [Characters, pytest.param(opus, marks=pytest.mark.long)])
 def test_every_tokenizer_takes_the_way_of_all_commands(make, tmp_path):
-    tokenizer = make(tmp_path)
+    tokenizer = make()
     use_everywhere(tokenizer, tokenizer, tmp_path)
 
 

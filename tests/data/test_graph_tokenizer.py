@@ -34,7 +34,16 @@ MAKERS = tokenizer_agreement.makers(text_lines(500), 295)
 MAKERS["Marian"] = lambda: Tokenizer.from_marian(
     opus_models.sentencepiece_models()[0], opus_models.vocabulary()
 )
-QUICK = "nfc bpe", "nfkc unigram", "identity bpe", "as LLaMA", "Marian"
+CHARACTERS = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
+QUICK = (
+    "nfc bpe",
+    "nfkc unigram",
+    "identity bpe",
+    "as LLaMA",
+    "Marian",
+    "characters nfd",
+    "words nfc",
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +54,7 @@ def test_ids_and_texts_are_those_of_the_plain_tokenizer(name, pytestconfig):
     """`benchmarks/tokenizer_agreement.py` compares published models too."""
     count = 20_000 if pytestconfig.getoption("long") else 1000
     strings = tokenizer_agreement.awkward_strings(count, text_lines(100))
+    strings += ["".join(CHARACTERS[::97]), "a".join(CHARACTERS[::991])]
     *different, _ = tokenizer_agreement.compare(MAKERS[name](), strings)
     assert different == [[], [], []]
 
@@ -53,8 +63,7 @@ def test_ids_and_texts_are_those_of_the_plain_tokenizer(name, pytestconfig):
 def test_unicode_is_that_of_tensorflow_text_on_every_python(form):
     """Each character alone, and before marks, so that composition and order count."""
     assert UNICODE.unidata_version == "16.0.0"
-    characters = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
-    texts = [f"{character}\ne{character}\u0301\u0323" for character in characters]
+    texts = [f"{character}\ne{character}\u0301\u0323" for character in CHARACTERS]
     found = tensorflow_text.normalize_utf8(texts, form).numpy()
     assert [text.decode() for text in found] == [UNICODE.normalize(form, text) for text in texts]
 

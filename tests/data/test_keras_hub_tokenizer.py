@@ -124,7 +124,7 @@ class ExportedCharacters(Characters):
     graph = GraphCharacters()
 
 
-def of_both_sides(folder):
+def of_both_sides():
     """KerasHub's for the source, SentencePiece for the target, with the same special ids."""
     model = train(TARGETS)
     pieces = ["</s>", "<unk>", "<pad>", "<s>", *pieces_of(model)[3:]]
@@ -134,10 +134,11 @@ def of_both_sides(folder):
 # Functions that return the tokenizer of both sides, or one for each. `Tokenizer` has other tests.
 WALKED = {
     "KerasHub's and SentencePiece": of_both_sides,
-    "a class of your own": lambda folder: ExportedCharacters(),
+    "a class of your own": ExportedCharacters,
     "Marian's": opus,
-    "byte-pair": lambda folder: byte_pair()[1],
-    "SentencePiece": lambda folder: t5()[0][1],
+    "byte-pair": lambda: byte_pair()[1],
+    "SentencePiece": lambda: t5()[0][1],
+    "symbols": lambda: kt.Tokenizer.characters(SOURCES, normalization="nfd", symbols=["one"]),
 }
 BOTH = list(WALKED)[0]
 
@@ -169,14 +170,14 @@ def serve(folders, lines):
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 @pytest.mark.parametrize("name", [BOTH, pytest.param("byte-pair", marks=pytest.mark.long)])
 def test_every_tokenizer_takes_the_way_of_all_commands(name, tmp_path):
-    made = WALKED[name](tmp_path)
+    made = WALKED[name]()
     use_everywhere(*(made if isinstance(made, tuple) else (made, made)), tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 def test_model_of_foreign_tokenizers_is_trained_and_served(tmp_path):
-    source, target = WALKED[BOTH](tmp_path)
+    source, target = WALKED[BOTH]()
     config = config_of(source, target)
     options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
     dataset, _ = kt.make_dataset(PAIRS, source, target, **options)
@@ -221,7 +222,7 @@ def test_saved_model_holds_the_whole_tokenizer(is_slow, tmp_path):
     tokenizers = []
     for name in WALKED:
         if (name == "byte-pair") == is_slow:
-            made = WALKED[name](tmp_path)
+            made = WALKED[name]()
             tokenizers += made if isinstance(made, tuple) else [made]
     lines, folders, expected = ["twenty-one", "", "  a b "], [], []
     for number, tokenizer in enumerate(tokenizers):

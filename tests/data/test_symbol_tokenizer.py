@@ -58,27 +58,6 @@ def test_all_of_unicode_is_restored(learn, expected, rule, step, path):
         assert made.vocabulary[made.encode("\xc5")[-1]] == "\u030a" or expected is words
 
 
-@pytest.mark.tensorflow_only
-@pytest.mark.parametrize(("rule", "step"), RULES)
-@pytest.mark.parametrize("learn", [Tokenizer.characters, Tokenizer.words])
-def test_graph_gives_the_same_ids_and_texts(learn, rule, step):
-    import tensorflow as tf
-
-    options = {"symbols": [" a  ", "V;P.T"]} if learn == Tokenizer.characters else {}
-    lines = [UNICODE_TEXT[::997], UNICODE_TEXT[::-993], *TEXTS, "a[b](c)\\ V;P.T^"]
-    made = learn(lines, normalization=rule, **options)
-    texts = [*lines, UNICODE_TEXT[::step], "a".join(UNICODE_TEXT[::step]), "a[b](c) V;PST  \\"]
-    rows = made.encode(texts)
-    graph = made.graph
-    tokenize = tf.function(graph.tokenize, [tf.TensorSpec([None], tf.string)])
-    assert tokenize(tf.constant(texts)).to_list() == rows
-    some = tf.ragged.constant([row[:3000] for row in rows]).to_tensor(0)
-    restored = [text.decode() for text in graph.detokenize(some).numpy()]
-    assert restored == made.decode(some.numpy())
-    tokens = [token.decode() for token in graph.tokens(range(made.vocabulary_size)).numpy()]
-    assert tokens == made.vocabulary
-
-
 def test_tokens_are_the_longest_symbols(path):
     symbols = ["V;PST", "V;PST;3", "<en>"]
     made = Tokenizer.characters(["<en>ab V;PST", "V;PST;3"], path, symbols=symbols)

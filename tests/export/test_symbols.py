@@ -1,4 +1,4 @@
-"""Models of symbols translate alike as a `Translator`, a SavedModel and a folder of CTranslate2."""
+"""Models of symbols translate alike as a `Translator` and a folder of CTranslate2."""
 
 import json
 import subprocess
@@ -69,28 +69,6 @@ def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path
     engine = load_translator(kt.export_ctranslate2(translator, tmp_path / "ct2"), workers=1)
     parts = engine(["abc", "cab", "b"])
     assert engine(lines) == [joiner.join(filter(None, parts)), *engine(["ba"])]
-
-
-@pytest.mark.parametrize("translator", ["nfd"], indirect=True)
-def test_saved_model_gives_the_same_texts(translator, tmp_path):
-    import tensorflow as tf
-
-    folder = kt.export_saved_model(translator, tmp_path / "served")
-    served = tf.saved_model.load(folder)
-    found = served.serve(tf.constant(LINES))
-    whole = translator(LINES, on_too_long="truncate")
-    assert [text.decode() for text in found["translation"].numpy()] == whole
-    assert load_translator(folder)(LINES) == translator(LINES)
-    expected = [best.score for best, *_ in translator(LINES, n_best=1, on_too_long="truncate")]
-    np.testing.assert_allclose(found["score"], expected, rtol=1e-4, atol=1e-6)
-    found = served.signatures["tokenize"](text=tf.constant(LINES))
-    rows = [
-        row[:n].tolist()
-        for row, n in zip(found["token_ids"].numpy(), found["lengths"], strict=True)
-    ]
-    # A line of spaces is an empty one.
-    lines = [line if line.strip() else "" for line in LINES]
-    assert rows == translator.source_tokenizer.encode(lines)
 
 
 def test_ctranslate2_gives_the_same_texts(translator, tmp_path):

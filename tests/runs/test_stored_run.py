@@ -68,7 +68,6 @@ def test_stored_run_goes_on_training_by_a_recipe_without_what_has_gone(run, tmp_
 # {kind of the run: names of the stored tokenizers of source and target}
 KINDS = {
     "symbols": ("characters.json", "words.json"),
-    "subwords": ("subwords.model", "subwords.model"),
     "imported": ("marian.model", "marian.model"),
 }
 
