@@ -16,9 +16,10 @@ from keras_transformer.layers.attention import (
     combine_masks,
     scaled_dot_product_attention,
 )
+from keras_transformer.layers.caches import FixedCache, GrowingCache
 from keras_transformer.layers.composite_layer import CompositeLayer, outer_shape, project
 from keras_transformer.layers.relative_positions import relative_similarity
-from keras_transformer.types import Cache, Shape, Tensor
+from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -59,12 +60,12 @@ class MultiHeadAttention(CompositeLayer):
             keys 0 to `t`, also if T and S differ, as in Keras; with a `cache`, to the cached
             positions and to the new keys 0 to `t`. Defaults to `False`.
         return_attention_scores: defaults to `False`.
-        cache: dict `{"key": (B, N, S', K), "value": (B, N, S', V)}` of projected keys and values.
-            For self-attention, start with `init_cache`; each call appends `value`. For
-            encoder-decoder attention, call `make_cache` once and pass `value=None`. Masks cover
-            cached and new positions; with a cache of fixed length, all its positions. Relative
-            positions take new positions without `use_causal_mask` as alternatives in one place,
-            as in beam search; each call then appends as many. Optional.
+        cache: projected keys and values of earlier positions, a named tuple of tensors. For
+            self-attention, start with `init_cache`; each call appends `value`. For encoder-decoder
+            attention, call `make_cache` once and pass `value=None`. Masks cover cached and new
+            positions; with a cache of fixed length, all its positions. Without `use_causal_mask`,
+            relative positions take the new positions of a call as alternatives for one position, as
+            in beam search. Every call must then append the same number. Optional.
         value_mask: implicit Keras mask of `value`, `(B, S)`; Keras passes it.
         key_mask: implicit Keras mask of `key`, `(B, S)`; Keras passes it.
         training: dropout is active only if `True`.
@@ -161,7 +162,7 @@ class MultiHeadAttention(CompositeLayer):
         attention_mask: Tensor | None = None,
         use_causal_mask: bool = False,
         return_attention_scores: bool = False,
-        cache: Cache | None = None,
+        cache: GrowingCache | FixedCache | None = None,
         value_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
         training: bool | None = None,
@@ -179,19 +180,18 @@ class MultiHeadAttention(CompositeLayer):
         heads = self._split_heads(self.query_dense, query)
         options = {}
         if self.max_relative_position:
-            appends = cache is not None and value is not None
+            start_index, slots = 0, 1
+            if cache is not None and value is not None:
+                start_index = cache.num_cached
+                slots = 1 if use_causal_mask else ops.shape(query)[1]
             options["bias"] = relative_similarity(
-                heads,
-                self.relative_dense,
-                ops.shape(attended["key"])[2],
-                _cached_length(cache) if appends else 0,
-                ops.shape(query)[1] if appends and not use_causal_mask else 1,
+                heads, self.relative_dense, ops.shape(attended.key)[2], start_index, slots
             )
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = self.attend(
             heads,
-            attended["key"],
-            attended["value"],
+            attended.key,
+            attended.value,
             attention_mask=mask,
             dropout=lambda scores: self.dropout_layer(scores, training=training),
             **options,
@@ -224,27 +224,30 @@ class MultiHeadAttention(CompositeLayer):
             query, key, value, attention_mask, dropout=dropout, bias=bias
         )
 
-    def init_cache(self, batch_size: int | Tensor, length: int | None = None) -> Cache:
+    def init_cache(
+        self, batch_size: int | Tensor, length: int | None = None
+    ) -> GrowingCache | FixedCache:
         """Returns an empty cache for self-attention.
 
         Args:
             batch_size: int or int tensor, `B`.
             length: int. Fixed length of the cache, as a compiled loop needs: each call overwrites
-                the positions from `cache["index"]` on. Positions after the new ones must be masked,
-                by `use_causal_mask=True` or `attention_mask`. New positions beyond the length
+                the positions from `cache.index` on. Positions after the new ones must be masked, by
+                `use_causal_mask=True` or `attention_mask`. New positions beyond the length
                 overwrite the last ones. Defaults to a cache that grows.
 
         Returns:
-            dict `{"key": (B, N, 0, K), "value": (B, N, 0, V)}`; with `length`, `{"key": (B, N,
-            length, K), "value": (B, N, length, V), "index": int32 scalar}`.
+            named tuple of `key`, `(B, N, 0, K)`, and `value`, `(B, N, 0, V)`; with `length`, of
+            `key`, `(B, N, length, K)`, `value`, `(B, N, length, V)`, and `index`, an int32 scalar.
         """
-        cache = {
-            name: ops.zeros((batch_size, self.num_heads, length or 0, dim), self.compute_dtype)
-            for name, dim in (("key", self.key_dim), ("value", self.value_dim))
-        }
-        return cache if length is None else {**cache, "index": ops.zeros((), "int32")}
+        shape = batch_size, self.num_heads, length or 0
+        key = ops.zeros((*shape, self.key_dim), self.compute_dtype)
+        value = ops.zeros((*shape, self.value_dim), self.compute_dtype)
+        if length is None:
+            return GrowingCache(key, value)
+        return FixedCache(key, value, index=ops.zeros((), "int32"))
 
-    def make_cache(self, value: Tensor, key: Tensor | None = None) -> Cache:
+    def make_cache(self, value: Tensor, key: Tensor | None = None) -> GrowingCache:
         """Projects keys and values once, for all later queries.
 
         Args:
@@ -252,33 +255,27 @@ class MultiHeadAttention(CompositeLayer):
             key: float tensor `(B, S, D)`. Defaults to `value`.
 
         Returns:
-            dict `{"key": (B, N, S, K), "value": (B, N, S, V)}`.
+            named tuple of `key`, `(B, N, S, K)`, and `value`, `(B, N, S, V)`.
         """
         require_axes("BSD", value=value, key=key)
-        return {
-            "key": self._split_heads(self.key_dense, value if key is None else key),
-            "value": self._split_heads(self.value_dense, value),
-        }
+        return GrowingCache(
+            self._split_heads(self.key_dense, value if key is None else key),
+            self._split_heads(self.value_dense, value),
+        )
 
     def _keys_and_values(self, value, key, cache):
-        """The cached keys and values, followed by the new ones."""
+        """Returns the cached keys and values, followed by the new ones."""
         if value is None:
             return cache
         new = self.make_cache(value, key)
-        if cache is None:
-            return new
-        if "index" not in cache:
-            return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
-        index = cache["index"]
-        written = {name: write_from(cache[name], new[name], index) for name in new}
-        return {**written, "index": index + ops.shape(new["key"])[2]}
+        return new if cache is None else cache.append(new)
 
     def _causal_mask(self, query, value, attended, cache):
-        grows = cache is None or "index" not in cache
-        if grows and query.shape[1] == 1 and (value is None or value.shape[1] == 1):
-            return None  # a decoding step: the query has the last position
-        lengths = ops.shape(query)[1], ops.shape(attended["key"])[2]
-        return causal_mask(*lengths, _cached_length(cache))
+        is_step = query.shape[1] == 1 and (value is None or value.shape[1] == 1)
+        if is_step and not attended.has_room:
+            return None  # the query has the last position
+        start_index = 0 if cache is None else cache.num_cached
+        return causal_mask(ops.shape(query)[1], ops.shape(attended.key)[2], start_index)
 
     def _mask(self, attention_mask, causal, value_mask, key_mask):
         """All masks, combined into one that broadcasts to `(B, N, T, S)`."""
@@ -311,14 +308,3 @@ class MultiHeadAttention(CompositeLayer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **arguments_of(MultiHeadAttention, self)}
-
-
-def _cached_length(cache):
-    return 0 if cache is None else cache.get("index", ops.shape(cache["key"])[2])
-
-
-def write_from(values: Tensor, new: Tensor, index: Any) -> Tensor:
-    """Returns `values` with `new` in place of what is at the positions from `index` on, axis 2."""
-    # The starts need one type: with `JAX_ENABLE_X64`, JAX makes a plain 0 an int64.
-    starts = [index if axis == 2 else 0 * index for axis in range(len(values.shape))]
-    return ops.slice_update(values, starts, new)

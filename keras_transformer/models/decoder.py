@@ -9,8 +9,8 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import as_mask
+from keras_transformer.layers.caches import write_from
 from keras_transformer.layers.decoder_block import DecoderBlock
-from keras_transformer.layers.multi_head_attention import write_from
 from keras_transformer.models.transformer_stack import TransformerStack
 from keras_transformer.types import Cache, Shape, Tensor
 

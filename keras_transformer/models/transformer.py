@@ -215,7 +215,7 @@ class Transformer(TrainingStep, keras.Model):
                 `max_length` only. Defaults to `1`.
 
         Returns:
-            nested dict of tensors whose first axis is the batch. For every block, it has the keys
+            nest of tensors whose first axis is the batch. For every block, it has the keys
             and values of self-attention, `(B, N, 0, K)`, which `decode_step` extends, and the keys
             and values of encoder-decoder attention, `(B, N, S, K)`. With `max_length`, those of
             self-attention are `(B, N, W * max_length, K)`. Then there are also scalars `"index"`,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers.attention import scaled_dot_product_attention
+from keras_transformer.layers.caches import GrowingCache
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
@@ -123,8 +124,8 @@ def test_cached_steps_of_the_decoder_block_equal_the_full_pass(normalize_first, 
         assert_close(scores["self"], full_scores["self"][:, :, start:end, :end], 1e-6)
         assert_close(scores["encoder"], full_scores["encoder"][:, :, start:end], 1e-6)
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), cache)
-    assert shapes["self"] == {"key": (B, N, T, D // N), "value": (B, N, T, 3)}
-    assert shapes["encoder"] == {"key": (B, N, S, D // N), "value": (B, N, S, 3)}
+    assert shapes["self"] == GrowingCache(key=(B, N, T, D // N), value=(B, N, T, 3))
+    assert shapes["encoder"] == GrowingCache(key=(B, N, S, D // N), value=(B, N, S, 3))
 
 
 @NORMS

@@ -95,8 +95,8 @@ def test_cached_steps_equal_the_full_pass(lengths, length):
         assert_close(to_numpy(outputs), full[:, start:end], 1e-6)
         assert_close(to_numpy(scores)[..., :end], full_scores[:, :, start:end, :end], 1e-6)
         assert not to_numpy(scores)[..., end:].any(), "positions after the new ones are masked"
-    assert tuple(cache["key"].shape) == (B, N, length or T, K)
-    assert tuple(cache["value"].shape) == (B, N, length or T, 4)
+    assert tuple(cache.key.shape) == (B, N, length or T, K)
+    assert tuple(cache.value.shape) == (B, N, length or T, 4)
 
 
 def test_layer_passes_the_layer_checks():

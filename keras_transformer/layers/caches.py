@@ -1,0 +1,79 @@
+"""Caches of attention: the projected keys and values of earlier positions.
+
+There are two kinds, with the same methods. Both are nests of tensors for every backend, so that
+they pass through compiled functions and loops.
+Letters: B batch, N heads, S cached positions, K key width, V value width.
+"""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from keras_transformer.types import Tensor
+
+
+class GrowingCache(NamedTuple):
+    """Keys and values of all positions so far.
+
+    Attributes:
+        key: float tensor `(B, N, S, K)`.
+        value: float tensor `(B, N, S, V)`.
+    """
+
+    key: Tensor
+    value: Tensor
+
+    @property
+    def has_room(self) -> bool:
+        """`False`: all its positions are in use."""
+        return False
+
+    @property
+    def num_cached(self) -> int | Tensor:
+        """Number of positions in use."""
+        return ops.shape(self.key)[2]
+
+    def append(self, new: "GrowingCache") -> "GrowingCache":
+        """Returns a cache that is longer by the new positions."""
+        key = ops.concatenate([self.key, new.key], axis=2)
+        return GrowingCache(key, ops.concatenate([self.value, new.value], axis=2))
+
+
+class FixedCache(NamedTuple):
+    """Keys and values with room for S positions, for programs whose shapes must not change.
+
+    Attributes:
+        key: float tensor `(B, N, S, K)`.
+        value: float tensor `(B, N, S, V)`.
+        index: int32 scalar, the number of positions in use. What the others hold is not defined.
+    """
+
+    key: Tensor
+    value: Tensor
+    index: Tensor
+
+    @property
+    def has_room(self) -> bool:
+        """`True`: masks must exclude the positions that are not in use."""
+        return True
+
+    @property
+    def num_cached(self) -> Tensor:
+        """Number of positions in use."""
+        return self.index
+
+    def append(self, new: GrowingCache) -> "FixedCache":
+        """Returns a cache of the same length, with the new positions from `index` on.
+
+        New positions beyond the length overwrite the last ones.
+        """
+        key = write_from(self.key, new.key, self.index)
+        value = write_from(self.value, new.value, self.index)
+        return FixedCache(key, value, self.index + ops.shape(new.key)[2])
+
+
+def write_from(values: Tensor, new: Tensor, index: Any) -> Tensor:
+    """Returns `values` with `new` in place of what is at the positions from `index` on, axis 2."""
+    # The starts need one type: with `JAX_ENABLE_X64`, JAX makes a plain 0 an int64.
+    starts = [index if axis == 2 else 0 * index for axis in range(len(values.shape))]
+    return ops.slice_update(values, starts, new)
