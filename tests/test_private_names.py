@@ -98,7 +98,7 @@ def own_classes():
     """Yields the classes of the package."""
     unimportable = ["__main__"]
     if importlib.util.find_spec("torch") is None:  # the extra `dev` does not install it
-        unimportable.append("step_torch")
+        unimportable.append("_torch")
     for info in pkgutil.walk_packages([str(PACKAGE)], "keras_transformer."):
         if not info.name.endswith(tuple(unimportable)):
             module = importlib.import_module(info.name)

@@ -5,7 +5,7 @@ Letters: B batch, T steps, W beam slots.
 
 import tensorflow as tf
 
-from keras_transformer.decoding.loop import loop_shapes
+from keras_transformer.decoding.loop_tensorflow import loop_shapes
 from keras_transformer.decoding.model_search import SearchModel, make_model_search
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import trim

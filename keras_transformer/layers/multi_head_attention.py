@@ -171,22 +171,21 @@ class MultiHeadAttention(CompositeLayer):
         attention_mask = as_mask("BTS", attention_mask=attention_mask)
         if value is None and cache is None:
             raise ValueError("`value` or `cache` must be given. Received: value=None, cache=None")
-        attended, num_cached = self._keys_and_values(value, key, cache)
+        attended = self._keys_and_values(value, key, cache)
         if cache is not None:
             # The implicit masks cover only the new positions.
             value_mask = key_mask = None
-        causal = self._causal_mask(query, value, attended, num_cached) if use_causal_mask else None
+        causal = self._causal_mask(query, value, attended, cache) if use_causal_mask else None
         mask = self._mask(attention_mask, causal, value_mask, key_mask)
         heads = self._split_heads(self.query_dense, query)
         options = {}
         if self.max_relative_position:
-            appends = cache is not None and value is not None
+            start_index, slots = 0, 1
+            if cache is not None and value is not None:
+                start_index = cache.num_cached
+                slots = 1 if use_causal_mask else ops.shape(query)[1]
             options["bias"] = relative_similarity(
-                heads,
-                self.relative_dense,
-                ops.shape(attended.key)[2],
-                num_cached if appends else 0,
-                ops.shape(query)[1] if appends and not use_causal_mask else 1,
+                heads, self.relative_dense, ops.shape(attended.key)[2], start_index, slots
             )
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = self.attend(
@@ -265,19 +264,18 @@ class MultiHeadAttention(CompositeLayer):
         )
 
     def _keys_and_values(self, value, key, cache):
-        """Returns cached and new keys and values, and the number of cached positions."""
+        """Returns the cached keys and values, followed by the new ones."""
         if value is None:
-            return cache, cache.num_cached
+            return cache
         new = self.make_cache(value, key)
-        if cache is None:
-            return new, 0
-        return cache.append(new), cache.num_cached
+        return new if cache is None else cache.append(new)
 
-    def _causal_mask(self, query, value, attended, num_cached):
+    def _causal_mask(self, query, value, attended, cache):
         is_step = query.shape[1] == 1 and (value is None or value.shape[1] == 1)
         if is_step and not attended.has_room:
             return None  # the query has the last position
-        return causal_mask(ops.shape(query)[1], ops.shape(attended.key)[2], num_cached)
+        start_index = 0 if cache is None else cache.num_cached
+        return causal_mask(ops.shape(query)[1], ops.shape(attended.key)[2], start_index)
 
     def _mask(self, attention_mask, causal, value_mask, key_mask):
         """All masks, combined into one that broadcasts to `(B, N, T, S)`."""

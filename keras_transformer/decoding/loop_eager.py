@@ -1,0 +1,50 @@
+"""What JAX and PyTorch do alike in a search: operations that run one by one."""
+
+from typing import Any
+
+from keras import ops, tree
+
+from keras_transformer.decoding.scores import NOT_FINITE
+
+
+def select(nest: Any, slots: Any) -> Any:
+    """Gathers along axis 1, the hypotheses, in every tensor; `slots` `(B, ...)` are indices."""
+    sentences = ops.reshape(ops.arange(len(slots)), (-1, *[1] * (slots.ndim - 1)))
+    return tree.map_structure(lambda tensor: tensor[sentences, slots], nest)
+
+
+def pick(values: Any, indices: Any) -> Any:
+    """Gathers along the last axis; the other axes are equal."""
+    return ops.take_along_axis(values, indices, axis=-1)
+
+
+def with_shape(tensor: Any, shape: Any) -> Any:
+    """Returns the tensor, or `None` if it has another shape."""
+    return tensor if tensor.shape == shape else None
+
+
+def require_numbers(result: Any) -> Any:
+    """Returns a `SearchResult`; raises if the score of a sentence is NaN.
+
+    Raises:
+        ValueError: if it is.
+    """
+    if ops.any(ops.isnan(result.scores)):
+        raise ValueError(NOT_FINITE)
+    return result
+
+
+def run_growing(search: Any, state: Any, compaction: bool) -> Any:
+    """Runs a search whose tensors grow; finished sentences stay in the batch.
+
+    Args:
+        search, state: as in `run_loop`.
+        compaction: ignored.
+
+    Returns:
+        `SearchResult`, not trimmed.
+    """
+    index = ops.zeros((), "int32")
+    while not ops.all(state.sentences.done):
+        state, index = search.step(index, state), index + 1
+    return search.final(state)
