@@ -15,7 +15,7 @@ class FunctionPieces(tf.Module):
         tokenize: string tensor `(B,)` -> int `RaggedTensor` `(B, None)`.
         detokenize: int32 `RaggedTensor` `(B, None)` -> string tensor `(B,)`.
         tracked: holds their tables, which a SavedModel needs. Optional.
-        made_by: what makes these pieces, for `pickle`: a function and its arguments. Optional.
+        made_by: function without arguments that makes these pieces, for `pickle`. Optional.
     """
 
     kind, joiner, unknown, normalization, model_bytes = "functions", " ", None, None, b""
@@ -27,7 +27,7 @@ class FunctionPieces(tf.Module):
         tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
         detokenize: Callable[[tf.RaggedTensor], tf.Tensor],
         tracked: Any = None,
-        made_by: tuple[Any, ...] | None = None,
+        made_by: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(name="pieces")
         self._made_by = made_by
@@ -59,4 +59,4 @@ class FunctionPieces(tf.Module):
         return self.decode(self.encode_numbers([text]))[0]
 
     def __reduce__(self) -> Any:
-        return super().__reduce__() if self._made_by is None else self._made_by
+        return super().__reduce__() if self._made_by is None else (self._made_by, ())

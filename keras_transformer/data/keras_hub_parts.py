@@ -3,6 +3,7 @@
 Import this module only if KerasHub is installed.
 """
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -45,7 +46,7 @@ def layer_pieces(layer: Any) -> FunctionPieces:
         tf.function(layer.tokenize, [text], autograph=False),
         tf.function(layer.detokenize, [token_ids], autograph=False),
         layer,
-        (layer_pieces, (layer,)),
+        functools.partial(layer_pieces, layer),
     )
 
 
