@@ -108,8 +108,8 @@ def expand(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: a command's parameter becomes several options.
 
-    It is a dict of their values, without those that are `None` or empty; "none" is `None`, or no
-    value of a list.
+    The parameter is a dict of the options that the user gave. The value "none" becomes `None`; for
+    an option that may be given several times, an empty tuple.
 
     Args:
         parameter: str, the name of the parameter.

@@ -186,8 +186,8 @@ class CTranslate2Engine(Engine):
     def _searched(self, sources, prefixes, settings):
         """Returns the hypotheses and the scores of each source.
 
-        A call of CTranslate2 has one maximum length. Where a hypothesis reaches that of its line
-        before, the line is searched again with it.
+        CTranslate2 takes one maximum length for a whole call: here the longest of its lines. A line
+        with a smaller one is searched again, with its own, if a hypothesis has come to it.
         """
         bounds = [longest_target(len(source) + 1, settings, self.config) for source in sources]
         hypotheses_of = dict.fromkeys(range(len(sources)), ([[]], [0.0]))

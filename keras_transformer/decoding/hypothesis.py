@@ -54,8 +54,8 @@ class Hypothesis:
         too_long: bool. Whether the line, or a sentence of it, was too long, and split or shortened.
         dropped_tokens: int. The number of source tokens that were cut off because the line was too
             long.
-        protected: list of strings: the protected text that the model had dropped or doubled:
-            the line was translated again, cut around it.
+        protected: list of strings: the protected text that the model lost or repeated. For its
+            sake the line was cut around all protected text and translated again.
         unfinished: bool. Whether the translation, or a piece of it, reached its maximum length and
             has no end token.
 

@@ -35,9 +35,10 @@ def encode_lines(tokenizer: TokenizerLike, lines: list[str]) -> list[np.ndarray]
 
 
 def require_at_most(most, what, token_ids, name, advice="", lines=None):
-    """Raises if a row has more than `most` tokens with the end token, which is still missing.
+    """Raises if a row is too long: more than `most` tokens, with the end token that will follow.
 
-    The error names the line of the row, from 0 in `lines`; without them, each row is a line.
+    The error names the line. `lines` has the line of each row, counted from 0; without it, each row
+    is a line of its own.
     """
     lengths = [len(row) + 1 for row in token_ids]
     longest = max(lengths, default=0)

@@ -177,9 +177,15 @@ def with_symbols(text: str, spans: list[str], most: int) -> str | None:
 
 
 def put_back(text: str, spans: list[str]) -> tuple[str, list[str]]:
-    """Returns a text with the spans for their symbols, and the spans that are not there once.
+    """Puts protected text back in place of its symbols.
 
-    If another symbol is there, those are all spans.
+    Args:
+        text: a translation, with a symbol for each span.
+        spans: the protected text, in the order of the symbols.
+
+    Returns:
+        the text, and the spans whose symbol the translation lacks or repeats. If it holds a symbol
+        that stands for none of them, no symbol can be trusted: then all spans.
     """
     seen, known = SYMBOL.findall(text), dict(zip(symbols(len(spans)), spans, strict=True))
     wrong = [span for symbol, span in known.items() if seen.count(symbol) != 1]

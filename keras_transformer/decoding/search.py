@@ -113,8 +113,8 @@ class Search:
         n_best: int. Number of hypotheses to keep per sentence. Defaults to `1`.
         alpha: float32 tensor, a scalar or `(B,)`: replaces `settings.alpha`, on TensorFlow only.
             Optional.
-        wanted: int32 tensor `(B,)`, at most `n_best`: the search of a sentence may stop when this
-            many hypotheses are final; the rest are the best so far. Defaults to `n_best`.
+        wanted: int32 tensor `(B,)`, at most `n_best`: how many hypotheses of a sentence must be
+            final before its search may stop. Others are then the best so far. Defaults to `n_best`.
         fixed_length: int. All tensors, including the cache, have room for this number of tokens
             from the start: XLA needs constant shapes. No sentence's maximum length may exceed it.
             The result is neither checked nor trimmed. Defaults to `None`: the tensors grow.

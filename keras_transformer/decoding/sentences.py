@@ -10,8 +10,8 @@ BORDER = "\ufdd0"  # before and behind the white space between two sentences; is
 _LOWER = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2000)])))
 _MARKS, _UNSPACED_MARKS = ".!?…։؟۔।॥።", "。｡！？။។"
 _CLOSING = "\"'”’“»«)\\]」』）"
-# Those that often stand before a capital letter, and have a vowel: without one, as "Mr", a word is
-# an abbreviation anyway.
+# Abbreviations that often stand before a capital letter. Only those with a vowel: a word without
+# one, such as "Mr", counts as an abbreviation by itself.
 _ABBREVIATIONS = (
     "adm|asst|capt|co|col|gen|gov|hon|lieut|maj|messrs|prof|rep|rev|sen|supt|abt|allg|ca|dipl|ehem|"
     "evtl|exkl|geb|ing|inkl|mio|sog|tel|av|env|mlle|mme|mmes|avda|dra|ee|exma|exmo|sra|srta|ud|uds|"
@@ -26,9 +26,9 @@ _NOT_ENDED = (
     f'((?:^|[{SPACES}{BORDER}(\\["„“«/])(?:{_ABBREVIATION})\\.){BORDER}([{SPACES}]+){BORDER}',
     "\\1\\2",
 )
-# Expressions and rewrites, one after the other, for Python and for RE2 in a SavedModel: the first
-# find borders, the others remove some. All take time in proportion to the text. A match cannot
-# begin in the one before: hence one rule twice.
+# Expressions and rewrites, one after the other: the first finds borders, the others remove some.
+# All take time in proportion to the text. One rule is there twice, because matches do not overlap:
+# the second pass finds those that begin inside a match of the first.
 RULES = (
     (BORDER, "\ufffd"),
     (

@@ -26,7 +26,7 @@ HUB_FILES = (
 )
 SIZES = "d_model encoder_ffn_dim encoder_attention_heads encoder_layers decoder_layers".split()
 LACKING = ("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits")
-# As `MARIAN_OPTIONS`.
+# {option of `config.json`: (its value if it is missing, the values that our model follows)}.
 HUB_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
     "model_type": (None, ["marian"]),
     **dict.fromkeys(LACKING, (False, [False])),

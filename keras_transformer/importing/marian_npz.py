@@ -41,7 +41,7 @@ SIZES = "dim-emb transformer-dim-ffn transformer-heads enc-depth dec-depth".spli
 LAST_SWISH_GELU, GELU = (1, 12, 0), 1.702
 # Settings of Marian's search, with the value that ours has.
 WITHOUT_EQUAL = {"word-penalty": 0, "output-sampling": [], "shortlist": []}
-# Arrays with a place for each token: {name: (axis, whether it is the target's)}.
+# Arrays with a row or a column for each token: {name: (axis of the tokens, 1 if of the target)}.
 OF_TOKENS = {"encoder_Wemb": (0, 0), "decoder_Wemb": (0, 1), "Wemb": (0, 1)}
 OF_TOKENS |= {OUTPUT_BIAS: (1, 1), OUTPUT_KERNEL: (1, 1)}
 

@@ -181,7 +181,7 @@ class Trainer:
         is_resumed = self._resumes and keeper.restore(model)
         if not is_resumed and training.init_from is not None:
             take_weights(model, training.init_from)
-        # Each uses results of the earlier ones; the last may stop the run.
+        # Their order matters: each reads what those before it have written into the logs.
         callbacks = [logger, guard, *filter(None, [averaged])]
         if self.is_chief:
             callbacks += self._callbacks_of_chief(model, tokenizers, stream, keeper)

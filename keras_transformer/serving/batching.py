@@ -123,9 +123,9 @@ class Batcher:
         """Returns the answer for each row.
 
         Raises:
-            QueueFull: if the queue has not enough room, or would hold more rows of the client than
-                it has free places: one client alone gets half of it, and each further one still
-                finds a place. None of the rows is run.
+            QueueFull: if the queue has not enough room, or if the client would then hold more
+                places than are free. So one client alone gets half of the queue, and a second one
+                still finds a place. None of the rows is run.
             Exception: what `run` raised for one of the rows, or what `fail` was given.
         """
         held = len(self._queues.get(client, ()))
