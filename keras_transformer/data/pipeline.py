@@ -204,8 +204,8 @@ class BatchStream:
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(options, config)
-        rates = options.subword_regularization, options.word_dropout
-        self._noise, self._longest = Noise(self._tokenizers, *rates), longest
+        self._noise = Noise(self._tokenizers, options.subword_regularization, options.word_dropout)
+        self._longest = longest
         pairs = as_corpora(pairs)
         self._rows = token_rows(pairs, self._tokenizers, store)
         self._passes = Passes(pairs, self._tokenizers[0])
@@ -342,9 +342,12 @@ class BatchStream:
             for side, most in enumerate(longest)
         )
         source = self._passes.with_tags(rows[made], source)
-        places = num_rows, made.start
-        encoder_ids, _ = _padded(source, tokenizer.pad_token_id, sizes[0], *places)
-        labels, is_label = _padded(target, target_tokenizer.pad_token_id, sizes[1], *places)
+        encoder_ids, _ = _padded(
+            source, tokenizer.pad_token_id, sizes[0], num_rows=num_rows, first=made.start
+        )
+        labels, is_label = _padded(
+            target, target_tokenizer.pad_token_id, sizes[1], num_rows=num_rows, first=made.start
+        )
         # a b END -> START a b: the labels shifted right by one.
         start = np.full((num_rows, 1), target_tokenizer.start_token_id, np.int32)
         decoder_ids = np.concatenate([start, labels[:, :-1]], axis=1)
@@ -366,8 +369,12 @@ class BatchStream:
         for side, factor in enumerate(growth):
             longer = np.ceil(self.lengths[:, side] * factor)
             self._planned[:, side] = np.minimum(longer, self._longest)
-        sizes = options.batch_tokens, options.batch_sentences
-        return Shapes(self._planned[self._kept], options.shapes, *sizes)
+        return Shapes(
+            self._planned[self._kept],
+            options.shapes,
+            options.batch_tokens,
+            options.batch_sentences,
+        )
 
     def _arrays(self, own=None):
         self.is_read = True
@@ -386,24 +393,33 @@ class BatchStream:
         yield last
 
     def _report(self, pairs_kept, dropped, notes):
-        tokens = self.lengths[self._kept].sum(axis=0, dtype=np.int64)
+        source_tokens, target_tokens = self.lengths[self._kept].sum(axis=0, dtype=np.int64).tolist()
         shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
-        slots = [sum(n * shape[0] * shape[side] for shape, n in shapes.items()) for side in (1, 2)]
-        numbers = {reason: len(rows) for reason, rows in dropped.items()}
         sample = zip(*self._rows.sample, strict=True)
         sides = zip(("source", "target"), self._tokenizers, sample, strict=True)
         changes = tuple(text_changes(*side) for side in sides)
         warnings = self._dropped_warnings(dropped)
         warnings += [warning for change in changes for warning in change.warnings]
-        counts = len(self.lengths), pairs_kept, numbers, shapes.total(), *tokens.tolist(), *slots
-        limited = sorted(shapes) if self._shapes is not None else ()
-        return DatasetReport(*counts, changes, *map(tuple, (warnings, limited, notes)))
+        return DatasetReport(
+            pairs_read=len(self.lengths),
+            pairs_kept=pairs_kept,
+            dropped={reason: len(rows) for reason, rows in dropped.items()},
+            batches_per_epoch=shapes.total(),
+            source_tokens=source_tokens,
+            target_tokens=target_tokens,
+            source_slots=sum(n * rows * length for (rows, length, _), n in shapes.items()),
+            target_slots=sum(n * rows * length for (rows, _, length), n in shapes.items()),
+            changes=changes,
+            warnings=tuple(warnings),
+            shapes=tuple(sorted(shapes)) if self._shapes is not None else (),
+            notes=tuple(notes),
+        )
 
     def _dropped_warnings(self, dropped):
         numbers = {reason: len(rows) for reason, rows in dropped.items()}
         examples = {reason: self._texts(rows[:EXAMPLES]) for reason, rows in dropped.items()}
-        limits = self._longest, self.settings["max_length_ratio"]
-        return dropped_warnings(numbers, examples, len(self.lengths), *limits)
+        ratio = self.settings["max_length_ratio"]
+        return dropped_warnings(numbers, examples, len(self.lengths), self._longest, ratio)
 
     def _texts(self, rows):
         """Returns the (source, target) texts of some pairs."""

@@ -182,8 +182,10 @@ class Translator:
                 distinct_texts=remaining.text_settings.distinct_texts,
                 return_attention=return_attention,
             )
-            options = batch_sentences, on_progress, remaining.line_of_row
-            remaining.fill(answers, self._map_rows(search, remaining.columns, *options))
+            rows = self._map_rows(
+                search, remaining.columns, batch_sentences, on_progress, remaining.line_of_row
+            )
+            remaining.fill(answers, rows)
             remaining, on_progress = remaining.again(answers), None
         if n_best is None and not return_attention:
             warn_of(answers, request.text_settings)
@@ -388,8 +390,9 @@ class Translator:
         for batch in batch_rows(lengths, most_pairs=most_pairs):
             rows, ranks = np.transpose([places[index] for index in batch])
             longest = max(lengths[index] for index in batch)
-            inputs = source[rows, :longest], result.token_ids[rows, ranks, :longest]
-            scores = self.engine.attend(*inputs)
+            scores = self.engine.attend(
+                source[rows, :longest], result.token_ids[rows, ranks, :longest]
+            )
             for index, (row, rank) in enumerate(zip(rows, ranks, strict=True)):
                 attention = attention_of(ranked[row][rank], scores, index, start_token)
                 ranked[row][rank] = replace(ranked[row][rank], attention=attention)

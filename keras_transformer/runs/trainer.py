@@ -124,8 +124,9 @@ class Trainer:
 
     def stream(self, tokenizers: build.Tokenizers, split: str = "train") -> BatchStream:
         """Returns the batches of a split of the recipe's data, see `build_stream`."""
-        data = self.data_folder, tokenizers, split
-        return build.build_stream(self.recipe, *data, self.run, self.print_fn)
+        return build.build_stream(
+            self.recipe, self.data_folder, tokenizers, split, self.run, self.print_fn
+        )
 
     def model(self, tokenizers: build.Tokenizers, stream: BatchStream) -> Transformer:
         """Returns the compiled model, with random weights, to train on `stream`."""

@@ -41,8 +41,13 @@ def build_app(
 
     middleware = [Middleware(observed, metrics=service.metrics)]
     if cors_origins:
-        allowed = ["GET", "POST"], ["Authorization", "Content-Type"]
-        middleware.append(Middleware(CORSMiddleware, cors_origins, *allowed))
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+        middleware.append(cors)
     errors = RequestError, ClientDisconnect, HTTPException, Exception
     app = Starlette(
         routes=ROUTES,

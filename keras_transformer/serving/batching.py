@@ -221,9 +221,11 @@ class Batcher:
     async def _answer(self, batch):
         if not batch:
             return
-        call = self._run, batch[0].row.group, [entry.row.value for entry in batch]
+        loop, values = asyncio.get_running_loop(), [entry.row.value for entry in batch]
         try:
-            answers = await asyncio.get_running_loop().run_in_executor(self._executor, *call)
+            answers = await loop.run_in_executor(
+                self._executor, self._run, batch[0].row.group, values
+            )
         except Exception as error:
             callers = dict.fromkeys(entry.caller for entry in batch)
             for caller in callers:
