@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -45,7 +46,7 @@ def teacher(monkeypatch, folder, tmp_path):
     given = []
 
     class Teacher:
-        engine, all_settings, source_tokenizer = Engine(), {}, None
+        engine, all_settings, source_tokenizer = Engine(), {}, SimpleNamespace(unknown=None)
 
         def __call__(self, lines, n_best, on_progress=None, **options):
             given.extend(lines)

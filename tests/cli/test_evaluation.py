@@ -143,7 +143,8 @@ def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, 
 
 @pytest.mark.parametrize(("text", "is_long"), [("a b", False), ("a b " * 9, True), ("", False)])
 def test_translations_that_are_much_too_long_name_too_little_training(text, is_long):
-    translator = SimpleNamespace(source_tokenizer=None, target_tokenizer=None)
+    knows_all = SimpleNamespace(unknown=None)
+    translator = SimpleNamespace(source_tokenizer=knows_all, target_tokenizer=knows_all)
     best = SimpleNamespace(text=text, unfinished=is_long, dropped_tokens=0, too_long=False)
     said = list(notes(translator, [[best]] * 2, ["x"] * 2, [["a b c", "b"], [None, "a b"]]))
     words = ["--extra-length", "more epochs.*`no_repeat_ngram_size"] if is_long else []

@@ -4,6 +4,7 @@ import itertools
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,7 @@ CHUNK_BYTES = 100
 class Shout:
     """Called like a `Translator`; fails when it has been called `calls` times."""
 
-    engine, all_settings, source_tokenizer = Engine(), {}, None
+    engine, all_settings, source_tokenizer = Engine(), {}, SimpleNamespace(unknown=None)
 
     def __init__(self, calls=None):
         self.calls, self.texts = calls, []
@@ -126,6 +127,7 @@ def test_line_numbers_are_those_of_the_whole_input(shout, tmp_path):
 # `translate` with an engine that needs no time; it prints the memory at a tenth and at the end.
 MEMORY = """
 import pathlib, re
+from types import SimpleNamespace
 from keras_transformer import texts
 from keras_transformer.__main__ import main
 from keras_transformer.cli import stream, translators
@@ -144,7 +146,7 @@ def translate(lines, **options):
     words = {"source_tokens": [], "tokens": [], "log_probs": []}
     return [[Hypothesis(text=line * 99, score=0.0, **words)] for line in lines]
 
-texts.CHUNK_BYTES, translate.source_tokenizer = 1 << 15, None
+texts.CHUNK_BYTES, translate.source_tokenizer = 1 << 15, SimpleNamespace(unknown=None)
 translate.engine = Engine()
 translators.load_folders = lambda *_, **__: translate
 stream.what_decides = lambda *_: {}
