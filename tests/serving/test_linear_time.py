@@ -136,13 +136,14 @@ def made(text, size):
 
 @pytest.mark.parametrize(("read", "text"), ROWS)
 def test_time_grows_with_the_text(read, text):
-    """Seconds of this process: the least of several, because others use the caches too."""
+    """Seconds of this thread: the least of several, because others use the caches too."""
     read = protect(read) if isinstance(read, str) else read
 
     def seconds(size, repeat):
         whole = made(text, size)
-        timer = timeit.Timer(lambda: read(whole), timer=time.process_time)
+        timer = timeit.Timer(lambda: read(whole), timer=time.thread_time)
         return min(timer.repeat(repeat, 1))
 
-    short, long = seconds(N, 5), seconds(TIMES * N, 2)
-    assert long < MOST * short, (short, long)
+    # Quadratic time would be too much each time.
+    measured = ((seconds(N, 5), seconds(TIMES * N, 2)) for _ in range(3))
+    assert any(long < MOST * short for short, long in measured)
