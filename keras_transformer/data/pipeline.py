@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.data.batch_settings import BatchSettings
 from keras_transformer.data.batching import Passes, plan_batches
 from keras_transformer.data.corpora import Corpora, as_corpora
 from keras_transformer.data.feeder import BatchFeeder
@@ -31,7 +32,6 @@ from keras_transformer.data.tokenizer_like import (
     check_tokenizers,
     require_matching_vocabularies,
 )
-from keras_transformer.settings import Settings
 from keras_transformer.texts import EXAMPLES
 from keras_transformer.types import Path
 
@@ -41,7 +41,6 @@ if keras.config.backend() == "tensorflow":
 PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
 NOISE = "subword_regularization", "word_dropout"
-AUTO_SHAPES = {"jax": 8}  # by backend
 
 
 def make_dataset(
@@ -133,42 +132,6 @@ def make_dataset(
     stream = BatchStream(**arguments)
     stream.seek(first_epoch)
     return stream.dataset(), stream.report
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BatchSettings(Settings):
-    """The arguments of `make_dataset` that decide what the batches hold.
-
-    Raises:
-        ValueError: if a number is out of range, or not exactly one batch size is given.
-    """
-
-    batch_tokens: int | None = None
-    batch_sentences: int | None = None
-    max_length: int | None = 256
-    max_length_ratio: float | None = 9.0
-    shuffle: bool = True
-    seed: int = 0
-    subword_regularization: float | None = None
-    word_dropout: float = 0.0
-    shapes: int | str | None = "auto"
-
-    def __post_init__(self):
-        if self.shapes == "auto":
-            object.__setattr__(self, "shapes", AUTO_SHAPES.get(keras.config.backend()))
-        super().__post_init__()
-        sizes = [size for size in (self.batch_tokens, self.batch_sentences) if size is not None]
-        if len(sizes) != 1 or sizes[0] < 1:
-            raise ValueError(
-                "Exactly one of `batch_tokens` and `batch_sentences` must be given, a positive "
-                f"integer. Received: {self}"
-            )
-        is_number = isinstance(self.shapes, int) and self.shapes >= 1
-        self._require("shapes", self.shapes is None or is_number, '"auto", None or at least 1')
-        self._require("seed", self.seed >= 0, "at least 0")
-        is_rate = self.subword_regularization is None or 0 < self.subword_regularization <= 1
-        self._require("subword_regularization", is_rate, "more than 0 and at most 1")
-        self._require("word_dropout", 0 <= self.word_dropout < 1, "at least 0 and less than 1")
 
 
 class BatchStream:
