@@ -4,6 +4,7 @@ The package uses tokenizers only through this interface, so another class that h
 place of `Tokenizer`.
 """
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -122,7 +123,9 @@ def _missing_members(tokenizer):
         is_own = getattr(type(tokenizer), name, None) is not getattr(TokenizerLike, name)
         if not (is_own and callable(getattr(tokenizer, name, None))):
             missing.append(f"`{name}()`")
-    is_complete = all(hasattr(tokenizer, name) for name in INHERITED)
+    # Without `hasattr`, which would make `graph`, and import TensorFlow for it.
+    absent = object()
+    is_complete = all(inspect.getattr_static(tokenizer, n, absent) is not absent for n in INHERITED)
     return missing + ([] if is_complete else ["the base class `TokenizerLike`"])
 
 
