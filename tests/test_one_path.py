@@ -265,11 +265,16 @@ LOADERS = {
     "kind_of": lambda kind, path: kind_of(path),
     "read_card": lambda kind, path: read_card(path, kind),
     "serve": lambda kind, path: translator_loader(path)(),
-    "another export": export_another,
 }
 
 
-@pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize(
+    "load",
+    [
+        *(pytest.param(load, id=name) for name, load in LOADERS.items()),
+        pytest.param(export_another, id="another export", marks=pytest.mark.tensorflow_only),
+    ],
+)
 def test_folder_that_a_killed_export_moved_away_is_restored(killed, folders, tmp_path, load):
     kind, parent = killed
     path = shutil.copytree(parent, tmp_path / "exports") / "killed"

@@ -19,8 +19,8 @@ from keras_transformer.serving.markup import of_html, of_text
 
 pytestmark = pytest.mark.slow
 N, TIMES = 500, 64
-# Linear time is 64 times as much; n * sqrt(n) would be 512, and n * n 4,096. New memory for the long
-# text may make it 2 or 3 times slower.
+# Linear time is 64 times as much; n * sqrt(n) would be 512, and n * n 4,096. New memory for the
+# long text may make it 2 or 3 times slower.
 MOST = 250
 
 
