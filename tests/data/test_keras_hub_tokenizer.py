@@ -199,6 +199,10 @@ def test_model_of_foreign_tokenizers_is_trained_and_served(tmp_path):
         assert loaded(texts) == expected
     score = translator.score("one", "eins").score
     assert loaded.score("one", "eins").score == pytest.approx(score, abs=1e-4)
+    swapped = kt.Translator(kt.Transformer(config_of(target, source)), target, source, beam_size=1)
+    loaded = kt.load_translator(kt.export_saved_model(swapped, tmp_path / "swapped"))
+    with pytest.raises(ValueError, match="Target text .* needs a plain tokenizer"):
+        loaded.score("eins", "one")
 
 
 class Outputs(tf.Module):
