@@ -26,6 +26,9 @@ for name in ("export_saved_model", "get_strategy"):
     else:
         raise AssertionError(name)
 assert "export_saved_model" in dir(kt)
+tokenizer = kt.Tokenizer.words(["a b", "c d"])
+inputs, *_ = next(iter(kt.make_dataset([("a b", "c d")], tokenizer, batch_sentences=1)[0]))
+assert inputs["encoder_token_ids"].shape == (1, 3)
 """
 WITHOUT_TENSORFLOW = """
 import importlib.machinery, sys, tempfile
