@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import keras
-
 from keras_transformer.settings import Settings, setting
 
 AUTO_SHAPES = {"jax": 8}  # by backend
@@ -33,6 +31,8 @@ class BatchSettings(Settings):
 
     def __post_init__(self):
         if self.shapes == "auto":
+            import keras  # here, so that the class is read without a backend
+
             object.__setattr__(self, "shapes", AUTO_SHAPES.get(keras.config.backend()))
         super().__post_init__()
         sizes = [size for size in (self.batch_tokens, self.batch_sentences) if size is not None]
