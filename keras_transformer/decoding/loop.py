@@ -1,7 +1,8 @@
 """The loop of a search and its programs, on every backend.
 
 The rules of the search are the same on every backend: see `search.py` and `beam.py`. What backends
-do differently is in `loop_tensorflow.py`, `loop_jax.py` and `loop_torch.py`.
+do differently is in `loop_tensorflow.py`, `loop_jax.py` and `loop_torch.py`; what the last two do
+alike, in `loop_eager.py`.
 """
 
 import importlib
@@ -12,13 +13,16 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from keras_transformer.decoding import loop_eager
 from keras_transformer.decoding.forks import require_own_process
 
 BACKEND = keras.config.backend()
 backend = importlib.import_module(f"keras_transformer.decoding.loop_{BACKEND}")
+# What JAX and PyTorch do alike.
+shared = backend if BACKEND == "tensorflow" else loop_eager
 
-select, pick, first_k = backend.select, backend.pick, backend.first_k
-require_numbers = backend.require_numbers
+select, pick, first_k = shared.select, shared.pick, backend.first_k
+require_numbers = shared.require_numbers
 
 _NO_VALUE = re.compile("symbolic|trace[dr]", re.IGNORECASE)  # in errors of TensorFlow and of JAX
 
@@ -76,7 +80,7 @@ def _called(processor, log_probs, token_ids, index):
             f"Received: {processor}, which raises {type(error).__name__}"
         ) from None
     # The size of the vocabulary must be static.
-    with_shape = backend.with_shape(result, log_probs.shape)
+    with_shape = shared.with_shape(result, log_probs.shape)
     if with_shape is None:
         raise ValueError(
             "A processor must return log-probs of the shape (B, W, V) that it receives, "
@@ -122,7 +126,7 @@ def run_loop(search: Any, state: Any, compaction: bool) -> Any:
         `SearchResult`, not trimmed.
     """
     if search.fixed_length is None or search.settings.sampler is not None:
-        return backend.run_growing(search, state, compaction)
+        return shared.run_growing(search, state, compaction)
 
     def advance(index, state):
         # With `JAX_ENABLE_X64`, sums and quotients of int32 are int64.

@@ -8,17 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.loop_eager import (
-    pick,
-    require_numbers,
-    run_growing,
-    select,
-    with_shape,
-)
 from keras_transformer.decoding.programs import ProgramKey, find_or_compile
 from keras_transformer.present_weights import fetch_weights, present_weights
-
-__all__ = ["first_k", "pick", "require_numbers", "run", "run_growing", "select", "with_shape"]
 
 
 def first_k(values: Any, k: int) -> tuple[Any, Any]:

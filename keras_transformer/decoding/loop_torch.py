@@ -6,15 +6,7 @@ import numpy as np
 import torch
 from keras import ops
 
-from keras_transformer.decoding.loop_eager import (
-    pick,
-    require_numbers,
-    run_growing,
-    select,
-    with_shape,
-)
-
-__all__ = ["first_k", "pick", "require_numbers", "run", "run_growing", "select", "with_shape"]
+from keras_transformer.decoding.loop_eager import pick
 
 
 def first_k(values: Any, k: int) -> tuple[Any, Any]:
