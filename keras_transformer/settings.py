@@ -24,7 +24,7 @@ class Setting:
     """What a setting means, and what it may be besides its type.
 
     Args:
-        text: sentences; `--help` and the tables of the pages show the first one.
+        text: sentences; `--help` shows the first one.
         at_least, at_most, above, below: bounds of a number. Optional.
         choices: tuple of all values that it may have. Optional.
         default_text: the default in words, if the value of the field does not say it. Optional.
@@ -87,13 +87,19 @@ def setting(default: Any, text: str, **rule: Any) -> Any:
     return field(default=default, metadata={"setting": Setting(text=text, **rule)})
 
 
+def same_setting(kind: type["Settings"], name: str) -> Any:
+    """Returns a field that is a setting of another class too, with its default and its rule."""
+    other = kind.__dataclass_fields__[name]
+    return field(default=other.default, metadata=other.metadata)
+
+
 def setting_of(field: Field) -> Setting:
     """Returns the `Setting` of a field; without a text and a rule if it is no `setting`."""
     return field.metadata.get("setting", _PLAIN)
 
 
 def may_change(kind: type["Settings"]) -> list[str]:
-    """Returns the names of the settings that may differ when a run goes on."""
+    """Returns the names of the settings that may change; see `Setting`."""
     return [field.name for field in fields(kind) if setting_of(field).may_change]
 
 

@@ -11,6 +11,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.backend import require_tensorflow
 from keras_transformer.cli.translators import load_exported
 from keras_transformer.cores import usable_cores
+from keras_transformer.decoding.text_settings import TextSettings
 from keras_transformer.serving.limits import Limits
 from keras_transformer.settings import setting_of
 
@@ -22,8 +23,8 @@ FolderArgument = Annotated[
 Protect = Annotated[
     list[str] | None,
     typer.Option(
-        help="What /translate keeps as it is: printf, braces, tags, urls, emails, backticks, "
-        "emoji, unknown, or a regular expression; several times for several. [default: as exported]"
+        help=f"{TextSettings.rule('protect').summary} Only for /translate. Several times for "
+        "several. [default: as exported]"
     ),
 ]
 

@@ -22,10 +22,18 @@ class BatchSettings(Settings):
     shuffle: bool = True
     seed: int = setting(0, "Seed of the order and of the noise.", at_least=0)
     subword_regularization: float | None = setting(
-        None, "BPE-dropout: the probability of leaving out a merge.", above=0, at_most=1
+        None,
+        "BPE-dropout: the probability of leaving out a merge, see `make_dataset`. Words are split "
+        "anew in each epoch.",
+        above=0,
+        at_most=1,
+        default_text="always the same split",
     )
     word_dropout: float = setting(
-        0.0, "Fraction of the tokens read that become the unknown token.", at_least=0, below=1
+        0.0,
+        "Fraction of the tokens read that become the unknown token, see `make_dataset`.",
+        at_least=0,
+        below=1,
     )
     shapes: int | str | None = "auto"
 

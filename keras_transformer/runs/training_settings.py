@@ -6,8 +6,9 @@ Pure Python, like `recipe.py`.
 import math
 from dataclasses import dataclass
 
+from keras_transformer.data.batch_settings import BatchSettings
 from keras_transformer.evaluation import SCORES
-from keras_transformer.settings import Settings, setting
+from keras_transformer.settings import Settings, same_setting, setting
 
 LOSSES = ("loss", "val_loss")
 
@@ -68,20 +69,8 @@ class TrainingSettings(Settings):
         "`Transformer.r_drop`. An update takes twice the time; with 0 there is one pass.",
         at_least=0,
     )
-    subword_regularization: float | None = setting(
-        None,
-        "BPE-dropout: the probability of leaving out a merge, see `make_dataset`. Words are split "
-        "anew in each epoch.",
-        above=0,
-        at_most=1,
-        default_text="always the same split",
-    )
-    word_dropout: float = setting(
-        0.0,
-        "Fraction of the tokens read that become the unknown token, see `make_dataset`.",
-        at_least=0,
-        below=1,
-    )
+    subword_regularization: float | None = same_setting(BatchSettings, "subword_regularization")
+    word_dropout: float = same_setting(BatchSettings, "word_dropout")
     protected_text: float = setting(
         0.02,
         "Fraction of the training pairs that get symbols for protected text, if the vocabulary "
