@@ -113,7 +113,7 @@ def atomic_folder(path: Path) -> Iterator[pathlib.Path]:
 def restore_folder(path: Path) -> pathlib.Path:
     """Moves an exported folder back if a process was killed while it replaced the folder.
 
-    Whoever loads or replaces an exported folder calls this first.
+    Call this before an exported folder is loaded or replaced.
 
     Args:
         path: path of the folder, which need not exist.

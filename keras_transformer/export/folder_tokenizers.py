@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import TypeGuard
 
 from keras_transformer.data import pieces
 from keras_transformer.data.tokenizer import Tokenizer
@@ -11,7 +12,7 @@ from keras_transformer.data.tokenizer_like import TokenizerLike
 CODE = "folder_tokenizer.py"  # for programs without this package
 
 
-def has_file(tokenizer: TokenizerLike) -> bool:
+def has_file(tokenizer: TokenizerLike) -> TypeGuard[Tokenizer]:
     """Whether a file can say how a tokenizer reads text; else only a graph can hold it."""
     return isinstance(tokenizer, Tokenizer) and tokenizer.kind != "functions"
 
@@ -26,7 +27,7 @@ def write_tokenizers(folder: Path, tokenizers: tuple[TokenizerLike, TokenizerLik
     source, target = tokenizers
     sides = {JOINT: source} if source is target else dict(zip(SIDES, tokenizers, strict=True))
     for name, tokenizer in sides.items():
-        if isinstance(tokenizer, Tokenizer) and has_file(tokenizer):
+        if has_file(tokenizer):
             tokenizer.save(folder / name)
         else:
             write_tokenizer(folder / name, tokenizer)

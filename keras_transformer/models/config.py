@@ -100,7 +100,7 @@ class TransformerConfig(Settings):
     )
     max_relative_position: int | None = setting(
         None,
-        "With relative positions, the largest distance, in tokens, that is told from larger ones.",
+        "With relative positions: distances of more tokens than this count as equal to it.",
         at_least=1,
         default_text="`16` with relative positions, else to none",
     )

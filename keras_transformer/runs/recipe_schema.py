@@ -37,11 +37,10 @@ def recipe_schema() -> dict[str, Any]:
     data = _section(DataSettings)
     data["properties"]["clean"] |= _section(CleaningSettings) | {"type": ["object", "null"]}
     vocabulary = _section(VocabularySettings)
-    for section, name in (
-        *((data, split) for split in ("train", "validation", "test")),
-        (vocabulary, "files"),
-    ):  # one path is a list of one
-        section["properties"][name]["type"].append("string")
+    # One path is a list of one.
+    vocabulary["properties"]["files"]["type"].append("string")
+    for split in ("train", "validation", "test"):
+        data["properties"][split]["type"].append("string")
     model = _section(TransformerConfig)
     model["properties"] |= {"preset": {"enum": list(PRESETS)}, "num_layers": {"type": "integer"}}
     return {
