@@ -55,6 +55,7 @@ class Tokenizer(TokenizerLike):
         normalization: the rule by which texts are read, see the constructors; `None`: that of a
             foreign model.
         languages: list of the codes that have a tag in the vocabulary, of Marian.
+        language_ids: dict from the codes of languages to their tokens, of M2M-100 and NLLB.
         tag, tag_ids, joiner, learned_from, unknown, graph: see `TokenizerLike`.
         model_bytes: the SentencePiece model, as in its file; empty if there is none.
 
@@ -90,10 +91,11 @@ class Tokenizer(TokenizerLike):
         self.pad_token_id, self.start_token_id, self.end_token_id = vocabulary.special_ids
         self.unk_token_id = vocabulary.unk_token_id
         self.languages, self.learned_from = [*vocabulary.languages], vocabulary.learned_from
+        self.language_ids = dict(vocabulary.language_ids)
         self.tag_ids = vocabulary.tag_ids(tag)
         self.joiner, self.unknown = pieces.joiner, pieces.unknown
         self.model_bytes: bytes = pieces.model_bytes
-        self._ids = pieces.ids_by_number(vocabulary.ids, vocabulary.unk_token_id)
+        self._ids = pieces.ids_by_number(vocabulary.text_ids, vocabulary.unk_token_id)
 
     @classmethod
     def train(
@@ -520,6 +522,7 @@ class Tokenizer(TokenizerLike):
             return None
         special = *self._table.special_ids, self.unk_token_id
         facts = repr((self.kind, self.pieces.rules, self.vocabulary, special, self.tag))
+        facts += repr(self.language_ids) if self.language_ids else ""  # else as before
         return hashlib.sha256(self.model_bytes + facts.encode()).hexdigest()
 
     def _encode(self, texts):
@@ -539,7 +542,7 @@ class Tokenizer(TokenizerLike):
         """The pieces of each id that have text; those of functions are the ids."""
         names = range(self.vocabulary_size) if self.kind == "functions" else self.vocabulary
         pieces = {i: (piece,) for i, piece in enumerate(names)}
-        return pieces | dict.fromkeys(self._table.special_ids, ())
+        return pieces | dict.fromkeys((*self._table.special_ids, *self.language_ids.values()), ())
 
     def __getstate__(self):
         """For `pickle` and `copy`: the tables of a TensorFlow graph are made anew."""

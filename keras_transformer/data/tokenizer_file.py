@@ -45,6 +45,7 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
         "rules": {} if pieces is None else pieces.rules,
         **{name: getattr(tokenizer, name) for name in SPECIAL},
         "languages": [*tokenizer.languages],
+        "language_ids": dict(tokenizer.language_ids),
         "tag": tokenizer.tag,
         "learned_from": tokenizer.learned_from,
         "vocabulary": [*tokenizer.vocabulary],
@@ -93,7 +94,11 @@ def read_entries(path: Path) -> dict[str, Any]:
 def vocabulary_of(entries: dict[str, Any]) -> Vocabulary:
     """Returns the vocabulary that the entries of a tokenizer's file describe."""
     names = (*SPECIAL, "languages", "learned_from")
-    return Vocabulary(entries["vocabulary"], **{name: entries[name] for name in names})
+    return Vocabulary(
+        entries["vocabulary"],
+        **{name: entries[name] for name in names},
+        language_ids=entries.get("language_ids", {}),  # files of before have none
+    )
 
 
 def exported_paths(folder: Path) -> list[pathlib.Path]:

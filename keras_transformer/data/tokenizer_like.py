@@ -6,7 +6,7 @@ place of `Tokenizer`.
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +31,9 @@ class TokenizerLike(Protocol):
         unk_token_id: int, the id of what it does not know, for word dropout. `None`: there is none.
         languages: codes of the target languages that it has tags for: a text may begin with
             `>>fra<<`, which is one token.
+        language_ids: the id of each language's token, by its code, such as `eng_Latn`. If there are
+            any, a source begins with the token of its language, and the decoder reads the token of
+            the translation's language behind the start token: `Translator` adds them.
         tag: the first token of every text that is not empty. Optional.
         tag_ids: ids of all tags, which stay in front of each part of a long line, and which word
             dropout leaves as they are.
@@ -54,6 +57,7 @@ class TokenizerLike(Protocol):
     vocabulary: Sequence[str]
     unk_token_id: int | None = None
     languages: Sequence[str] = ()
+    language_ids: Mapping[str, int] = {}
     tag: str | None = None
     tag_ids: Sequence[int] = ()
     joiner: str = " "

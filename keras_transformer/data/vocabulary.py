@@ -1,8 +1,8 @@
 """`Vocabulary`: pieces <-> token ids, with the ids of the special tokens. Pure Python."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 SPECIAL = "pad_token_id", "start_token_id", "end_token_id", "unk_token_id"
 
@@ -18,6 +18,8 @@ class Vocabulary:
         languages: codes of the target languages whose tags, such as `>>fra<<`, are tokens that a
             text may begin with. Defaults to none.
         learned_from: the sample of lines that it was learned from, as text; empty if from all.
+        language_ids: the id of each language's token, by its code, of M2M-100 and NLLB; see
+            `TokenizerLike`. No text gives these tokens, and they have no text. Defaults to none.
 
     Raises:
         ValueError: if a special token has no id of the vocabulary, or a language no tag.
@@ -30,6 +32,7 @@ class Vocabulary:
     unk_token_id: int | None = 3
     languages: Sequence[str] = ()
     learned_from: str = ""
+    language_ids: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in SPECIAL:
@@ -39,11 +42,21 @@ class Vocabulary:
                 raise ValueError(f"{must}. Received: {token_id}")
         if missing := [code for code in self.languages if f">>{code}<<" not in self.ids]:
             raise ValueError(f"`languages` must have tags. Received: {missing[0]!r} without a tag")
+        for code, token_id in self.language_ids.items():
+            if not 0 <= token_id < len(self.tokens):
+                must = f"`language_ids` must be ids of the vocabulary, 0 to {len(self.tokens) - 1}"
+                raise ValueError(f"{must}. Received: {token_id} of {code!r}")
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
         """The id of each piece."""
         return {token: token_id for token_id, token in enumerate(self.tokens) if token}
+
+    @functools.cached_property
+    def text_ids(self) -> dict[str, int]:
+        """The id of each piece that a text may give: of all but the tokens of languages."""
+        languages = {*self.language_ids.values()}
+        return {token: i for token, i in self.ids.items() if i not in languages}
 
     @property
     def special_ids(self) -> tuple[int, int, int]:

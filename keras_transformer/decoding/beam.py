@@ -22,7 +22,7 @@ def beam_search(
     step_fn: StepFunction,
     cache: Any,
     max_lengths: Tensor,
-    start_token_id: int,
+    start_token_id: Any,
     end_token_id: int,
     pad_token_id: int = 0,
     *,
@@ -53,7 +53,7 @@ def beam_search(
         cache: nest of tensors with the sentences on the first axis.
         max_lengths: int32 tensor `(B,)`: maximum number of tokens of each sentence, the end token
             included. With 0 a sentence stays empty.
-        start_token_id: int.
+        start_token_id: int; or int tensor `(B, 1)`, that of each sentence.
         end_token_id: int.
         pad_token_id: int. Pads the sentences that ended. Defaults to `0`.
         n_best: int, at most `beam_size`: hypotheses to return. Defaults to `1`.
@@ -169,7 +169,9 @@ class BeamSearch(Search):
         token_ids, log_probs = self.no_tokens(batch_size, self.n_best)
         return BeamState(
             sentences,
-            last_token_ids=ops.full((batch_size, self.beam_size), start_token_id, "int32"),
+            last_token_ids=ops.broadcast_to(
+                ops.cast(start_token_id, "int32"), (batch_size, self.beam_size)
+            ),
             parents=ops.zeros((batch_size, self.beam_size), "int32"),
             totals=ops.cast(ops.where(~is_empty & is_first_slot, 0.0, IMPOSSIBLE), "float32"),
             history=self.no_tokens(batch_size, self.beam_size),

@@ -82,6 +82,7 @@ class Engine:
         prefix_ids: np.ndarray | None,
         settings: SearchSettings,
         n_best: int,
+        language_ids: np.ndarray | None = None,
     ) -> SearchResult:
         """Finds the best translations of each row.
 
@@ -90,6 +91,8 @@ class Engine:
             prefix_ids: int32 array `(B, P)`, padded: the forced first tokens. Optional.
             settings: `SearchSettings`, those of `held` as there.
             n_best: int, at most `settings.max_hypotheses`. Translations of each row.
+            language_ids: int32 array `(B, 1)`: the token of its language, which the decoder reads
+                behind the start token. It is no token of the translation. Optional.
 
         Returns:
             `SearchResult` of arrays, R = `n_best`. A row without tokens but the end token has one
@@ -97,11 +100,17 @@ class Engine:
         """
         raise NotImplementedError
 
-    def score(self, source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+    def score(
+        self,
+        source_ids: np.ndarray,
+        target_ids: np.ndarray,
+        language_ids: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Returns the log-prob of each token of given translations, float32 `(B, T)`.
 
         Args:
             source_ids, target_ids: int32 arrays `(B, S)` and `(B, T)`, with the end tokens, padded.
+            language_ids: as in `search`.
         """
         raise NotImplementedError
 

@@ -71,17 +71,26 @@ class KerasEngine(Engine):
         prefix_ids: np.ndarray | None,
         settings: SearchSettings,
         n_best: int,
+        language_ids: np.ndarray | None = None,
     ) -> SearchResult:
         """Finds the best translations of each row; see `Engine`."""
         rows, length = source_ids.shape
         padded = padded_shape(rows, length, settings, self.config)
         key = settings.graph_settings, n_best, padded
-        shape = padded if prefix_ids is None and key in self._compiled else None
-        return search_model(self._decoder, source_ids, settings, n_best, prefix_ids, shape=shape)
+        is_plain = prefix_ids is None and language_ids is None
+        shape = padded if is_plain and key in self._compiled else None
+        return search_model(
+            self._decoder, source_ids, settings, n_best, prefix_ids, language_ids, shape=shape
+        )
 
-    def score(self, source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+    def score(
+        self,
+        source_ids: np.ndarray,
+        target_ids: np.ndarray,
+        language_ids: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Returns the log-prob of each token of given translations; see `Engine`."""
-        log_probs = run_on_pairs(score_model, self._decoder, source_ids, target_ids)
+        log_probs = run_on_pairs(score_model, self._decoder, source_ids, target_ids, language_ids)
         return log_probs[: len(target_ids), : target_ids.shape[1]]
 
     def attend(self, source_ids: np.ndarray, target_ids: np.ndarray) -> dict[str, list[np.ndarray]]:

@@ -48,6 +48,7 @@ def search_model(
     settings: SearchSettings,
     n_best: int = 1,
     target_prefix: np.ndarray | None = None,
+    language_ids: np.ndarray | None = None,
     shape: tuple[int, int, int] | None = None,
 ) -> SearchResult:
     """Finds the best translations of sentences, on any backend.
@@ -62,6 +63,9 @@ def search_model(
         n_best: int. Translations of each sentence. Defaults to `1`.
         target_prefix: int32 array `(B, P)`, padded: the forced first tokens. Those beyond the
             maximum length are cut off. Optional.
+        language_ids: int32 array `(B, 1)`: the tokens of languages that the decoder reads behind
+            the start token. They count in no length and no score, and neither does the token of
+            the source's language. Optional.
         shape: ints B, S and T, at least those of the sentences and their translations: XLA compiles
             the search for it, without processors and sampler. Defaults to `padded_shape` on JAX,
             and elsewhere to none.
@@ -88,15 +92,19 @@ def search_model(
         shape = padded_shape(ids.shape[0], ids.shape[1], settings, config)
     if shape is not None:
         ids = _padded(ids, shape[:2], pad)
-    lengths = np.count_nonzero(ids != pad, axis=1).tolist()
+    num_languages = 0 if language_ids is None else 1
+    lengths = (np.count_nonzero(ids != pad, axis=1) - num_languages).tolist()
     longest = [longest_target(n, settings, config) if n > 1 else 0 for n in lengths]
     fixed_length = None if shape is None else shape[2]
     penalties = penalties_up_to(fixed_length or max(longest, default=0), settings)
     inputs = [penalties, ids, np.array(longest, "int32")]
-    if target_prefix is not None:
-        prefix = np.asarray(target_prefix, "int32")
+    if target_prefix is not None or language_ids is not None:
+        none = np.zeros((count, 0), "int32")
+        prefix = none if target_prefix is None else np.asarray(target_prefix, "int32")
         size = prefix.shape[1] if shape is None else round_up(prefix.shape[1])
         inputs.append(_padded(prefix, (len(ids), size), pad))
+    if language_ids is not None:
+        inputs.append(_padded(np.asarray(language_ids, "int32"), (len(ids), 1), pad))
     static = settings.graph_settings, n_best, fixed_length
     result = run_program(_search, model, static, *inputs, kind=kind)
     result = SearchResult(*(array[:count] for array in result))
@@ -105,8 +113,18 @@ def search_model(
     return trim(result, pad, np)
 
 
-def _search(model, settings, n_best, fixed_length, penalties, ids, longest, target_prefix=None):
-    options = {"fixed_length": fixed_length, "penalties": penalties}
+def _search(
+    model,
+    settings,
+    n_best,
+    fixed_length,
+    penalties,
+    ids,
+    longest,
+    target_prefix=None,
+    language_ids=None,
+):
+    options = {"fixed_length": fixed_length, "penalties": penalties, "language_ids": language_ids}
     search, inputs = make_model_search(model, ids, longest, settings, n_best, **options)
     return search.run(*inputs, target_prefix)
 
@@ -118,24 +136,31 @@ def make_model_search(
     settings: SearchSettings,
     n_best: int = 1,
     fixed_length: int | None = None,
+    language_ids: Tensor | None = None,
     **options: Any,
-) -> tuple[Search, tuple[Any, Tensor, int]]:
+) -> tuple[Search, tuple[Any, Tensor, Any]]:
     """Returns a search with a model, and its inputs: cache, maximum lengths and start token.
+
+    With languages, the cache holds the start token, and the search starts with the languages.
 
     Args:
         model, settings, n_best: as in `search_model`.
         encoder_token_ids: int32 tensor `(B, S)`.
         max_lengths: int32 tensor `(B,)`.
+        language_ids: int32 tensor `(B, 1)`, as in `search_model`. Optional.
         fixed_length, **options: as in `Search`.
     """
     config, slots = model.config, settings.max_hypotheses
-    fixed = {} if fixed_length is None else {"max_length": fixed_length, "beam_size": slots}
+    num_read = 0 if language_ids is None else 1  # tokens before that with which the search starts
+    fixed = {}
+    if fixed_length is not None:
+        fixed = {"max_length": fixed_length + num_read, "beam_size": slots}
     suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
     settings = replace(settings, suppressed_tokens=sorted(suppressed))
 
     def step(token_ids, parents, cache, index):
         parents = None if slots == 1 else parents
-        return StepOutput(*model.decode_step(token_ids, cache, index, parents=parents))
+        return StepOutput(*model.decode_step(token_ids, cache, index + num_read, parents=parents))
 
     search = make_search(
         settings,
@@ -147,22 +172,33 @@ def make_model_search(
         **options,
     )
     cache = model.init_cache(encoder_token_ids, **fixed)
-    return search, (cache, max_lengths, config.start_token_id)
+    if language_ids is None:
+        return search, (cache, max_lengths, config.start_token_id)
+    none = ops.zeros((ops.shape(language_ids)[0], slots), "int32")
+    _, cache = step(none + config.start_token_id, none, cache, -num_read)
+    return search, (cache, max_lengths, language_ids)
 
 
-def score_model(model: SearchModel, encoder_token_ids: Tensor, target_token_ids: Tensor) -> Tensor:
+def score_model(
+    model: SearchModel,
+    encoder_token_ids: Tensor,
+    target_token_ids: Tensor,
+    language_ids: Tensor | None = None,
+) -> Tensor:
     """Returns the log-prob of each token of given translations, by a teacher-forced pass.
 
     Args:
         model: `Transformer`.
         encoder_token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
         target_token_ids: int32 tensor `(B, T)`, with the end tokens, padded.
+        language_ids: as in `search_model`. Optional.
 
     Returns:
         float32 tensor `(B, T)`, 0 at padding.
     """
     config = model.config
-    logits = model(teacher_forcing(config, encoder_token_ids, target_token_ids))
+    logits = model(teacher_forcing(config, encoder_token_ids, target_token_ids, language_ids))
+    logits = logits if language_ids is None else logits[:, 1:]
     losses = ops.sparse_categorical_crossentropy(target_token_ids, logits, from_logits=True)
     return ops.where(target_token_ids == config.pad_token_id, 0.0, -losses)
 
@@ -173,14 +209,24 @@ def attend_model(model: SearchModel, encoder_token_ids: Tensor, target_token_ids
     return model.attention_scores(inputs)
 
 
-def teacher_forcing(config, encoder_token_ids, target_token_ids):
-    """Returns inputs of a model; the decoder gets the start token, then all tokens but the last."""
+def teacher_forcing(config, encoder_token_ids, target_token_ids, language_ids=None):
+    """Returns inputs of a model; the decoder gets the start token, then all tokens but the last.
+
+    A language stands behind the start token.
+    """
     start = ops.full_like(target_token_ids[:, :1], config.start_token_id)
-    read_token_ids = ops.concatenate([start, target_token_ids[:, :-1]], axis=1)
+    begin = [start] if language_ids is None else [start, language_ids]
+    read_token_ids = ops.concatenate([*begin, target_token_ids[:, :-1]], axis=1)
     return {"encoder_token_ids": encoder_token_ids, "decoder_token_ids": read_token_ids}
 
 
-def run_on_pairs(function: Any, model: SearchModel, source: np.ndarray, target: np.ndarray) -> Any:
+def run_on_pairs(
+    function: Any,
+    model: SearchModel,
+    source: np.ndarray,
+    target: np.ndarray,
+    language_ids: np.ndarray | None = None,
+) -> Any:
     """Returns `function(model, source, target)`, such as `score_model`, as NumPy arrays.
 
     On JAX, which compiles each shape, ids and result are padded to one of few shapes.
@@ -191,7 +237,10 @@ def run_on_pairs(function: Any, model: SearchModel, source: np.ndarray, target: 
             _padded(ids, (rows, _padded_length(ids.shape[1], config)), config.pad_token_id)
             for ids in (source, target)
         )
-    return run_program(function, model, (), source, target)
+    if language_ids is None:
+        return run_program(function, model, (), source, target)
+    languages = _padded(language_ids, (len(source), 1), model.config.pad_token_id)
+    return run_program(function, model, (), source, target, languages)
 
 
 def padded_shape(rows: int, length: int, settings: Any, config: Any) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ Plain Python and NumPy: imports neither Keras nor a backend.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from keras_transformer.data.placeholders import count_symbols
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.languages import language_tokens
 from keras_transformer.decoding.lines import (
     NO_ROOM,
     encode_lines,
@@ -30,6 +31,22 @@ from keras_transformer.decoding.text_settings import TextSettings
 _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)'
 
 
+@dataclass(frozen=True)
+class Languages:
+    """The tokens of the languages of lines, of a model that has such tokens.
+
+    Args:
+        source, target: lists of ints, that of each line and that of its translation.
+    """
+
+    source: list[int]
+    target: list[int]
+
+    def of(self, numbers: list[int]) -> "Languages":
+        """Returns those of some lines."""
+        return Languages([self.source[n] for n in numbers], [self.target[n] for n in numbers])
+
+
 class LineReader:
     """Reads lines into rows of token ids, by the tokenizers and the bounds of an engine.
 
@@ -39,6 +56,7 @@ class LineReader:
 
     Attributes:
         languages: list of codes: the target languages that the source's tokenizer has tags for.
+        language_ids: dict from the codes of languages to tokens, see `TokenizerLike`.
         symbols: int, how many symbols for protected text both vocabularies hold.
         joiner: str, what stands between translations where nothing stood between the sources.
     """
@@ -49,6 +67,7 @@ class LineReader:
         self._cutter = LineCutter(source)
         self._find_unknown = partial(find_unknown, source, config.unk_token_id)
         self.languages = [*source.languages]
+        self.language_ids = dict(source.language_ids)
         self.symbols = count_symbols(source.vocabulary, target.vocabulary)
         self.joiner = target.joiner
 
@@ -83,6 +102,26 @@ class LineReader:
         for (_, part), row in zip(parts, rows, strict=True):
             part.pieces, part.dropped = self._cutter.cut(row, most - 1, on_too_long)
         return lines
+
+    def languages_of(self, source: Any, target: Any, count: int) -> Languages | None:
+        """Returns the languages of lines; `None` if the model has no tokens of languages.
+
+        Args:
+            source, target: codes, that of all lines or that of each line; `None` if not given.
+            count: the number of lines.
+
+        Raises:
+            ValueError: if a language is missing, or none of the model's.
+        """
+        if self.language_ids:
+            return Languages(
+                language_tokens(source, "source_language", self.language_ids, count),
+                language_tokens(target, "target_language", self.language_ids, count),
+            )
+        if source is not None:
+            must = "`source_language` must not be given: the model has no tokens of languages."
+            raise ValueError(f"{must} Received: source_language={source!r}")
+        return None
 
     def prefixes(self, texts: list[str], lines: list[Line], settings: SearchSettings) -> list[Any]:
         """Returns the forced first ids of each piece: the first with tokens of a line has some.
@@ -140,6 +179,11 @@ class LineReader:
         """Returns rows of ids with their end tokens."""
         return [np.append(row, self._config.end_token_id).astype("int32") for row in rows]
 
+    def with_languages(self, rows: Any, language_ids: Iterable[int]) -> list[np.ndarray]:
+        """Returns rows with the tokens of their languages in front; the empty ones without."""
+        pairs = zip(rows, language_ids, strict=True)
+        return [np.append(token, row).astype("int32") if len(row) else row for row, token in pairs]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -157,6 +201,7 @@ class Request:
         settings: `SearchSettings`.
         text_settings: `TextSettings`, with `max_source_tokens`.
         n_best: int. Hypotheses of each line.
+        languages: `Languages` of the lines, if the model has such tokens.
         returns_attention: whether the hypotheses have attention: then no line is split or cut.
             Defaults to `False`.
         places: list of ints, where the answers of the lines are. Defaults to their numbers.
@@ -170,6 +215,7 @@ class Request:
     text_settings: TextSettings
     n_best: int
     prefixes: list[str] | None = None
+    languages: Languages | None = None
     returns_attention: bool = False
     places: Sequence[int] = ()
     lost: list[list[str]] | None = None
@@ -180,10 +226,18 @@ class Request:
         reader = self.reader
         symbols = reader.symbols if self.lost is None else 0
         lines = reader.lines(self.texts, self.text_settings, self.returns_attention, symbols)
-        columns = [reader.with_end(piece for line in lines for piece in line.pieces)]
+        object.__setattr__(self, "lines", lines)
+        pieces = [piece for line in lines for piece in line.pieces]
+        if self.languages is not None:
+            sources = [self.languages.source[number] for number in self.line_of_row]
+            pieces = reader.with_languages(pieces, sources)
+        columns = [reader.with_end(pieces)]
         if self.prefixes is not None:
             columns.append(reader.prefixes(self.prefixes, lines, self.settings))
-        object.__setattr__(self, "lines", lines)
+        elif self.languages is not None:
+            columns.append([()] * len(pieces))
+        if self.languages is not None:
+            columns.append([[self.languages.target[number]] for number in self.line_of_row])
         object.__setattr__(self, "columns", columns)
 
     @property
@@ -218,6 +272,7 @@ class Request:
             self,
             texts=[self.texts[number] for number in wrong],
             prefixes=self.prefixes and [self.prefixes[number] for number in wrong],
+            languages=self.languages and self.languages.of(wrong),
             places=wrong,
             lost=[answers[number][0].protected for number in wrong],
         )

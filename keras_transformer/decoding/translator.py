@@ -57,8 +57,11 @@ class Translator:
         target_prefix: list of strings, one per line, or one string for all lines: the forced
             beginning of the translation. Its tokens count in the maximum length. Optional.
         target_language: code of the language to translate to, of a model that has several, such as
-            `"fra"`: that of all lines. See `Tokenizer.languages`. A line may also begin with
-            its tag, `>>fra<<`; without either, it is translated without one. Optional.
+            `"fra"`: that of all lines. See `languages`. With Marian's models, a line may also begin
+            with its tag, `>>fra<<`; without either, it is translated without one. M2M-100 and NLLB
+            need it, and take one for each line too; `"de"` finds `"deu_Latn"`.
+        source_language: code of the language of the lines, or one for each line, of M2M-100 and
+            NLLB.
         batch_sentences: int. Maximum number of sentences that are decoded together. Batches of long
             sentences hold fewer. Defaults to `256`.
         on_progress: callable, called after each batch with the number of lines that it finished.
@@ -138,8 +141,8 @@ class Translator:
 
     @property
     def languages(self) -> list[str]:
-        """The codes of the target languages that the model has tags for."""
-        return self._reader.languages
+        """The codes of the target languages that the model has tags or tokens for."""
+        return self._reader.languages or [*self._reader.language_ids]
 
     @property
     def all_settings(self) -> dict[str, Any]:
@@ -157,7 +160,8 @@ class Translator:
         n_best: int | None = None,
         return_attention: bool = False,
         target_prefix: str | Iterable[str] | None = None,
-        target_language: str | None = None,
+        target_language: str | Iterable[str] | None = None,
+        source_language: str | Iterable[str] | None = None,
         batch_sentences: int = BATCH_SENTENCES,
         on_progress: Callable[[int], Any] | None = None,
         **settings: Any,
@@ -169,6 +173,7 @@ class Translator:
             n_best=1 if n_best is None else n_best,
             target_prefix=target_prefix,
             target_language=target_language,
+            source_language=source_language,
             return_attention=return_attention,
             **settings,
         )
@@ -198,7 +203,8 @@ class Translator:
         *,
         n_best: int = 1,
         target_prefix: str | Iterable[str] | None = None,
-        target_language: str | None = None,
+        target_language: str | Iterable[str] | None = None,
+        source_language: str | Iterable[str] | None = None,
         return_attention: bool = False,
         **settings: Any,
     ) -> Request:
@@ -208,9 +214,13 @@ class Translator:
             target_prefix = [target_prefix] * len(lines)
         elif target_prefix is not None:
             target_prefix = to_lines(target_prefix, "target_prefix")
+        languages = self._reader.languages_of(source_language, target_language, len(lines))
+        if languages is None:
+            lines = tag_lines(lines, target_language, self._reader.languages)
         return Request(
             reader=self._reader,
-            texts=tag_lines(lines, target_language, self._reader.languages),
+            texts=lines,
+            languages=languages,
             prefixes=target_prefix,
             settings=asked,
             text_settings=text,
@@ -224,6 +234,9 @@ class Translator:
         targets: str | Iterable[str],
         batch_sentences: int = BATCH_SENTENCES,
         on_progress: Callable[[int], Any] | None = None,
+        *,
+        target_language: str | Iterable[str] | None = None,
+        source_language: str | Iterable[str] | None = None,
     ) -> Any:
         """Returns the model's scores of given translations, as the translator's search scores.
 
@@ -231,6 +244,7 @@ class Translator:
             sources: list of strings, or one string.
             targets: translations of `sources`: a list of the same length, or one string.
             batch_sentences, on_progress: as in a call.
+            target_language, source_language: as in a call.
 
         Returns:
             list of `Hypothesis`, one per pair; for single strings, a single one. The end token is
@@ -242,29 +256,47 @@ class Translator:
                 a part would be wrong.
         """
         if isinstance(sources, str) and isinstance(targets, str):
-            return self.score([sources], [targets], batch_sentences, on_progress)[0]
+            languages = {"target_language": target_language, "source_language": source_language}
+            return self.score([sources], [targets], batch_sentences, on_progress, **languages)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("`sources` and `targets` must be two lists, or two strings.")
-        columns = self.pairs(to_lines(sources, "sources"), to_lines(targets, "targets"))
+        columns = self.pairs(
+            to_lines(sources, "sources"),
+            to_lines(targets, "targets"),
+            target_language,
+            source_language,
+        )
         return self._map_rows(self.score_rows, columns, batch_sentences, on_progress)
 
-    def pairs(self, sources: list[str], targets: list[str]) -> list[list[np.ndarray]]:
+    def pairs(
+        self,
+        sources: list[str],
+        targets: list[str],
+        target_language: str | Iterable[str] | None = None,
+        source_language: str | Iterable[str] | None = None,
+    ) -> list[list[Any]]:
         """Returns the ids of sources and of their translations, as `score` reads them.
 
         Returns:
-            two lists of int32 arrays, with the end tokens.
+            two lists of int32 arrays, with the end tokens; with languages, a third list of those.
         """
         if len(sources) != len(targets):
             raise ValueError(
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
-        sources = tag_lines(sources, None, self._reader.languages)
+        languages = self._reader.languages_of(source_language, target_language, len(sources))
+        if languages is None:
+            sources = tag_lines(sources, target_language, self._reader.languages)
         most = self.text_settings.max_source_tokens or 0
-        return [
+        columns: list[list[Any]] = [
             self._reader.whole_lines(texts, name, side, most)
             for side, (name, texts) in enumerate((("sources", sources), ("targets", targets)))
         ]
+        if languages is not None:
+            columns[0] = self._reader.with_languages(columns[0], languages.source)
+            columns.append([[token_id] for token_id in languages.target])
+        return columns
 
     def warm_up(
         self,
@@ -331,6 +363,7 @@ class Translator:
         self,
         source_ids: np.ndarray,
         prefix_ids: np.ndarray | None = None,
+        language_ids: np.ndarray | None = None,
         *,
         settings: SearchSettings,
         n_best: int,
@@ -340,21 +373,28 @@ class Translator:
         """Returns the hypotheses of each row of a batch.
 
         Args:
-            source_ids, prefix_ids, settings: as in `Engine.search`.
+            source_ids, prefix_ids, language_ids, settings: as in `Engine.search`.
             n_best: int. Hypotheses of each row, if there are so many of distinct texts.
             distinct_texts: as in `TextSettings`. Defaults to `True`.
             return_attention: whether they have attention. Defaults to `False`.
         """
         kept = _kept_hypotheses(settings, n_best, distinct_texts)
-        result = self.engine.search(source_ids, prefix_ids, settings, kept)
+        languages = () if language_ids is None else (language_ids,)
+        result = self.engine.search(source_ids, prefix_ids, settings, kept, *languages)
         result, hypotheses = self._hypotheses(source_ids, result, n_best, distinct_texts)
         if return_attention:
             self._add_attention(source_ids, result, hypotheses)
         return hypotheses
 
-    def score_rows(self, source_ids: np.ndarray, target_ids: np.ndarray) -> list[Hypothesis]:
+    def score_rows(
+        self,
+        source_ids: np.ndarray,
+        target_ids: np.ndarray,
+        language_ids: np.ndarray | None = None,
+    ) -> list[Hypothesis]:
         """Returns the hypotheses of given translations; the arrays are as in `Engine.score`."""
-        log_probs = self.engine.score(source_ids, target_ids)
+        languages = () if language_ids is None else (language_ids,)
+        log_probs = self.engine.score(source_ids, target_ids, *languages)
         lengths = np.count_nonzero(target_ids != self._config.pad_token_id, axis=1)
         penalties = penalties_up_to(lengths.max(), self.settings)[lengths]
         scores = log_probs.sum(axis=1) / penalties

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import reprlib
 import shutil
 import tempfile
 import zipfile
@@ -15,11 +16,12 @@ import numpy as np
 from keras_transformer import types
 from keras_transformer.atomic_file import write_text
 from keras_transformer.data.pieces import model_file
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.importing.files import damaged, file_of
-from keras_transformer.importing.marian import ARITHMETIC, MarianModel, weights_of
-from keras_transformer.importing.marian_hub import HUB_FILES, HUB_NAME, read_hub
+from keras_transformer.importing.files import damaged, file_of, read_mapping
+from keras_transformer.importing.hub import HUB_FILES, HUB_NAME
+from keras_transformer.importing.m2m_100 import read_m2m_100
+from keras_transformer.importing.marian import ARITHMETIC, weights_of
+from keras_transformer.importing.marian_hub import read_marian_hub
 from keras_transformer.importing.marian_npz import read_npz
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
@@ -31,6 +33,8 @@ UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LIC
 LARGEST = 8 * 2**30
 # Marian's own default; the positions have no end.
 LONGEST_SOURCE = 512
+# By `model_type` of `config.json`.
+FAMILIES = {"marian": read_marian_hub, "m2m_100": read_m2m_100}
 FINE_TUNING = {"learning_rate": 1e-4, "warmup_steps": 200, "epochs": 5, "batch_tokens": 2048}
 
 
@@ -87,10 +91,7 @@ def import_marian(
     for note in read.notes:
         print_fn(note)
     model = build_marian(read)
-    tokenizers = [
-        Tokenizer.from_marian(*both)
-        for both in zip(read.sentencepiece_models, read.vocabularies, strict=True)
-    ]
+    tokenizers = read.tokenizers
     settings = {"max_source_tokens": LONGEST_SOURCE, "frozen": True, **read.search, **settings}
     translator = Translator(model, *tokenizers, **settings)
     if run_folder is not None:
@@ -103,7 +104,7 @@ def read_marian(
     name: str | None = None,
     weights: str | None = None,
     arithmetic: str | None = None,
-) -> MarianModel:
+) -> Any:
     """Reads a folder of either form.
 
     Args:
@@ -125,7 +126,7 @@ def read_marian(
     snapshots = [*folder.glob("snapshots/*/")]  # of the Hub's cache
     hub = snapshots[0] if len(snapshots) == 1 else folder
     if (hub / "config.json").is_file():
-        return read_hub(hub, name, arithmetic)
+        return _read_hub(hub, name, arithmetic)
     if any(folder.glob("*.npz")):
         return read_npz(folder, weights, arithmetic or "marian")
     raise FileNotFoundError(
@@ -134,7 +135,25 @@ def read_marian(
     )
 
 
-def build_marian(read: MarianModel) -> Transformer:
+def _read_hub(folder, name, arithmetic):
+    """Reads a folder of the Hub by the family that its `config.json` names."""
+    path = folder / "config.json"
+    settings = read_mapping(file_of(folder, path.name))
+    family = settings.get("model_type")
+    if family not in FAMILIES:
+        raise ValueError(
+            f"{path}: `model_type` must be {' or '.join(map(repr, FAMILIES))}, because this "
+            f"package has no such architecture. Received: {reprlib.repr(family)}"
+        )
+    if family == "marian":
+        return read_marian_hub(folder, settings, name, arithmetic)
+    if arithmetic is not None:
+        must = f"`arithmetic` must not be given for a model of {family!r}, which has one."
+        raise ValueError(f"{must} Received: arithmetic={arithmetic!r}")
+    return FAMILIES[family](folder, settings, name)
+
+
+def build_marian(read: Any) -> Transformer:
     """Returns a `Transformer` with the weights of a model that was read."""
     model = Transformer(read.config)
     weights = weights_of(read)
@@ -155,7 +174,7 @@ def _write_run(run, read, model, tokenizers):
     """Writes model, tokenizers, recipe and origin into a new folder; the model is the last."""
     with run.locked():
         _require_new(run)  # again, under the lock: another process may have written it
-        files = run.new_tokenizer_files(joint=False)
+        files = run.new_tokenizer_files(joint=len(tokenizers) == 1)
         others = run.origin_file, run.recipe_file, run.model_file
         names = [*files, *map(model_file, files), *others]
         run.add_owned_files(*(file.name for file in names))
@@ -171,7 +190,7 @@ def _write_run(run, read, model, tokenizers):
             raise
 
 
-def recipe_of(read: MarianModel, run: types.Path) -> Recipe:
+def recipe_of(read: Any, run: types.Path) -> Recipe:
     """Returns a recipe that fine-tunes the model, once the user names the files."""
     sizes = "vocabulary_size", "source_vocabulary_size"  # the tokenizers know them
     fields = {n: v for n, v in read.config.to_dict().items() if n not in sizes and v is not None}
@@ -180,7 +199,7 @@ def recipe_of(read: MarianModel, run: types.Path) -> Recipe:
     return Recipe.from_dict(
         {
             "data": {"train": names, "max_length": LONGEST_SOURCE},
-            "vocabulary": {"size": read.config.vocabulary_size, "joint": False},
+            "vocabulary": {"size": read.config.vocabulary_size, "joint": len(read.tokenizers) == 1},
             "model": fields,
             "training": {"init_from": str(run), **FINE_TUNING},
             "search": read.search,

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_transformer.data.sentencepiece_parts import read_model
 from keras_transformer.data.sentencepiece_proto import NORMAL
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.importing.files import as_floats, file_of, has_file
 from keras_transformer.models.config import TransformerConfig
 
@@ -99,6 +100,12 @@ class MarianModel(NamedTuple):
     notes: list[str]
     origin: dict[str, Any]
 
+    @property
+    def tokenizers(self) -> list[Tokenizer]:
+        """Those of source and target."""
+        sides = zip(self.sentencepiece_models, self.vocabularies, strict=True)
+        return [Tokenizer.from_marian(*side) for side in sides]
+
 
 def arrays_of(config: TransformerConfig) -> dict[str, Part]:
     """Returns the arrays of a model by Marian's names. `hub` is empty if it has no fixed name."""
@@ -111,11 +118,13 @@ def arrays_of(config: TransformerConfig) -> dict[str, Part]:
         }
     if config.tie_embeddings == "none":
         parts[OUTPUT_KERNEL] = Part("", "output_projection/kernel", "DV")
-    parts[OUTPUT_BIAS] = Part("final_logits_bias", "logits/bias", "V")
+    if config.output_bias:
+        parts[OUTPUT_BIAS] = Part("final_logits_bias", "logits/bias", "V")
     for side in ("encoder", "decoder"):
         if config.normalize_first:
-            parts[f"{side}_top_ln_scale"] = Part("", f"{side}/layer_norm/gamma", "D")
-            parts[f"{side}_top_ln_bias"] = Part("", f"{side}/layer_norm/beta", "D")
+            hub, ours = f"model.{side}.layer_norm", f"{side}/layer_norm"
+            parts[f"{side}_top_ln_scale"] = Part(f"{hub}.weight", f"{ours}/gamma", "D")
+            parts[f"{side}_top_ln_bias"] = Part(f"{hub}.bias", f"{ours}/beta", "D")
         for index in range(getattr(config, f"num_{side}_layers")):
             hub, ours = f"model.{side}.layers.{index}", f"{side}/block_{index}"
             parts |= {
@@ -128,8 +137,12 @@ def arrays_of(config: TransformerConfig) -> dict[str, Part]:
     return parts
 
 
-def weights_of(model: MarianModel) -> dict[str, np.ndarray]:
-    """Returns the weights by their paths in a `Transformer`, in the order of our positions."""
+def weights_of(model: Any) -> dict[str, np.ndarray]:
+    """Returns the weights by their paths in a `Transformer`, in the order of our positions.
+
+    Args:
+        model: a model that was read, which has `config` and `arrays`.
+    """
     # Theirs are all sines, then all cosines, at our frequencies; ours alternate.
     order = np.arange(model.config.hidden_dim).reshape(2, -1).T.reshape(-1)
     weights = {}
@@ -157,14 +170,7 @@ def config_of(path, vocabularies, counts, sizes, names, **fields):
             f"{path} and the vocabulary must have the same number of tokens. Received: "
             f"{reprlib.repr(counts)} in the model, {expected} in the vocabulary, padding included"
         )
-    sizes = dict(zip(SIZES, sizes, strict=True))
-    for side in ("encoder", "decoder"):
-        layers = {match[1] for name in names if (match := re.match(LAYER.format(side), name))}
-        if sizes[f"num_{side}_layers"] != len(layers):
-            raise ValueError(
-                f"{path} must say the number of layers of the {side} that the weights have, "
-                f"{len(layers)}. Received: {reprlib.repr(sizes[f'num_{side}_layers'])}"
-            )
+    sizes = checked_sizes(sizes, names, path)
     source, vocabulary = vocabularies
     try:
         config = TransformerConfig(
@@ -183,6 +189,24 @@ def config_of(path, vocabularies, counts, sizes, names, **fields):
     if config.hidden_dim % 2:
         raise ValueError(f"{path}: `hidden_dim` must be even. Received: {config.hidden_dim}")
     return config
+
+
+def checked_sizes(values, names, path):
+    """Returns the values of `SIZES` by their names; raises unless the arrays have as many layers.
+
+    Args:
+        values: those that the model says.
+        names, path: as in `config_of`.
+    """
+    sizes = dict(zip(SIZES, values, strict=True))
+    for side in ("encoder", "decoder"):
+        layers = {match[1] for name in names if (match := re.match(LAYER.format(side), name))}
+        if sizes[f"num_{side}_layers"] != len(layers):
+            raise ValueError(
+                f"{path} must say the number of layers of the {side} that the weights have, "
+                f"{len(layers)}. Received: {reprlib.repr(sizes[f'num_{side}_layers'])}"
+            )
+    return sizes
 
 
 def check_options(settings, options, path):
@@ -204,7 +228,8 @@ def checked_arrays(arrays, config, path, names=None):
         names: names to show in errors, by Marian's names. Optional.
     """
     # Without a bias, nothing is added to the logits.
-    arrays.setdefault(OUTPUT_BIAS, np.zeros(config.vocabulary_size, "float32"))
+    if config.output_bias:
+        arrays.setdefault(OUTPUT_BIAS, np.zeros(config.vocabulary_size, "float32"))
     width, inner, size = config.hidden_dim, config.intermediate_dim, config.vocabulary_size
     sizes = {"D": width, "K": width, "F": inner, "V": size, "S": config.source_vocabulary_size}
     expected = {n: tuple(map(sizes.get, part.axes)) for n, part in arrays_of(config).items()}

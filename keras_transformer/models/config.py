@@ -132,7 +132,7 @@ class TransformerConfig(Settings):
     start_token_id: int = setting(
         1,
         "The id that the decoder starts with. It may be that of padding, as in Marian's models; a "
-        "search then never generates it.",
+        "search then never generates it. It may be that of the end, as in M2M-100.",
     )
     end_token_id: int = setting(2, "The id that ends a sequence.")
     unk_token_id: int = setting(3, "The id of unknown text.")
@@ -217,11 +217,11 @@ class TransformerConfig(Settings):
     def _check_combinations(self):
         ids = {name: value for name, value in vars(self).items() if name.endswith("_token_id")}
         differing = [value for name, value in ids.items() if name != "start_token_id"]
-        if len(set(differing)) < len(differing) or self.start_token_id in differing[1:]:
+        if len(set(differing)) < len(differing) or self.start_token_id == self.unk_token_id:
             received = ", ".join(f"{name}={value}" for name, value in ids.items())
             raise ValueError(
                 "The special tokens must have different ids, but `start_token_id` may be "
-                f"`pad_token_id`. Received: {received}"
+                f"`pad_token_id` or `end_token_id`. Received: {received}"
             )
         if self.positions == "learned" and self.max_sequence_length is None:
             self._reject("max_sequence_length", "given for learned positions")

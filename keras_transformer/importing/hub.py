@@ -1,0 +1,188 @@
+"""The form of the Hugging Face Hub, which families of models share: names, weights, settings.
+
+Its names are those of `transformers`. No pickle is read, and PyTorch is not needed.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.importing import files, marian
+from keras_transformer.importing.marian import OUTPUT_KERNEL
+
+# A name on the Hub, and perhaps the revision to take.
+HUB_NAME = r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
+WEIGHTS = "model.safetensors"
+PARTS = WEIGHTS + ".index.json"  # says which of several files has an array
+HUB_FILES = (
+    *("config.json", "generation_config.json", WEIGHTS, PARTS, "model-*.safetensors"),
+    *("source.spm", "target.spm", "sentencepiece.bpe.model"),
+    *("vocab.json", "added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("README.md", "LICENSE", "target_vocab.json"),
+)
+SIZES = "d_model encoder_ffn_dim encoder_attention_heads encoder_layers decoder_layers".split()
+EQUAL_SIDES = (
+    ("encoder_attention_heads", "decoder_attention_heads"),
+    ("encoder_ffn_dim", "decoder_ffn_dim"),
+)
+# Settings of the search of `transformers`, with the value that ours has.
+WITHOUT_EQUAL: dict[str, Any] = {
+    **{"min_length": 0, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0},
+    **dict.fromkeys(("forced_bos_token_id", "suppress_tokens", "begin_suppress_tokens")),
+    "bad_words_ids": [],
+}
+
+
+def require_equal(settings: dict[str, Any], pairs: Any, path: Path) -> None:
+    """Raises a `ValueError` unless the two settings of each pair are equal."""
+    for first, second in pairs:
+        if settings.get(first) != settings.get(second):
+            raise ValueError(
+                f"{path}: `{first}` and `{second}` must be equal. Received: "
+                f"{settings.get(first)}, {settings.get(second)}"
+            )
+
+
+def search_settings(
+    options: dict[str, Any], pad_token_id: int, end_token_id: int, path: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the settings of the search, and a line on those that ours cannot follow.
+
+    Args:
+        options: those of `config.json` and `generation_config.json`.
+        pad_token_id, end_token_id: ids of the model.
+        path: of the file, for the line.
+    """
+    banned = options.get("bad_words_ids") or []
+    longest = (
+        options.get("max_new_tokens") or (options.get("max_length") or 0) - 1
+    )  # without the start
+    search = {
+        "beam_size": options.get("num_beams") or 1,
+        "length_penalty": "mean",
+        "alpha": options.get("length_penalty", 1.0),
+        "stopping": "first_beams" if options.get("early_stopping") is True else "exhaustive",
+        "suppressed_tokens": tuple(b[0] for b in banned if len(b) == 1 and b != [pad_token_id]),
+        "force_end": options.get("forced_eos_token_id") == end_token_id,
+    }
+    if longest > 0:
+        search |= {"extra_length": longest, "max_length": longest}
+    options = options | {"bad_words_ids": [ids for ids in banned if len(ids) > 1]}
+    return search, marian.without_equal(options, WITHOUT_EQUAL, path)
+
+
+def stored_arrays(folder: Path, given_name: str | None) -> tuple[dict[str, np.ndarray], Path]:
+    """Returns the arrays of a model by their names, and the path of the file, for errors.
+
+    Args:
+        folder: path of the folder.
+        given_name: that of the model on the Hub. Optional.
+    """
+    # Lazy: a pickle beside whole weights may be a pointer of Git LFS.
+    pickles = (files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin"))
+    if files.has_file(folder, PARTS) and not files.has_file(folder, WEIGHTS):
+        return _arrays_of_parts(folder), folder / PARTS
+    if not files.has_file(folder, WEIGHTS) and (list(pickles) or given_name):
+        name = (given_name or str(folder)).partition("@")[0]
+        command = (
+            "from transformers import MarianMTModel as M, MarianTokenizer as T; "
+            f"[kind.from_pretrained({name!r}).save_pretrained('copy') for kind in (M, T)]"
+        )
+        raise ValueError(
+            f"{name} has no `model.safetensors`. A `pytorch_model.bin` is a pickle, which can run "
+            "any program when it is read. If you trust it, convert it where `transformers`, "
+            "`sentencepiece` and `torch` are installed, and import the folder 'copy' (with "
+            f'`--arithmetic marian`, if Marian trained it): python -c "{command}"'
+        )
+    return files.map_safetensors(files.file_of(folder, WEIGHTS)), folder / WEIGHTS
+
+
+def _arrays_of_parts(folder):
+    """Returns the arrays of several files, by the index that names them."""
+    path = files.file_of(folder, PARTS)
+    with files.damaged(path):
+        file_of_array = json.loads(path.read_text("utf-8"))["weight_map"]
+        names = sorted({Path(name).name for name in file_of_array.values()})
+    stored: dict[str, np.ndarray] = {}
+    for name in names:
+        stored |= files.map_safetensors(files.file_of(folder, name))
+    if missing := sorted(file_of_array.keys() - stored.keys()):
+        raise ValueError(
+            f"{path} names arrays that its files lack: {', '.join(missing[:3])}. Download them "
+            "again."
+        )
+    return stored
+
+
+def arrays_of_model(
+    stored: dict[str, np.ndarray], config: Any, names: dict[str, str], path: Path
+) -> dict[str, np.ndarray]:
+    """Returns all arrays of the model by Marian's names, as `marian.checked_arrays`.
+
+    Args:
+        stored: arrays by the names of the Hub, without positions.
+        config: `TransformerConfig`.
+        names: names on the Hub of the embeddings, by Marian's names; see `take_embeddings`.
+        path: of the file, for errors.
+    """
+    parts = marian.arrays_of(config)
+    names = {theirs: part.hub for theirs, part in parts.items()} | names
+    arrays = {
+        # The Hub stores kernels `(out, in)`.
+        theirs: stored[hub].T if parts[theirs].path.endswith("kernel") else stored[hub]
+        for theirs, hub in names.items()
+        if hub in stored
+    }
+    foreign = {name: stored[name] for name in stored.keys() - names.values()}
+    return marian.checked_arrays(arrays | foreign, config, path, names)
+
+
+def take_embeddings(settings, stored, path):
+    """Returns which embeddings are one matrix, and their names; removes copies from `stored`."""
+    shared, head = "model.shared.weight", "lm_head.weight"
+    encoder, decoder = (
+        name if name in stored else shared
+        for name in (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+    )
+    is_shared = settings.get("share_encoder_decoder_embeddings", True)
+    is_tied = settings.get("tie_word_embeddings", True)
+    first, *others = [shared, encoder, decoder, head] if is_shared else [decoder, head]
+    first = first if first in stored else encoder
+    unequal = [n for n in others if n in stored and not np.array_equal(stored[n], stored[first])]
+    if is_tied and unequal:
+        raise ValueError(
+            f"{path}: {first} and {unequal[0]} must be equal, because `config.json` says that "
+            "these embeddings are shared."
+        )
+    if is_shared and not unequal and (is_tied or head in stored):
+        tied, names = "all", {"Wemb": first}
+    else:
+        tied = "decoder" if is_tied else "none"
+        names = {"encoder_Wemb": encoder, "decoder_Wemb": decoder}
+        names |= {} if is_tied else {OUTPUT_KERNEL: head}
+    for name in {shared, encoder, decoder, head} - set(names.values()):
+        stored.pop(name, None)
+    return tied, names
+
+
+def take_positions(stored, width, path):
+    """Removes stored positions; raises unless they are the sinusoids the permutation expects."""
+    for side in ("encoder", "decoder"):
+        stored.pop(f"model.{side}.embed_positions.weights", None)  # M2M-100's, which are computed
+        table = stored.pop(f"model.{side}.embed_positions.weight", None)
+        if table is None:
+            continue
+        # The width first: a table of another one must not be computed. Rounded as in bfloat16.
+        is_wide = table.shape[1:] == (width,)
+        if not (is_wide and np.allclose(table, _sinusoids(*table.shape), rtol=0, atol=5e-3)):
+            raise ValueError(
+                f"{path}: the positions of the {side} must be sinusoidal, all sines before all "
+                "cosines. Learned positions cannot be imported."
+            )
+
+
+def _sinusoids(count, width):
+    angles = np.arange(count)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)

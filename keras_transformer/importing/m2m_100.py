@@ -1,0 +1,205 @@
+"""Reads M2M-100 and NLLB-200 in the form of the Hugging Face Hub. Both are `m2m_100` there.
+
+A source is the token of its language, the text and the end token; the decoder starts with the end
+token and the token of the translation's language.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.data.pieces import SENTENCEPIECE, SentencePieces
+from keras_transformer.data.sentencepiece_parts import read_model, tokens_of
+from keras_transformer.data.sentencepiece_proto import NORMAL, UNIGRAM
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import Vocabulary
+from keras_transformer.importing import files, hub, languages, marian
+from keras_transformer.models.config import TransformerConfig
+
+MODEL_FILE = "sentencepiece.bpe.model"
+SPECIAL_PIECES = "<s>", "<pad>", "</s>", "<unk>"
+MASK = "<mask>"
+# {option of `config.json`: (its value if it is missing, the values that our model follows)}.
+OPTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "scale_embedding": (True, [True]),
+    "activation_function": ("relu", ["relu", "gelu", "silu"]),
+    "tie_word_embeddings": (True, [True]),
+    "pad_token_id": (1, [1]),
+    "eos_token_id": (2, [2]),
+    "decoder_start_token_id": (2, [2]),
+}
+# What the program computes that its files do not say.
+FIELDS = {
+    "normalize_first": True,
+    "positions": "tensor2tensor",
+    "first_position": 2,  # the row of the table after that of padding
+    "layer_norm_epsilon": 1e-5,
+    "tie_embeddings": "all",
+}
+LICENSES = {"nllb": "cc-by-nc-4.0", "m2m100": "mit"}
+
+
+class MultilingualModel(NamedTuple):
+    """A model as its files hold it.
+
+    Attributes:
+        config: `TransformerConfig`.
+        arrays: arrays by Marian's names, in the files' order of the hidden dimensions.
+        tokenizers: list of a `Tokenizer`, that of both sides.
+        search: settings of search and text, as in a recipe.
+        notes: lines to print.
+        origin: name, form, licence and languages, as JSON.
+    """
+
+    config: TransformerConfig
+    arrays: dict[str, np.ndarray]
+    tokenizers: list[Tokenizer]
+    search: dict[str, Any]
+    notes: list[str]
+    origin: dict[str, Any]
+
+
+def read_m2m_100(folder, settings, given_name=None):
+    """Returns the model of a folder of the Hub; `settings` are those of `config.json`."""
+    path = folder / "config.json"
+    marian.check_options(settings, OPTIONS, path)
+    hub.require_equal(settings, hub.EQUAL_SIDES, path)
+    name = given_name or marian.name_of(folder)
+    tokenizer, notes = read_tokenizer(folder, settings.get("vocab_size"))
+    stored, weights = hub.stored_arrays(folder, given_name)
+    config = _config(settings, tokenizer, stored, path)
+    hub.take_positions(stored, config.hidden_dim, weights)
+    _, names = hub.take_embeddings(settings, stored, weights)
+    arrays = hub.arrays_of_model(stored, config, names, weights)
+    generation = files.read_optional(folder, "generation_config.json")
+    options = settings | {n: value for n, value in generation.items() if value is not None}
+    options.pop("forced_bos_token_id", None)  # a language, which each request gives
+    ids = tokenizer.pad_token_id, tokenizer.end_token_id
+    search, unequal = hub.search_settings(options, *ids, path)
+    unowned = [i for i, token in enumerate(tokenizer.vocabulary) if not token]
+    search["suppressed_tokens"] = (*search["suppressed_tokens"], *unowned)
+    search["split"] = "sentences"  # of several in a line, these models leave some out
+    origin = marian.origin_of(folder, name, "hub", [None, None])
+    if origin["license"] == marian.NOT_STATED:
+        family = next((family for family in LICENSES if family in name.lower()), None)
+        origin["license"] = LICENSES.get(family, marian.NOT_STATED)
+    return MultilingualModel(config, arrays, [tokenizer], search, notes + unequal, origin)
+
+
+def _config(settings, tokenizer, stored, path):
+    sizes = marian.checked_sizes(map(settings.get, hub.SIZES), stored, path)
+    rates = {n: settings.get(n, 0.0) for n in ("attention_dropout", "activation_dropout")}
+    try:
+        return TransformerConfig(
+            vocabulary_size=tokenizer.vocabulary_size,
+            activation=settings.get("activation_function", "relu"),
+            dropout=settings.get("dropout", 0.1),
+            pad_token_id=tokenizer.pad_token_id,
+            start_token_id=tokenizer.start_token_id,
+            end_token_id=tokenizer.end_token_id,
+            unk_token_id=tokenizer.unk_token_id,
+            **sizes,
+            **rates,
+            **FIELDS,
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+# === Tokenizers ===
+
+
+def read_tokenizer(folder, vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
+    """Returns the tokenizer of a folder, and lines to print.
+
+    Args:
+        folder: path of the folder.
+        vocabulary_size: that of the model.
+    """
+    content, proto = read_model(files.file_of(folder, MODEL_FILE))
+    if files.has_file(folder, "vocab.json"):
+        ids, codes, notes = _m2m_100_ids(folder, proto)
+    else:
+        ids, codes = _nllb_ids(folder, proto)
+        notes = []
+    special_ids = {piece: ids[piece] for piece in SPECIAL_PIECES}
+    if [*special_ids.values()] != [0, 1, 2, 3]:
+        raise ValueError(
+            f"{folder}: {', '.join(SPECIAL_PIECES)} must have the ids 0, 1, 2 and 3. Received: "
+            f"{special_ids}"
+        )
+    if type(vocabulary_size) is not int or vocabulary_size <= max(ids.values()):
+        raise ValueError(
+            f"{folder}: `vocab_size` must be more than the largest id of the tokenizer, "
+            f"{max(ids.values())}. Received: {vocabulary_size}. Files of another model?"
+        )
+    pieces = SentencePieces(
+        content,
+        SENTENCEPIECE,
+        has_other_pieces=False,
+        dropped_pieces=["<s>", "<unk>", MASK],
+        sorts_ties=proto.trainer_spec.model_type == UNIGRAM,
+    )
+    vocabulary = Vocabulary(
+        tokens_of(ids, ids.values(), vocabulary_size),
+        pad_token_id=1,
+        start_token_id=2,
+        end_token_id=2,
+        unk_token_id=3,
+        language_ids=codes,
+    )
+    return Tokenizer(pieces, vocabulary), notes
+
+
+def _nllb_ids(folder, proto):
+    """Returns `{token: id}`, and the ids of the languages by their codes.
+
+    SentencePiece's ids are one less: its first three pieces are special ones.
+    """
+    pieces = [piece.piece for piece in proto.pieces][3:]
+    codes = _stated_languages(folder, r"([a-z]{3}_[A-Z][a-z]{3})") or languages.NLLB_200
+    tokens = [*SPECIAL_PIECES, *pieces, *codes, MASK]
+    ids = {token: token_id for token_id, token in enumerate(tokens)}
+    if len(ids) < len(tokens):
+        raise ValueError(f"{folder / MODEL_FILE}: a piece must not be spelled like a language.")
+    return ids, {code: ids[code] for code in codes}
+
+
+def _m2m_100_ids(folder, proto):
+    """As `_nllb_ids`, by the table `vocab.json`; and a line on pieces that it lacks."""
+    path = files.file_of(folder, "vocab.json")
+    ids = files.read_mapping(path)
+    is_valid = all(type(i) is int for i in ids.values())
+    if not is_valid or sorted(ids.values()) != list(range(len(ids))):
+        raise ValueError(f"{path} must map each piece to its id, and the ids must be 0, 1, 2, ...")
+    codes = _stated_languages(folder, r"__([a-z]{2,3})__") or languages.M2M_100
+    language_ids = {code: len(ids) + index for index, code in enumerate(codes)}
+    lost = [p.piece for p in proto.pieces if p.type == NORMAL and p.piece not in ids]
+    notes = []
+    if lost:
+        shown = ", ".join(lost[:3])
+        count = f"{len(lost):,} pieces of {MODEL_FILE} are not in {path.name}"
+        notes = [f"{count}, and become unknown, such as {shown}"]
+    return ids | {f"__{code}__": i for code, i in language_ids.items()}, language_ids, notes
+
+
+def _stated_languages(folder, pattern):
+    """Returns the codes that the files of the tokenizer list, in the order of their ids, if any.
+
+    Versions of `transformers` list them in different places.
+    """
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        stated = files.read_optional(folder, name)
+        added = stated.get("added_tokens_decoder") or {}
+        by_id = [added[key] for key in sorted(added, key=int)]
+        for tokens in (
+            stated.get("additional_special_tokens"),
+            stated.get("extra_special_tokens"),
+            by_id,
+        ):
+            texts = tokens.values() if isinstance(tokens, dict) else tokens or []
+            texts = [t["content"] if isinstance(t, dict) else str(t) for t in texts]
+            if codes := [match[1] for text in texts if (match := re.fullmatch(pattern, text))]:
+                return codes
+    return []
