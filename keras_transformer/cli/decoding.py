@@ -65,7 +65,6 @@ def translate(
     mbr_utility: UtilityOption = "chrf",
     dtype: options.Dtype = None,
     batch_sentences: options.BatchSentences = 256,
-    target_language: options.TargetLanguage = None,
     model: options.Model = None,
 ) -> None:
     """Translate standard input to standard output, or a file to a file, line by line.
@@ -92,7 +91,7 @@ def translate(
     opened_input = open_bytes(input) if input else contextlib.nullcontext(sys.stdin.buffer)
     with stream.ends_at_once(), opened_input as source:
         total = count_lines(source)
-        asked: dict[str, Any] = {"n_best": mbr or n_best or 1, "target_language": target_language}
+        asked: dict[str, Any] = {"n_best": mbr or n_best or 1}
         asked["batch_sentences"] = batch_sentences
         translator = translators.load_folders(runs, model, dtype=dtype, **settings)
         translator([], **asked)  # a wrong option is an error before a line arrives

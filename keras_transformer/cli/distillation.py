@@ -79,7 +79,6 @@ def distil(
     max_length_ratio: MaxRatioOption = 5.0,
     *,
     settings: dict[str, Any],
-    target_language: options.TargetLanguage = None,
 ) -> None:
     """Translate the training text of a recipe by a teacher, as a corpus for a student.
 
@@ -103,7 +102,7 @@ def distil(
     sides = (pair[reverse] for pair in pairs)
     lines = itertools.chain(sides, read_lines(text) if text else ())
     translator = translators.load_folders(teachers, **settings | WHOLE)
-    asked: dict[str, Any] = {"n_best": n_best, "target_language": target_language}
+    asked: dict[str, Any] = {"n_best": n_best}
     translator([], **asked)  # a wrong option is an error before the work begins
     found_file = with_ending(output, "jsonl")
     with stream.ends_at_once(), tempfile.TemporaryFile(dir=output.parent) as source:

@@ -30,7 +30,6 @@ def evaluate(
     output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
     *,
     settings: dict[str, Any],
-    target_language: options.TargetLanguage = None,
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
     n_best: Annotated[
         int, typer.Option(help="Also accuracy@n: one of the n best translations is right.", min=1)
@@ -59,8 +58,7 @@ def evaluate(
     sources, references = test_set(runs[0], data, source, reference)
     others = read_baseline(baseline, len(sources)) if baseline else []
     translator = translators.load_runs(runs, model, **settings)
-    asked = {"n_best": n_best, "target_language": target_language}
-    answers = translators.with_progress(translator, sources, **asked)
+    answers = translators.with_progress(translator, sources, n_best=n_best)
     ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in answers]
     translations = [texts[0] for texts in ranked]
     names = score_names(references, tokenized)
@@ -92,7 +90,6 @@ def plot(
     ] = None,
     *,
     settings: dict[str, Any],
-    target_language: options.TargetLanguage = None,
     model: options.Model = None,
 ) -> None:
     """Draw attention.png, curves.png and positions.png into the run's folder.
@@ -111,7 +108,7 @@ def plot(
         pairs = test_pairs(run, data, instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())
     translator = translators.load_runs([run], model, on_too_long="truncate", **settings)
-    (best,) = hypotheses = translator(text, return_attention=True, target_language=target_language)
+    (best,) = hypotheses = translator(text, return_attention=True)
     for report in line_reports([hypotheses]):
         console.print(report)
     if not best.tokens:

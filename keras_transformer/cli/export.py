@@ -12,7 +12,7 @@ from keras_transformer.cli.backend import backend_name, require_tensorflow
 from keras_transformer.cli.translators import load_runs
 from keras_transformer.console import console
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import TextSettings, divided
+from keras_transformer.decoding.text_settings import LANGUAGES, TextSettings, divided
 from keras_transformer.texts import lines_of, shown
 
 commands = typer.Typer()
@@ -27,12 +27,6 @@ Format = Annotated[
 Quantization = Annotated[
     Literal["int8", "int16", "float16", "bfloat16"] | None,
     typer.Option(help="ctranslate2 only: the type of the weights. [default: float32]"),
-]
-Language = Annotated[
-    str | None,
-    typer.Option(
-        help="Code of this language, such as de. [default: the training file's last suffix]"
-    ),
 ]
 Examples = Annotated[
     Path | None,
@@ -56,8 +50,6 @@ def export(
     quantization: Quantization = None,
     *,
     settings: dict[str, Any],
-    source_language: Language = None,
-    target_language: Language = None,
     examples: Examples = None,
     inspect: Inspect = False,
     model: options.Model = None,
@@ -72,10 +64,16 @@ def export(
     is_saved_model = format == "saved_model"
     from keras_transformer.data.corpus import read_lines
 
+    codes = {name: settings.pop(name, None) for name in LANGUAGES}
     check_options(is_saved_model, quantization, inspect, settings)
     lines = None if examples is None else list(read_lines(examples))
     translator = load_runs(runs, model, **settings)
-    card = model_card(runs[0], source_language, target_language)
+    if translator.source_tokenizer.language_ids:
+        from keras_transformer.decoding.translator import Translator
+
+        asked = {name: code for name, code in codes.items() if code is not None}
+        translator = Translator(translator.engine, **translator.all_settings | asked)
+    card = model_card(runs[0], codes)
     tags = translator.languages
     # A model with tags has several target languages, which the card lists.
     sides = ("source",) if tags else ("source", "target")
@@ -163,8 +161,13 @@ def compare_examples(translator, folder):
     )
 
 
-def model_card(run, source_language, target_language):
-    """Returns the entries of `model_card.json` that the run's folder knows."""
+def model_card(run, codes):
+    """Returns the entries of `model_card.json` that the run's folder knows.
+
+    Args:
+        run: path of the run.
+        codes: dict of `LANGUAGES`, the codes that the user has given.
+    """
     from keras_transformer.runs.folder import RunFolder
 
     folder = RunFolder(run)
@@ -173,8 +176,8 @@ def model_card(run, source_language, target_language):
     bleu = folder.report().get("BLEU")
     return {
         "name": folder.path.resolve().name,
-        "source_language": source_language or source,
-        "target_language": target_language or target,
+        "source_language": codes["source_language"] or source,
+        "target_language": codes["target_language"] or target,
         "bleu": bleu and {"score": bleu["value"], "signature": bleu["signature"]},
         **({} if origin is None else {"origin": origin, "license": origin["license"]}),
     }

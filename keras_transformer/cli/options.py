@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import TextSettings
+from keras_transformer.decoding.text_settings import LANGUAGES, TextSettings
 from keras_transformer.settings import setting_of
 
 RecipeArgument = Annotated[
@@ -53,22 +53,19 @@ Dtype = Annotated[
     typer.Option(help="Type to compute in. [default: the model's own]"),
 ]
 BatchSentences = Annotated[int, typer.Option(help="Maximum number of sentences in a batch.", min=1)]
-TargetLanguage = Annotated[
-    str | None, typer.Option(help="Code of the target language, of a model that has several.")
-]
 # The settings that are no Python objects.
 SEARCH_FIELDS = {
     field.name: field
     for field in (*fields(SearchSettings), *fields(TextSettings))
     if field.name not in ("processors", "sampler")
 }
-# What the items of a list are.
+# What the items of a list are; of languages, an option takes one.
 ITEMS: dict[str, Any] = {"suppressed_tokens": int, "protect": str}
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_FIELDS if name != "distinct_texts")
 OF_PIECES = ("on_too_long", "split", "protect")
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
-OF_SCORES = ("length_penalty", "alpha", "max_source_tokens")
+OF_SCORES = ("length_penalty", "alpha", "max_source_tokens", *LANGUAGES)
 
 
 def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -90,6 +87,8 @@ def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
 def _option_type(field):
     if field.name in ITEMS:
         return list[ITEMS[field.name]]
+    if field.name in LANGUAGES:
+        return str
     if choices := setting_of(field).choices:
         return Literal[tuple(str(choice).lower() for choice in choices)]
     return field.type

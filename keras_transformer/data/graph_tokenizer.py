@@ -44,7 +44,7 @@ class GraphTokenizer(tf.Module):
             pieces = GraphSymbolPieces(pieces)
         self._pieces = pieces
         self._tag = None if tag is None else vocabulary.ids[tag]
-        self._without_text = vocabulary.special_ids
+        self._without_text = vocabulary.ids_without_text
 
     def tokenize(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
         """Returns the token ids of text.
@@ -110,7 +110,9 @@ class GraphSentencePieces(tf.Module):
         if pieces.reads_tags:
             ids = tf.range(len(vocabulary.tokens))
             self._table = _table(self._tokens, ids, vocabulary.unk_token_id)
-        elif (ids := pieces.ids_by_number(vocabulary.ids, vocabulary.unk_token_id)) is not None:
+        elif (
+            ids := pieces.ids_by_number(vocabulary.text_ids, vocabulary.unk_token_id)
+        ) is not None:
             self._ids = tf.constant(ids)
         self._ties = _ties_of(vocabulary.tokens) if pieces.rules["sorts_ties"] else None
         kind = _import_tensorflow_text().SentencepieceTokenizer

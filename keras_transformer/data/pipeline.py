@@ -164,6 +164,11 @@ class BatchStream:
         # Only the options in use: checkpoints store them.
         self.settings = {n: v for n, v in vars(options).items() if v or n not in (*NOISE, "shapes")}
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
+        if self._tokenizers[0].language_ids:
+            raise ValueError(
+                "`tokenizer` must have no tokens of languages: batches for models such as NLLB are "
+                f"not made yet. Received: one of {len(self._tokenizers[0].language_ids)} languages"
+            )
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(options, config)

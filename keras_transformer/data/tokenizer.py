@@ -542,7 +542,7 @@ class Tokenizer(TokenizerLike):
         """The pieces of each id that have text; those of functions are the ids."""
         names = range(self.vocabulary_size) if self.kind == "functions" else self.vocabulary
         pieces = {i: (piece,) for i, piece in enumerate(names)}
-        return pieces | dict.fromkeys((*self._table.special_ids, *self.language_ids.values()), ())
+        return pieces | dict.fromkeys(self._table.ids_without_text, ())
 
     def __getstate__(self):
         """For `pickle` and `copy`: the tables of a TensorFlow graph are made anew."""

@@ -59,6 +59,11 @@ class Vocabulary:
         return {token: i for token, i in self.ids.items() if i not in languages}
 
     @property
+    def ids_without_text(self) -> list[int]:
+        """Ids of padding, start and end, and of the tokens of languages."""
+        return [*self.special_ids, *self.language_ids.values()]
+
+    @property
     def special_ids(self) -> tuple[int, int, int]:
         """Ids of the tokens that stand for no text: padding, start and end."""
         return self.pad_token_id, self.start_token_id, self.end_token_id

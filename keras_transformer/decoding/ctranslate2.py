@@ -103,11 +103,13 @@ class CTranslate2Engine(Engine):
         prefix_ids: np.ndarray | None,
         settings: SearchSettings,
         n_best: int,
+        language_ids: np.ndarray | None = None,
     ) -> SearchResult:
         """Finds the best translations of each row; see `Engine`."""
         sources = self._tokens(source_ids, 0)
         prefixes = [[]] * len(sources) if prefix_ids is None else self._tokens(prefix_ids, 1)
-        ranked = self._ranked(sources, prefixes, settings, n_best)
+        languages = [[]] * len(sources) if language_ids is None else self._tokens(language_ids, 1)
+        ranked = self._ranked(sources, languages, prefixes, settings, n_best)
         shape = len(ranked), n_best
         longest = max((len(tokens) for ranks in ranked for tokens, *_ in ranks), default=0)
         result = SearchResult(
@@ -125,15 +127,26 @@ class CTranslate2Engine(Engine):
                 result.log_probs[row, rank] = total
         return result
 
-    def score(self, source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+    def score(
+        self,
+        source_ids: np.ndarray,
+        target_ids: np.ndarray,
+        language_ids: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Returns the log-prob of each token of given translations; see `Engine`."""
         sources, targets = self._tokens(source_ids, 0), self._tokens(target_ids, 1)
+        num_languages = 0
+        if language_ids is not None:
+            num_languages = 1
+            languages = self._tokens(language_ids, 1)
+            targets = [[*first, *row] for first, row in zip(languages, targets, strict=True)]
         log_probs = np.zeros(target_ids.shape, "float32")
         scored = self._translator().score_batch(sources, targets, **WHOLE)
         for row, (tokens, scores) in enumerate(zip(sources, scored, strict=True)):
             # Without any token to see, CTranslate2 says 0.
             is_seen = tokens or self.config.source_end_token
-            log_probs[row, : len(scores.log_probs)] = scores.log_probs if is_seen else math.nan
+            of_row = scores.log_probs[num_languages:]
+            log_probs[row, : len(of_row)] = of_row if is_seen else math.nan
         return log_probs
 
     def run_all(self, function: Callable[[Any], Any], batches: Iterable[Any]) -> Iterable[Any]:
@@ -159,37 +172,51 @@ class CTranslate2Engine(Engine):
         left_out = config.pad_token_id, config.end_token_id
         return [[names[i] for i in row if i not in left_out] for row in ids.tolist()]
 
-    def _ranked(self, sources, prefixes, settings, n_best):
-        """Returns the tokens, the score and the log-prob of the best hypotheses of each source."""
+    def _ranked(self, sources, languages, prefixes, settings, n_best):
+        """Returns the tokens, the score and the log-prob of the best hypotheses of each source.
+
+        CTranslate2 forces both languages and prefixes, but a language is no token of a translation.
+        """
+        pairs = list(zip(languages, prefixes, strict=True))
+        num_languages = len(languages[0]) if languages else 0
         prefixed = [line for line, prefix in enumerate(prefixes) if prefix and sources[line]]
         prefix_totals = dict.fromkeys(range(len(sources)), 0.0)
         if prefixed:  # CTranslate2 leaves their log-probs out of its scores, and so of its ranks
-            pairs = ([side[line] for line in prefixed] for side in (sources, prefixes))
-            scored = self._translator().score_batch(*pairs, **WHOLE)
+            scored = self._translator().score_batch(
+                [sources[line] for line in prefixed],
+                [[*pairs[line][0], *pairs[line][1]] for line in prefixed],
+                **WHOLE,
+            )
             for line, prefix in zip(prefixed, scored, strict=True):
-                prefix_totals[line] = math.fsum(prefix.log_probs[: len(prefixes[line])])
-        kept, results = None if prefixed else n_best, []
+                end = num_languages + len(prefixes[line])
+                prefix_totals[line] = math.fsum(prefix.log_probs[num_languages:end])
+        kept, results = None if prefixed or num_languages else n_best, []
         penalties = penalties_up_to(self.config.max_sequence_length, settings).tolist()
-        for line, (hypotheses, scores) in self._searched(sources, prefixes, settings).items():
+        forced = [[*language, *prefix] for language, prefix in pairs]
+        found = self._searched(sources, forced, settings, num_languages)
+        for line, (hypotheses, scores) in found.items():
             ranked = []
             if any(map(math.isnan, scores)):
                 raise ValueError(NOT_FINITE)
             for tokens, score in zip(hypotheses[:kept], scores[:kept], strict=True):
-                penalty = penalties[len(tokens)]
-                total = score * penalty + prefix_totals[line]
+                total = score * penalties[len(tokens)] + prefix_totals[line]
+                tokens = tokens[num_languages:]
                 if total > LEAST_LOG_PROB:
-                    ranked.append((tokens, total / penalty, total))
+                    ranked.append((tokens, total / penalties[len(tokens)], total))
             ranked.sort(key=lambda hypothesis: -hypothesis[1])
             results.append(ranked[:n_best] or [([], IMPOSSIBLE, 0.0)])
         return results
 
-    def _searched(self, sources, prefixes, settings):
-        """Returns the hypotheses and the scores of each source.
+    def _searched(self, sources, prefixes, settings, num_languages):
+        """Returns the hypotheses, with their languages, and the scores of each source.
 
         CTranslate2 takes one maximum length for a whole call: here the longest of its lines. A line
         with a smaller one is searched again, with its own, if a hypothesis has come to it.
         """
-        bounds = [longest_target(len(source) + 1, settings, self.config) for source in sources]
+        bounds = [
+            longest_target(len(source) + 1 - num_languages, settings, self.config) + num_languages
+            for source in sources
+        ]
         hypotheses_of = dict.fromkeys(range(len(sources)), ([[]], [0.0]))
         # Apart, because beside prefixes CTranslate2 treats the first tokens of other lines as such.
         groups = [

@@ -1,8 +1,10 @@
 """The languages of lines: tags at their beginning, such as `>>fra<<`, and codes of a request."""
 
 import difflib
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from keras_transformer.decoding.lines import ASCII_SPACE
 
@@ -18,7 +20,7 @@ SAME_LANGUAGE = 5  # largest distance of two codes, by Unicode's table of langua
 
 
 def language_tokens(
-    language: str | Iterable[str] | None, name: str, language_ids: Mapping[str, int], count: int
+    language: str | Sequence[str] | None, name: str, language_ids: Mapping[str, int], count: int
 ) -> list[int]:
     """Returns the token of the language of each line.
 
@@ -36,13 +38,9 @@ def language_tokens(
             f"`{name}` (`--{name.replace('_', '-')}`) must be given: the model has "
             f"{len(language_ids)} languages, such as {', '.join([*language_ids][:3])}."
         )
-    codes = [language] * count if isinstance(language, str) else [*language]
-    if len(codes) != count:
-        raise ValueError(
-            f"`{name}` must be one code, or one for each line. Received: {len(codes)} codes, "
-            f"{count} lines"
-        )
-    tokens = {code: language_ids[find_language(code, name, language_ids)] for code in {*codes}}
+    codes = each_language(language, name, count)
+    asked = {language} if isinstance(language, str) else {*codes}
+    tokens = {code: language_ids[find_language(code, name, language_ids)] for code in asked}
     return [tokens[code] for code in codes]
 
 
@@ -72,35 +70,41 @@ def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
             return codes[tag]
     except ValueError:  # no code
         pass
-    nearest = difflib.get_close_matches(code, [*language_ids], 3, 0.3) or [*language_ids][:3]
+    nearest = difflib.get_close_matches(code, [*language_ids], 3) or [*language_ids][:3]
     raise ValueError(
         f"`{name}` must be a language of the model, such as {', '.join(nearest)}. Received: "
         f"{name}={code!r}"
     )
 
 
-def tag_lines(lines: list[str], language: str | None, codes: list[str]) -> list[str]:
+def tag_lines(
+    lines: list[str], language: str | Sequence[str] | None, codes: list[str]
+) -> list[str]:
     """Returns lines with the tag of their target language in front, each once.
 
     A line that begins with a tag of the model keeps it. Lines without text get none.
 
     Args:
         lines: list of strings.
-        language: code such as `"fra"`, that of all lines; `None` if none is asked for.
+        language: code such as `"fra"`, that of all lines, or that of each line; `None` if none is
+            asked for.
         codes: the languages that the model has tags for. If it has none, no text is a tag.
 
     Raises:
         ValueError: if the language is none of the model's; or if a line begins with a tag that is
             none of the model's or not that of the language, or with two tags.
     """
-    if language is not None and language not in codes:
-        known = ", ".join(codes) or "it has none"
-        raise ValueError(UNKNOWN_LANGUAGE.format(known, language))
+    languages = each_language(language, "target_language", len(lines))
+    for asked in dict.fromkeys([language] if isinstance(language, str) else languages):
+        if asked is not None and asked not in codes:
+            known = ", ".join(codes) or "it has none"
+            raise ValueError(UNKNOWN_LANGUAGE.format(known, asked))
     if not codes:
         return lines
-    tags, asked = {f">>{code}<<" for code in codes}, f">>{language}<<"
+    tags = {f">>{code}<<" for code in codes}
 
-    def tagged(number, line):
+    def tagged(number, line, language):
+        asked = f">>{language}<<"
         tag, rest = split_tag(line)
         if not tag:
             return line if language is None or not line.strip(ASCII_SPACE) else f"{asked} {line}"
@@ -111,7 +115,22 @@ def tag_lines(lines: list[str], language: str | None, codes: list[str]) -> list[
             raise ValueError(WRONG_TAG.format(of, number, _short(tag) + second))
         return tag + rest
 
-    return [tagged(*numbered) for numbered in enumerate(lines, start=1)]
+    return list(map(tagged, itertools.count(1), lines, languages))
+
+
+def each_language(language: Any, name: str, count: int) -> list[Any]:
+    """Returns the language of each line, of that of all lines or of each.
+
+    Raises a `ValueError` if their number is another one.
+    """
+    if language is None or isinstance(language, str):
+        return [language] * count
+    if len(language) != count:
+        raise ValueError(
+            f"`{name}` must be one code, or one for each line. Received: {len(language)} codes, "
+            f"{count} lines"
+        )
+    return [*language]
 
 
 def split_tag(line):

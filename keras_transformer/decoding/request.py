@@ -231,7 +231,7 @@ class Request:
         if self.languages is not None:
             sources = [self.languages.source[number] for number in self.line_of_row]
             pieces = reader.with_languages(pieces, sources)
-        columns = [reader.with_end(pieces)]
+        columns: list[list[Any]] = [reader.with_end(pieces)]
         if self.prefixes is not None:
             columns.append(reader.prefixes(self.prefixes, lines, self.settings))
         elif self.languages is not None:

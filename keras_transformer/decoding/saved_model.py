@@ -89,10 +89,13 @@ class SavedModelEngine(Engine):
         prefix_ids: np.ndarray | None,
         settings: SearchSettings,
         n_best: int,
+        language_ids: np.ndarray | None = None,
     ) -> SearchResult:
         """Finds the best translations of each row; see `Engine`."""
         no_prefix = np.zeros((len(source_ids), 0), "int32")
         lengths = np.count_nonzero(source_ids != self.config.pad_token_id, axis=1)
+        languages = {} if language_ids is None else {"language_ids": language_ids}
+        lengths -= len(languages)
         outputs = self._call(
             "search",
             token_ids=source_ids,
@@ -100,15 +103,23 @@ class SavedModelEngine(Engine):
             n_best=[n_best],
             alpha=[settings.alpha],
             max_length=[longest_target(length, settings, self.config) for length in lengths],
+            **languages,
         )
         result = SearchResult(*(outputs[name][:, :n_best] for name in SearchResult._fields))
         if np.isnan(result.scores).any():
             raise ValueError(NOT_FINITE)
         return result
 
-    def score(self, source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+    def score(
+        self,
+        source_ids: np.ndarray,
+        target_ids: np.ndarray,
+        language_ids: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Returns the log-prob of each token of given translations; see `Engine`."""
-        return self._call("score_ids", token_ids=source_ids, target_ids=target_ids)["log_probs"]
+        languages = {} if language_ids is None else {"language_ids": language_ids}
+        inputs = {"token_ids": source_ids, "target_ids": target_ids} | languages
+        return self._call("score_ids", **inputs)["log_probs"]
 
     def attend(self, source_ids: np.ndarray, target_ids: np.ndarray) -> dict[str, list[np.ndarray]]:
         """Returns the attention scores of given translations; see `Engine`.

@@ -10,6 +10,8 @@ from typing import Any
 from keras_transformer.decoding.protected_text import finders
 from keras_transformer.settings import Settings, setting
 
+LANGUAGES = "source_language", "target_language"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(Settings):
@@ -61,6 +63,20 @@ class TextSettings(Settings):
         default_text="all names if the vocabulary holds symbols, or nothing",
         may_change=True,
     )
+    source_language: str | tuple | list | None = setting(
+        None,
+        "Code of the language of the lines, of a model that has tokens of languages, such as NLLB. "
+        "In Python also one for each line.",
+        may_change=True,
+    )
+    target_language: str | tuple | list | None = setting(
+        None,
+        "Code of the language to translate to, of a model that has several. In Python also one "
+        "for each line. With Marian's models, a line may also begin with its tag, `>>fra<<`; "
+        "without either, it is translated without one. Models with tokens of languages need it, "
+        "and find theirs by other codes too: `de` finds `deu_Latn`.",
+        may_change=True,
+    )
     distinct_texts: bool = setting(
         True,
         "Whether a translation is left out if a better one has the same text, in other tokens. "
@@ -73,6 +89,9 @@ class TextSettings(Settings):
         if self.protect is not None:
             object.__setattr__(self, "protect", tuple(self.protect))
         finders(tuple(self.protect or ()))  # raises if one is no pattern
+        for name in LANGUAGES:
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 def divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -25,7 +25,7 @@ from keras_transformer.decoding.reports import warn_of
 from keras_transformer.decoding.request import LineReader, Request
 from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import TextSettings, divided
+from keras_transformer.decoding.text_settings import LANGUAGES, TextSettings, divided
 
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 
@@ -56,12 +56,6 @@ class Translator:
             Defaults to `False`.
         target_prefix: list of strings, one per line, or one string for all lines: the forced
             beginning of the translation. Its tokens count in the maximum length. Optional.
-        target_language: code of the language to translate to, of a model that has several, such as
-            `"fra"`: that of all lines. See `languages`. With Marian's models, a line may also begin
-            with its tag, `>>fra<<`; without either, it is translated without one. M2M-100 and NLLB
-            need it, and take one for each line too; `"de"` finds `"deu_Latn"`.
-        source_language: code of the language of the lines, or one for each line, of M2M-100 and
-            NLLB.
         batch_sentences: int. Maximum number of sentences that are decoded together. Batches of long
             sentences hold fewer. Defaults to `256`.
         on_progress: callable, called after each batch with the number of lines that it finished.
@@ -160,8 +154,6 @@ class Translator:
         n_best: int | None = None,
         return_attention: bool = False,
         target_prefix: str | Iterable[str] | None = None,
-        target_language: str | Iterable[str] | None = None,
-        source_language: str | Iterable[str] | None = None,
         batch_sentences: int = BATCH_SENTENCES,
         on_progress: Callable[[int], Any] | None = None,
         **settings: Any,
@@ -172,8 +164,6 @@ class Translator:
             lines,
             n_best=1 if n_best is None else n_best,
             target_prefix=target_prefix,
-            target_language=target_language,
-            source_language=source_language,
             return_attention=return_attention,
             **settings,
         )
@@ -203,8 +193,6 @@ class Translator:
         *,
         n_best: int = 1,
         target_prefix: str | Iterable[str] | None = None,
-        target_language: str | Iterable[str] | None = None,
-        source_language: str | Iterable[str] | None = None,
         return_attention: bool = False,
         **settings: Any,
     ) -> Request:
@@ -214,9 +202,12 @@ class Translator:
             target_prefix = [target_prefix] * len(lines)
         elif target_prefix is not None:
             target_prefix = to_lines(target_prefix, "target_prefix")
-        languages = self._reader.languages_of(source_language, target_language, len(lines))
-        if languages is None:
-            lines = tag_lines(lines, target_language, self._reader.languages)
+        lines, languages = self._with_languages(lines, text)
+        if languages is not None and return_attention:
+            raise ValueError(
+                "`return_attention` must be False, because attention to tokens of languages cannot "
+                "be returned. Received: return_attention=True"
+            )
         return Request(
             reader=self._reader,
             texts=lines,
@@ -234,9 +225,7 @@ class Translator:
         targets: str | Iterable[str],
         batch_sentences: int = BATCH_SENTENCES,
         on_progress: Callable[[int], Any] | None = None,
-        *,
-        target_language: str | Iterable[str] | None = None,
-        source_language: str | Iterable[str] | None = None,
+        **languages: Any,
     ) -> Any:
         """Returns the model's scores of given translations, as the translator's search scores.
 
@@ -244,7 +233,7 @@ class Translator:
             sources: list of strings, or one string.
             targets: translations of `sources`: a list of the same length, or one string.
             batch_sentences, on_progress: as in a call.
-            target_language, source_language: as in a call.
+            **languages: the settings `source_language` and `target_language`.
 
         Returns:
             list of `Hypothesis`, one per pair; for single strings, a single one. The end token is
@@ -256,15 +245,13 @@ class Translator:
                 a part would be wrong.
         """
         if isinstance(sources, str) and isinstance(targets, str):
-            languages = {"target_language": target_language, "source_language": source_language}
             return self.score([sources], [targets], batch_sentences, on_progress, **languages)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("`sources` and `targets` must be two lists, or two strings.")
         columns = self.pairs(
             to_lines(sources, "sources"),
             to_lines(targets, "targets"),
-            target_language,
-            source_language,
+            **languages,
         )
         return self._map_rows(self.score_rows, columns, batch_sentences, on_progress)
 
@@ -272,10 +259,12 @@ class Translator:
         self,
         sources: list[str],
         targets: list[str],
-        target_language: str | Iterable[str] | None = None,
-        source_language: str | Iterable[str] | None = None,
+        **languages: Any,
     ) -> list[list[Any]]:
         """Returns the ids of sources and of their translations, as `score` reads them.
+
+        Args:
+            sources, targets, **languages: as in `score`.
 
         Returns:
             two lists of int32 arrays, with the end tokens; with languages, a third list of those.
@@ -285,18 +274,25 @@ class Translator:
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
-        languages = self._reader.languages_of(source_language, target_language, len(sources))
-        if languages is None:
-            sources = tag_lines(sources, target_language, self._reader.languages)
+        settings = replace(self.text_settings, **_given(languages))
+        sources, tokens = self._with_languages(sources, settings)
         most = self.text_settings.max_source_tokens or 0
         columns: list[list[Any]] = [
             self._reader.whole_lines(texts, name, side, most)
             for side, (name, texts) in enumerate((("sources", sources), ("targets", targets)))
         ]
-        if languages is not None:
-            columns[0] = self._reader.with_languages(columns[0], languages.source)
-            columns.append([[token_id] for token_id in languages.target])
+        if tokens is not None:
+            columns[0] = self._reader.with_languages(columns[0], tokens.source)
+            columns.append([[token_id] for token_id in tokens.target])
         return columns
+
+    def _with_languages(self, lines, settings):
+        """Returns lines with the tags of their languages, or with `Languages` beside them."""
+        codes = settings.source_language, settings.target_language
+        languages = self._reader.languages_of(*codes, len(lines))
+        if languages is None:
+            lines = tag_lines(lines, settings.target_language, self._reader.languages)
+        return lines, languages
 
     def warm_up(
         self,
@@ -333,7 +329,7 @@ class Translator:
 
     def _settings_of_call(self, changes, n_best, return_attention=False):
         """Returns the settings of the search and of text."""
-        search, text = divided(changes)
+        search, text = divided(_given(changes))
         asked = self._checked(replace(self.settings, **search)) if search else self.settings
         asked.require_n_best(n_best)
         require_held(self.engine, {"return_attention": return_attention})
@@ -436,6 +432,11 @@ class Translator:
             for index, (row, rank) in enumerate(zip(rows, ranks, strict=True)):
                 attention = attention_of(ranked[row][rank], scores, index, start_token)
                 ranked[row][rank] = replace(ranked[row][rank], attention=attention)
+
+
+def _given(settings):
+    """Returns settings without the languages that are `None`: these are those of before."""
+    return {n: v for n, v in settings.items() if n not in LANGUAGES or v is not None}
 
 
 def _kept_hypotheses(settings, n_best, distinct_texts):

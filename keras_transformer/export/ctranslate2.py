@@ -119,6 +119,7 @@ def export_ctranslate2(
 def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
     """Returns the settings by which an exported model searches; see `export_ctranslate2`."""
     settings, most = translator.settings, num_positions(translator.model.config, max_tokens)
+    most -= bool(translator.source_tokenizer.language_ids)  # it has a position too
     bound = min(translator.text_settings.max_source_tokens or most, most)
     is_short = longest_target(bound, settings, translator.model.config) <= most
     held = engine.held_settings(CTranslate2Engine, settings)

@@ -26,7 +26,7 @@ class GraphLineReader:
 
     def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: TextSettings) -> None:
         source, target = tokenizers
-        self.languages = [*source.languages]
+        self.languages, self.language_ids = [*source.languages], dict(source.language_ids)
         self._source, self._target = source.graph, target.graph
         self._tag_ids = tf.constant([*source.tag_ids], tf.int32)
         begins_word, _, _, is_inside = token_kinds(source.vocabulary)
@@ -70,6 +70,16 @@ class GraphLineReader:
         is_cut = lengths > furthest
         kept = tf.where(is_cut, cut, lengths)
         return tf.where(lengths > tags, kept, 0), is_cut
+
+    def with_languages(self, rows: tf.RaggedTensor, language_ids: tf.Tensor) -> tf.RaggedTensor:
+        """Returns rows with the tokens of their languages, int32 `(B,)`, in front.
+
+        Those with no token but the end get none.
+        """
+        first = tf.RaggedTensor.from_tensor(
+            language_ids[:, None], tf.cast(row_lengths(rows) > 1, tf.int64)
+        )
+        return tf.concat([first, rows], axis=1)
 
     def tagged(self, text: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
         """Returns lines with their tags, see `tag_lines`, if the model has tags."""

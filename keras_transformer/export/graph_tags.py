@@ -1,4 +1,6 @@
-"""The tags of target languages in a graph, by the rules of `decoding/languages.py`."""
+"""Tags and tokens of languages in a graph, by the rules of `decoding/languages.py`."""
+
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -41,6 +43,29 @@ def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Ten
         is_tagged = (given != "") | (asked == "") | (tf.strings.strip(text) == "")
     text = tf.where(is_tagged, text, tf.strings.join([asked, " ", text]))
     return tf.where(given == "", text, tf.strings.join([given, rest]))
+
+
+def language_tokens(
+    languages: tf.Tensor, name: str, language_ids: Mapping[str, int], rows: tf.Tensor
+) -> tf.Tensor:
+    """Returns the tokens of the languages of lines, int32 `(B,)`.
+
+    Args:
+        languages: string tensor `(B,)` or `(1,)`, the model's own codes.
+        name: of the input, for errors.
+        language_ids: dict from the codes to the tokens.
+        rows: int tensor, B.
+
+    Raises:
+        ValueError, or in a graph InvalidArgumentError: if a code is none of the model's.
+    """
+    languages = tf.broadcast_to(languages, [rows])
+    is_code = languages[:, None] == tf.constant([*language_ids])
+    must = f"`{name}` must be a language of the model, such as {', '.join([*language_ids][:3])}. "
+    is_known = require_rows(tf.reduce_any(is_code, axis=1), must + "Received: {}", languages)
+    with tf.control_dependencies([is_known]):
+        places = tf.argmax(is_code, axis=1)
+    return tf.gather(tf.constant([*language_ids.values()], tf.int32), places)
 
 
 def _is_one_of(text, choices):

@@ -14,9 +14,11 @@ from keras_transformer.decoding.model_search import attend_model, make_model_sea
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import trim
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import LANGUAGES
 from keras_transformer.export.graph_batches import map_batches
 from keras_transformer.export.graph_errors import require_rows
 from keras_transformer.export.graph_lines import GraphLineReader, longest_targets, row_lengths
+from keras_transformer.export.graph_tags import language_tokens
 from keras_transformer.export.search_tree import tree_of_model
 
 
@@ -31,6 +33,7 @@ class GraphTranslator:
     Attributes:
         search, score_ids: `tf.function` of `search_rows` and `score_rows`.
         languages: list of the codes that the model has tags for.
+        language_ids: dict from codes to the tokens of languages, if the model has such.
     """
 
     def __init__(self, translator: Any) -> None:
@@ -44,19 +47,22 @@ class GraphTranslator:
         # Maximum tokens of a line that is scored, and of a prefix with its translation.
         self._longest = learned_positions(self._config) or LONGEST_ROW
         ids, number = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
-        options = number, tf.TensorSpec([None], tf.float32), number
+        self.language_ids = self._reader.language_ids
+        languages = [ids] if self.language_ids else []
+        options = number, tf.TensorSpec([None], tf.float32), number, *languages
         self.search = tf.function(self.search_rows, [ids, ids, *options], autograph=False)
-        self.score_ids = tf.function(self.score_rows, [ids, ids], autograph=False)
+        self.score_ids = tf.function(self.score_rows, [ids, ids, *languages], autograph=False)
 
     # === Token ids ===
 
-    def search_rows(self, token_ids, prefix_ids, n_best, alpha, max_length):
+    def search_rows(self, token_ids, prefix_ids, n_best, alpha, max_length, language_ids=None):
         """Finds the best translations of rows of ids, see `export_saved_model`.
 
         Args:
             token_ids: int32 tensor `(B, S)`, with the end tokens, padded.
             prefix_ids: int32 tensor `(B, P)`, padded: the forced first tokens. P may be 0.
             n_best, alpha, max_length: int32, float32 and int32 tensors `(B,)` or `(1,)`.
+            language_ids: int32 tensor `(B, 1)`, see `Engine.search`. Only if the model has them.
 
         Returns:
             dict of the fields of `SearchResult`. R is the beam: hypotheses beyond `n_best` of a
@@ -70,7 +76,14 @@ class GraphTranslator:
         longest = tf.minimum(longest, learned_positions(self._config) or longest)
         longest = tf.where(self._lengths(token_ids) > 1, longest, 0)
         search, inputs = make_model_search(
-            self._model, token_ids, longest, self.settings, most, alpha=alpha, wanted=n_best
+            self._model,
+            token_ids,
+            longest,
+            self.settings,
+            most,
+            language_ids=language_ids,
+            alpha=alpha,
+            wanted=n_best,
         )
         result = search.run(*inputs, prefix_ids)
         is_wanted = tf.range(most) < n_best[:, None]
@@ -80,9 +93,9 @@ class GraphTranslator:
         )
         return trim(result, self._config.pad_token_id)._asdict()
 
-    def score_rows(self, token_ids, target_ids):
+    def score_rows(self, token_ids, target_ids, language_ids=None):
         """Returns the log-prob of each token of given translations, float32 `(B, T)`."""
-        return {"log_probs": score_model(self._model, token_ids, target_ids)}
+        return {"log_probs": score_model(self._model, token_ids, target_ids, language_ids)}
 
     def attend(self, token_ids, target_ids):
         """Returns the attention scores of all blocks and heads, see `export_saved_model`."""
@@ -102,18 +115,22 @@ class GraphTranslator:
 
     # === Strings ===
 
-    def translate(self, text, target_language, n_best, alpha, max_length, target_prefix):
+    def translate(
+        self, text, source_language, target_language, n_best, alpha, max_length, target_prefix
+    ):
         """Translates lines, see `translate_n_best` in `export_saved_model`; R is the beam.
 
         Args:
             text: string tensor `(B,)`.
-            target_language, n_best, alpha, max_length, target_prefix: tensors `(B,)` or `(1,)`.
+            source_language, target_language, n_best, alpha, max_length, target_prefix: tensors
+                `(B,)` or `(1,)`.
         """
         token_ids, is_truncated = self._reader.read(text, target_language)
         longest = self._longest_targets(row_lengths(token_ids), max_length)
+        token_ids, languages = self._with_languages(token_ids, source_language, target_language)
         prefix_ids = self._prefixes(target_prefix, longest)
         n_best, alpha = (tf.broadcast_to(option, tf.shape(longest)) for option in (n_best, alpha))
-        columns, options = [token_ids, prefix_ids], [n_best, alpha, longest]
+        columns, options = [token_ids, prefix_ids, *languages], [n_best, alpha, longest]
         dtypes = {"translations": tf.string, "scores": tf.float32, "lengths": tf.int32}
         dtypes["unfinished"] = tf.bool
         most, pad = self.settings.max_hypotheses, self._config.pad_token_id
@@ -121,11 +138,12 @@ class GraphTranslator:
         results = map_batches(self._translate_batch, columns, options, pad, specs)
         return results | {"truncated": is_truncated}
 
-    def _translate_batch(self, token_ids, prefix_ids, n_best, alpha, longest):
+    def _translate_batch(self, token_ids, prefix_ids, *others):
+        *languages, n_best, alpha, longest = others
         most, is_distinct = self.settings.max_hypotheses, self._is_distinct
         # To pick several with distinct texts, a search must keep all; for 1, one is enough.
         wanted = tf.where(n_best <= 1, 1, most) if is_distinct else n_best
-        result = self.search(token_ids, prefix_ids, wanted, alpha, longest)
+        result = self.search(token_ids, prefix_ids, wanted, alpha, longest, *languages)
         texts = self._texts(result["token_ids"])
         if is_distinct and most > 1:
             result, texts = _distinct(result, texts)
@@ -139,25 +157,27 @@ class GraphTranslator:
             "unfinished": (lengths > 0) & ~has_end,
         }
 
-    def score(self, source, target):
+    def score(self, source, target, source_language=None, target_language=None):
         """Scores given translations, see `export_saved_model`.
 
         Args:
             source, target: string tensors `(B,)`.
+            source_language, target_language: as in `translate`, if the model has their tokens.
         """
         source = self._reader.tagged(source, tf.constant([""]))
         rows = self._reader.source_ids(source), self._reader.target_ids(target)
         rows = [self._reader.with_end(row) for row in rows]
         kept, pad = [row[:, : self._longest] for row in rows], self._config.pad_token_id
+        kept[0], languages = self._with_languages(kept[0], source_language, target_language)
         specs = {"log_prob": tf.TensorSpec([None], tf.float32)}
-        results = map_batches(self._score_batch, kept, [], pad, specs)
+        results = map_batches(self._score_batch, [*kept, *languages], [], pad, specs)
         longest, tokens = tf.maximum(*map(row_lengths, rows)), row_lengths(rows[1])
         log_prob = tf.where(longest <= self._longest, results["log_prob"], float("nan"))
         perplexity = tf.exp(-log_prob / tf.cast(tokens, tf.float32))
         return {"log_prob": log_prob, "tokens": tokens, "perplexity": perplexity}
 
-    def _score_batch(self, token_ids, target_ids):
-        log_probs = self.score_ids(token_ids, target_ids)["log_probs"]
+    def _score_batch(self, *columns):
+        log_probs = self.score_ids(*columns)["log_probs"]
         return {"log_prob": tf.reduce_sum(log_probs, axis=1)}
 
     def tokenize(self, text):
@@ -165,6 +185,20 @@ class GraphTranslator:
         token_ids = self._reader.source_ids(text)
         rows = token_ids.to_tensor(self._config.pad_token_id)
         return {"token_ids": rows, "lengths": row_lengths(token_ids)}
+
+    def _with_languages(self, token_ids, source_language, target_language):
+        """Returns rows with the tokens of their languages, and a list of the column of targets.
+
+        The list is empty, and the rows as they are, if the model has no tokens of languages.
+        """
+        if not self.language_ids:
+            return token_ids, []
+        source, target = (
+            language_tokens(codes, name, self.language_ids, token_ids.nrows(tf.int32))
+            for codes, name in zip((source_language, target_language), LANGUAGES, strict=True)
+        )
+        targets = tf.RaggedTensor.from_tensor(target[:, None])
+        return self._reader.with_languages(token_ids, source), [targets]
 
     def _lengths(self, token_ids):
         return tf.math.count_nonzero(token_ids != self._config.pad_token_id, 1, dtype=tf.int32)

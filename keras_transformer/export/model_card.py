@@ -49,6 +49,7 @@ def write_model_card(
             "target": translator.target_tokenizer.vocabulary_size,
         },
         "target_languages": translator.languages,
+        "source_languages": [*translator.source_tokenizer.language_ids],
         "search": {n: v for n, v in search.items() if n not in ("processors", "sampler")},
         **entries,
         "format": FORMAT,

@@ -4,6 +4,8 @@ import inspect
 
 import tensorflow as tf
 
+from keras_transformer.decoding.languages import find_language
+from keras_transformer.decoding.text_settings import LANGUAGES
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.graph_translator import GraphTranslator
 
@@ -23,9 +25,12 @@ class Signatures(tf.Module):
     def __init__(self, translator: Translator, for_inspection: bool = False) -> None:
         super().__init__()
         graph = GraphTranslator(translator)
+        has_tokens = bool(graph.language_ids)
         functions = {
-            **_translations(graph),
-            "score": _of_strings(graph.score, "source", "target"),
+            **_translations(graph, translator),
+            "score": _of_strings(
+                graph.score, "source", "target", **(_languages(translator) if has_tokens else {})
+            ),
             "search": graph.search,
             "score_ids": graph.score_ids,
             "tokenize": _of_strings(graph.tokenize, "text"),
@@ -41,11 +46,20 @@ class Signatures(tf.Module):
         self.tokenizers = [tokenizer.graph for tokenizer in translator.tokenizers]
 
 
-def _translations(graph):
+def _languages(translator):
+    """The languages of lines for which none is given: those of the translator, by its codes."""
+    settings, ids = translator.text_settings, translator.source_tokenizer.language_ids
+    codes = {name: getattr(settings, name) or "" for name in LANGUAGES}
+    if ids:
+        codes = {name: code and find_language(code, name, ids) for name, code in codes.items()}
+    return {name: tf.constant([code]) for name, code in codes.items()}
+
+
+def _translations(graph, translator):
     """`serve` and `translate_n_best`. Both call one graph, which is in the SavedModel once."""
     settings = graph.settings
     defaults = {
-        "target_language": tf.constant([""]),
+        **_languages(translator),
         "n_best": tf.constant([settings.max_hypotheses]),
         "alpha": tf.constant([float(settings.alpha)]),
         "max_length": tf.constant([settings.most_tokens]),
@@ -72,7 +86,9 @@ def _translations(graph):
         return cut | {"truncated": truncated}
 
     options = dict(defaults)
-    if not graph.languages:
+    if not graph.language_ids:
+        del options["source_language"]
+    if not (graph.languages or graph.language_ids):
         del options["target_language"]
     return {
         "serve": _of_strings(serve, "text"),

@@ -5,6 +5,7 @@ token and the token of the translation's language.
 """
 
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,7 +111,7 @@ def _config(settings, tokenizer, stored, path):
 # === Tokenizers ===
 
 
-def read_tokenizer(folder, vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
+def read_tokenizer(folder: Path, vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
     """Returns the tokenizer of a folder, and lines to print.
 
     Args:

@@ -36,6 +36,23 @@ def detected(card: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"confidence": 100, "language": code}] if code else []
 
 
+def asked_languages(card: dict[str, Any], source: object, target: object) -> dict[str, Any]:
+    """Returns the settings of the languages that a request asks for.
+
+    A model with tokens of languages finds its codes itself, and has its defaults. The arguments
+    and errors are those of `target_language`.
+    """
+    if not card.get("source_languages"):
+        return {"target_language": target_language(card, source, target)}
+    for field, code in (("source", source), ("target", target)):
+        if code is not None and not isinstance(code, str):
+            raise RequestError(400, f"`{field}` must be the code of a language.", code)
+    return {
+        "source_language": None if source == ANY_SOURCE else source,
+        "target_language": target,
+    }
+
+
 def target_language(card: dict[str, Any], source: object, target: object) -> str | None:
     """Returns the language that the model must be told, or `None` if it has one target language.
 

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from keras_transformer.serving.bodies import client_of, json_or_form, unless_gone
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.languages import ANY_SOURCE, described, detected, target_language
+from keras_transformer.serving.languages import ANY_SOURCE, asked_languages, described, detected
 from keras_transformer.serving.markup import Fill, of_html, of_text
 
 
@@ -42,7 +42,7 @@ async def translate(request: Request) -> JSONResponse:
     service = request.app.state.service
     card, fields = service.card, await json_or_form(request)
     texts = _texts(fields, service.limits)
-    language = target_language(card, fields.get("source"), fields.get("target"))
+    asked = asked_languages(card, fields.get("source"), fields.get("target"))
     alternatives = _alternatives(fields)
     form = fields.get("format") or "text"
     apart: list[tuple[list[str], Fill]] = []
@@ -53,8 +53,7 @@ async def translate(request: Request) -> JSONResponse:
 
     translator = service.text_translator
     n_best = min(alternatives + 1, translator.settings.max_hypotheses)
-    options = {"n_best": n_best, "target_language": language}
-    work = service.translate(lines, client_of(request), translator, **options)
+    work = service.translate(lines, client_of(request), translator, n_best=n_best, **asked)
     hypotheses = await unless_gone(request, work)
     request.state.rows = len(hypotheses)
     ranks = _together(apart, hypotheses)  # strings are joined, faster than a thread would begin

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from keras_transformer.decoding.lines import encode_lines
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import LANGUAGES
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.service import Service
 
@@ -204,7 +205,7 @@ async def _translate_n_best(service, client, text, **options):
             client,
             n_best=min(max(arguments["n_best"], 1), most),
             target_prefix=arguments["target_prefix"] or None,
-            target_language=arguments.get("target_language") or None,
+            **{name: arguments.get(name) or None for name in LANGUAGES},
             alpha=SearchSettings.rule("alpha").nearest(arguments["alpha"]),
             max_length=SearchSettings.rule("max_length").nearest(arguments["max_length"]),
         )
@@ -285,6 +286,8 @@ def signatures_of(translator: Any) -> dict[str, Signature]:
     }
     if engine.card.get("target_languages"):
         options["target_language"] = TEXT, ""
+    if engine.card.get("source_languages"):
+        options["source_language"] = TEXT, ""
     of_line = {"truncated": FLAG, "protected": TEXTS}
     signatures = [
         Signature(
