@@ -17,7 +17,8 @@ class Vocabulary:
         unk_token_id: id of what is not in the vocabulary; `None` if it has none. Defaults to 3.
         languages: codes of the target languages whose tags, such as `>>fra<<`, are tokens that a
             text may begin with. Defaults to none.
-        learned_from: the sample of lines that it was learned from, as text; empty if from all.
+        learned_from: str, describes the sample of lines that it was learned from; empty if it was
+            learned from all lines.
 
     Raises:
         ValueError: if a special token has no id of the vocabulary, or a language no tag.

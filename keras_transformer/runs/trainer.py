@@ -35,7 +35,7 @@ from keras_transformer.training.callbacks import AveragedWeights, BestModel
 from keras_transformer.training.model_state import save_model
 from keras_transformer.types import Path, PrintFn
 
-MOST_BATCHES = 10_000  # the limits of length are learned from
+MOST_BATCHES = 10_000  # maximum number of batches that the limits of length are learned from
 
 
 class Trainer:
@@ -134,7 +134,7 @@ class Trainer:
         return build.build_model(self.recipe, tokenizers, self.strategy, batches_per_epoch)
 
     def _with_limits(self, search):
-        """Returns the recipe with the limits of length of a search; its own keys win."""
+        """Returns the recipe with the limits of length of `search`, where it sets none itself."""
         names = search.keys() & {"length_ratio", "extra_length"}
         limits = {name: search[name] for name in sorted(names)}
         return dataclasses.replace(self.recipe, search=limits | self.recipe.search)
@@ -202,7 +202,7 @@ class Trainer:
         return self._report(time.perf_counter() - started, model, stream, keeper, logger)
 
     def _validation(self, tokenizers):
-        """Returns the dataset of the validation split, or `None`; prints what it loses."""
+        """Returns the dataset of the validation split, or `None`; prints which pairs it drops."""
         if self.recipe.data.validation is None:
             return None
         stream = self.stream(tokenizers, "validation")
