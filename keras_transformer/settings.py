@@ -1,7 +1,7 @@
-"""Settings that users give: what each may be is stated once, where its field is.
+"""Settings that users give. The rule of each is stated once, with its field, by `setting`.
 
-From `setting` come the check, its error, the entry of the docstring, the option of a command, and
-the row of a page. Also reading and writing of YAML. Pure Python.
+The check and its error, the entry in the docstring, the option of a command and the row of a page
+are made from that rule. Also reads and writes YAML. Pure Python.
 """
 
 import difflib
@@ -193,7 +193,8 @@ class Settings:
 
         Args:
             values: dict.
-            others: keys that stand beside them, for the error. Optional.
+            others: keys of other settings in the same mapping, which the error suggests too.
+                Optional.
         """
         if not isinstance(values, dict):
             received = "nothing" if values is None else reprlib.repr(values)

@@ -17,7 +17,8 @@ from keras_transformer.console import console
 from keras_transformer.texts import count_lines, open_bytes, read_chunks
 
 NBestOption = Annotated[
-    int | None, typer.Option(help="Translations per line, each after its number and a tab.", min=1)
+    int | None,
+    typer.Option(help="Translations per line, each after the number of its line and a tab.", min=1),
 ]
 ScoresOption = Annotated[
     bool, typer.Option("--scores", help="Print the score and a tab before each translation.")

@@ -20,7 +20,7 @@ from keras_transformer.texts import count_lines, lines_of, read_chunks
 
 # A line is translated as a whole, or left out.
 WHOLE = {"on_too_long": "truncate", "split": "lines", "protect": ()}
-# What a file of lines would change: ends of lines, and the mark at the beginning of a file.
+# Characters that a file of lines would not keep: ends of lines, and the byte order mark.
 NO_TEXT = frozenset("\r\n\ufeff")
 
 OutputOption = Annotated[

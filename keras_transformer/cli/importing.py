@@ -34,7 +34,7 @@ def import_model(
     weights: Annotated[str | None, typer.Option(help="The `*.npz`, if there are several.")] = None,
     arithmetic: Annotated[
         str | None,
-        typer.Option(help="`marian` or `transformers`, which trained it. [default: see the files]"),
+        typer.Option(help="`marian` or `transformers`: what trained it. [default: by the files]"),
     ] = None,
 ) -> None:
     """Import a Transformer that Marian trained, such as those of OPUS-MT, as a run.

@@ -99,7 +99,7 @@ def train(
 @commands.command()
 def average(
     run: options.RunArgument,
-    last: Annotated[int, typer.Option(help="Number of last epochs that are kept.", min=1)] = 5,
+    last: Annotated[int, typer.Option(help="Average this many of the last epochs.", min=1)] = 5,
     best: Annotated[int, typer.Option(help="Average this many best epochs instead.", min=0)] = 0,
     output: Annotated[
         Path | None, typer.Option(help="Model to write. [default: averaged.keras in the run]")

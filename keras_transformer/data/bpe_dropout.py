@@ -83,7 +83,7 @@ class BpeDropout:
         return [self._tag + row if row else row for row in rows]
 
     def _find_symbols(self, word):
-        """Returns the ids of a word's characters and symbols; those of bytes for unknown ones."""
+        """Returns the ids of a word's characters and symbols, of their bytes if they have none."""
         ids = []
         for character in self._characters.findall(word):
             is_known = character in self._ids

@@ -18,8 +18,8 @@ from keras_transformer.texts import UNSPACED
 
 CHECKED_AT_ONCE = 1 << 16  # pairs
 MIN_SHARE = 0.05  # of the letters: the scripts of a side
-# Patterns of letters: of no script, as `µ`; of Unicode's recommended scripts (UAX 31, table 5),
-# where a letter may be of several; and of all further ones together.
+# Patterns of the letters of each script that Unicode recommends (UAX 31, table 5), of the letters
+# without a script, such as `µ`, and of all other scripts together. A letter may be of several.
 _SCRIPTS = {
     code: rf"\p{{Script_Extensions={code}}}"
     for code in "Zyyy Zinh Latn Cyrl Hani Hira Kana Hang Arab Grek Hebr Deva Thai Armn Beng Bopo "
@@ -45,16 +45,16 @@ class CleaningSettings(Settings):
     )
     max_character_ratio: float | None = setting(
         None,
-        "Pairs with a side of more than so many times the characters of the other.",
+        "Pairs with a side that has more than this many times the characters of the other.",
         at_least=1,
     )
     max_other_script: float | None = setting(
         None,
-        "Pairs with a side that has a larger share of letters of another script than its language. "
-        "The scripts of a language are those of at least 5% of the letters of its side, in this "
-        "corpus alone, up to the present chunk of 65,536 pairs; so that the text is read once. A "
-        "letter of several scripts by Unicode, such as `ー`, is of each of them, and Japanese is "
-        "written in three.",
+        "Pairs with a side that has a larger share of letters of other scripts than its "
+        "language's. The scripts of a language are those of at least 5% of the letters that its "
+        "side had so far in this corpus, which is read once, in chunks of 65,536 pairs. A letter "
+        "of several scripts by Unicode, such as `ー`, is of each of them, and Japanese is written "
+        "in three.",
         at_least=0,
         at_most=1,
     )
@@ -76,7 +76,7 @@ class Cleaner:
     ) -> Iterator[tuple[str, str]]:
         """Yields the pairs of a corpus that no rule leaves out.
 
-        Calls `skip` with a reason and the others.
+        Calls `skip` with the reason and the sides of each pair that is left out.
         """
         rows, rules = iter(pairs), _rules(self._settings)
         # Characters of both sides so far.
@@ -124,7 +124,7 @@ def _rules(settings):
 
 
 def _script_rule(share, numbers):
-    """Returns the rule for scripts; `numbers` are those of the characters of each side."""
+    """Returns the rule for scripts; `numbers` count the characters of each side."""
     others = [
         regex.compile(rf"(?V1)[\p{{L}}--[{''.join(map(_SCRIPTS.get, _usual_scripts(side)))}]]")
         for side in numbers
@@ -142,7 +142,7 @@ def _script_rule(share, numbers):
 
 
 def _usual_scripts(numbers):
-    """Returns the scripts of a language; letters of no script are never of another one."""
+    """Returns the scripts of a side; the letters without a script belong to every side."""
 
     def count(pattern):
         letters = regex.findall(rf"(?=\p{{L}}){pattern}", "".join(numbers))

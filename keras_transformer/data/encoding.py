@@ -66,11 +66,11 @@ def encode_chunks(
 
 
 class _Process:
-    """Another process that encodes one chunk at a time. If it cannot, this process does it."""
+    """Another process, which encodes one chunk at a time; this one does it if the other fails."""
 
     def __init__(self, tokenizers):
         self._tokenizers, self._process, self._works = tokenizers, None, True
-        # What this process can import, the other one can.
+        # The other process must be able to import whatever this one can.
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with self._or_here():

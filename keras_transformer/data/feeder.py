@@ -9,9 +9,9 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 class BatchFeeder(GeneratorDataAdapter):
     """The batches of a `BatchStream` for `fit`, `evaluate` and `predict`.
 
-    Keras reads its adapters as they are. It would shuffle the batches of a `PyDataset`, by the
-    default of `fit`, and they could not be repeated from any position. Each iteration is a new
-    one: several may run at once.
+    It is a data adapter of Keras, because `fit` reads adapters as they are. By default, `fit`
+    shuffles the batches of a `PyDataset`, so training could not resume at an exact batch. Each
+    iteration is a new one, so several may run at once.
 
     Args:
         stream: `BatchStream`.

@@ -21,7 +21,7 @@ class Noise:
         kept: ids of tokens that stay, such as tags. May be set.
 
     Raises:
-        ValueError: if a tokenizer cannot do it.
+        ValueError: if a tokenizer lacks what a change needs.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Noise:
     def split(
         self, side: int, rows: list[np.ndarray], rng: np.random.Generator, longest: float
     ) -> list[np.ndarray]:
-        """Returns rows of token ids, which end with END, of the same texts, split anew.
+        """Splits the texts of rows of token ids anew; each row ends with END, as before.
 
-        A row that would have more than `longest` tokens stays.
+        A row that would have more than `longest` tokens keeps its split.
         """
         if self._splits is None:
             return rows
@@ -57,7 +57,7 @@ class Noise:
         ]
 
     def growth(self, side: int, rows: list[np.ndarray], rng: np.random.Generator) -> float:
-        """Returns how many times longer new splits of rows are; one row in four is longer."""
+        """Returns the upper quartile of how many times longer rows are after a new split."""
         split = self.split(side, rows, rng, np.inf)
         ratios = [len(new) / len(old) for new, old in zip(split, rows, strict=True)]
         return max(1.0, float(np.quantile(ratios, 0.75)))
@@ -73,7 +73,7 @@ class Noise:
 
 
 def _special_ids(tokenizer):
-    """Returns the ids of special tokens, tags and symbols: a look at the whole vocabulary."""
+    """Returns the ids of special tokens, tags and symbols; reads the whole vocabulary."""
     ids = [tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id]
     ids += tokenizer.tag_ids
     return ids + [i for i, token in enumerate(tokenizer.vocabulary) if SYMBOL.fullmatch(token)]

@@ -78,7 +78,7 @@ EMBEDDED = {"number_names": number_names, "roman_numerals": roman_numerals}
 
 
 def _pairs(numbers, notations, split, size, seed):
-    """Returns pairs of notations of numbers, which are a range."""
+    """Returns drawn numbers in two notations; `numbers` is the range that they are drawn from."""
     if split not in SPLITS:
         raise ValueError(f"`split` must be one of {SPLITS}. Received: split={split!r}")
     if size < 1:
@@ -149,7 +149,7 @@ def german_name(number):
 
 
 def _german_count(number):
-    """The name within another one: a final "eins" has no s there."""
+    """Returns the name as the first part of a longer one: a final "eins" loses its s."""
     name = german_name(number)
     return name[:-1] if number % 100 == 1 else name
 

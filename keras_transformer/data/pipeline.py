@@ -65,8 +65,8 @@ def make_dataset(
 
     The corpus is tokenised once and kept as integers, in memory or in a token store. On TensorFlow
     the dataset is a `tf.data.Dataset`. On JAX and PyTorch it yields arrays, without TensorFlow.
-    `fit`, `evaluate` and `for` read both in their order, also with `shuffle=True`. An element is a
-    batch `(inputs, labels, sample_weight)` of sentences of similar length:
+    Both are read in the order of the dataset, also by `fit(shuffle=True)`. An element is a batch
+    `(inputs, labels, sample_weight)` of sentences of similar length:
 
     - `inputs["encoder_token_ids"]`: int32 `(B, S)`, source and END;
     - `inputs["decoder_token_ids"]`: int32 `(B, T)`, START and target;
@@ -292,9 +292,10 @@ class BatchStream:
         Args:
             rows: int array, the pair indices of the batch; see `batches`.
             epoch: from 0. Each epoch has other random noise.
-            own: called with the number of rows of the batch, returns those that are needed. The
-                others are padding, and are not read; with `subword_regularization` all are made,
-                because one random generator splits them. Defaults to all.
+            own: called with the number of rows of the batch, returns the slice of those that are
+                needed; the other rows are padding. Their pairs are read only with
+                `subword_regularization`, because one random generator splits all rows. Defaults to
+                all rows.
         """
         tokenizer, target_tokenizer = self._tokenizers
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
@@ -332,7 +333,7 @@ class BatchStream:
         rng = np.random.default_rng(options.seed)
         sample = self._kept[:: -(-len(self._kept) // SAMPLE_SIZE)]
         growth = [self._noise.growth(side, self._rows.rows(side, sample), rng) for side in (0, 1)]
-        # Tokens with room for new splits, which have more than the usual one.
+        # The number of tokens that each side is expected to have after a new split.
         self._planned = np.empty_like(self.lengths)
         for side, factor in enumerate(growth):
             longer = np.ceil(self.lengths[:, side] * factor)
@@ -445,5 +446,6 @@ def _select(lengths, max_length, max_length_ratio):
     for reason, holds in reasons.items():
         dropped[reason] = np.flatnonzero(is_kept & holds)
         is_kept &= ~holds
+    # int32, or int64 if the number of pairs needs it.
     number = np.promote_types(np.int32, np.min_scalar_type(-len(lengths)))
     return np.flatnonzero(is_kept).astype(number), dropped

@@ -36,8 +36,8 @@ def symbol_parts(kind: str, symbols: Iterable[str], normalization: str) -> Parts
     for name, symbol in zip(names[len(pieces.special) :], symbols, strict=True):
         if counts[name] > 1 or pieces.split(symbol) != [symbol] or symbol[:-1] in pieces.special:
             raise ValueError(
-                "`symbols` must be different, not empty, in the form of `normalization`, no "
-                "special token with a space behind it, and as words without white space. "
+                "`symbols` must be different and not empty, in the form of `normalization`. None "
+                "may be a special token with a space behind it; words are without white space. "
                 f"Received: {symbol!r}"
             )
     return pieces, Vocabulary(names)

@@ -117,7 +117,7 @@ def exported_paths(folder: Path) -> list[pathlib.Path]:
 
 
 def file_names(path: Path) -> list[str]:
-    """Returns the names of all files that belong to the file of a tokenizer, there or not."""
+    """Returns the names of all files that a tokenizer may have, whether they exist or not."""
     path = pathlib.Path(path)
     return [path.name, model_file(path).name, _old_vocabulary(path).name]
 
@@ -130,7 +130,7 @@ def _symbol_kind(entries):
 
 
 def _read_model_of_before(path):
-    """Reads a SentencePiece model, where the file of a tokenizer was one; Marian's had two."""
+    """Reads a tokenizer of an earlier version: a SentencePiece model, or two files of Marian."""
     from keras_transformer.data.sentencepiece_parts import (
         marian_parts,
         read_vocabulary,

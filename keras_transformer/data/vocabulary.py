@@ -17,7 +17,8 @@ class Vocabulary:
         unk_token_id: id of what is not in the vocabulary; `None` if it has none. Defaults to 3.
         languages: codes of the target languages whose tags, such as `>>fra<<`, are tokens that a
             text may begin with. Defaults to none.
-        learned_from: the sample of lines that it was learned from, as text; empty if from all.
+        learned_from: str, describes the sample of lines that it was learned from; empty if it was
+            learned from all lines.
         language_ids: the id of each language's token, by its code, of M2M-100 and NLLB; see
             `TokenizerLike`. No text gives these tokens, and they have no text. Defaults to none.
 

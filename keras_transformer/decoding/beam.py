@@ -159,7 +159,7 @@ class BeamSearch(Search):
 
     @property
     def num_candidates(self):
-        """Greedy search has one: where it ends, no hypothesis stays active."""
+        """Greedy search has one candidate: if it ends, no hypothesis stays active."""
         return 1 if self.beam_size == 1 else 2 * self.beam_size
 
     def start(self, sentences, start_token_id):

@@ -16,9 +16,9 @@ _SHARED = "vocabulary_size source_vocabulary_size pad_token_id start_token_id en
 class Ensemble:
     """Computes the mean of the next-token probabilities of several models.
 
-    It is the mean of probabilities, not of log-probs: a token that one model rules out, of
-    log-prob -inf, keeps what the others give it. Searches and `Translator` take it as a model; its
-    logits are log-probs.
+    The mean is of probabilities, not of log-probs: a token that one model rules out (log-prob -inf)
+    keeps the probability that the others give it. Searches and `Translator` take an ensemble as a
+    model; its logits are log-probs.
 
     Args:
         models: list of `Transformer`. They may differ in everything but the vocabularies.
@@ -55,13 +55,13 @@ class Ensemble:
         return _log_mean([model(inputs) for model in self.models])
 
     def attention_scores(self, inputs: dict[str, Tensor], /) -> Any:
-        """Returns the means of `Transformer.attention_scores`, of models with as many blocks."""
+        """Returns the means of `Transformer.attention_scores`, of models with equal blocks."""
         all_scores = [model.attention_scores(inputs) for model in self.models]
         shapes = [tree.map_structure(lambda block: block.shape[1], scores) for scores in all_scores]
         if any(shape != shapes[0] for shape in shapes):
             raise ValueError(
-                "Attention of an ensemble needs models of as many blocks and heads. Received: "
-                f"heads of each block {shapes}"
+                "Attention of an ensemble needs models with the same numbers of blocks and heads. "
+                f"Received: heads of each block {shapes}"
             )
         return tree.map_structure(lambda *blocks: sum(blocks) / len(blocks), *all_scores)
 

@@ -47,15 +47,14 @@ class Hypothesis:
         log_probs: list of T floats, the natural logarithm of each token's probability, after the
             processors. A search of CTranslate2 gives their sum alone, as a list of one float.
         attention: `Attention`, or `None` if it was not requested.
-        pieces: int. The number of pieces that the line was split into because it was too long,
-            has several sentences or protected text.
-            `source_tokens`, `tokens` and `log_probs` join those of all pieces, and include every
-            end token.
+        pieces: int. The number of pieces that the line was split into, because it was too long or
+            has several sentences or protected text. `source_tokens`, `tokens` and `log_probs` join
+            those of all pieces, and include every end token.
         too_long: bool. Whether the line, or a sentence of it, was too long, and split or shortened.
         dropped_tokens: int. The number of source tokens that were cut off because the line was too
             long.
-        protected: list of strings: the protected text that the model lost or repeated. For its
-            sake the line was cut around all protected text and translated again.
+        protected: list of strings: the protected text that the model lost or repeated. If there is
+            any, the line was cut around all protected text and translated again.
         unfinished: bool. Whether the translation, or a piece of it, reached its maximum length and
             has no end token.
 

@@ -20,8 +20,8 @@ _CONVERSION = (
     r"%(?:\d+\$|\(\w+\))?[-+0#']*(?:[1-9]\d*|\*)?(?:\.(?:\d+|\*))?"
     r"(?:hh?|ll?|[jqtzL])?[diouxXeEfFgGaAcsp@]"
 )
-# Each takes time in proportion to the text. Behind a digit, as in "50%discount", a conversion of
-# `printf` ends a word.
+# Each takes time in proportion to the text. After a digit, a conversion of `printf` must end its
+# word: there is none in "50%discount".
 PATTERNS = {
     "printf": rf"%%|(?<!\d){_CONVERSION}|{_CONVERSION}(?![A-Za-z])",
     "tags": r"""<!--[^<]*?-->|</?[A-Za-z](?:[^<>"']|"[^<"]*"|'[^<']*')*>"""
@@ -54,7 +54,7 @@ Mask = Callable[[str], tuple[str, list[str]]]
 
 @functools.cache
 def finders(protect: tuple[str, ...]) -> list[Find]:
-    """Returns what finds the spans of each pattern but `unknown`.
+    """Returns functions that find the spans of the patterns, except `unknown`.
 
     Args:
         protect: names of `NAMES`, and regular expressions.
@@ -75,7 +75,7 @@ def _spans(finditer, text):
 
 
 def _expression(text):
-    """Returns the compiled expression of a user. RE2 is linear, so none can hold a server."""
+    """Returns the compiled expression of a user. RE2 is linear, so none can block a server."""
     problem = "no name of a pattern"
     if isinstance(text, str) and text.strip() and not text.isidentifier():
         re2 = import_extra(["re2"], "A regular expression in `protect` needs", RE2)
@@ -115,9 +115,9 @@ def _braces(text):
 
 
 def _backticks(text):
-    """Yields the spans from a run of backticks to the next that is as long.
+    """Yields the spans from a run of backticks to the next run of the same length.
 
-    An expression would read the rest of the text for each run that is never closed.
+    A regular expression would read the rest of the text for each run that is never closed.
     """
     runs = [run.span() for run in _BACKTICKS.finditer(text)]
     next_ends: dict[int, int] = {}  # length of a run -> where the next one of this length ends
@@ -133,7 +133,7 @@ def _backticks(text):
 
 
 def find_unknown(tokenizer: Any, unk_token_id: int, text: str) -> Iterator[tuple[int, int]]:
-    """Yields the spans of words with a character that a tokenizer has no token for, or bytes."""
+    """Yields the spans of words with a character that becomes the unknown token, or bytes."""
     words = [*_WORD.finditer(text)]
     for word, ids in zip(words, tokenizer.encode([word[0] for word in words]), strict=True):
         if any(i == unk_token_id or _BYTE.fullmatch(tokenizer.vocabulary[i]) for i in ids):
@@ -164,10 +164,10 @@ def mask(protect: tuple[str, ...], unknown: Find | None, text: str) -> tuple[str
 
 
 def with_symbols(text: str, spans: list[str], most: int) -> str | None:
-    """Returns a text with symbols for its marks; `None` if it must be cut around them.
+    """Returns a text with symbols for its marks, or `None` if symbols cannot be used.
 
-    That is without spans, with more than `most`, or without a letter to translate; and if a span
-    is a part of a message of ICU, because a model may change the order.
+    They cannot without spans, with more than `most`, without a letter to translate, or if a span
+    is a part of an ICU message, whose parts a model may reorder.
     """
     is_whole = all(span.count("{") == span.count("}") for span in spans)
     if not (0 < len(spans) <= most and is_whole and _LETTER.search(text)):
@@ -194,7 +194,7 @@ def put_back(text: str, spans: list[str]) -> tuple[str, list[str]]:
 
 
 def without_opening(text: str) -> str:
-    """Returns a text without the marks at its end that open what follows, nor white space."""
+    """Returns a text without white space at its end, and without marks there that open a span."""
     return text.rstrip().rstrip(OPENING).rstrip()
 
 
@@ -206,7 +206,7 @@ def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
 
     Args:
         text: str, a result of `mask`, or a part of it.
-        spans: iterator, of which those of this text are taken.
+        spans: iterator of spans; those of this text are taken from it.
     """
     if MARK not in text:
         return [(text, "")]

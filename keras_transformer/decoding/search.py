@@ -82,7 +82,7 @@ def penalty(lengths: Any, settings: SearchSettings, alpha: Tensor) -> Tensor:
     Args:
         lengths: int or int tensor of tokens, end tokens included.
         settings: `SearchSettings`.
-        alpha: float32 tensor that broadcasts, in place of that of the settings.
+        alpha: float32 tensor that broadcasts with `lengths`; used instead of `settings.alpha`.
 
     Returns:
         float32 tensor of the shape of `lengths` and `alpha`.
@@ -114,7 +114,7 @@ class Search:
         alpha: float32 tensor, a scalar or `(B,)`: replaces `settings.alpha`, on TensorFlow only.
             Optional.
         wanted: int32 tensor `(B,)`, at most `n_best`: how many hypotheses of a sentence must be
-            final before its search may stop. Others are then the best so far. Defaults to `n_best`.
+            final before its search may stop; the rest are the best so far. Defaults to `n_best`.
         fixed_length: int. All tensors, including the cache, have room for this number of tokens
             from the start: XLA needs constant shapes. No sentence's maximum length may exceed it.
             The result is neither checked nor trimmed. Defaults to `None`: the tensors grow.

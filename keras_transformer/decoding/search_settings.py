@@ -44,7 +44,7 @@ class SearchSettings(Settings):
     )
     length_penalty: str | None = setting(
         "gnmt",
-        "What the sum of the log-probs, which is the score, is divided by: `((5 + n) / 6)^alpha`, "
+        "What the sum of the log-probs is divided by, which gives the score: `((5 + n) / 6)^alpha` "
         "as in the paper, `n^alpha`, or nothing. `n` is the number of tokens, the end token "
         "included.",
         choices=("gnmt", "mean", None),
@@ -59,9 +59,9 @@ class SearchSettings(Settings):
     )
     stopping: str = setting(
         "exhaustive",
-        "When the search of a sentence ends: when nothing better is possible, or a full beam has "
-        "ended. The latter is the rule of CTranslate2 and fairseq: `beam_size` hypotheses have "
-        "ended, of those among the best `beam_size` of a step. Greedy search ignores it.",
+        "When the search of a sentence ends: when nothing better is possible, or when `beam_size` "
+        "hypotheses have ended. The latter is the rule of CTranslate2 and fairseq: a hypothesis "
+        "may end only among the best `beam_size` of a step. Greedy search ignores it.",
         choices=("exhaustive", "first_beams"),
     )
     length_ratio: float = setting(

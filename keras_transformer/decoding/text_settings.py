@@ -15,7 +15,7 @@ LANGUAGES = "source_language", "target_language"
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(Settings):
-    """The settings of `Translator` and `load_run` that are no matter of the search.
+    """The settings of `Translator` and `load_run` that do not concern the search of token ids.
 
     They are given together with those of `SearchSettings`, and may change from call to call at no
     cost.
@@ -31,17 +31,16 @@ class TextSettings(Settings):
 
     max_source_tokens: int | None = setting(
         None,
-        "Tokens of a line that is translated as a whole, with the end token, at most. Time and "
-        "memory are quadratic in it.",
+        "Maximum number of tokens of a line that is translated as a whole, the end token included. "
+        "Time and memory are quadratic in it.",
         at_least=2,
         default_text="`data.max_length` of a run's recipe, the model's learned positions, or 256",
         may_change=True,
     )
     on_too_long: str = setting(
         "split",
-        "A line with more tokens is translated in pieces, which end with a sentence, or else with "
-        "a word, and are joined by a space; only its words within the bound are translated; or it "
-        "is an error.",
+        "A line with more tokens is translated in pieces, which end with a sentence or else with a "
+        "word; or it is cut after the last word within the bound; or it is an error.",
         choices=("split", "truncate", "error"),
         may_change=True,
     )
@@ -56,10 +55,9 @@ class TextSettings(Settings):
         None,
         'What a translation keeps as it is: `"printf"`, `"braces"`, `"tags"`, `"urls"`, '
         '`"emails"`, `"backticks"`, `"emoji"`, `"unknown"`, the characters that the vocabulary '
-        "does not hold, and regular expressions of RE2 that are no single words. If the "
-        "vocabulary holds symbols, see `add_placeholders`, they take its place, and the model "
-        "copies them; where it loses one, and without symbols, the text around it is translated "
-        "in parts.",
+        "does not hold, and regular expressions of RE2 that are not single words. If the "
+        "vocabulary holds symbols, see `add_placeholders`, the model copies symbols in its place. "
+        "If it loses one, or without symbols, the text around it is translated in parts.",
         default_text="all names if the vocabulary holds symbols, or nothing",
         may_change=True,
     )
@@ -79,16 +77,16 @@ class TextSettings(Settings):
     )
     distinct_texts: bool = setting(
         True,
-        "Whether a translation is left out if a better one has the same text, in other tokens. "
-        "Then the search goes on until `beam_size` hypotheses are final, and the next best ones "
-        "take the places. The best translation is the same.",
+        "Whether a translation is left out if a better one has the same text, in other tokens. The "
+        "next best ones take the places of those left out, so with several translations the search "
+        "goes on until `beam_size` hypotheses are final. The best translation is the same.",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.protect is not None:
             object.__setattr__(self, "protect", tuple(self.protect))
-        finders(tuple(self.protect or ()))  # raises if one is no pattern
+        finders(tuple(self.protect or ()))  # raises if one of them is not a pattern
         for name in LANGUAGES:
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))

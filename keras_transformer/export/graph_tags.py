@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_transformer.decoding.languages import UNKNOWN_LANGUAGE, WRONG_TAG
 from keras_transformer.export.graph_errors import require_rows
 
-# Behind white space, what a tokenizer with tags reads as one: up to the first "<<".
+# A tag as a tokenizer reads it: after any white space, from ">>" to the first "<<".
 _TAG = r"(?s)^[\s\v\x1c-\x1f\x{85}\p{Z}]*(>>.*?<<)"
 
 

@@ -1,4 +1,4 @@
-"""Reads the files of a model that another program wrote; an error says what is wrong with which."""
+"""Reads the files of a model that another program wrote; errors name the file and the defect."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import yaml
 from keras_transformer import types
 from keras_transformer.texts import open_bytes, suffix_of
 
-# How Git LFS begins the few lines that stand for a file.
+# The beginning of a pointer, which Git LFS leaves in place of a large file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # Types of safetensors that become float32. BF16 is the upper half of a float32.
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -101,7 +101,7 @@ def parse_yaml(text, path):
 
 
 def read_npz_file(path):
-    # Opened here: of a damaged file, NumPy would leave it open.
+    # Opened here, because NumPy leaves a damaged file open.
     with damaged(path), open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
@@ -150,8 +150,8 @@ def _refuse_numbers(path, name, kind):
 def read_vocabulary(path: types.Path) -> dict[str, int]:
     """Returns `{piece: id}` of Marian's vocabulary: JSON, lines `piece: id`, or lines of pieces.
 
-    As YAML, some pieces would be no strings (`no`, `1.0`), and others would be lost at line breaks
-    of Unicode.
+    The lines are not read as YAML, which would convert pieces such as `no` and `1.0`, and break
+    pieces at Unicode's line breaks.
     """
     path = Path(path)
     text = read_text(path)

@@ -39,7 +39,7 @@ PRE_NORM = {"transformer-postprocess": ("dan", ["da"]), "transformer-postprocess
 SIZES = "dim-emb transformer-dim-ffn transformer-heads enc-depth dec-depth".split()
 # Up to this version, Marian's gelu was x * sigmoid(1.702 x).
 LAST_SWISH_GELU, GELU = (1, 12, 0), 1.702
-# Settings of Marian's search, with the value that ours has.
+# Settings of Marian's search that ours lacks, with the value at which they change nothing.
 WITHOUT_EQUAL = {"word-penalty": 0, "output-sampling": [], "shortlist": []}
 # Arrays with a row or a column for each token: {name: (axis of the tokens, 1 if of the target)}.
 OF_TOKENS = {"encoder_Wemb": (0, 0), "decoder_Wemb": (0, 1), "Wemb": (0, 1)}
@@ -76,7 +76,7 @@ def read_npz(folder, weights=None, arithmetic="marian"):
 
 
 def _weights_file(folder, named, weights):
-    """Returns the path of the arrays: chosen, named, or the only ones."""
+    """Returns the path of the arrays: of `weights`, else of `decoder.yml`, else the only one."""
     present = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
     names = {weights or Path(name).name for name in named or present}
     if len(names) != 1 or weights not in (None, *present):
@@ -88,7 +88,7 @@ def _weights_file(folder, named, weights):
 
 
 def _decoder_settings(folder, weights):
-    """Returns what `decoder.yml`, or that of the weights, says, and its path."""
+    """Returns the settings in `decoder.yml`, or in the one of the weights, and its path."""
     names = [n for n in (f"{weights}.decoder.yml", "decoder.yml") if files.has_file(folder, n)]
     if not names and any(folder.glob("*.decoder.yml")):
         names = [files.one_file(folder, "*.decoder.yml").name]
@@ -117,7 +117,7 @@ def _read_vocabulary(path):
 
 
 def _take_embeddings(settings, stored, vocabularies, path):
-    """Returns which embeddings are one matrix; gives each side its own, unless all are."""
+    """Returns which embeddings share a matrix; copies that of both sides, unless all share it."""
     is_all, is_source, is_target = (settings.get(name, False) for name in TIED)
     is_all = is_all or (is_source and is_target)
     if is_all and vocabularies[0] is not vocabularies[1]:
@@ -130,7 +130,7 @@ def _take_embeddings(settings, stored, vocabularies, path):
 
 
 def _take_tokens(vocabularies, stored):
-    """Returns the vocabularies in our order; gives padding a place in arrays of the tokens.
+    """Returns the vocabularies in our order, and adds padding to the arrays of `OF_TOKENS`.
 
     Marian starts the decoder with an embedding of zeros and has no padding. We give this embedding
     to padding, the start token, as `transformers` does. It is the last token of a shared
@@ -161,7 +161,7 @@ def _scale_gelu(arrays):
 
 
 def _search(decoder, vocabulary, path):
-    """Returns the settings of Marian's search, whose defaults count if `decoder.yml` is silent."""
+    """Returns the settings of the search in `decoder.yml`, with Marian's defaults."""
     power, factor = decoder.get("normalize", 0), decoder.get("max-length-factor", 3)
     if not (isinstance(factor, int | float) and 0 <= factor <= 1000):
         raise ValueError(f"{path}: `max-length-factor` must be 0 to 1000. Received: {factor!r}")

@@ -31,7 +31,7 @@ def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
 
 
 def require_positive(optional: bool = False, **size: Any) -> Any:
-    """Returns a size, which may be a NumPy integer, as an int, so that a config with it is JSON.
+    """Returns a size as an int, also a NumPy integer, so that a config with it can be JSON.
 
     Args:
         optional: whether the size may be `None`, which stays `None`. Defaults to `False`.
@@ -82,7 +82,8 @@ def as_mask(axes: str, **mask: Any) -> Any:
     """Returns a mask as a bool tensor; `None` stays `None`.
 
     Two kinds are refused. A `(B, S)` mask would broadcast as `(T, S)`, or as one mask per head, if
-    the sizes match. In a mask of floats, 0 masks beside 1, and does not mask beside -inf.
+    the sizes match. In a mask of floats, 0 has two meanings: masked if the other value is 1, and
+    not masked if it is -inf.
 
     Args:
         axes: one letter for each axis that the mask broadcasts to.
@@ -117,8 +118,8 @@ def as_bool(**mask: Any) -> Any:
     if "float" in dtype:
         raise ValueError(
             f"`{name}` must be boolean, True = may be attended. Received: {name} of dtype {dtype}. "
-            "Pass `mask > 0` if 1 means that and 0 masks, or `mask > -1` if 0 means that and a "
-            "large negative number masks."
+            "Pass `mask > 0` if 1 means that and 0 does not, or `mask > -1` if 0 means that and a "
+            "large negative number does not."
         )
     return keras.ops.cast(tensor, "bool")
 

@@ -175,7 +175,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         try:
             super().load_own_variables(store)
         except ValueError as error:
-            # Keras shows the last error alone, and reads a layer that failed again, from nothing.
+            # Keras reads a layer that failed a second time, from an empty store, and shows only
+            # the error of that.
             shapes = [tuple(store[name].shape) for name in store.keys()] or "none that is left"
             raise ValueError(
                 f"The embeddings of {self.name!r} must have the shape {self.embeddings.shape}: use "

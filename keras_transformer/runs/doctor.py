@@ -129,7 +129,7 @@ class _Checks:
         training = replace(recipe.training, distribution="single", devices=None)
         single = replace(recipe, training=training)
         self.single_device_trainer = Trainer(single, *self.folders, print_fn=lambda line: None)
-        # Raises an error if it is of another recipe.
+        # Raises an error if the folder holds a run of another recipe.
         self.run = Trainer(single, data_folder, run_folder or scratch).run
         self.trainer = self.tokenizers = self.sample = self.stream = self.batches = None
 
@@ -219,7 +219,7 @@ class _Checks:
         return free >= needed, result if free >= needed else result + advice
 
     def _symbols(self):
-        """Yields warnings of symbols that training lacks, or that nothing separates."""
+        """Yields warnings: targets with symbols that nothing separates, symbols that are new."""
         targets = [target for _, target in self.sample.items]
         if self.tokenizers[1].kind == WORDS:
             alone = sum(len(target) > 1 == len(target.split()) for target in targets)

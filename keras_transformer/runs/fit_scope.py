@@ -1,12 +1,10 @@
 """What lasts as long as one `fit`: the handling of stop signals, and the lock of the run folder."""
 
 import contextlib
-import inspect
 import pathlib
 import signal
-import sys
 import threading
-from typing import ClassVar
+from typing import Any, ClassVar
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -30,9 +28,6 @@ class TrainingInterrupted(Exception):
 class FitScope:
     """Remembers a stop signal, instead of ending the process, while `fit` runs.
 
-    Keras calls no callback when `fit` ends with an error. Such a scope is closed when the next
-    signal arrives or the next scope begins.
-
     Attributes:
         signal: number of the first stop signal, or `None`. A second one acts at once.
         stack: `contextlib.ExitStack` that is closed with the scope.
@@ -40,30 +35,46 @@ class FitScope:
 
     _open: ClassVar[list["FitScope"]] = []
 
-    def __init__(self):
-        self.signal = None
+    def __init__(self) -> None:
+        self.signal: int | None = None
         self.stack = contextlib.ExitStack()
-        self._fit = None
-        self._old_handlers = {}
+        self._params: object = None
+        self._is_closed_by_fit = False
+        self._thread = threading.current_thread()
+        self._old_handlers: dict[int, Any] = {}
 
-    def begin(self):
-        """Begins in `on_train_begin`."""
+    @property
+    def is_open(self) -> bool:
+        """Whether the scope has begun and is not closed."""
+        return self in FitScope._open
+
+    def begin(self, params: object, is_closed_by_fit: bool) -> None:
+        """Begins in `on_train_begin`.
+
+        Args:
+            params: those of the callback: Keras gives all callbacks of a `fit` the same object.
+            is_closed_by_fit: whether `fit` closes the scope however it ends. That of a plain Keras
+                model does not; then the next scope of the thread does, if an error ends `fit`.
+
+        Raises:
+            ValueError: if a scope of the same `fit` is open.
+        """
         for scope in list(FitScope._open):
-            if not scope._is_running():
+            if scope._params is params:
+                raise ValueError("`fit` takes one `RunKeeper`. Received: several")
+            if scope._is_left_open():
                 scope.close()
         self.signal = None
-        self._fit = _frame_of_fit()
-        if any(self._fit is scope._fit is not None for scope in FitScope._open):
-            raise ValueError("`fit` takes one `RunKeeper`. Received: several")
+        self._params, self._is_closed_by_fit = params, is_closed_by_fit
+        self._thread = threading.current_thread()
         FitScope._open.append(self)
-        if threading.current_thread() is threading.main_thread():
+        if self._thread is threading.main_thread():
             for number in STOP_SIGNALS:
                 self._old_handlers[number] = signal.signal(number, self._on_signal)
 
-    def close(self):
+    def close(self) -> None:
         """Frees the lock and restores the signal handlers from before. May be called again."""
-        self._fit = None
-        if self in FitScope._open:
+        if self.is_open:
             FitScope._open.remove(self)
         while self._old_handlers:
             number, handler = self._old_handlers.popitem()
@@ -71,24 +82,13 @@ class FitScope:
                 signal.signal(number, handler)
         self.stack.close()
 
+    def _is_left_open(self):
+        """Whether its `fit` must have failed, because the thread begins another one or ended."""
+        is_over = self._thread is threading.current_thread() or not self._thread.is_alive()
+        return is_over and not self._is_closed_by_fit
+
     def _on_signal(self, number, frame):
-        if self.signal is not None or not self._is_running():
+        if self.signal is not None:
             self.close()
             signal.raise_signal(number)
         self.signal = number
-
-    def _is_running(self):
-        if self._fit is None:  # not called from `fit`
-            return True
-        return any(self._fit in _callers(frame) for frame in sys._current_frames().values())
-
-
-def _frame_of_fit():
-    return next((f for f in _callers(inspect.currentframe()) if f.f_code.co_name == "fit"), None)
-
-
-def _callers(frame):
-    """Yields a frame and the frames that called it."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -1,9 +1,8 @@
 """The checkpoint callback: saves the state of a `fit`, stops it, resumes at the exact batch."""
 
-import functools
+import contextlib
 import signal
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -15,9 +14,11 @@ from keras_transformer.runs.fit_scope import FitScope, TrainingInterrupted
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.identity import check_identity, identity_of
 from keras_transformer.runs.skipping import skip_batches
+from keras_transformer.runs.training_state import TrainingState
 from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
-from keras_transformer.training.callbacks import AveragedWeights
+from keras_transformer.training.callbacks import AveragedWeights, ClosedCallback
+from keras_transformer.training.methods import TrainingStep
 from keras_transformer.training.model_state import (
     check_model_state,
     model_state,
@@ -30,7 +31,7 @@ from keras_transformer.types import Path, PrintFn
 STOP_CHECK_INTERVAL = 16
 
 
-class RunKeeper(keras.callbacks.Callback):
+class RunKeeper(ClosedCallback):
     """Saves a training in a folder, so that the same `fit` resumes after an interruption.
 
     When `fit` begins, it restores the newest checkpoint in the folder, if there is one, and
@@ -60,6 +61,9 @@ class RunKeeper(keras.callbacks.Callback):
             Optional.
         guard: the callback that checks weights before each save. Optional.
         print_fn: called with a line of text. Defaults to `print`.
+
+    Attributes:
+        state: `TrainingState`, where the training stands.
 
     Raises:
         TrainingInterrupted: from `fit`, after SIGTERM or Ctrl-C, when the checkpoint is written. A
@@ -125,15 +129,7 @@ class RunKeeper(keras.callbacks.Callback):
         self._print = print_fn
         self._scope = FitScope()
         self._restored: keras.Model | None = None  # the model that `fit` need not restore
-        self._set_state({}, {})
-
-    def _set_state(self, metadata: Mapping[str, Any], metrics: dict[str, Any]) -> None:
-        """Sets position and history from the metadata of a checkpoint; `{}` means a new run."""
-        self.epoch, self.batch = metadata.get("epoch", 0), metadata.get("batch", 0)
-        self.history: list[dict[str, float]] = metadata.get("history", [])
-        self._updates = metadata.get("step", 0)
-        # Metric state of the interrupted epoch, and sums for the means that callbacks log.
-        self._metrics, self._sums = metrics, metadata.get("sums", {})
+        self.state = TrainingState()
 
     # === Resume ===
 
@@ -156,28 +152,19 @@ class RunKeeper(keras.callbacks.Callback):
         self._build(model)
         stated = None if self._has_recipe else model
         self._identity = identity_of(self._stream, self._validation, stated)
-        check = functools.partial(self._check_model, model)
-        found = self._folder.newest(self._print, check) if self._is_chief else None
-        # The chief searches first, because the search may rename files.
-        workers.sum_over_workers(self._strategy, 0.0)
-        found = found or self._folder.newest(self._print, check)
-        if found is None:
+        self._restored = model
+        checkpoint = self._newest_checkpoint(model)
+        if checkpoint is None:
             self._check_new()
-            self._set_state({"step": int(model.optimizer.iterations.numpy())}, {})
-            self._restored = model
+            self.state = TrainingState(updates=int(model.optimizer.iterations.numpy()))
             return False
-        path, arrays, metadata = found
+        path, arrays, metadata = checkpoint
         check_identity(self._identity, metadata, path, self._advice)
         restore_model_state(model, arrays, ("model", "optimizer"))
-        self._set_state(metadata, {n: a for n, a in arrays.items() if n.startswith("metrics/")})
+        self.state = TrainingState.of_checkpoint(arrays, metadata)
         if self._is_chief:
-            self._run.write_history(self.history)
-        self._restored = model
-        if self.finished or self.epoch >= (self.params or {}).get("epochs", self.epoch + 1):
-            self._print(f"This run is finished: {self.epoch} epochs, {self._updates:,} updates.")
-        else:
-            position = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
-            self._print(f"Resuming after {self._updates:,} updates, at {position}.")
+            self._run.write_history(self.state.history)
+        self._print_position()
         return True
 
     def _build(self, model):
@@ -190,6 +177,21 @@ class RunKeeper(keras.callbacks.Callback):
     def _example(self, epoch, batch):
         return self._stream.arrays(self._stream.batches(epoch)[batch], epoch)
 
+    def _newest_checkpoint(self, model):
+        def check_shapes(shapes):
+            try:
+                check_model_state(model, shapes, ("model", "optimizer"))
+            except ValueError as error:
+                raise ValueError(
+                    f"{self._folder.path} must hold checkpoints of this model: {error} Or choose "
+                    "another folder."
+                ) from None
+
+        # The search may rename damaged files, so the others begin after the chief.
+        checkpoint = self._folder.newest(self._print, check_shapes) if self._is_chief else None
+        workers.sum_over_workers(self._strategy, 0.0)
+        return checkpoint or self._folder.newest(self._print, check_shapes)
+
     def _check_new(self):
         """Raises a `ValueError` if the folder holds results although there is no checkpoint."""
         is_kept = not self._has_recipe and self._run.history_file.is_file()
@@ -199,29 +201,28 @@ class RunKeeper(keras.callbacks.Callback):
                 f"resume from. Restore the checkpoints, or {self._advice}."
             )
 
-    def _check_model(self, model, shapes):
-        try:
-            check_model_state(model, shapes, ("model", "optimizer"))
-        except ValueError as error:
-            raise ValueError(
-                f"{self._folder.path} must hold checkpoints of this model: {error} Or choose "
-                "another folder."
-            ) from None
+    def _print_position(self):
+        state = self.state
+        # Without `fit`, the number of epochs is not known.
+        if self.finished or state.epoch >= (self.params or {}).get("epochs", state.epoch + 1):
+            self._print(f"This run is finished: {state.epoch} epochs, {state.updates:,} updates.")
+        else:
+            position = f"epoch {state.epoch + 1}, batch {state.batch + 1}"
+            self._print(f"Resuming after {state.updates:,} updates, at {position}.")
 
     def best(self) -> dict[str, float] | None:
         """Returns the epoch of the history with the best monitored value, or `None`."""
-        return best_epoch(self.history, self._monitor, self._mode)
+        return best_epoch(self.state.history, self._monitor, self._mode)
 
     @property
     def finished(self) -> bool:
         """Whether the monitored value has not improved for `patience` epochs."""
-        epochs = [row["epoch"] for row in self.history if self._monitor in row]
-        best = self.best()
-        if best is None or self._patience is None:
+        if self._patience is None:
             return False
-        return epochs[-1] - best["epoch"] >= self._patience
+        waited = self.state.epochs_without_improvement(self._monitor, self._mode)
+        return waited >= self._patience
 
-    # === Callback methods ===
+    # === What Keras calls ===
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
@@ -231,8 +232,9 @@ class RunKeeper(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._stop_interval = STOP_CHECK_INTERVAL if workers.num_workers(self._strategy) > 1 else 1
-        self._scope.begin()
-        try:
+        with self._closed_on_error():
+            is_closed_by_fit = isinstance(self._trained, TrainingStep)
+            self._scope.begin(self.params, is_closed_by_fit)
             self._check_fit()
             if self._is_chief and not self._has_recipe:  # the trainer has locked its run
                 self._scope.stack.enter_context(self._run.locked())
@@ -240,55 +242,54 @@ class RunKeeper(keras.callbacks.Callback):
             if not is_restored and not self._has_recipe:
                 # Saves the initial weights, so that a restart begins with the same.
                 self._save(["start"])
-        except BaseException:
-            self.release()
-            raise
         # Keras has no public API for this; its `BackupAndRestore` sets the same attribute.
-        self.model._initial_epoch = self.params["epochs"] if self.finished else self.epoch
+        self.model._initial_epoch = self.params["epochs"] if self.finished else self.state.epoch
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        earlier = [row for row in self.history if row["epoch"] not in self.model.history.epoch]
+        logged = self.model.history
+        earlier = [row for row in self.state.history if row["epoch"] not in logged.epoch]
         for row in reversed(earlier):
-            self.model.history.epoch.insert(0, row["epoch"])
+            logged.epoch.insert(0, row["epoch"])
             for name in row.keys() - {"epoch"}:
-                self.model.history.history.setdefault(name, []).insert(0, row[name])
-        self.release()
+                logged.history.setdefault(name, []).insert(0, row[name])
+        self.close()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        try:
+        with self._closed_on_error():
             self._check_position(epoch)
-            self._go_to(epoch)
-        except BaseException:
-            self.release()
-            raise
+            self._go_to_position()
 
-    def _go_to(self, epoch):
-        """Sets the stream, and the metrics of an interrupted epoch, to the position."""
+    def _go_to_position(self):
+        """Sets the dataset, and in an interrupted epoch also the metrics, to the position."""
+        state = self.state
         is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
-        self._stream.seek(epoch, self.batch, repeat_skipped=is_read)
+        self._stream.seek(state.epoch, state.batch, repeat_skipped=is_read)
         self._stream.is_read = False
-        if self.batch:
+        if state.batch:
             self._restore_metrics()
-            self._stream.sums = dict(self._sums)
+            self._stream.sums = dict(state.sums)
             # Ends the skipping even if `fit` fails first.
-            self._scope.stack.callback(skip_batches(self.model, self.batch))
+            self._scope.stack.callback(skip_batches(self.model, state.batch))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not logs:  # skipped: trained before the run was resumed
             return
-        if not self._stream.is_read:
-            self.release()
-            raise ValueError(
-                "`fit` must get the dataset that `RunKeeper` has. Received: another dataset"
-            )
-        batches = self._stream.report.batches_per_epoch
-        end = min(batch + 1, batches)  # `steps_per_execution` may go beyond the last batch
-        before, self._updates = self._updates, self._updates + end - self.batch
-        self.batch = end
-        self._is_due = self._updates // self._every > before // self._every
-        if self.batch == batches:
-            return  # `on_epoch_end` saves
-        is_checked = self._updates // self._stop_interval > before // self._stop_interval
+        with self._closed_on_error():
+            self._check_dataset()
+            batches = self._stream.report.batches_per_epoch
+            before = self.state.updates
+            # `steps_per_execution` may go beyond the last batch.
+            self.state.end_batch(min(batch + 1, batches))
+            self._is_due = self._passes(self._every, before)
+            if self.state.batch < batches:  # else `on_epoch_end` saves
+                self._save_within_epoch(is_checked=self._passes(self._stop_interval, before))
+
+    def _passes(self, interval, before):
+        """Whether the updates since `before` have reached a multiple of the interval."""
+        return self.state.updates // interval > before // interval
+
+    def _save_within_epoch(self, is_checked):
+        """Saves if a checkpoint is due, or if the training stops here."""
         is_stopped = is_checked and self._is_stop_requested()
         is_left = self._stop_interval == 1 and self._trained.stop_training  # by another callback
         if is_stopped or is_left or self._is_due:
@@ -301,26 +302,31 @@ class RunKeeper(keras.callbacks.Callback):
         logs = logs or {}
         if self._averaged is not None:
             self._averaged.give_back()
-        if self.batch < self._stream.report.batches_per_epoch:
+        if self.state.batch < self._stream.report.batches_per_epoch:
             return  # another callback has stopped the training within the epoch
-        self.history.append({"epoch": epoch, **{name: float(v) for name, v in logs.items()}})
-        self.epoch, self.batch = epoch + 1, 0
-        kinds = ["epoch", "updates"] if self._is_due else ["epoch"]
-        path = self._save(kinds, logs.get(self._monitor))
-        if self._is_chief:
-            self._run.write_history(self.history)
-            is_logged = any(self._monitor in row for row in self.history)
-            if self._patience and not (is_logged or self._has_recipe):
-                warnings.warn(
-                    f"Early stopping needs the metric {self._monitor!r}, which `fit` has not "
-                    f"logged. It has logged: {', '.join(logs)}",
-                    stacklevel=2,
-                )
-        if self._is_stop_requested():
-            self._stop(path)
+        with self._closed_on_error():
+            self.state.end_epoch(logs)
+            kinds = ["epoch", "updates"] if self._is_due else ["epoch"]
+            path = self._save(kinds, logs.get(self._monitor))
+            if self._is_chief:
+                self._run.write_history(self.state.history)
+                self._warn_if_not_monitored(logs)
+            if self._is_stop_requested():
+                self._stop(path)
         # The chief decides, because only the chief has the scores of translations.
         if workers.sum_over_workers(self._strategy, float(self.finished and self._is_chief)):
             self.model.stop_training = True
+
+    def _warn_if_not_monitored(self, logs):
+        is_logged = any(self._monitor in row for row in self.state.history)
+        if self._patience and not (is_logged or self._has_recipe):
+            warnings.warn(
+                f"Early stopping needs the metric {self._monitor!r}, which `fit` has not "
+                f"logged. It has logged: {', '.join(logs)}",
+                stacklevel=3,
+            )
+
+    # === What does not match ===
 
     def _check_fit(self):
         """Raises a `ValueError` if folder or dataset do not match this `fit`."""
@@ -338,60 +344,77 @@ class RunKeeper(keras.callbacks.Callback):
 
     def _check_position(self, epoch):
         """Raises a `ValueError` if `fit` would not go on where the checkpoint ends."""
-        if epoch != self.epoch:
+        if epoch != self.state.epoch:
             raise ValueError(
                 "`fit` must get no `initial_epoch` with a `RunKeeper`, which goes on at epoch "
-                f"{self.epoch}. Received: initial_epoch={epoch}"
+                f"{self.state.epoch}. Received: initial_epoch={epoch}"
             )
         steps = self.model.steps_per_execution
-        if self.batch % steps:
+        if self.state.batch % steps:
             raise ValueError(
                 "`steps_per_execution` must divide the number of batches trained in this epoch. "
-                f"Received: steps_per_execution={steps}, {self.batch} batches. Compile with "
+                f"Received: steps_per_execution={steps}, {self.state.batch} batches. Compile with "
                 "`steps_per_execution=1`."
             )
 
+    def _check_dataset(self):
+        if not self._stream.is_read:
+            raise ValueError(
+                "`fit` must get the dataset that `RunKeeper` has. Received: another dataset"
+            )
+
+    # === State of the model ===
+
     def _restore_metrics(self):
-        shapes = {name: array.shape for name, array in self._metrics.items()}
+        metrics = self.state.metrics
+        shapes = {name: array.shape for name, array in metrics.items()}
         try:
             check_model_state(self.model, shapes, ("metrics",))
         except ValueError:
             # On one device, TensorFlow builds the compiled metrics with the first batch.
-            batch = self._example(self.epoch, self.batch)
+            batch = self._example(self.state.epoch, self.state.batch)
             x, y, weights = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
             self.model.compute_metrics(x, y, self.model(x), sample_weight=weights)
-        restore_model_state(self.model, self._metrics, ("metrics",))
+        restore_model_state(self.model, metrics, ("metrics",))
 
     def _save(self, kinds, score=None):
-        state = model_state(self.model)  # a collective, which every worker must call
+        """Writes a checkpoint, on the chief; returns its path."""
+        arrays = model_state(self.model)  # a collective, which every worker must call
         if self._guard is not None:
-            self._guard.check_state(state)
-        metadata = {
-            "step": self._updates,
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "every": self._every,
-            "history": self.history,
-            "sums": self._stream.sums,
-            **self._identity,
-        }
+            self._guard.check_state(arrays)
         if not self._is_chief:
-            return self._folder.path_of(self._updates)
-        return self._folder.save(self._updates, state, metadata, score, kinds)
+            return self._folder.path_of(self.state.updates)
+        self.state.sums = self._stream.sums
+        metadata = {**self.state.metadata(), "every": self._every, **self._identity}
+        return self._folder.save(self.state.updates, arrays, metadata, score, kinds)
+
+    # === The end of `fit` ===
 
     def _is_stop_requested(self):
         """Whether any worker received a signal. A collective: every worker must call it."""
         return workers.sum_over_workers(self._strategy, float(self._scope.signal is not None)) > 0
 
     def _stop(self, path):
-        number = self._scope.signal or signal.SIGTERM
-        self.release()
-        raise TrainingInterrupted(number, path)
+        raise TrainingInterrupted(self._scope.signal or signal.SIGTERM, path)
 
-    def release(self) -> None:
-        """Restores the signal handlers from before the training, and frees the folder."""
+    @contextlib.contextmanager
+    def _closed_on_error(self):
+        """Closes the callback if an error ends `fit`: that of a plain Keras model does not."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Restores the signal handlers from before the training, and frees the folder.
+
+        Called when `fit` ends. If the `fit` of a plain Keras model fails in another callback, call
+        it yourself; else the next `fit` of the thread with a `RunKeeper` does.
+        """
+        if not self._scope.is_open:
+            return
         self._restored = None  # the next `fit` restores again
-        if self.model is not None:
-            self.model._initial_epoch = None  # for a later `fit` without this callback
+        self.model._initial_epoch = None  # for a later `fit` without this callback
         self._scope.close()
-        self._stream.seek(self.epoch)
+        self._stream.seek(self.state.epoch)

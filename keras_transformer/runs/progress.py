@@ -3,12 +3,12 @@
 import math
 import sys
 
-import keras
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from keras_transformer.console import console, is_interactive
 from keras_transformer.evaluation import SCORES
+from keras_transformer.training.callbacks import ClosedCallback
 
 UPDATES_BETWEEN_LINES = 100
 BAR_WIDTHS = 4, 40
@@ -30,7 +30,7 @@ UPDATE_FIGURES = ("loss", "tokens_per_second", "learning_rate", "val", "gradient
 EPOCH_FIGURES = ("loss", "val_loss", "val_accuracy", *SCORED, "tokens_per_second")
 
 
-class TrainingProgress(keras.callbacks.Callback):
+class TrainingProgress(ClosedCallback):
     """Shows the progress and the figures of a training on standard error.
 
     On a terminal it is one line with a progress bar, as many figures as fit and the time that the
@@ -63,7 +63,7 @@ class TrainingProgress(keras.callbacks.Callback):
         self._task = self._bar.add_task("", total=batches, figures="")
 
     def close(self):
-        """Removes the bar. Call it also where `fit` raises an error."""
+        """Removes the bar."""
         if not self._bar.disable:  # rich before 14.1 ends also such a bar, with an empty line
             self._bar.stop()
 
@@ -71,9 +71,6 @@ class TrainingProgress(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._bar.start()
-
-    def on_train_end(self, logs=None):
-        self.close()
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = f"epoch {epoch + 1}/{self.params['epochs']}"

@@ -31,11 +31,12 @@ PRESETS = ("tiny", "base", "big")
 TAG = re.compile(r"<(?!/?s>|unk>|pad>|0x)[^\s<>]+>")
 # Settings of `search` that earlier versions had, and why there is nothing in their place.
 GONE_SETTINGS = {
-    "protect_by": "symbols are copied where the vocabulary has them, checked, and else cut around",
+    "protect_by": "the vocabulary decides: with symbols the model copies protected text, without "
+    "them the text is cut around it",
     "copied_tokens": "symbols of protected text are always checked",
 }
 _ABSENT = object()  # the value of a key that is not set
-# The last suffix of a file, but for that of a compression.
+# The suffix of a file, before that of a compression.
 _LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
 
 
@@ -50,7 +51,7 @@ class CorpusSettings(ReadOptions):
             `keras_transformer.number_names` and `keras_transformer.roman_numerals`.
         size, seed: of an embedded corpus.
         columns, languages, accelerator, delimiter, allow_empty: as for `read_parallel`.
-            `languages` also names the languages of a run whose files do not.
+            `languages` also names the languages of a run if its file names do not.
         weight: int. How often an epoch of training passes over the corpus; `0` leaves it out.
             Defaults to `1`.
         tag: the first token of every source of this corpus in training, such as `"<subtitles>"`:
@@ -80,7 +81,9 @@ class CorpusSettings(ReadOptions):
             if getattr(self, name) is not None:
                 self._require_choice(name, SPLITS)
         is_whole = isinstance(self.weight, int) and self.weight >= 0
-        self._require("weight", is_whole, "a whole number: for half a pass, give the others 2")
+        self._require(
+            "weight", is_whole, "a whole number: for half a pass, give the other corpora 2"
+        )
         is_valid = self.tag is None or TAG.fullmatch(self.tag)
         self._require("tag", is_valid, "a name in angle brackets, such as <subtitles>")
 
@@ -389,7 +392,7 @@ def _shown(value):
 
 
 def _drop_gone(name, values):
-    """Takes the settings that have gone out of the mapping of a stored recipe; warns of them."""
+    """Removes settings that no longer exist from the mapping of a stored recipe; warns of them."""
     search = values.get("search") or {}
     if gone := sorted(GONE_SETTINGS.keys() & search.keys()):
         values["search"] = {key: value for key, value in search.items() if key not in gone}

@@ -35,7 +35,7 @@ from keras_transformer.training.callbacks import AveragedWeights, BestModel
 from keras_transformer.training.model_state import save_model
 from keras_transformer.types import Path, PrintFn
 
-MOST_BATCHES = 10_000  # the limits of length are learned from
+MOST_BATCHES = 10_000  # maximum number of batches that the limits of length are learned from
 
 
 class Trainer:
@@ -134,7 +134,7 @@ class Trainer:
         return build.build_model(self.recipe, tokenizers, self.strategy, batches_per_epoch)
 
     def _with_limits(self, search):
-        """Returns the recipe with the limits of length of a search; its own keys win."""
+        """Returns the recipe with the limits of length of `search`, where it sets none itself."""
         names = search.keys() & {"length_ratio", "extra_length"}
         limits = {name: search[name] for name in sorted(names)}
         return dataclasses.replace(self.recipe, search=limits | self.recipe.search)
@@ -187,7 +187,7 @@ class Trainer:
         if self.is_chief:
             callbacks += self._callbacks_of_chief(model, tokenizers, stream, keeper)
         callbacks += [keeper]
-        is_trained = keeper.finished or keeper.epoch >= training.epochs
+        is_trained = keeper.finished or keeper.state.epoch >= training.epochs
         report = self.run.report() if is_trained else {}
         is_reported = "updates" in report
         # Barrier: change the folder only after all workers are ready.
@@ -202,7 +202,7 @@ class Trainer:
         return self._report(time.perf_counter() - started, model, stream, keeper, logger)
 
     def _validation(self, tokenizers):
-        """Returns the dataset of the validation split, or `None`; prints what it loses."""
+        """Returns the dataset of the validation split, or `None`; prints which pairs it drops."""
         if self.recipe.data.validation is None:
             return None
         stream = self.stream(tokenizers, "validation")
@@ -301,18 +301,14 @@ class Trainer:
         return [evaluator, *callbacks]
 
     def _fit(self, model, stream, validation, callbacks):
-        with contextlib.ExitStack() as stack:
-            stack.callback(callbacks[-1].release)  # the keeper
-            if self.is_chief:
-                stack.callback(callbacks[-2].close)  # the progress bar
-            model.fit(
-                stream.dataset(counts_epochs=False),  # the keeper sets the epoch
-                epochs=self.recipe.training.epochs,
-                validation_data=validation,
-                callbacks=callbacks,
-                verbose=0,
-                shuffle=False,  # the stream shuffles
-            )
+        model.fit(
+            stream.dataset(counts_epochs=False),  # the keeper sets the epoch
+            epochs=self.recipe.training.epochs,
+            validation_data=validation,
+            callbacks=callbacks,
+            verbose=0,
+            shuffle=False,  # the stream shuffles
+        )
 
     def _average(self, model, validation):
         """Replaces the model by the average of the last epochs."""
@@ -340,7 +336,7 @@ class Trainer:
             "dropped": stream.report.dropped,
             "notes": list(stream.report.notes),
             "overlaps": stream.report.overlaps,
-            "epochs": len(keeper.history),
+            "epochs": len(keeper.state.history),
             "best_epoch": best.get("epoch", -1) + 1,
             **{name: best[name] for name in ("loss", self.recipe.monitor) if name in best},
         }

@@ -44,20 +44,21 @@ class _Waiting:
     answer: asyncio.Future
     caller: object
     client: Hashable
-    was_passed_over: bool = False  # it was the oldest of its client, whose turn left it out
+    was_passed_over: bool = False  # the oldest row of its client, whose last turn left it out
 
 
 class Batcher:
     """Collects rows of concurrent callers, and runs them in batches, some of them at the same time.
 
-    Each caller belongs to a client with a queue of its own, and clients take turns, so that one
-    with many rows does not hold up the others: who had its turn stands behind all others when the
-    next batch is made. A client's turn goes to its shortest caller, by the sum of the lengths of
-    its waiting rows. If that batch leaves out the oldest row of the client, its next turn goes to
-    that row, so no row waits forever. The batch begins with the oldest row of the caller. Rows of
-    its group and of about its length fill the batch: one of each client, then a second of each,
-    and so on. Of the same client, the oldest row of each caller comes first, then the rows that
-    are nearest in length. Of long rows, fewer fill it.
+    Each caller belongs to a client, and each client has a queue. Clients take turns, so that one
+    with many rows does not hold up the others: after its turn, a client stands behind all others.
+    In its turn, the client's shortest caller comes first, by the sum of the lengths of its waiting
+    rows, and the batch begins with the oldest row of this caller. If the batch leaves out the
+    oldest row of the client, the client's next turn begins with that row, so no row waits forever.
+
+    Rows of the same group and of about the same length fill the batch: one of each client, then a
+    second of each, and so on. Of one client, the oldest row of each caller comes first, then the
+    rows that are nearest in length. A batch of long rows has fewer of them.
 
     While all workers run batches, rows queue up for the next one: batches grow with the load. If
     several workers are free, they share the rows. Before each batch that is not full, the batcher
@@ -98,7 +99,7 @@ class Batcher:
         self._max_wait_announced = max_wait_announced
         self._max_queue = max_queue
         self._queues: dict[Hashable, list[_Waiting]] = {}  # of each client, the next one first
-        self._last_client: Hashable = None  # that had its turn
+        self._last_client: Hashable = None  # whose turn the last batch was
         self._running: list[list[_Waiting]] = []
         self._arrival = asyncio.Event()
         self._forming = asyncio.Lock()
@@ -111,7 +112,7 @@ class Batcher:
 
     @contextlib.contextmanager
     def announced(self) -> Iterator[None]:
-        """Within it, a caller prepares the rows that it submits then."""
+        """Context in which a caller prepares the rows that it is going to submit."""
         self._announced += 1
         try:
             yield
@@ -180,14 +181,14 @@ class Batcher:
         return batch
 
     def _take(self, batch):
-        """Takes a batch out of the queues; its first row is of the client whose turn it is."""
+        """Takes a batch out of the queues. The turn is that of its first row's client."""
         self._last_client = batch[0].client
-        self._queues[self._last_client][0].was_passed_over = True  # if it stays
+        self._queues[self._last_client][0].was_passed_over = True  # unless it is in the batch
         for client, queue in list(self._queues.items()):
             self._keep([entry for entry in queue if entry not in batch], client)
 
     def _keep(self, queue, client):
-        """Makes these the rows of a client; without any, it has no place among the others."""
+        """Sets the waiting rows of a client; without rows, it leaves the order of turns."""
         if queue:
             self._queues[client] = queue
         else:
@@ -200,7 +201,7 @@ class Batcher:
 
     def _in_turn(self):
         """Returns the rows that may be in the next batch, in the order in which they join it."""
-        if self._last_client in self._queues:  # behind all that have come since
+        if self._last_client in self._queues:  # move it behind all others
             self._queues[self._last_client] = self._queues.pop(self._last_client)
         if not self._queues:
             return []
@@ -242,7 +243,7 @@ class Batcher:
 
 
 def _joining(queue, leader):
-    """Returns the rows of a client that may share a batch with the leader, the first ones first."""
+    """Returns the rows of a client that may share the leader's batch, in order of preference."""
     mates = [entry for entry in queue if _may_share(entry.row, leader.row)]
     oldest = {entry.caller: entry for entry in reversed(mates)}
 
@@ -260,5 +261,5 @@ def _may_share(row, leader):
 
 
 def _unanswered(waiting):
-    """Returns the rows whose callers still wait: the future of a cancelled one is done."""
+    """Returns the rows whose callers still wait. If a caller is cancelled, its futures are done."""
     return [entry for entry in waiting if not entry.answer.done()]

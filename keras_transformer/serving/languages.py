@@ -18,7 +18,7 @@ ANY_SOURCE = "auto"
 
 
 def described(card: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the source language with its targets, then the targets, as LibreTranslate.
+    """Returns the source language with its targets, then the targets, as LibreTranslate does.
 
     Clients look for both languages of a pair in the list. It is empty without targets.
     """
@@ -78,7 +78,7 @@ def _targets(card):
 
 
 def _meant(field, asked, codes, *others):
-    """Returns the longest code that is the beginning of what is given, or `None` without it."""
+    """Returns the longest code that `asked` begins with, or `None` if nothing is asked for."""
     if asked is None:
         return None
     codes = [code for code in codes if code]

@@ -21,7 +21,7 @@ def monitor_mode(name: str, mode: str | None = None) -> str:
         mode: `"min"` or `"max"`. Needed for a metric that is not in `METRICS`.
 
     Raises:
-        ValueError: if `mode` is another one, or is missing although it is needed.
+        ValueError: if `mode` is neither of both, or is missing although it is needed.
     """
     if mode in ("min", "max"):
         return mode
@@ -31,8 +31,8 @@ def monitor_mode(name: str, mode: str | None = None) -> str:
         raise ValueError(
             "`mode` must be 'min' or 'max' for a metric that is not one of "
             f"{', '.join(METRICS)}. Received: mode={mode!r} for {name!r}. Pass `mode='max'` if "
-            "more is better, else `mode='min'`; for a `RunKeeper`, to the `CheckpointFolder` that "
-            "is its `checkpoints`."
+            "more is better, else `mode='min'`. A `RunKeeper` takes it from the `CheckpointFolder` "
+            "that it gets as `checkpoints`."
         )
     return "max" if modes[0] else "min"
 

@@ -1,4 +1,4 @@
-"""Callbacks for any `fit`: best model, averaged weights, the epoch of the dataset."""
+"""Callbacks for any `fit`: best model, averaged weights, the epoch of the dataset, its end."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -40,6 +40,18 @@ def check_callbacks(callbacks: Iterable[keras.callbacks.Callback], optimizer: An
                 f"`{name}` needs averages of the weights. Received: an optimizer with "
                 "use_ema=False. Pass `use_ema=True` to the optimizer, or leave the callback out."
             )
+
+
+class ClosedCallback(keras.callbacks.Callback):
+    """A callback that is closed when `fit` ends, also with an error.
+
+    Keras calls no method of a callback when `fit` ends with an error. The `fit` of a `TrainingStep`
+    calls `close`.
+    """
+
+    def close(self) -> None:
+        """Frees what the callback holds while `fit` runs. May be called again."""
+        raise NotImplementedError
 
 
 class BestModel(keras.callbacks.Callback):

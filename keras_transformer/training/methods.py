@@ -1,5 +1,6 @@
 """`TrainingStep`: the training methods of Keras, with their arguments checked."""
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -13,7 +14,7 @@ import keras
 
 from keras_transformer.present_weights import fetch_weights
 from keras_transformer.training import objective
-from keras_transformer.training.callbacks import DatasetEpoch, check_callbacks
+from keras_transformer.training.callbacks import ClosedCallback, DatasetEpoch, check_callbacks
 from keras_transformer.training.losses import takes_probabilities
 from keras_transformer.training.metrics import TokenMean
 from keras_transformer.training.optimizers import check_epsilon, without_loss_scaling
@@ -79,9 +80,12 @@ def checked(name: str) -> Any:
             _warn_if_padding_counts(self, arguments)
             if name in ("fit", "train_on_batch"):
                 check_epsilon(self)
-            if name == "fit":
-                _prepare_callbacks(self, arguments)
-        return step.call_keras(method, self, arguments)
+        with contextlib.ExitStack() as stack:
+            if name == "fit" and self.compiled:
+                for callback in _prepared_callbacks(self, arguments):
+                    if isinstance(callback, ClosedCallback):
+                        stack.callback(callback.close)
+            return step.call_keras(method, self, arguments)
 
     method.__doc__ = inspect.getdoc(keras_method)
     return method
@@ -253,8 +257,8 @@ class TrainingStep(Model):
         )
 
 
-def _prepare_callbacks(model, arguments):
-    """Checks the callbacks of `fit`, and adds the one by which the dataset follows the epoch."""
+def _prepared_callbacks(model, arguments):
+    """Checks the callbacks of `fit`, adds the one by which the dataset follows the epoch."""
     callbacks_of_fit = arguments.get("callbacks") or []
     is_list = isinstance(callbacks_of_fit, keras.callbacks.CallbackList)
     callbacks = callbacks_of_fit.callbacks if is_list else keras.tree.flatten(callbacks_of_fit)
@@ -263,6 +267,7 @@ def _prepare_callbacks(model, arguments):
     if stream is not None:
         callbacks.insert(0, DatasetEpoch(stream))  # before `RunKeeper`, which also sets the batch
         arguments["callbacks"] = callbacks_of_fit if is_list else callbacks
+    return callbacks
 
 
 def _check_compiled(model):

@@ -10,7 +10,7 @@ from keras_transformer.types import Tensor
 
 
 class TokenScores(NamedTuple):
-    """What loss and metrics need of the logits of N tokens.
+    """The figures of N tokens that loss and metrics need in place of logits.
 
     Attributes:
         losses: float32 tensor `(N,)`, the smoothed cross-entropy of each token.
@@ -27,7 +27,7 @@ class TokenScores(NamedTuple):
 class TokenMean(keras.metrics.Mean):
     """Weighted mean of a per-token value; base of both metrics.
 
-    They define `token_values(labels, logits)`, of shape `(B, T)`, and `score_values(labels,
+    A subclass defines `token_values(labels, logits)`, of shape `(B, T)`, and `score_values(labels,
     scores)`, of shape `(N,)`.
     """
 

@@ -46,8 +46,8 @@ def test_early_stopping_equals_plain_python(values, patience, monitor):
     for epoch, value in enumerate(values):
         if keeper.finished:
             break
-        keeper.history.append({"epoch": epoch} | ({} if value is None else {monitor: value}))
-    assert len(keeper.history) == expected
+        keeper.state.history.append({"epoch": epoch} | ({} if value is None else {monitor: value}))
+    assert len(keeper.state.history) == expected
     assert not RunKeeper("unused", stream, monitor=monitor).finished
     taken = [value for value in values[:expected] if value is not None and value == value]
     best = (min if lower_is_better else max)(taken, default=None)
@@ -59,7 +59,7 @@ def test_second_signal_stops_the_run_immediately():
     before = signal.default_int_handler  # a process in the background may ignore SIGINT
     signal.signal(signal.SIGINT, before)
     scope = FitScope()
-    scope.begin()
+    scope.begin({}, is_closed_by_fit=True)
     signal.raise_signal(signal.SIGINT)
     assert scope.signal == signal.SIGINT
     with pytest.raises(KeyboardInterrupt):
@@ -88,8 +88,9 @@ def interrupted(tmp_path_factory):
     dataset, other = (make_dataset(PAIRS, tokenizer, **BATCH)[0] for _ in range(2))
     whole = fit(compiled(), dataset, RunKeeper(folder / "whole", dataset))
     with pytest.raises(Killed):
-        fit(compiled(), dataset, RunKeeper(folder / "kept", dataset, every=2), At(3, kill))
-    FitScope._open[-1].close()  # that of the killed one
+        keeper = RunKeeper(folder / "kept", dataset, every=2)
+        fit(compiled(), dataset, keeper, At(3, kill))
+    keeper.close()
     return dataset, other, whole, folder / "kept"
 
 

@@ -198,19 +198,33 @@ def test_interrupt_saves_and_shows_one_line_in_a_notebook(dataset, tmp_path):
     assert path.is_file()
 
 
-def test_after_a_fit_that_failed_signals_and_folder_are_free(dataset, tmp_path):
-    """Keras calls no callback then."""
+@pytest.mark.parametrize("make, presses", [(transformer, 1), (functional, 2)])
+def test_after_a_fit_that_failed_signals_and_folder_are_free(make, presses, dataset, tmp_path):
+    """Keras calls no callback then: with a plain Keras model, the first signal is only noted."""
     handler = signal.default_int_handler  # a process in the background may ignore SIGINT
     signal.signal(signal.SIGINT, handler)
     errors = []
     for _ in range(2):  # the second `fit` takes the folder, although the first error is kept
         with pytest.raises(Killed) as caught:
-            kept_fit(compiled(), dataset, tmp_path, At(2, kill))
+            kept_fit(compiled(make), dataset, tmp_path, At(2, kill))
         errors.append(caught)
+    for _ in range(presses - 1):
+        signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == handler
     assert not (tmp_path / ".run.lock").exists()
+
+
+def test_kept_fit_inside_of_a_kept_fit_takes_neither_signals_nor_folder_from_it(dataset, tmp_path):
+    def train_another():
+        kept_fit(compiled(transformer), dataset, tmp_path / "inner", epochs=1)
+        with pytest.raises(RunInUseError):
+            kept_fit(compiled(transformer), dataset, tmp_path / "outer", epochs=1)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(TrainingInterrupted):
+        kept_fit(compiled(transformer), dataset, tmp_path / "outer", At(2, train_another))
 
 
 def test_callback_that_stops_within_an_epoch_is_resumed_there(dataset, tmp_path):
@@ -356,7 +370,7 @@ def kept_training(dataset, folder, make=transformer, of_model=(), adam=(), smoot
     keeper = kt.RunKeeper(folder, dataset, print_fn=lines.append)
     with contextlib.suppress(Killed):
         model.fit(dataset, verbose=0, shuffle=False, callbacks=[keeper, At(0, kill)])
-    keeper.release()
+    keeper.close()
     return lines
 
 

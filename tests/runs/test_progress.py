@@ -92,7 +92,7 @@ def test_line_on_a_terminal_stays_one_line(standard_error, columns, batches, rat
     shown = progress(batches, 20)
     for number in (0, 18):
         epoch(shown, number, (0, 1, batches - 2, batches - 1), logs, {"loss": 1, "val_loss": 2})
-    shown.on_train_end()
+    shown.close()
     lines, screen = bars(written.getvalue(), columns)
     assert max(map(len, lines)) <= columns
     assert screen.wrapped == [] and screen.cursor_is_shown
@@ -139,7 +139,7 @@ def test_file_gets_plain_lines_for_the_first_update_every_hundredth_and_each_epo
     shown = progress(150, epochs=2)
     epoch(shown, 0, range(150), said="")
     epoch(shown, 1, range(150), said="")
-    shown.on_train_end()
+    shown.close()
     assert_plain(written.getvalue())
     figures = "lr 3.5e-4 11,101 tok/s norm 0.62"
     end = "loss 4.127 val_loss 3.229 val_bleu 31.20 val_chrf 52.35 11,101 tok/s"
@@ -172,7 +172,7 @@ def test_plain_lines_also_where_rich_would_write_codes(standard_error, is_termin
     written = standard_error(is_terminal, **environment)
     shown = progress(3)
     epoch(shown, 0, range(3))
-    shown.on_train_end()
+    shown.close()
     assert_plain(written.getvalue())
     assert "batch 1/3 loss" in written.getvalue()
 

@@ -59,7 +59,7 @@ def test_metric_that_is_not_in_the_table_needs_a_mode(name, tmp_path):
         RunKeeper(tmp_path, object.__new__(BatchStream), monitor=name)
     for mode, best in (("min", 0), ("max", 1)):
         kept = keeper(mode=mode)
-        kept.history.extend(values)
+        kept.state.history.extend(values)
         assert kept.best() is values[best] is best_epoch(values, name, mode)
 
 
