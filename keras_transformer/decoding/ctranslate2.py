@@ -63,6 +63,8 @@ class CTranslate2Engine(Engine):
 
     name = "CTranslate2"
     has_threads = True
+    libraries = ("ctranslate2",)
+    variables = ("CT2_FORCE_CPU_ISA", "CT2_USE_MKL")
     held = {
         "length_penalty": ("mean", None),
         "stopping": ("first_beams",),

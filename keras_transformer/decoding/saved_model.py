@@ -21,7 +21,12 @@ from keras_transformer.data.tokenizer_file import (
     read_entries,
     vocabulary_of,
 )
-from keras_transformer.decoding.engine import Engine, SearchResult, SearchTree
+from keras_transformer.decoding.engine import (
+    TENSORFLOW_VARIABLES,
+    Engine,
+    SearchResult,
+    SearchTree,
+)
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.model_card import read_card
 from keras_transformer.decoding.scores import NOT_FINITE
@@ -58,6 +63,8 @@ class SavedModelEngine(Engine):
     """
 
     name = "a SavedModel"
+    libraries = ("tensorflow", "tensorflow_text")
+    variables = TENSORFLOW_VARIABLES
 
     def __init__(self, folder: types.Path, *, workers: int | None = None) -> None:
         self._folder, self._workers, self._process = Path(folder), workers, os.getpid()
