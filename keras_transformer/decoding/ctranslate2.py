@@ -7,6 +7,7 @@ import collections
 import ctypes
 import math
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -239,5 +240,5 @@ def _leave_engines():
         engine._loaded = None
 
 
-if hasattr(os, "register_at_fork"):  # Windows cannot fork
+if sys.platform != "win32":  # which cannot fork
     os.register_at_fork(after_in_child=_leave_engines)
