@@ -97,7 +97,7 @@ class Batcher:
         self._max_wait = max_wait
         self._max_wait_announced = max_wait_announced
         self._max_queue = max_queue
-        self._queues: dict[Hashable, list[_Waiting]] = {}  # of each client, the next one first
+        self._queues: dict[Hashable, list[_Waiting]] = {}  # of each client, the first to come first
         self._last_client: Hashable = None  # that had its turn
         self._running: list[list[_Waiting]] = []
         self._arrival = asyncio.Event()
@@ -181,10 +181,11 @@ class Batcher:
 
     def _take(self, batch):
         """Takes a batch out of the queues; its first row is of the client whose turn it is."""
+        queues = self._queues_in_turn()
         self._last_client = batch[0].client
         self._queues[self._last_client][0].was_passed_over = True  # if it stays
-        for client, queue in list(self._queues.items()):
-            self._keep([entry for entry in queue if entry not in batch], client)
+        left = ([entry for entry in queue if entry not in batch] for queue in queues)
+        self._queues = {queue[0].client: queue for queue in left if queue}
 
     def _keep(self, queue, client):
         """Makes these the rows of a client; without any, it has no place among the others."""
@@ -198,25 +199,18 @@ class Batcher:
         async with asyncio.timeout_at(deadline):
             await self._arrival.wait()
 
+    def _queues_in_turn(self):
+        """Returns the queues; that of the last client is behind all that have come since."""
+        clients = sorted(self._queues, key=lambda client: client == self._last_client)
+        return [self._queues[client] for client in clients]
+
     def _in_turn(self):
         """Returns the rows that may be in the next batch, in the order in which they join it."""
-        if self._last_client in self._queues:  # behind all that have come since
-            self._queues[self._last_client] = self._queues.pop(self._last_client)
-        if not self._queues:
+        if not (queues := self._queues_in_turn()):
             return []
-        leader = self._leader()
-        lines = [_joining(queue, leader) for queue in self._queues.values()]
+        leader = _leader(queues[0])
+        lines = [_joining(queue, leader) for queue in queues]
         return [entry for line in itertools.zip_longest(*lines) for entry in line if entry]
-
-    def _leader(self):
-        """Returns the row that a batch is made for, of the client whose turn it is."""
-        queue = next(iter(self._queues.values()))
-        if queue[0].was_passed_over:
-            return queue[0]
-        lengths = collections.Counter()
-        for entry in queue:
-            lengths[entry.caller] += entry.row.length
-        return min(queue, key=lambda entry: lengths[entry.caller])
 
     async def _answer(self, batch):
         if not batch:
@@ -239,6 +233,16 @@ class Batcher:
         for entry, answer in zip(batch, answers, strict=True):
             if not entry.answer.done():
                 entry.answer.set_result(answer)
+
+
+def _leader(queue):
+    """Returns the row that a batch is made for, of the client whose turn it is."""
+    if queue[0].was_passed_over:
+        return queue[0]
+    lengths = collections.Counter()
+    for entry in queue:
+        lengths[entry.caller] += entry.row.length
+    return min(queue, key=lambda entry: lengths[entry.caller])
 
 
 def _joining(queue, leader):
