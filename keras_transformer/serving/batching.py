@@ -62,8 +62,9 @@ class Batcher:
     While all workers run batches, rows queue up for the next one: batches grow with the load. If
     several workers are free, they share the rows. Before each batch that is not full, the batcher
     waits `max_wait` for more rows, even if some have waited already, because callers that just got
-    their answers often send the next rows at once. It waits up to `max_wait_announced` while
-    callers prepare rows: a batch takes the same interpreter, and would make them wait.
+    their answers often send the next rows at once. It waits up to `max_wait_announced` for callers
+    that have begun to prepare rows in that time: a batch takes the same interpreter, and would make
+    them wait. Who begins later is not waited for, else one client could delay every batch.
 
     If a batch of several callers fails, the rows of each caller run again by themselves, so only
     the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
@@ -102,7 +103,7 @@ class Batcher:
         self._running: list[list[_Waiting]] = []
         self._arrival = asyncio.Event()
         self._forming = asyncio.Lock()
-        self._announced = 0  # callers that prepare rows
+        self._announced: dict[object, float] = {}  # when each caller began to prepare rows
 
     @property
     def queue_length(self) -> int:
@@ -112,11 +113,12 @@ class Batcher:
     @contextlib.contextmanager
     def announced(self) -> Iterator[None]:
         """Within it, a caller prepares the rows that it submits then."""
-        self._announced += 1
+        caller = object()
+        self._announced[caller] = asyncio.get_running_loop().time()
         try:
             yield
         finally:
-            self._announced -= 1
+            del self._announced[caller]
             self._arrival.set()
 
     async def submit(self, rows: Sequence[Row], client: Hashable = None) -> list:
@@ -168,8 +170,7 @@ class Batcher:
         began = asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
             while len(self._in_turn()) < self._max_batch:
-                max_wait = self._max_wait_announced if self._announced else self._max_wait
-                await self._next_arrival(began + max_wait)
+                await self._next_arrival(began + self._wait(began + self._max_wait))
         rows = self._in_turn()  # again, because callers may have left
         share = math.ceil(len(rows) / (self._workers - len(self._running)))
         longest = itertools.accumulate((entry.row.length for entry in rows), max)
@@ -178,6 +179,11 @@ class Batcher:
         if batch:
             self._take(batch)
         return batch
+
+    def _wait(self, until):
+        """Returns how long a batch waits for rows, if some may have been announced in time."""
+        first = next(iter(self._announced.values()), math.inf)
+        return self._max_wait_announced if first <= until else self._max_wait
 
     def _take(self, batch):
         """Takes a batch out of the queues; its first row is of the client whose turn it is."""

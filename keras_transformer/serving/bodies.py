@@ -14,6 +14,7 @@ from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.forms import UTF_8, charset_of, read_form
 
 MAX_FORM_FIELDS = 16  # besides the lines
+LARGE_BODY = 2**16  # bytes, whose JSON can take the event loop half a millisecond
 
 
 async def json_object(request: Request) -> dict[str, Any]:
@@ -22,10 +23,18 @@ async def json_object(request: Request) -> dict[str, Any]:
     Raises:
         RequestError: if it is too large or something else.
     """
-    return _parsed(await _body(request))
+    return await _parsed(request, await _body(request))
 
 
-def _parsed(body):
+async def _parsed(request, body):
+    if len(body) <= LARGE_BODY:
+        return _object(body)
+    async with request.app.state.service.large_bodies:  # between two, others are answered
+        await asyncio.sleep(0)
+        return _object(body)
+
+
+def _object(body):
     try:
         value = json.loads(body, parse_constant=_refuse)
     except RecursionError as error:
@@ -64,7 +73,7 @@ async def json_or_form(request: Request) -> dict[str, Any]:
     # `curl -d` says that JSON is a form.
     if kind == b"application/x-www-form-urlencoded" and not body.lstrip().startswith(b"{"):
         return fields | await run_in_threadpool(read_form, body, max_fields)
-    return fields if query and not body else fields | _parsed(body)
+    return fields if query and not body else fields | await _parsed(request, body)
 
 
 async def _body(request):
