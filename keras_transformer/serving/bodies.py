@@ -1,9 +1,10 @@
 """What the protocols share: the body of a request, its client, and that a client may leave."""
 
 import asyncio
+import contextlib
 import ipaddress
 import json
-from collections.abc import Coroutine, Hashable
+from collections.abc import AsyncIterator, Coroutine, Hashable
 from typing import Any
 
 from python_multipart.multipart import parse_options_header
@@ -15,6 +16,26 @@ from keras_transformer.serving.forms import UTF_8, charset_of, read_form
 
 MAX_FORM_FIELDS = 16  # besides the lines
 LARGE_BODY = 2**16  # bytes, whose JSON can take the event loop half a millisecond
+
+
+class LargeBodies:
+    """Gives turns to read large bodies, so that the event loop has half of its time for others."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._next_at = 0.0  # time of the event loop
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Waits until a body may be read; the next one waits as long as this one takes."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            await asyncio.sleep(max(0, self._next_at - loop.time()))
+            began = loop.time()
+            try:
+                yield
+            finally:
+                self._next_at = loop.time() + (loop.time() - began)
 
 
 async def json_object(request: Request) -> dict[str, Any]:
@@ -29,8 +50,7 @@ async def json_object(request: Request) -> dict[str, Any]:
 async def _parsed(request, body):
     if len(body) <= LARGE_BODY:
         return _object(body)
-    async with request.app.state.service.large_bodies:  # between two, others are answered
-        await asyncio.sleep(0)
+    async with request.app.state.large_bodies.turn():
         return _object(body)
 
 

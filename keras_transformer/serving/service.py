@@ -32,7 +32,6 @@ class Service:
     Attributes:
         failure: the exception that ended loading or the batcher, or `None`.
         metrics: `Metrics`.
-        large_bodies: lock; who has it may read a large body on the event loop.
 
     Args:
         load: function without arguments that returns a `Translator`, whose engine has a `card`. It
@@ -54,7 +53,6 @@ class Service:
         self.limits = limits
         self.metrics = Metrics()
         self.failure: Exception | None = None
-        self.large_bodies = asyncio.Lock()
         self._load = load
         self._settings = dict(settings or {})
         self._text_translator: Translator | None = None
