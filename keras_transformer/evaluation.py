@@ -120,7 +120,7 @@ def score(
     hypotheses, streams = _checked_lists(hypotheses, references)
     made = _metric(metric, tokenized, lowercase)
     result = made.corpus_score(hypotheses, streams)
-    ratio = getattr(result, "ratio", None)  # BLEU's, of lengths
+    ratio = result.ratio if metric == "bleu" else None  # of lengths
     return Score(result.name, result.score, str(made.get_signature()), ratio)
 
 

@@ -8,6 +8,7 @@ figure to a file. The extra `viz` installs matplotlib.
 import csv
 import functools
 import io
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -253,7 +254,7 @@ def _mark_lowest(axes, axis, val_loss, unit):
 def _read_history(history):
     """Returns the horizontal axis, as name and values, and the columns that have a panel."""
     history = getattr(history, "history", history)  # keras.callbacks.History
-    if not hasattr(history, "items"):
+    if isinstance(history, str | os.PathLike):
         with open(history, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             rows = list(reader)

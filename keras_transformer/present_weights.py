@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import keras
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 
 def fetch_weights(model: Any) -> None:
     """On JAX within `fit`, copies the state of the running update to the model's variables."""
     # In a scope, the weights are those of the update or of the search that is computed.
-    if hasattr(model, "jax_state_sync") and not in_stateless_scope():
+    is_trained = keras.config.backend() == "jax" and isinstance(model, keras.Model)
+    if is_trained and not in_stateless_scope():
         model.jax_state_sync()
 
 

@@ -299,7 +299,7 @@ for _kind in (_Loader, _Dumper):
 
 def _problem_of(error):
     """Returns the position and the problem of a YAML error, in one line."""
-    mark = getattr(error, "problem_mark", None)
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     if mark is None:  # a character that YAML does not allow
         return str(error).splitlines()[0]
     return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

@@ -69,7 +69,8 @@ def open_bytes(path: Path) -> Iterator[Any]:
         try:
             yield module.open(file, **_options(module))
         except Exception as error:
-            if type(error).__name__ not in _DAMAGE or getattr(error, "errno", None):
+            is_of_disk = isinstance(error, OSError) and error.errno
+            if type(error).__name__ not in _DAMAGE or is_of_disk:
                 raise
             raise CorpusError(f"{path}: the {name} data is damaged ({error}).") from None
 
@@ -237,6 +238,13 @@ def check_line(line: Any, name: str, number: int) -> None:
         )
 
 
+def require_pairs(pairs: Any) -> None:
+    """Raises a `ValueError` unless a value is an iterable; its items are not read."""
+    if not is_iterable(pairs):
+        advice = "zip(sources, targets) makes pairs, and `read_parallel` reads files"
+        raise _no_pairs(_in_one_line(pairs), advice)
+
+
 def pair_chunks(
     pairs: Iterable[Any], size: int | None = None
 ) -> Iterator[tuple[list[str], list[str]]]:
@@ -250,9 +258,7 @@ def pair_chunks(
         ValueError: if an item is no pair of strings. The message has its number, its side and its
             value, and says what to do.
     """
-    if not is_iterable(pairs):
-        advice = "zip(sources, targets) makes pairs, and `read_parallel` reads files"
-        raise _no_pairs(_in_one_line(pairs), advice)
+    require_pairs(pairs)
     rows, first = iter(pairs), 1
     while chunk := list(itertools.islice(rows, size)):
         # The exact types first: checks of abstract classes cost a fifth of tokenizing.

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.atomic_file import write_text
-from keras_transformer.cli.backend import backend_name
 from keras_transformer.console import console
 from keras_transformer.texts import Chunk, lines_of
 
@@ -137,11 +136,11 @@ def what_decides(translator, runs, model, options):
     from keras_transformer.runs.folder import RunFolder
     from keras_transformer.runs.translators import kind_of
 
-    of_kind = {"ctranslate2": ("ctranslate2",), "saved_model": ("tensorflow", "tensorflow_text")}
-    if engines := of_kind.get(kind_of(runs[0]), ()):
+    engine = translator.engine
+    if kind_of(runs[0]) != "run":
         files = sorted(path for path in runs[0].rglob("*") if path.is_file())
     else:
-        engines, folder = ("keras", backend_name()), RunFolder(runs[0])
+        folder = RunFolder(runs[0])
         models = [model] if model else [RunFolder(run).model_file for run in runs]
         files = [*models]
         for path in folder.tokenizer_files(folder.recipe().vocabulary.joint):
@@ -151,9 +150,12 @@ def what_decides(translator, runs, model, options):
     for path in files:
         digest.update(path.read_bytes())
     search = {name: repr(value) for name, value in translator.all_settings.items()}
-    versions = {name: sys.modules[name].__version__ for name in ("keras_transformer", *engines)}
+    libraries = ("keras_transformer", *engine.libraries)
+    versions = {name: sys.modules[name].__version__ for name in libraries}
+    # Only those that are set: a file of an earlier version, which did not ask them, goes on.
+    variables = {name: os.environ[name] for name in engine.variables if name in os.environ}
     own = {"model": digest.hexdigest()[:16], "processor": processor()}
-    return own | versions | search | options
+    return own | versions | variables | search | options
 
 
 def processor():

@@ -36,6 +36,9 @@ def load_exported(folders, **options):
 
     if kind_of(folders[0]) == "saved_model":
         import_quietly(*SAVED_MODEL)
+        from keras_transformer.decoding.saved_model import use_one_rewrite
+
+        use_one_rewrite()
     return load_translator(folders, **options)
 
 

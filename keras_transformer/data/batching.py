@@ -4,10 +4,10 @@ Paper, section 5.1 (batching by length).
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.pairs import Pairs
 from keras_transformer.data.shapes import Shapes
 from keras_transformer.data.tokenizer_like import TokenizerLike
 
@@ -22,7 +22,7 @@ class Passes:
     """How often an epoch passes over the pairs of a corpus, and the tags of their sources.
 
     Args:
-        pairs: the pairs. Only `Corpora` have weights and tags; they must have been read.
+        pairs: `Pairs` that have been read; those with `parts` have weights and tags.
         tokenizer: that of the sources.
 
     Attributes:
@@ -33,9 +33,9 @@ class Passes:
         ValueError: if a tag is no token of the vocabulary.
     """
 
-    def __init__(self, pairs: Any, tokenizer: TokenizerLike) -> None:
-        parts = getattr(pairs, "parts", [])
-        self._ends = np.cumsum(pairs.counts["pairs"] if parts else [0])
+    def __init__(self, pairs: Pairs, tokenizer: TokenizerLike) -> None:
+        parts, counts = pairs.parts, pairs.counts or {}
+        self._ends = np.cumsum(counts["pairs"] if parts else [0])
         self._weights = [part.weight for part in parts]
         self._tags = np.array(tag_ids(pairs, tokenizer))
         self.tag_ids = [tag for tag in self._tags.tolist() if tag >= 0]
@@ -70,13 +70,13 @@ class Passes:
         return np.searchsorted(self._ends, rows, side="right")
 
 
-def tag_ids(pairs: Any, tokenizer: TokenizerLike) -> list[int]:
+def tag_ids(pairs: Pairs, tokenizer: TokenizerLike) -> list[int]:
     """Returns the token of the tag of each corpus, -1 without a tag. Reads no pair.
 
     Raises:
         ValueError: if a tag is no token of the vocabulary.
     """
-    tags = [part.tag for part in getattr(pairs, "parts", [])]
+    tags = [part.tag for part in pairs.parts]
     ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary)}
     if missing := [tag for tag in tags if tag and tag not in ids]:
         raise ValueError(

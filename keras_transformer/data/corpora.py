@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_transformer.data.cleaning import Cleaner, CleaningSettings
 from keras_transformer.data.corpus import FileStream
+from keras_transformer.data.pairs import Pairs, PlainPairs
 from keras_transformer.data.placeholders import add_placeholders
 from keras_transformer.data.readers import ReadLog
 from keras_transformer.texts import shown_pairs
@@ -33,7 +34,7 @@ class Corpus:
     tag: str | None = None
 
 
-class Corpora:
+class Corpora(Pairs):
     """The sentence pairs of a split: those of its corpora in order, each pair once, without tags.
 
     Every iteration reads the files again.
@@ -61,6 +62,7 @@ class Corpora:
         held_out: Mapping[str, "Corpora"] | None = None,
     ) -> None:
         self.parts, self._cleaning, self._held_out = parts, cleaning, held_out or {}
+        self._pairs_of_parts = [_as_plain(part.pairs) for part in parts]
         self.counts: dict[str, Any] | None = None
         self.placeholders: tuple[int, float, int] | None = None
 
@@ -76,10 +78,10 @@ class Corpora:
         overlaps = {name: {"sources": 0, "pairs": 0} for name in held_out}
 
         numbers, cleaner = [0] * len(self.parts), self._cleaning and Cleaner(self._cleaning)
-        for number, part in enumerate(self.parts):
-            if not part.weight:
+        for number, of_part in enumerate(self._pairs_of_parts):
+            if not self.parts[number].weight:
                 continue
-            pairs = part.pairs.read(log) if isinstance(part.pairs, FileStream) else part.pairs
+            pairs = of_part.read(log)
             for pair in cleaner.clean(pairs, log.skip) if cleaner else pairs:
                 numbers[number] += 1
                 for name, (sources, known) in held_out.items():
@@ -110,7 +112,8 @@ class Corpora:
     @property
     def num_bytes(self) -> int:
         """Size of the files, as they are on disk."""
-        return sum(getattr(part.pairs, "num_bytes", 0) for part in self.parts if part.weight)
+        sizes = zip(self.parts, self._pairs_of_parts, strict=True)
+        return sum(pairs.num_bytes for part, pairs in sizes if part.weight)
 
     def fingerprint(self) -> str | None:
         """Returns a hash of all that decides which pairs there are, in which order, with which tag.
@@ -119,7 +122,10 @@ class Corpora:
         such hash, as of a pipe.
         """
         # `counts`, which are stored by this hash, have a number for each part.
-        parts = [[_fingerprint(p.pairs) if p.weight else "", p.tag] for p in self.parts]
+        parts = [
+            [_fingerprint(pairs) if part.weight else "", part.tag]
+            for part, pairs in zip(self.parts, self._pairs_of_parts, strict=True)
+        ]
         cleaning = self._cleaning and self._cleaning.to_dict()
         facts = [parts, cleaning, *(self.placeholders or ())]
         return None if any(digest is None for digest, _ in parts) else hash_of(facts)
@@ -151,15 +157,21 @@ def read_notes(read_as: Mapping[str, Any], left_out: Mapping[str, Any]) -> Itera
         yield f"left out, {reason}: {number:,}, such as {shown_pairs(examples)}"
 
 
-def as_corpora(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    """Returns the files of `read_parallel` as `Corpora`, which report how they were read."""
-    return Corpora([Corpus(repr(pairs), pairs)]) if isinstance(pairs, FileStream) else pairs
+def as_pairs(pairs: Iterable[tuple[str, str]]) -> Pairs:
+    """Returns any pairs as `Pairs`.
+
+    The files of `read_parallel` become `Corpora`, which report how they were read.
+    """
+    is_files = isinstance(pairs, FileStream)
+    return Corpora([Corpus(repr(pairs), pairs)]) if is_files else _as_plain(pairs)
+
+
+def _as_plain(pairs):
+    return pairs if isinstance(pairs, Pairs) else PlainPairs(pairs)
 
 
 def _fingerprint(pairs):
-    if hasattr(pairs, "fingerprint"):
-        return pairs.fingerprint()
-    return hash_of(list(pairs))
+    return hash_of(list(pairs)) if isinstance(pairs, PlainPairs) else pairs.fingerprint()
 
 
 def hash_of(values: Any) -> str:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
+from keras_transformer.data.pairs import Pairs
 from keras_transformer.data.readers import BOTH_SIDES, ReadLog, ReadOptions, read_pairs
 from keras_transformer.texts import CorpusError, lines_of, suffix_of
 from keras_transformer.types import Path
 
 
-class FileStream:
+class FileStream(Pairs):
     """Iterates over what `read` yields for the files; each iteration reads them again.
 
     Args:

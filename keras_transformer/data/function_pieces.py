@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.data.tokenizer_file import FUNCTIONS
+
 
 class FunctionPieces(tf.Module):
     """Text <-> token ids by two functions, in graphs and in plain Python.
@@ -18,7 +20,7 @@ class FunctionPieces(tf.Module):
         made_by: function without arguments that makes these pieces, for `pickle`. Optional.
     """
 
-    kind, joiner, unknown, normalization, model_bytes = "functions", " ", None, None, b""
+    kind, joiner, unknown, normalization, model_bytes = FUNCTIONS, " ", None, None, b""
     rules: dict[str, Any] = {}
     reads_tags = False
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_transformer.data.batch_settings import BatchSettings
 from keras_transformer.data.batching import Passes, plan_batches
-from keras_transformer.data.corpora import Corpora, as_corpora
+from keras_transformer.data.corpora import as_pairs
 from keras_transformer.data.feeder import BatchFeeder
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
@@ -174,9 +174,9 @@ class BatchStream:
         longest = _longest_kept(options, config)
         self._noise = Noise(self._tokenizers, options.subword_regularization, options.word_dropout)
         self._longest = longest
-        pairs = as_corpora(pairs)
-        self._rows = token_rows(pairs, self._tokenizers, store)
-        self._passes = Passes(pairs, self._tokenizers[0])
+        corpora = as_pairs(pairs)
+        self._rows = token_rows(corpora, self._tokenizers, store)
+        self._passes = Passes(corpora, self._tokenizers[0])
         self._noise.kept = self._passes.tag_ids
         self.lengths = self._passes.lengths(self._rows.lengths)
         kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
@@ -194,12 +194,9 @@ class BatchStream:
             plan_batches, self.lengths, self._kept, shapes=self._shapes, **sizes
         )
         self._plan = functools.lru_cache(maxsize=1)(plan)
-        notes = sample_notes(self._tokenizers)
-        overlaps = {}
-        if isinstance(pairs, Corpora):
-            notes, overlaps = notes + pairs.notes(), pairs.overlaps
+        notes = sample_notes(self._tokenizers) + corpora.notes()
         report = self._report(len(kept), dropped, notes)
-        self.report = dataclasses.replace(report, overlaps=overlaps)
+        self.report = dataclasses.replace(report, overlaps=corpora.overlaps)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)

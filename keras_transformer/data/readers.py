@@ -112,10 +112,12 @@ def read_pairs(path: Path, options: ReadOptions, log: ReadLog) -> Iterator[tuple
                 f"{', '.join(COMPRESSED)}) is read as TSV."
             ) from None
         except (ValueError, OSError, LookupError, SyntaxError, struct.error) as error:
-            if getattr(error, "errno", None):  # of the disk
-                raise
             reason = "it is cut" if isinstance(error, struct.error) else str(error)
-            reason = " ".join((getattr(error, "strerror", None) or reason).split())
+            if isinstance(error, OSError):
+                if error.errno:  # of the disk
+                    raise
+                reason = error.strerror or reason
+            reason = " ".join(reason.split())
             raise CorpusError(f"{path}: this is no whole {ending} file ({reason}).") from None
 
 
@@ -173,7 +175,7 @@ def _json_lines(stream, name, options, log):
             try:
                 row = json.loads(line)
             except (json.JSONDecodeError, RecursionError) as error:
-                reason = getattr(error, "msg", "too deep")
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
                 raise CorpusError(f"{name}, line {number}: this is not JSON ({reason}).") from None
             yield _fields(row, f"{name}, line {number}", options)
 

@@ -19,8 +19,9 @@ import numpy as np
 
 from keras_transformer.atomic_file import atomic_folder, named_errors
 from keras_transformer.cores import usable_cores
-from keras_transformer.data.corpora import hash_of
+from keras_transformer.data.corpora import as_pairs, hash_of
 from keras_transformer.data.encoding import encode_chunks
+from keras_transformer.data.pairs import Pairs
 from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import TokenizerLike
 from keras_transformer.lock import file_lock
@@ -78,8 +79,8 @@ def token_rows(
     """Returns the token ids of pairs, from a store if one is given; builds a missing store.
 
     Args:
-        pairs: iterable of (source, target) strings. For a store it must have a method
-            `fingerprint()`, the hash of what it yields, or `None`.
+        pairs: iterable of (source, target) strings. For a store they must be `Pairs` that have a
+            `fingerprint()`.
         tokenizers: those of source and target. For a store, they need such a method too.
         store: folder of the stores; each key has its own folder in it. Optional.
         advance: called with the number of pairs that are newly in the store. Optional.
@@ -88,6 +89,7 @@ def token_rows(
         OSError: if the store can neither be read nor written.
         ValueError: if the files change while they are read.
     """
+    pairs = as_pairs(pairs)
     key = None if store is None else store_key(pairs, tokenizers)
     if store is None or key is None:
         return _in_memory(pairs, tokenizers)
@@ -95,16 +97,17 @@ def token_rows(
     return _open(path, pairs) or _build(path, pairs, tokenizers, advance)
 
 
-def store_key(pairs: Any, tokenizers: Sequence[Any]) -> str | None:
+def store_key(pairs: Pairs, tokenizers: Sequence[TokenizerLike]) -> str | None:
     """Returns the name of the store of pairs; `None`, with a warning, if they have none."""
     hashes: list[Any] = [FORMAT]
-    for hashed in (pairs, *tokenizers):
-        # Pairs may be a list.
-        hashes.append(hashed.fingerprint() if hasattr(hashed, "fingerprint") else None)
+    hashed = [(pairs.kind, pairs.fingerprint)]
+    hashed += [(type(tokenizer).__name__, tokenizer.fingerprint) for tokenizer in tokenizers]
+    for kind, fingerprint in hashed:
+        hashes.append(fingerprint())
         if hashes[-1] is None:
             warnings.warn(
                 "The token ids stay in memory, without a store: there is no `fingerprint()` of "
-                f"{type(hashed).__name__}.",
+                f"{kind}.",
                 stacklevel=2,
             )
             return None
@@ -137,7 +140,7 @@ def list_stores(folder: Path) -> Iterator[tuple[str, str]]:
 def _read_header(path):
     """Returns what a store says of itself; raises a `ValueError` if it is damaged."""
     header = json.loads((path / HEADER).read_text("utf-8"))
-    if header.pop("hash") != hash_of(header):
+    if not isinstance(header, dict) or header.pop("hash") != hash_of(header):
         raise ValueError(f"{HEADER} is not what was written")
     return header
 
@@ -201,7 +204,7 @@ def _write(folder, pairs, tokenizers, advance, path):
             sums[number] = zlib.crc32(part, sums[number])
         advance(len(lengths))
     header = {"of": repr(pairs), "pairs": sample.number, "dtypes": dtypes, "crc32": sums}
-    header |= {"sample": sample.items, "counts": getattr(pairs, "counts", None)}
+    header |= {"sample": sample.items, "counts": pairs.counts}
     header["fingerprint"] = _map(folder, header).fingerprint
     header["hash"] = hash_of(header)
     with named_errors(path):
@@ -216,9 +219,8 @@ def _open(path, pairs):
         header = _read_header(path)
         rows = _map(path, header)
         rows.fingerprint = header["fingerprint"]
-        if hasattr(pairs, "counts"):  # as if they were read
-            pairs.counts = header["counts"]
-    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
+        pairs.counts = header["counts"]  # as if they were read
+    except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         warnings.warn(f"{path} is damaged: {error}. The store is built again.", stacklevel=1)
         return None
     return rows

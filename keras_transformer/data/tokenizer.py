@@ -17,7 +17,7 @@ from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.pieces import NORMALIZATIONS, SUBWORDS, prepare
 from keras_transformer.data.placeholders import symbols as placeholder_symbols
 from keras_transformer.data.symbol_parts import learn_characters, learn_words
-from keras_transformer.data.tokenizer_file import read_tokenizer, write_tokenizer
+from keras_transformer.data.tokenizer_file import FUNCTIONS, read_tokenizer, write_tokenizer
 from keras_transformer.data.tokenizer_like import TokenizerLike
 from keras_transformer.data.training_lines import check_choice, training_lines
 from keras_transformer.data.vocabulary import Vocabulary
@@ -437,7 +437,7 @@ class Tokenizer(TokenizerLike):
         Raises:
             ValueError: if it is one of KerasHub's layers, which have no file.
         """
-        if self.kind == "functions":
+        if self.kind == FUNCTIONS:
             raise ValueError("A tokenizer of KerasHub has no file: build it from its layer again.")
         write_tokenizer(path, self, self.pieces)
 
@@ -518,7 +518,7 @@ class Tokenizer(TokenizerLike):
         A subclass may encode differently. Override the method there, and change its result with
         what the class does.
         """
-        if type(self) is not Tokenizer or self.kind == "functions":
+        if type(self) is not Tokenizer or self.kind == FUNCTIONS:
             return None
         special = *self._table.special_ids, self.unk_token_id
         facts = repr((self.kind, self.pieces.rules, self.vocabulary, special, self.tag))
@@ -540,7 +540,7 @@ class Tokenizer(TokenizerLike):
     @functools.cached_property
     def _pieces_of_ids(self):
         """The pieces of each id that have text; those of functions are the ids."""
-        names = range(self.vocabulary_size) if self.kind == "functions" else self.vocabulary
+        names = range(self.vocabulary_size) if self.kind == FUNCTIONS else self.vocabulary
         pieces = {i: (piece,) for i, piece in enumerate(names)}
         return pieces | dict.fromkeys(self._table.ids_without_text, ())
 

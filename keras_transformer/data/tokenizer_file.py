@@ -17,6 +17,7 @@ from keras_transformer.data.vocabulary import SPECIAL, Vocabulary
 from keras_transformer.types import Path
 
 FORMAT = 1
+FUNCTIONS = "functions"  # kind of a tokenizer whose pieces are `FunctionPieces`: it has no file
 IN_GRAPH = "graph"  # kind of a tokenizer that only the graph of a SavedModel has
 # The names of the files in a folder: one for both sides, or one for each.
 JOINT, SIDES = "tokenizer.json", ("source.json", "target.json")

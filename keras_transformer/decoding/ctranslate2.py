@@ -7,6 +7,7 @@ import collections
 import ctypes
 import math
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,8 @@ class CTranslate2Engine(Engine):
 
     name = "CTranslate2"
     has_threads = True
+    libraries = ("ctranslate2",)
+    variables = ("CT2_FORCE_CPU_ISA", "CT2_USE_MKL")
     held = {
         "length_penalty": ("mean", None),
         "stopping": ("first_beams",),
@@ -264,5 +267,5 @@ def _leave_engines():
         engine._loaded = None
 
 
-if hasattr(os, "register_at_fork"):  # Windows cannot fork
+if sys.platform != "win32":  # which cannot fork
     os.register_at_fork(after_in_child=_leave_engines)

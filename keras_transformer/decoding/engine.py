@@ -12,6 +12,8 @@ import numpy as np
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.types import Tensor
 
+TENSORFLOW_VARIABLES = ("TF_ENABLE_ONEDNN_OPTS",)  # see `Engine.variables`
+
 
 class SearchResult(NamedTuple):
     """The hypotheses of each sentence, best first.
@@ -65,6 +67,8 @@ class Engine:
         model: the Keras model; `None`, if it is none.
         has_threads: bool, whether `run_all` runs several batches at once.
         has_search_tree: bool.
+        libraries: names of the modules whose versions decide its results.
+        variables: names of the environment variables that decide its results.
     """
 
     name: str
@@ -75,6 +79,8 @@ class Engine:
     model: Any = None
     has_threads = False
     has_search_tree = False
+    libraries: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
 
     def search(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.tokenizer_like import check_tokenizers, require_matching_vocabularies
-from keras_transformer.decoding.engine import Engine, SearchResult
+from keras_transformer.decoding.engine import TENSORFLOW_VARIABLES, Engine, SearchResult
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forks import BACKEND, require_own_process
 from keras_transformer.decoding.frozen import FrozenTransformer, freeze
@@ -39,6 +39,8 @@ class KerasEngine(Engine):
     """
 
     name = f"Keras on {BACKEND}"
+    libraries = ("keras", BACKEND)
+    variables = TENSORFLOW_VARIABLES if BACKEND == "tensorflow" else ()
 
     def __init__(
         self,

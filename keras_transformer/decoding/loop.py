@@ -21,10 +21,18 @@ backend = importlib.import_module(f"keras_transformer.decoding.loop_{BACKEND}")
 # What JAX and PyTorch do alike.
 shared = backend if BACKEND == "tensorflow" else loop_eager
 
-select, pick, first_k = shared.select, shared.pick, backend.first_k
-require_numbers = shared.require_numbers
+select, pick, require_numbers = shared.select, shared.pick, shared.require_numbers
 
 _NO_VALUE = re.compile("symbolic|trace[dr]", re.IGNORECASE)  # in errors of TensorFlow and of JAX
+
+
+def first_k(values: Any, k: int) -> tuple[Any, Any]:
+    """Returns the k highest values of the last axis and their indices; ties: the lower index."""
+    if BACKEND == "torch":
+        indices = ops.argsort(-values)[..., :k]  # stable: `torch.topk` has no order among ties
+        return pick(values, indices), indices
+    highest, indices = ops.top_k(values, k)
+    return highest, indices
 
 
 def processed(

@@ -12,12 +12,6 @@ from keras_transformer.decoding.programs import ProgramKey, find_or_compile
 from keras_transformer.present_weights import fetch_weights, present_weights
 
 
-def first_k(values: Any, k: int) -> tuple[Any, Any]:
-    """Returns the k highest values of the last axis and their indices; ties: the lower index."""
-    highest, indices = ops.top_k(values, k)
-    return highest, indices
-
-
 def run(
     function: Any, model: Any, static: tuple, inputs: tuple[np.ndarray, ...], kind: str | None
 ) -> Any:

@@ -25,12 +25,6 @@ def pick(values: Any, indices: Any) -> Any:
     return tf.gather(values, indices, batch_dims=values.shape.rank - 1)
 
 
-def first_k(values: Any, k: int) -> tuple[Any, Any]:
-    """Returns the k highest values of the last axis and their indices; ties: the lower index."""
-    highest, indices = ops.top_k(values, k)
-    return highest, indices
-
-
 def with_shape(tensor: Any, shape: Any) -> Any:
     """Returns the tensor with a static shape that it may have lost, or `None` if it has another."""
     return tf.ensure_shape(tensor, shape) if tensor.shape.is_compatible_with(shape) else None

@@ -22,6 +22,7 @@ from keras_transformer.decoding.lines import learned_positions, longest_target
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.folder_tokenizers import has_file, write_tokenizers
 from keras_transformer.export.model_card import example_lines, write_examples, write_model_card
+from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.float_weight import float_weight
 from keras_transformer.layers.parts import parts_of
 from keras_transformer.present_weights import fetch_weights
@@ -221,7 +222,7 @@ def _copy_block(layer, block):
         layer.self_attention.relative_position_keys = kernel.T
         del layer.self_attention.relative_position_values  # an optional part
     _copy_norm(layer.self_attention.layer_norm, block.self_attention_residual.layer_norm)
-    if hasattr(block, "encoder_attention"):
+    if isinstance(block, DecoderBlock):
         attention = block.encoder_attention
         query, fused, output = layer.attention.linear
         _copy_dense(query, attention.query_dense)

@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from keras_transformer.data import pieces
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.data.tokenizer_file import JOINT, SIDES, write_tokenizer
+from keras_transformer.data.tokenizer_file import FUNCTIONS, JOINT, SIDES, write_tokenizer
 from keras_transformer.data.tokenizer_like import TokenizerLike
 
 CODE = "folder_tokenizer.py"  # for programs without this package
@@ -14,7 +14,7 @@ CODE = "folder_tokenizer.py"  # for programs without this package
 
 def has_file(tokenizer: TokenizerLike) -> TypeGuard[Tokenizer]:
     """Whether a file can say how a tokenizer reads text; else only a graph can hold it."""
-    return isinstance(tokenizer, Tokenizer) and tokenizer.kind != "functions"
+    return isinstance(tokenizer, Tokenizer) and tokenizer.kind != FUNCTIONS
 
 
 def write_tokenizers(folder: Path, tokenizers: tuple[TokenizerLike, TokenizerLike]) -> None:

@@ -113,7 +113,7 @@ def as_mask(axes: str, **mask: Any) -> Any:
 def as_bool(**mask: Any) -> Any:
     """Returns a mask of any shape as a bool tensor; raises a `ValueError` for floats."""
     ((name, tensor),) = mask.items()
-    tensor = tensor if hasattr(tensor, "dtype") else np.asarray(tensor)
+    tensor = _as_array(tensor)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if "float" in dtype:
         raise ValueError(
@@ -124,8 +124,13 @@ def as_bool(**mask: Any) -> Any:
     return keras.ops.cast(tensor, "bool")
 
 
+def _as_array(tensor):
+    """Returns a list or a number as an array; tensors, also symbolic ones, as they are."""
+    return tensor if hasattr(tensor, "dtype") else np.asarray(tensor)
+
+
 def _shape(tensor):
-    return tuple(tensor.shape if hasattr(tensor, "shape") else np.shape(tensor))
+    return tuple(_as_array(tensor).shape)
 
 
 def require_in_table(start_index, length, max_sequence_length):

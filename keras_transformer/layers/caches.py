@@ -1,7 +1,7 @@
-"""Caches of attention: the projected keys and values of earlier positions.
+"""Caches of attention: the projected keys and values of earlier positions, and whose they are.
 
-There are two kinds, with the same methods. Both are nests of tensors for every backend, so that
-they pass through compiled functions and loops.
+There are two kinds, with the same methods: growing and fixed. All are nests of tensors for every
+backend, so that they pass through compiled functions and loops.
 Letters: B batch, N heads, S cached positions, K key width, V value width.
 """
 
@@ -70,6 +70,55 @@ class FixedCache(NamedTuple):
         key = write_from(self.key, new.key, self.index)
         value = write_from(self.value, new.value, self.index)
         return FixedCache(key, value, self.index + ops.shape(new.key)[2])
+
+
+class GrowingAncestors(NamedTuple):
+    """The cached positions of each hypothesis, where caches grow. W beam slots.
+
+    Attributes:
+        mask: bool tensor `(B, W, S)`, the positions that belong to each hypothesis.
+    """
+
+    mask: Tensor
+
+    def extended(self, parents: Tensor) -> "GrowingAncestors":
+        """Returns those of hypotheses that extend others by a token each.
+
+        Args:
+            parents: int tensor `(B, W)`, the slots of the hypotheses that are extended.
+        """
+        new = _new_positions(parents)
+        return GrowingAncestors(ops.concatenate([_inherited(self.mask, parents), new], axis=2))
+
+
+class FixedAncestors(NamedTuple):
+    """The cached positions of each hypothesis, where caches have room for S positions.
+
+    Attributes:
+        mask: as in `GrowingAncestors`.
+        index: int32 scalar, the number of positions in use.
+    """
+
+    mask: Tensor
+    index: Tensor
+
+    def extended(self, parents: Tensor) -> "FixedAncestors":
+        """Returns those of hypotheses that extend others; see `GrowingAncestors`."""
+        new = _new_positions(parents)
+        mask = write_from(_inherited(self.mask, parents), new, self.index)
+        return FixedAncestors(mask, self.index + ops.shape(parents)[1])
+
+
+def _inherited(mask, parents):
+    # Selects the parent's row by a matrix product: (B, W, W') @ (B, W', S) -> (B, W, S)
+    is_parent = ops.one_hot(parents, ops.shape(mask)[1])
+    return ops.matmul(is_parent, ops.cast(mask, is_parent.dtype)) > 0
+
+
+def _new_positions(parents):
+    """Returns which of the W new positions belong to each hypothesis: its own, `(B, W, W)`."""
+    batch_size, slots = ops.shape(parents)
+    return ops.broadcast_to(ops.eye(slots, dtype="bool"), (batch_size, slots, slots))
 
 
 def write_from(values: Tensor, new: Tensor, index: Any) -> Tensor:

@@ -31,7 +31,7 @@ def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
     def array(key: str) -> Any:
         return keras.ops.convert_to_numpy(weights[key]).astype("float32")
 
-    mode = getattr(layer, "quantization_mode", None)
+    mode = layer.quantization_mode
     if mode not in (None, "int8"):
         raise ValueError(
             "The float weights of a quantized layer can be computed for int8 only. "

@@ -67,9 +67,10 @@ def state_of(parts: Mapping[str, Any]) -> dict[str, Any]:
         if getattr(part, "lora_enabled", False)
     }
     quantized = {
+        # Keras's layers that cannot be quantized have no config.
         path: _as_json(getattr(part, "quantization_config", None) or part.quantization_mode)
         for path, part in parts.items()
-        if getattr(part, "quantization_mode", None)
+        if isinstance(part, keras.layers.Layer) and part.quantization_mode
     }
     state = {"frozen": frozen, "quantized": quantized, "lora": lora}
     return {name: value for name, value in state.items() if value}

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import as_mask
-from keras_transformer.layers.caches import write_from
+from keras_transformer.layers.caches import FixedAncestors, GrowingAncestors
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.models.transformer_stack import TransformerStack
 from keras_transformer.types import Cache, Shape, Tensor
@@ -90,19 +90,22 @@ class TransformerDecoder(TransformerStack):
 
         Returns:
             dict: `"blocks"`, a list of each block's cache; `"encoder_padding_mask"`; and
-            `"ancestors"`, bool `(B, W, length)`: for each hypothesis, the cached positions that
-            belong to it; with `max_length`, also `"index"`, the number of cached positions. The
-            first axis of every tensor but the index is the batch.
+            `"ancestors"`, `GrowingAncestors` or, with `max_length`, `FixedAncestors`. The first
+            axis of every tensor but an `index` is the batch.
         """
         encoder_padding_mask = as_mask("BS", encoder_padding_mask=encoder_padding_mask)
         batch_size = ops.shape(encoder_output)[0]
         length = None if max_length is None else beam_size * max_length
-        cache = {
+        mask = ops.zeros((batch_size, beam_size, length or 0), dtype="bool")
+        if length is None:
+            ancestors: GrowingAncestors | FixedAncestors = GrowingAncestors(mask)
+        else:
+            ancestors = FixedAncestors(mask, ops.zeros((), "int32"))
+        return {
             "blocks": [block.init_cache(encoder_output, length) for block in self.blocks],
             "encoder_padding_mask": encoder_padding_mask,
-            "ancestors": ops.zeros((batch_size, beam_size, length or 0), dtype="bool"),
+            "ancestors": ancestors,
         }
-        return cache if length is None else {**cache, "index": ops.zeros((), "int32")}
 
     def call(
         self,
@@ -118,16 +121,15 @@ class TransformerDecoder(TransformerStack):
         encoder_padding_mask = self._checked_mask(
             token_ids, encoder_output, encoder_padding_mask=encoder_padding_mask
         )
-        ancestors = num_cached = None
+        ancestors: Any = None
         if cache is not None:
             encoder_padding_mask, ancestors = cache["encoder_padding_mask"], cache["ancestors"]
-            num_cached = cache.get("index")
         # (B, S) -> (B, 1, S): the same mask for every query.
         mask = None if encoder_padding_mask is None else encoder_padding_mask[:, None, :]
         if parents is None:
             x = self._embed(token_ids, start_index, training=training)
         else:
-            ancestors = _extend_ancestors(ancestors, parents, num_cached)
+            ancestors = ancestors.extended(parents)
             # The hypotheses' tokens have the same position: (B, W) -> (B * W, 1) -> (B, W, D)
             x = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
             x = ops.reshape(x, (*ops.shape(token_ids), self.config.hidden_dim))
@@ -136,7 +138,7 @@ class TransformerDecoder(TransformerStack):
             x, scores, *block_cache = block(
                 x,
                 encoder_output,
-                attention_mask=None if parents is None else ancestors,
+                attention_mask=None if parents is None else ancestors.mask,
                 encoder_attention_mask=mask,
                 use_causal_mask=parents is None,
                 return_attention_scores=True,
@@ -149,21 +151,4 @@ class TransformerDecoder(TransformerStack):
         if cache is None:
             return (x, all_scores) if return_attention_scores else x
         new_cache = {**cache, "blocks": block_caches, "ancestors": ancestors}
-        if num_cached is not None:
-            new_cache["index"] = num_cached + ops.shape(token_ids)[1]
         return (x, all_scores, new_cache) if return_attention_scores else (x, new_cache)
-
-
-def _extend_ancestors(ancestors, parents, index):
-    """Returns the ancestors of each hypothesis: those of its parent, and its own new token.
-
-    The new tokens are at the end or, in a cache of fixed length, at the W positions from `index`.
-    """
-    batch_size, slots = ops.shape(parents)
-    # Selects the parent's row by a matrix product: (B, W, W') @ (B, W', length) -> (B, W, length)
-    is_parent = ops.one_hot(parents, ops.shape(ancestors)[1])
-    inherited = ops.matmul(is_parent, ops.cast(ancestors, is_parent.dtype)) > 0
-    own = ops.broadcast_to(ops.eye(slots, dtype="bool"), (batch_size, slots, slots))
-    if index is None:
-        return ops.concatenate([inherited, own], axis=2)
-    return write_from(inherited, own, index)

@@ -218,7 +218,7 @@ class Transformer(TrainingStep, keras.Model):
             nest of tensors whose first axis is the batch. For every block, it has the keys
             and values of self-attention, `(B, N, 0, K)`, which `decode_step` extends, and the keys
             and values of encoder-decoder attention, `(B, N, S, K)`. With `max_length`, those of
-            self-attention are `(B, N, W * max_length, K)`. Then there are also scalars `"index"`,
+            self-attention are `(B, N, W * max_length, K)`. Then there are also scalars `index`,
             and the matrix `"transposed_output_kernel"`, `(D, V)`, without the axis of the batch.
         """
         mask = self.padding_mask(encoder_token_ids)

@@ -115,7 +115,7 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._names = epoch, ["loss"]
         # With float16, an overflow is not an error: the optimizer skips the update.
-        if not hasattr(self.model.optimizer, "inner_optimizer"):
+        if not isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer):
             self._names.append("gradient_norm")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

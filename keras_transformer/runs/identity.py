@@ -11,6 +11,7 @@ import keras
 
 from keras_transformer.data.pipeline import NOISE, BatchStream
 from keras_transformer.layers.parts import parts_of
+from keras_transformer.training.methods import TrainingStep
 from keras_transformer.training.model_state import unnumbered
 
 serialize = keras.saving.serialize_keras_object
@@ -48,7 +49,7 @@ def _training_of(model):
     whole = _config(serialize, model) if has_config else None
     return {
         "model": [_config(serialize, part) for part in parts] if whole is None else whole,
-        "r_drop": getattr(model, "r_drop", 0.0),
+        "r_drop": model.r_drop if isinstance(model, TrainingStep) else 0.0,
         "optimizer": _config(serialize, model.optimizer),
         "loss": _config(serialize, model.loss),
         "loss_weights": (_config(model.get_compile_config) or {}).get("loss_weights"),

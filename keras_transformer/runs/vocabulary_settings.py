@@ -111,7 +111,8 @@ class VocabularySettings(Settings):
         sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers]
         of_files: dict[str, list[Any]] = {"size": sizes, "normalization": [rules, *rules]}
         for name in TRAINED if other is None else (*TRAINED, "source", "target", "files"):
-            known = [defaults[name], getattr(other, name, None), *of_files.get(name, ())]
+            trained = None if other is None else getattr(other, name)
+            known = [defaults[name], trained, *of_files.get(name, ())]
             if (value := getattr(self, name)) not in known:
                 raise ValueError(
                     f"`{name}` of `vocabulary` must be left out: the vocabulary is that of "

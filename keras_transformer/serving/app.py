@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from keras_transformer.serving import libretranslate, status, tf_serving
+from keras_transformer.serving.bodies import LargeBodies
 from keras_transformer.serving.errors import RequestError, shown
 from keras_transformer.serving.observation import observed
 from keras_transformer.serving.service import Service
@@ -56,7 +57,7 @@ def build_app(
         exception_handlers=dict.fromkeys(errors, _answer_error),
     )
     app.router.redirect_slashes = False  # a client of POST would not follow
-    app.state.service = service
+    app.state.service, app.state.large_bodies = service, LargeBodies()
     return app
 
 

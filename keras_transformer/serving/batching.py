@@ -63,8 +63,9 @@ class Batcher:
     While all workers run batches, rows queue up for the next one: batches grow with the load. If
     several workers are free, they share the rows. Before each batch that is not full, the batcher
     waits `max_wait` for more rows, even if some have waited already, because callers that just got
-    their answers often send the next rows at once. It waits up to `max_wait_announced` while
-    callers prepare rows: a batch takes the same interpreter, and would make them wait.
+    their answers often send the next rows at once. It waits up to `max_wait_announced` for callers
+    that have begun to prepare rows in that time: a batch takes the same interpreter, and would make
+    them wait. Who begins later is not waited for, else one client could delay every batch.
 
     If a batch of several callers fails, the rows of each caller run again by themselves, so only
     the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
@@ -103,7 +104,7 @@ class Batcher:
         self._running: list[list[_Waiting]] = []
         self._arrival = asyncio.Event()
         self._forming = asyncio.Lock()
-        self._announced = 0  # callers that prepare rows
+        self._announced: dict[object, float] = {}  # when each caller began to prepare rows
 
     @property
     def queue_length(self) -> int:
@@ -113,11 +114,12 @@ class Batcher:
     @contextlib.contextmanager
     def announced(self) -> Iterator[None]:
         """Context in which a caller prepares the rows that it is going to submit."""
-        self._announced += 1
+        caller = object()
+        self._announced[caller] = asyncio.get_running_loop().time()
         try:
             yield
         finally:
-            self._announced -= 1
+            del self._announced[caller]
             self._arrival.set()
 
     async def submit(self, rows: Sequence[Row], client: Hashable = None) -> list:
@@ -169,8 +171,7 @@ class Batcher:
         began = asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
             while len(self._in_turn()) < self._max_batch:
-                max_wait = self._max_wait_announced if self._announced else self._max_wait
-                await self._next_arrival(began + max_wait)
+                await self._next_arrival(began + self._wait(began + self._max_wait))
         rows = self._in_turn()  # again, because callers may have left
         share = math.ceil(len(rows) / (self._workers - len(self._running)))
         longest = itertools.accumulate((entry.row.length for entry in rows), max)
@@ -180,12 +181,18 @@ class Batcher:
             self._take(batch)
         return batch
 
+    def _wait(self, until):
+        """Returns how long a batch waits for rows, if some may have been announced in time."""
+        first = next(iter(self._announced.values()), math.inf)
+        return self._max_wait_announced if first <= until else self._max_wait
+
     def _take(self, batch):
-        """Takes a batch out of the queues. The turn is that of its first row's client."""
+        """Takes a batch out of the queues; the turn is that of its first row's client."""
+        queues = self._queues_in_turn()
         self._last_client = batch[0].client
         self._queues[self._last_client][0].was_passed_over = True  # unless it is in the batch
-        for client, queue in list(self._queues.items()):
-            self._keep([entry for entry in queue if entry not in batch], client)
+        left = ([entry for entry in queue if entry not in batch] for queue in queues)
+        self._queues = {queue[0].client: queue for queue in left if queue}
 
     def _keep(self, queue, client):
         """Sets the waiting rows of a client; without rows, it leaves the order of turns."""
@@ -199,25 +206,18 @@ class Batcher:
         async with asyncio.timeout_at(deadline):
             await self._arrival.wait()
 
+    def _queues_in_turn(self):
+        """Returns the queues; that of the last client is behind all that have come since."""
+        clients = sorted(self._queues, key=lambda client: client == self._last_client)
+        return [self._queues[client] for client in clients]
+
     def _in_turn(self):
         """Returns the rows that may be in the next batch, in the order in which they join it."""
-        if self._last_client in self._queues:  # move it behind all others
-            self._queues[self._last_client] = self._queues.pop(self._last_client)
-        if not self._queues:
+        if not (queues := self._queues_in_turn()):
             return []
-        leader = self._leader()
-        lines = [_joining(queue, leader) for queue in self._queues.values()]
+        leader = _leader(queues[0])
+        lines = [_joining(queue, leader) for queue in queues]
         return [entry for line in itertools.zip_longest(*lines) for entry in line if entry]
-
-    def _leader(self):
-        """Returns the row that a batch is made for, of the client whose turn it is."""
-        queue = next(iter(self._queues.values()))
-        if queue[0].was_passed_over:
-            return queue[0]
-        lengths = collections.Counter()
-        for entry in queue:
-            lengths[entry.caller] += entry.row.length
-        return min(queue, key=lambda entry: lengths[entry.caller])
 
     async def _answer(self, batch):
         if not batch:
@@ -240,6 +240,16 @@ class Batcher:
         for entry, answer in zip(batch, answers, strict=True):
             if not entry.answer.done():
                 entry.answer.set_result(answer)
+
+
+def _leader(queue):
+    """Returns the row that a batch is made for, of the client whose turn it is."""
+    if queue[0].was_passed_over:
+        return queue[0]
+    lengths = collections.Counter()
+    for entry in queue:
+        lengths[entry.caller] += entry.row.length
+    return min(queue, key=lambda entry: lengths[entry.caller])
 
 
 def _joining(queue, leader):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import time
 
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keras_transformer.serving.metrics import Metrics
@@ -43,7 +44,8 @@ def observed(app: ASGIApp, metrics: Metrics) -> ASGIApp:
 
 def _record(metrics, scope, status, seconds):
     # The path of the route, because there are endless paths that clients could ask for.
-    route = getattr(scope.get("route"), "path", "none")
+    routed = scope.get("route")
+    route = routed.path if isinstance(routed, Route) else "none"
     metrics.requests.labels(route, status).inc()
     metrics.seconds.labels(route).observe(seconds)
     line = {

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from starlette.concurrency import run_in_threadpool
 
-from keras_transformer.decoding.batches import pad_rows
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.request import Request
 from keras_transformer.decoding.translator import Translator
@@ -20,6 +19,7 @@ from keras_transformer.serving.batching import Batcher, QueueFull, Row
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.metrics import Metrics
+from keras_transformer.serving.work import Attend, Score, Search, Trees
 
 _FAILED = "The model failed, and the server ends. Its log says why. Try again later."
 
@@ -152,14 +152,13 @@ class Service:
             answers: list[list[Hypothesis]] = [[]] * len(first.lines)
             async with self._time_limit():
                 while request is not None:
-                    group = (
-                        "search",
+                    search = Search(
                         request.settings,
                         request.n_best,
                         request.text_settings.distinct_texts,
-                        len(request.columns),
+                        has_prefixes=request.prefixes is not None,
                     )
-                    hypotheses = await self._submit(group, request.columns, client)
+                    hypotheses = await self._submit(search, request.columns, client)
                     request.fill(answers, hypotheses)
                     has_lost = any(best.protected for best, *_ in answers)
                     request = await run_in_threadpool(request.again, answers) if has_lost else None
@@ -171,7 +170,7 @@ class Service:
         """Returns the scores of given translations; arguments and errors are as of `translate`."""
         columns = await self._pairs(sources, targets)
         async with self._time_limit():
-            return await self._submit(("score",), columns, client)
+            return await self._submit(Score(), columns, client)
 
     async def attend(
         self, sources: list[str], targets: list[str], most: int, client: Hashable = None
@@ -188,7 +187,7 @@ class Service:
         """
         columns = [[row[:most] for row in column] for column in await self._pairs(sources, targets)]
         async with self._time_limit():
-            attention = await self._submit(("attend", object()), columns, client)
+            attention = await self._submit(Attend(), columns, client)
         return list(zip(*columns, attention, strict=True))
 
     async def search_tree(self, lines: list[str], client: Hashable = None) -> list[Any]:
@@ -198,7 +197,7 @@ class Service:
         with _mistakes():
             request = await run_in_threadpool(self.translator.request, lines, **options)
         async with self._time_limit():
-            return await self._submit(("search_tree", object()), request.columns, client)
+            return await self._submit(Trees(), request.columns, client)
 
     async def _pairs(self, sources, targets):
         for texts in (sources, targets):
@@ -216,14 +215,14 @@ class Service:
             cure = "Send fewer or shorter lines in a request, or try again later."
             raise RequestError(503, f"{late} {cure}") from error
 
-    async def _submit(self, group, columns, client):
-        """Returns what `_run_batch` finds for each row of `columns`.
+    async def _submit(self, work, columns, client):
+        """Returns what some `Work` finds for each row of `columns`.
 
         A few lines may have more pieces than the queue has room for: they go one part after the
         other.
         """
         values = list(zip(*columns, strict=True))
-        rows = [Row(group, sum(map(len, value)), value) for value in values]
+        rows = [Row(work, sum(map(len, value)), value) for value in values]
         most = self.limits.max_lines
         parts = [rows[start : start + most] for start in range(0, len(rows), most)]
         try:
@@ -249,26 +248,12 @@ class Service:
             return made, made
         return made, Translator(made.engine, **made.all_settings | self._settings)
 
-    def _run_batch(self, group, values):
-        """Runs rows of the same group; `values` have the ids of each."""
-        kind, *options = group
-        self.metrics.rows.labels(kind).inc(len(values))
+    def _run_batch(self, work, values):
+        """Runs rows of equal `Work`; `values` have the ids of each."""
+        self.metrics.rows.labels(work.name).inc(len(values))
         self.metrics.batch_rows.observe(len(values))
-        translator = self.translator
-        pad = translator.engine.config.pad_token_id
-        columns = [pad_rows(column, pad) for column in zip(*values, strict=True)]
         with _mistakes():
-            if kind == "search":
-                settings, n_best, distinct, _ = options
-                asked = {"settings": settings, "n_best": n_best, "distinct_texts": distinct}
-                return translator.search_rows(*columns, **asked)
-            if kind == "score":
-                return translator.score_rows(*columns)
-            if kind == "attend":
-                blocks = translator.engine.attend(*columns)["encoder_decoder"]
-                means = np.mean([block.mean(axis=1) for block in blocks], axis=0)
-                return [m[: len(t), : len(s)] for m, (s, t) in zip(means, values, strict=True)]
-            return translator.engine.search_tree(*columns, translator.settings)
+            return work.run(self.translator, values)
 
 
 @contextlib.contextmanager

@@ -23,10 +23,9 @@ def check_callbacks(callbacks: Iterable[keras.callbacks.Callback], optimizer: An
     optimizers = getattr(inner, "optimizers", [inner])  # of a `MultiOptimizer`
     schedules, has_averages = [], False
     for part in optimizers:
-        rate = getattr(part, "_learning_rate", None)
-        if isinstance(rate, LearningRateSchedule):
-            schedules.append(rate)
-        has_averages |= getattr(part, "use_ema", False)
+        if isinstance(part._learning_rate, LearningRateSchedule):
+            schedules.append(part._learning_rate)
+        has_averages |= part.use_ema
     for callback in callbacks:
         name = type(callback).__name__
         if schedules and isinstance(callback, SET_THE_RATE):

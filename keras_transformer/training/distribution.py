@@ -78,14 +78,14 @@ def _checked_config(with_task=False):
     """The value of `TF_CONFIG`, which must hold a task if `with_task` is set."""
     try:
         config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-        cluster = config.get("cluster", {})
-        if not all(isinstance(addresses, list) for addresses in cluster.values()):
+        cluster = config.get("cluster", {}) if isinstance(config, dict) else None
+        if not isinstance(cluster, dict) or not {*map(type, cluster.values())} <= {list}:
             raise TypeError
         if with_task:
             task = config["task"]
             dict(enumerate(cluster[task["type"]]))[task["index"]]  # a list would accept -1
         return config
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError):
         raise ValueError(
             "TF_CONFIG must describe the cluster and the task of this process, such as "
             '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '

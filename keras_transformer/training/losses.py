@@ -4,7 +4,7 @@ Paper, section 5.4.
 """
 
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -13,6 +13,7 @@ from keras_transformer.types import Tensor
 
 # Logit of a class without probability. Finite, so that 0 times it is 0.
 EXCLUDED_LOGIT = -1e9
+_ABSENT: Any = object()  # of an attribute that a loss may lack
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -109,10 +110,42 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return {**super().get_config(), **own}
 
 
-def takes_probabilities(loss: Any) -> bool:
-    """Whether a loss given to `compile` expects probabilities instead of logits."""
-    if hasattr(loss, "from_logits"):
-        return not loss.from_logits
+class LossTraits(NamedTuple):
+    """What the step must know of a loss given to `compile`: an object, a function or a name.
+
+    Args:
+        reduction: that of Keras's losses; `None` or `"none"` for no reduction.
+        can_ignore: whether the loss has an `ignore_class`, which may be `None`.
+        ignore_class: label with weight 0, or `None`.
+        takes_probabilities: whether it expects probabilities instead of logits.
+    """
+
+    reduction: str | None
+    can_ignore: bool
+    ignore_class: int | None
+    takes_probabilities: bool
+
+
+NO_LOSS = LossTraits("mean_with_sample_weight", False, None, False)
+
+
+def traits_of(loss: Any) -> LossTraits:
+    """Returns what the step must know of a loss; Keras's losses state it in attributes."""
+    # A function or a name has no `reduction`: Keras uses this default.
+    is_loss = isinstance(loss, keras.losses.Loss)
+    ignore_class = getattr(loss, "ignore_class", _ABSENT)
+    from_logits = getattr(loss, "from_logits", _ABSENT)
+    return LossTraits(
+        reduction=loss.reduction if is_loss else "sum_over_batch_size",
+        can_ignore=ignore_class is not _ABSENT,
+        ignore_class=None if ignore_class is _ABSENT else ignore_class,
+        takes_probabilities=(
+            _expects_probabilities(loss) if from_logits is _ABSENT else not from_logits
+        ),
+    )
+
+
+def _expects_probabilities(loss):
     if not callable(loss):
         return True  # a name: Keras creates such a loss with `from_logits=False`
     from_logits = inspect.signature(loss).parameters.get("from_logits")

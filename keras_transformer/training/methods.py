@@ -15,7 +15,6 @@ import keras
 from keras_transformer.present_weights import fetch_weights
 from keras_transformer.training import objective
 from keras_transformer.training.callbacks import ClosedCallback, DatasetEpoch, check_callbacks
-from keras_transformer.training.losses import takes_probabilities
 from keras_transformer.training.metrics import TokenMean
 from keras_transformer.training.optimizers import check_epsilon, without_loss_scaling
 
@@ -29,7 +28,7 @@ step = importlib.import_module(f"keras_transformer.training.step_{keras.config.b
 LOGGER = logging.getLogger(__name__)
 
 
-def setting(name: str, default: Any, rule: str, is_valid: Callable[[Any], bool]) -> Any:
+def step_attribute(name: str, default: Any, rule: str, is_valid: Callable[[Any], bool]) -> Any:
     """Returns a property that checks its value and is saved with the `compile` arguments.
 
     Args:
@@ -139,7 +138,8 @@ class TrainingStep(Model):
 
     A subclass may override `compute_loss` only for one device without micro-batches and R-Drop.
 
-    A model has a fused loss if its `output_kernel` is a matrix `(V, D)` and its `call` with
+    A model has a fused loss if its `output_kernel` is a matrix `(V, D)`, to whose product its
+    `output_bias` `(V,)` is added unless it is `None`, and its `call` with
     `return_hidden=True` returns the inputs of the product with it. Loss, gradient and metrics are
     then computed without the logits, only for tokens that count; the results are the same. The
     step computes the logits, and logs this once, if `compile` was given another loss than
@@ -174,14 +174,17 @@ class TrainingStep(Model):
 
     test_function: Any  # for the type checker; Keras creates it
     excluded_token_id: int | None = None
+    # For a fused loss, a subclass has a property instead.
+    output_kernel: Any = None
+    output_bias: Any = None
     _pad_token_id: int | None = None  # label of the padding, if the model knows it
     _warned_reason: str | None = None
 
-    accumulation_steps = setting(
+    accumulation_steps = step_attribute(
         "accumulation_steps", 1, "an int of at least 1", lambda n: type(n) is int and n >= 1
     )
-    r_drop = setting("r_drop", 0.0, "a number of at least 0", _is_weight)
-    fused_loss = setting("fused_loss", True, "a bool", lambda value: isinstance(value, bool))
+    r_drop = step_attribute("r_drop", 0.0, "a number of at least 0", _is_weight)
+    fused_loss = step_attribute("fused_loss", True, "a bool", lambda value: isinstance(value, bool))
 
     fit, evaluate = checked("fit"), checked("evaluate")
     train_on_batch, test_on_batch = checked("train_on_batch"), checked("test_on_batch")
@@ -272,14 +275,14 @@ def _prepared_callbacks(model, arguments):
 
 def _check_compiled(model):
     """Raises for arguments of `compile` that the step does not support; warns of slow ones."""
-    loss = objective.compiled_loss(model).loss
-    if loss is not None and takes_probabilities(loss):
+    loss, _, traits = objective.compiled_loss(model)
+    if traits.takes_probabilities:
         raise ValueError(
             "The loss must take logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
             f"`from_logits=True`. Received: loss={loss!r}"
         )
-    steps = getattr(without_loss_scaling(model.optimizer), "gradient_accumulation_steps", None)
-    if steps:
+    optimizer = without_loss_scaling(model.optimizer)  # `None`, if it is never trained
+    if optimizer is not None and (steps := optimizer.gradient_accumulation_steps):
         raise ValueError(
             "The optimizer's `gradient_accumulation_steps` must be None: it ignores the number of "
             "tokens of each batch. Use the model's `accumulation_steps`. "
@@ -301,7 +304,8 @@ def _check_compiled(model):
             f"replicas, accumulation_steps={model.accumulation_steps}, r_drop={model.r_drop}"
         )
     reason = objective.reason_for_logits(model)
-    has_choice = model.fused_loss and hasattr(model, "output_kernel")
+    can_fuse = model.output_kernel is not None or type(model).output_kernel is not None
+    has_choice = model.fused_loss and can_fuse
     if reason and has_choice and reason != model._warned_reason:
         model._warned_reason = reason
         LOGGER.warning(
@@ -331,8 +335,8 @@ def _warn_if_padding_counts(model, arguments):
     if arguments.get("y") is None:
         spec = getattr(arguments.get("x"), "element_spec", None)  # of a `tf.data.Dataset`
         has_weights = not isinstance(spec, tuple) or len(spec) > 2
-    loss = objective.compiled_loss(model).loss
-    if getattr(loss, "ignore_class", pad_token_id) is None and not has_weights:
+    traits = objective.compiled_loss(model).traits
+    if traits.can_ignore and traits.ignore_class is None and not has_weights:
         problems.append("the loss: the data have no `sample_weight`")
     if problems:
         warnings.warn(

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.atomic_file import atomic_path
 from keras_transformer.present_weights import fetch_weights
-from keras_transformer.training.optimizers import build_optimizer
+from keras_transformer.training.optimizers import build_optimizer, optimizer_of
 from keras_transformer.types import Path
 
 PARTS = ("model", "optimizer", "metrics")
@@ -118,7 +118,7 @@ def _state_variables(model, parts):
     if not set(parts) <= set(PARTS):
         raise ValueError(f"`parts` must be some of {PARTS}. Received: parts={parts!r}")
     of_metrics = {id(v) for v in model.metrics_variables}
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = optimizer_of(model)
     of_optimizer = optimizer.variables if optimizer is not None and optimizer.built else []
     named = {
         "model": [(v.path, v) for v in model.variables if id(v) not in of_metrics],

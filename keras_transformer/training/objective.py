@@ -14,8 +14,16 @@ from keras import ops
 from keras.src.backend.common.masking import get_keras_mask
 
 from keras_transformer.training.linear_cross_entropy import OutputHead, linear_cross_entropy
-from keras_transformer.training.losses import SmoothedCrossEntropy, class_indices, token_weights
+from keras_transformer.training.losses import (
+    NO_LOSS,
+    LossTraits,
+    SmoothedCrossEntropy,
+    class_indices,
+    token_weights,
+    traits_of,
+)
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy, TokenScores
+from keras_transformer.training.workers import strategy_of
 from keras_transformer.types import Tensor
 
 if keras.config.backend() == "tensorflow":
@@ -54,12 +62,11 @@ class Tokens(NamedTuple):
 
 
 class CompiledLoss(NamedTuple):
-    """The loss given to `compile`, or `None`, and its factor from `loss_weights`."""
+    """The loss given to `compile`, or `None`, its factor from `loss_weights`, and its traits."""
 
     loss: Any
     factor: float
-    reduction: str
-    ignore_class: int | None
+    traits: LossTraits
 
 
 def to_rows(batch: Any) -> Rows:
@@ -82,17 +89,20 @@ def check_shapes(batch: Any) -> None:
     if sample_weight is not None:
         checked.append(("sample_weight", sample_weight, [1, 2], "(B, T) or (B,)"))
     for name, value, allowed, expected in checked:
-        shape = getattr(value, "shape", None)
+        shape = _shape(value)
         is_tensor = value is not None and not isinstance(value, dict)
         if not is_tensor or (shape is not None and len(shape) not in allowed):
             received = "none" if value is None else f"shape {shape}"
             raise ValueError(f"`{name}` must be one tensor {expected}. Received: {received}")
 
 
+def _shape(value):
+    return getattr(value, "shape", None)  # a user's data or loss may be anything
+
+
 def num_replicas(model: keras.Model) -> int:
     """Returns the number of TensorFlow's replicas that train a model; 1 on other backends."""
-    strategy = getattr(model, "distribute_strategy", None)
-    return strategy.num_replicas_in_sync if strategy else 1
+    return strategy_of(model).num_replicas_in_sync
 
 
 def compiled_loss(model: keras.Model) -> CompiledLoss:
@@ -102,7 +112,7 @@ def compiled_loss(model: keras.Model) -> CompiledLoss:
         ValueError: if there are several losses, or the loss has no `reduction`.
     """
     if model._compile_loss is None:
-        return CompiledLoss(None, 1.0, "mean_with_sample_weight", None)
+        return CompiledLoss(None, 1.0, NO_LOSS)
     losses = keras.tree.flatten(model.loss)
     factors = keras.tree.flatten(model._compile_loss._user_loss_weights)
     if len(losses) > 1 or len(factors) > 1:
@@ -111,15 +121,13 @@ def compiled_loss(model: keras.Model) -> CompiledLoss:
             f"Received: loss={model.loss!r}, loss_weights={factors!r}"
         )
     (loss,), (factor,) = losses, factors
-    # A plain function has no `reduction`: Keras uses this default.
-    reduction = getattr(loss, "reduction", "sum_over_batch_size")
-    if reduction in (None, "none"):
+    traits = traits_of(loss)
+    if traits.reduction in (None, "none"):
         raise ValueError(
             'The loss must have a `reduction` to one number: "mean_with_sample_weight", "mean", '
-            f'"sum_over_batch_size" or "sum". Received: reduction={reduction!r}'
+            f'"sum_over_batch_size" or "sum". Received: reduction={traits.reduction!r}'
         )
-    ignore_class = getattr(loss, "ignore_class", None)
-    return CompiledLoss(loss, 1.0 if factor is None else factor, reduction, ignore_class)
+    return CompiledLoss(loss, 1.0 if factor is None else factor, traits)
 
 
 def divisors(model: keras.Model, rows: Rows, num_parts: int = 1) -> tuple[Tensor, Tensor]:
@@ -138,11 +146,12 @@ def divisors(model: keras.Model, rows: Rows, num_parts: int = 1) -> tuple[Tensor
         - `"mean"`, `"sum_over_batch_size"`: the number of labels that are not ignored;
         - `"sum"`: `1 / num_parts`, so that the sum over all parts is 1.
     """
-    _, _, reduction, ignore_class = compiled_loss(model)
-    if reduction == "sum":
+    traits = compiled_loss(model).traits
+    if traits.reduction == "sum":
         return ops.convert_to_tensor(1 / num_parts, "float32"), _num_real(rows)
-    is_weighted = reduction == "mean_with_sample_weight"
-    weights = token_weights(rows.y, ignore_class, rows.sample_weight if is_weighted else None)
+    is_weighted = traits.reduction == "mean_with_sample_weight"
+    sample_weight = rows.sample_weight if is_weighted else None
+    weights = token_weights(rows.y, traits.ignore_class, sample_weight)
     if rows.is_real is not None:
         weights *= ops.cast(rows.is_real, "float32")[:, None]
     return ops.sum(weights), _num_real(rows)
@@ -195,7 +204,7 @@ def reason_for_logits(model: keras.Model) -> str | None:
     methods = type(model).compute_loss, type(model).compute_metrics
     if methods != (keras.Model.compute_loss, keras.Model.compute_metrics):
         return "`compute_loss` or `compute_metrics` is overridden"
-    if getattr(model, "output_kernel", None) is None:
+    if model.output_kernel is None:
         return "`output_kernel` of the model is None"
     if keras.config.backend() == "tensorflow" and model.jit_compile:
         return "`jit_compile` is set, and XLA needs a static number of tokens"
@@ -229,11 +238,11 @@ def token_metrics(model: keras.Model) -> list[tuple[Any, bool]]:
 def _loss_sum(model, rows, training, passes):
     """Returns the weighted sum of the losses of the tokens, or `None` without a compiled loss."""
     logits = ops.cast(_logits(model, rows, training, passes), "float32")
-    loss, _, _, ignore_class = compiled_loss(model)
+    loss, _, traits = compiled_loss(model)
     if loss is None:
         return None
     num_classes = logits.shape[-1]
-    weights = token_weights(rows.y, ignore_class, rows.sample_weight)
+    weights = token_weights(rows.y, traits.ignore_class, rows.sample_weight)
     labels = ops.where(ops.equal(weights, 0), 0, ops.cast(rows.y, "int32"))
     if keras.config.backend() == "tensorflow":
         _check_labels(labels, num_classes)
@@ -242,7 +251,7 @@ def _loss_sum(model, rows, training, passes):
     for number in range(passes):
         is_loss = isinstance(loss, keras.losses.Loss)
         values = (loss.call if is_loss else loss)(labels, logits[number::passes])
-        _check_values(loss, values)
+        _check_values(loss, traits, values)
         losses += ops.cast(values, "float32") + outside
     losses /= passes
     if passes == 2:
@@ -269,18 +278,17 @@ def _logits(model, rows, training, passes):
 
 def _fused_loss_sum(model, rows, training, passes):
     """The same as `_loss_sum`, computed from the hidden states of tokens that count."""
-    loss, _, _, ignore_class = compiled_loss(model)
+    loss, _, traits = compiled_loss(model)
     inputs = rows.x if passes == 1 else _repeated(rows.x, passes)
     hidden = model(inputs, training=training, return_hidden=True)
     if passes == 2:
         hidden = _passes_last(hidden, passes)
     tokens = _tokens_that_count(model, rows, hidden)
-    bias = getattr(model, "output_bias", None)
-    head = OutputHead(model.output_kernel, bias, model.excluded_token_id)
+    head = OutputHead(model.output_kernel, model.output_bias, model.excluded_token_id)
     num_classes, width = head.kernel.shape
     if keras.config.backend() == "tensorflow":
         _check_labels(tokens.labels, num_classes)
-    weights = token_weights(tokens.labels, ignore_class, tokens.sample_weight)
+    weights = token_weights(tokens.labels, traits.ignore_class, tokens.sample_weight)
     total, scores = linear_cross_entropy(
         ops.reshape(tokens.hidden, (-1, width)),
         head,
@@ -313,7 +321,7 @@ def _tokens_that_count(model, rows, hidden):
     if keras.config.backend() == "jax":  # (B, T, ...) -> (B * T, ...)
         hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
         return Tokens(hidden, ops.reshape(labels, (-1,)), ops.reshape(weights, (-1,)))
-    counts = token_weights(labels, compiled_loss(model).ignore_class, weights) != 0
+    counts = token_weights(labels, compiled_loss(model).traits.ignore_class, weights) != 0
     for metric, is_weighted in token_metrics(model):
         sample_weight = weights if is_weighted else None
         counts |= token_weights(labels, metric.ignore_class, sample_weight) != 0
@@ -337,15 +345,14 @@ def _check_labels(labels, num_classes):
     tf.debugging.Assert(is_valid, [rule, lowest, "to", highest])
 
 
-def _check_values(loss, values):
-    shape = getattr(values, "shape", None)
+def _check_values(loss, traits, values):
+    shape = _shape(values)
     if shape is None or len(shape) != 2:
         raise ValueError(
             "The loss must return one value per token, shape (B, T), such as "
             f"`SmoothedCrossEntropy`. Received: loss={loss!r}, of shape {shape}"
         )
-    ignores = getattr(loss, "ignore_class", None) is not None
-    if not ignores and get_keras_mask(values) is not None:
+    if traits.ignore_class is None and get_keras_mask(values) is not None:
         raise ValueError(
             "A loss that ignores a class must be a `keras.losses.Loss` with `ignore_class`: a "
             f"function cannot report the ignored labels. Received: loss={loss!r}"

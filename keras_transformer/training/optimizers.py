@@ -182,9 +182,14 @@ def paper_optimizer(
     return Adam(**paper | kwargs)
 
 
+def optimizer_of(model: keras.Model) -> Any:
+    """Returns the optimizer of a model, or `None`: before `compile`, Keras's models have none."""
+    return getattr(model, "optimizer", None)
+
+
 def build_optimizer(model: keras.Model) -> None:
     """Builds the optimizer of a model, if it has one that is not built yet."""
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = optimizer_of(model)
     if optimizer is not None and not optimizer.built:
         with strategy_of(model).scope():
             optimizer.build(model.trainable_variables)
@@ -206,4 +211,5 @@ def check_epsilon(model: keras.Model) -> None:
 
 def without_loss_scaling(optimizer: Any) -> Any:
     """Returns the optimizer inside a `LossScaleOptimizer`, which Keras adds for float16."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
+    is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return optimizer.inner_optimizer if is_scaled else optimizer

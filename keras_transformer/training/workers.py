@@ -36,7 +36,8 @@ class WorkerLostError(ConnectionError):
 
 def strategy_of(model: keras.Model) -> Strategy:
     """Returns the strategy that a model was built under."""
-    return getattr(model, "distribute_strategy", None) or LocalDevices()
+    is_tensorflow = keras.config.backend() == "tensorflow"
+    return model.distribute_strategy if is_tensorflow else LocalDevices()
 
 
 @contextlib.contextmanager

@@ -10,8 +10,11 @@ import pytest
 
 from keras_transformer import texts
 from keras_transformer.cli import stream, translators
+from keras_transformer.decoding.ctranslate2 import CTranslate2Engine
 from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.keras_engine import KerasEngine
+from keras_transformer.decoding.saved_model import SavedModelEngine
 from tests.cli.small_run import CLI, cli, wait_for_lines
 from tests.processes import Popen, run
 
@@ -112,6 +115,36 @@ def test_other_settings_or_another_input_are_refused_in_one_line(
     (tmp_path / "found.txt.partial").unlink()
     begun, _ = shout(*FILES, *words)
     assert begun.exit_code == 0, begun.stderr
+
+
+OF_ENGINES = {
+    CTranslate2Engine: ["CT2_FORCE_CPU_ISA", "CT2_USE_MKL", "ctranslate2", "processor"],
+    SavedModelEngine: ["TF_ENABLE_ONEDNN_OPTS", "tensorflow", "tensorflow_text", "processor"],
+    KerasEngine: ["TF_ENABLE_ONEDNN_OPTS", "keras", "tensorflow", "processor"],
+}
+
+
+@pytest.mark.parametrize(
+    "engine, name", [(engine, name) for engine, names in OF_ENGINES.items() for name in names]
+)
+def test_what_another_engine_would_compute_does_not_go_on(shout, monkeypatch, engine, name):
+    """With another variable, version or processor; with what was before, it goes on."""
+    monkeypatch.setattr(Shout, "engine", engine)
+    for library in ("ctranslate2", "tensorflow_text"):
+        monkeypatch.setitem(sys.modules, library, SimpleNamespace(__version__="1.0"))
+    monkeypatch.delenv(name, raising=False)
+    shout(*FILES, calls=3)
+    with monkeypatch.context() as other:
+        if name.isupper():
+            other.setenv(name, "0")
+        elif name == "processor":
+            other.setattr(stream, "lines_of", lambda _: ["flags: another"])
+        else:
+            other.setattr(sys.modules[name], "__version__", "9.9")
+        refused, _ = shout(*FILES)
+    assert refused.exit_code == 2 and refused.stderr.count(", not ") == 1, refused.stderr
+    assert f"Received: {name}=" in refused.stderr
+    assert shout(*FILES)[0].stderr.startswith("Goes on after line ")
 
 
 def test_line_numbers_are_those_of_the_whole_input(shout, tmp_path):

@@ -18,6 +18,7 @@ from keras_transformer.data import token_store
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.encoding import encode_chunk
 from keras_transformer.data.number_corpus import number_names
+from keras_transformer.data.pairs import Pairs
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.token_store import HEADER, expected_size, token_rows
 from keras_transformer.data.tokenizer import Tokenizer
@@ -272,7 +273,7 @@ def test_write_that_fails_leaves_nothing_and_names_the_store(folder, tmp_path):
 
 
 def test_text_that_cannot_be_read_is_no_failed_write(tokenizer, tmp_path):
-    class Pairs(list):
+    class Unreadable(Pairs):
         def fingerprint(self):
             return "of unreadable pairs"
 
@@ -280,7 +281,7 @@ def test_text_that_cannot_be_read_is_no_failed_write(tokenizer, tmp_path):
             raise OSError(errno.EIO, "Input/output error", "corpus.en")
 
     with pytest.raises(OSError, match=r"Input/output error: 'corpus.en'$"):
-        token_rows(Pairs(), [tokenizer] * 2, tmp_path)
+        token_rows(Unreadable(), [tokenizer] * 2, tmp_path)
 
 
 def test_two_processes_at_once_build_it_once(folder, tmp_path):

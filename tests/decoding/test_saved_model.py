@@ -9,6 +9,7 @@ import pytest
 
 from keras_transformer import Translator, export_saved_model, load_translator
 from keras_transformer.decoding import SavedModelEngine
+from keras_transformer.decoding.saved_model import OTHER_REWRITES, use_one_rewrite
 from tests.decoding.test_ctranslate2 import LONG, PROTECTED
 from tests.decoding.test_tags import CODES, translators  # noqa: F401
 from tests.decoding.test_translator import LINES, make_translator
@@ -66,6 +67,28 @@ def rows_of(found):
     """As in the fresh process."""
     scores = lambda one: one and one.encoder_decoder.tolist()  # noqa: E731
     return [[{**one.to_dict(), "attention": scores(one.attention)} for one in r] for r in found]
+
+
+def test_rewrites_that_the_command_line_leaves_out_change_no_bit(made):
+    import tensorflow as tf
+
+    translator = load_translator(made[1])
+    lines, options = CALLS["beam"]
+    ids = translator.request(lines).columns[0]
+
+    def answers():
+        rows = translator(lines, **options)
+        whole = [[(h.text, h.score, h.log_prob, h.log_probs) for h in row] for row in rows]
+        return whole, [translator.engine.score(row[None], row[None]).tolist() for row in ids]
+
+    expected = answers()
+    use_one_rewrite()
+    try:
+        assert answers() == expected
+        used = tf.config.optimizer.get_experimental_options()
+        assert [used[name] for name in OTHER_REWRITES] == [False] * len(OTHER_REWRITES)
+    finally:
+        tf.config.optimizer.set_experimental_options(dict.fromkeys(OTHER_REWRITES, True))
 
 
 def test_answers_are_those_of_translator(made, translators, tmp_path):  # noqa: F811

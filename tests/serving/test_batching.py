@@ -129,6 +129,33 @@ def test_batch_waits_for_rows_that_are_prepared_as_long_as_they_are(prepares):
     assert model.batches == [("g", ["a", "b"] if prepares else ["a"])]
 
 
+def test_batch_does_not_wait_for_rows_that_are_announced_late():
+    """Else a client that sends one text after another would delay every batch."""
+    model = Model()
+
+    async def scenario(batcher):
+        answered = asyncio.Event()
+
+        async def early_caller():
+            with batcher.announced():
+                await asyncio.sleep(0.3)
+
+        async def late_caller():
+            await asyncio.sleep(0.15)
+            with batcher.announced():
+                await answered.wait()
+
+        late = asyncio.gather(early_caller(), late_caller())
+        await asyncio.sleep(0.05)  # the early one is announced
+        async with asyncio.timeout(5):
+            await batcher.submit(rows_of("a"))
+        answered.set()
+        await late
+
+    run(scenario, model, max_wait=0.01, max_wait_announced=15)
+    assert model.batches == [("g", ["a"])]
+
+
 def test_oldest_row_runs_with_those_nearest_in_length():
     model = Model()
     lengths = [25, 225, 33, 22, 112, 5, 27]

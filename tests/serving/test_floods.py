@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import itertools
 import json
 import sys
 
@@ -139,6 +140,31 @@ def test_deeply_nested_json_is_400(path, around):
                 assert status == 400, (levels, answer)
 
     serve(plain_translator(), scenario)
+
+
+def test_between_two_large_bodies_the_event_loop_does_other_work(monkeypatch):
+    ticks, read_at, loads = itertools.count(), [], json.loads
+
+    def recorded(text, **options):
+        read_at.extend([next(ticks)] * (len(text) > MANY))
+        return loads(text, **options)
+
+    async def scenario(app, service):
+        async def tick():
+            while True:
+                next(ticks)
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as group:
+            others = group.create_task(tick())
+            asked = [ask(app, "/translate", {"q": [""] * MANY}) for _ in range(4)]
+            answers = await asyncio.gather(*asked)
+            others.cancel()
+        assert [status for status, _ in answers] == [413] * 4
+
+    monkeypatch.setattr(json, "loads", recorded)
+    serve(plain_translator(), scenario)
+    assert len(read_at) == 4 and all(b - a > 2 for a, b in itertools.pairwise(read_at)), read_at
 
 
 def test_lines_of_clients_that_went_away_are_not_run_and_leave_the_queue():

@@ -1,0 +1,74 @@
+"""`Pairs`: sentence pairs, and what a data set may ask of them besides the pairs. Pure Python."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from keras_transformer.data.readers import ReadLog
+from keras_transformer.texts import require_pairs
+
+
+class Pairs:
+    """Sentence pairs that can be iterated over more than once.
+
+    A subclass defines `__iter__`; the other members have defaults.
+
+    Attributes:
+        parts: the corpora that the pairs are from, as `Corpus`. Defaults to none.
+        counts: what the last whole iteration found, for JSON, or `None`. May be set.
+        num_bytes: int, size of the files on disk. Defaults to `0`.
+        overlaps: `{split: {"sources": number, "pairs": number}}`, how many pairs stand in other
+            splits too. Defaults to nothing.
+        kind: str, what errors call them. Defaults to the name of the class.
+    """
+
+    parts: Sequence[Any] = ()
+    counts: dict[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        raise NotImplementedError
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
+    @property
+    def overlaps(self) -> Mapping[str, Mapping[str, int]]:
+        return {}
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+    def read(self, log: ReadLog) -> Iterator[tuple[str, str]]:
+        """Iterates; the log counts the entries of files that are no pair."""
+        return iter(self)
+
+    def fingerprint(self) -> str | None:
+        """Returns a hash of all that decides the pairs and their order, or `None` without one."""
+        return None
+
+    def notes(self) -> list[str]:
+        """Returns the lines of a report on the last whole iteration."""
+        return []
+
+
+class PlainPairs(Pairs):
+    """Any other iterable of pairs, such as a list.
+
+    Args:
+        pairs: iterable of (source, target) strings.
+
+    Raises:
+        ValueError: if it is no iterable.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        require_pairs(pairs)
+        self._pairs = pairs
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._pairs)
+
+    @property
+    def kind(self) -> str:
+        return type(self._pairs).__name__
