@@ -106,7 +106,7 @@ def compare(translator, folder, name):
 def print_comparison(folder, is_detailed):
     import keras_transformer as kt
 
-    translator = kt.import_marian(folder, print_fn=lambda line: print(f"  {line}"))
+    translator = kt.import_model(folder, print_fn=lambda line: print(f"  {line}"))
     for path in sorted(folder.glob("*.nbest")):
         differences, count, differing = compare(translator, folder, path.stem)
         better = sum(ours > theirs for _, _, ours, _, theirs in differing)
@@ -125,7 +125,7 @@ def print_times(folder, path, python):
     """Seconds of both programs on one core, with the model's settings, loading not counted."""
     import keras_transformer as kt
 
-    translator = kt.import_marian(folder, print_fn=lambda line: None)
+    translator = kt.import_model(folder, print_fn=lambda line: None)
     lines = read_lines(path)
     translator(lines)  # traces
     start = time.perf_counter()

@@ -126,7 +126,7 @@ def main():
         write_model(folder, arguments.layers)
         tokenizer_cost(folder, lines)
         start = time.perf_counter()
-        translator = kt.import_marian(folder, folder / "run", **limits)
+        translator = kt.import_model(folder, folder / "run", **limits)
         print(f"import: {time.perf_counter() - start:.1f} s, {size_of(folder / 'run')} on disk")
 
         def report(name, size, translate):

@@ -21,7 +21,7 @@ from .decoding import beam_search as beam_search
 from .decoding import greedy_search as greedy_search
 from .export import export_ctranslate2 as export_ctranslate2
 from .export import export_saved_model as export_saved_model
-from .importing import import_marian as import_marian
+from .importing import import_model as import_model
 from .models import Transformer as Transformer
 from .models import TransformerConfig as TransformerConfig
 from .models import load_model as load_model

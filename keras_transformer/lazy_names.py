@@ -24,6 +24,7 @@ GONE = {
             "KerasHubTokenizer": "from_keras_hub",
         }.items()
     },
+    "import_marian": "`import_marian` is now `import_model`",
     "CTranslate2Translator": "`CTranslate2Translator` has gone: keras_transformer.load_translator("
     "folder) returns a `Translator` above CTranslate2",
 }

@@ -14,7 +14,7 @@ import keras_transformer as kt
 from keras_transformer import runs
 for module, name in [
     *((kt, name) for name in ("Tokenizer", "make_dataset", "Translator", "load_run", "RunKeeper")),
-    *((runs, "Trainer"), (kt, "export_ctranslate2"), (kt, "import_marian"), (kt, "beam_search")),
+    *((runs, "Trainer"), (kt, "export_ctranslate2"), (kt, "import_model"), (kt, "beam_search")),
 ]:
     getattr(module, name)
 for name in ("export_saved_model", "get_strategy"):

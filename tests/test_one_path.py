@@ -73,7 +73,7 @@ def folders(tmp_path_factory):
     parent = tmp_path_factory.mktemp("one_path")
     marian = opus_models.write_npz(opus_models.make_marian(), tmp_path_factory.mktemp("npz"))
     run = parent / "en_de"
-    kt.import_marian(marian, run)
+    kt.import_model(marian, run)
     recipe = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
     recipe["search"] |= RULES
     (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")

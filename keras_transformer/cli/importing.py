@@ -1,4 +1,4 @@
-"""Commands that import models of other projects: `import marian`, `import opus-mt`."""
+"""Commands that import models of other projects: `import hub`, `marian` and `opus-mt`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +18,10 @@ importing = typer.Typer(
 commands.add_typer(importing, name="import")
 
 
+@importing.command("hub")
 @importing.command("marian")
 @importing.command("opus-mt")
-def import_model(
+def import_(
     model: Annotated[
         str,
         typer.Argument(
@@ -37,22 +38,23 @@ def import_model(
         typer.Option(help="`marian` or `transformers`: what trained it. [default: by the files]"),
     ] = None,
 ) -> None:
-    """Import a Transformer that Marian trained, such as those of OPUS-MT, as a run.
+    """Import a model of Marian, such as those of OPUS-MT, of M2M-100 or NLLB-200, as a run.
 
-    The run is like any other: translate, score, evaluate, export, serve; to fine-tune it, name it
-    as `training.init_from` of a recipe. `opus-mt` and `marian` are the same.
+    The run is like any other: translate, score, evaluate, export, serve; to fine-tune one of
+    Marian, name it as `training.init_from` of a recipe. `hub`, `opus-mt` and `marian` are the same.
 
     Example:
 
         keras-transformer import marian ~/model runs/mine --weights model.npz.best-bleu.npz
         keras-transformer import opus-mt opus-2020-02-26.zip runs/en_de
         keras-transformer import opus-mt Helsinki-NLP/opus-mt-en-de runs/en_de
+        keras-transformer import hub facebook/nllb-200-distilled-600M runs/nllb
     """
     import_backend()
-    from keras_transformer.importing.importer import import_marian
+    from keras_transformer.importing.importer import import_model
     from keras_transformer.runs.folder import RunFolder
 
-    translator = import_marian(
+    translator = import_model(
         model, run, weights=weights, arithmetic=arithmetic, print_fn=console.print
     )
     origin = RunFolder(run).origin() or {}
@@ -63,5 +65,6 @@ def import_model(
     console.print(f"Licence: {origin['license']}")
     console.print(f"Attribution: {origin['attribution']}")
     if languages:
-        console.print(f"--target-language is one of: {', '.join(languages)}")
+        needed = "--source-language and " if translator.source_tokenizer.language_ids else ""
+        console.print(f"{needed}--target-language: one of {', '.join(languages)}")
     print(run)

@@ -1,1 +1,1 @@
-from .importer import import_marian as import_marian
+from .importer import import_model as import_model

@@ -1,4 +1,4 @@
-"""Imports a Marian model, such as OPUS-MT's: as a `Translator`, and as a run like any other."""
+"""Imports a model of Marian, M2M-100 or NLLB-200 as a `Translator` and as a run like any other."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ FAMILIES = {"marian": read_marian_hub, "m2m_100": read_m2m_100}
 FINE_TUNING = {"learning_rate": 1e-4, "warmup_steps": 200, "epochs": 5, "batch_tokens": 2048}
 
 
-def import_marian(
+def import_model(
     folder: types.Path,
     run: types.Path | None = None,
     *,
@@ -47,14 +47,16 @@ def import_marian(
     print_fn: types.PrintFn = print,
     **settings: Any,
 ) -> Translator:
-    """Imports a Transformer that Marian trained, such as OPUS-MT's, in one of two forms.
+    """Imports a Transformer that Marian trained, such as OPUS-MT's, or M2M-100 or NLLB-200.
 
-    These are Marian's files (`*.npz`, `decoder.yml`, and vocabularies: two of SentencePiece, or
-    `*vocab.yml` with `source.spm` and `target.spm`), as a folder or its zip file, and the folder of
-    the Hugging Face Hub (`config.json`, `model.safetensors`, `vocab.json`, `source.spm`,
-    `target.spm`). The weights are the same numbers in another order; nothing is trained or
-    rounded, except that the gelu of Marian up to 1.12.0 becomes a scaled silu. The settings of the
-    search come with the model.
+    Marian's models have two forms: its own files (`*.npz`, `decoder.yml`, and vocabularies: two of
+    SentencePiece, or `*vocab.yml` with `source.spm` and `target.spm`), as a folder or its zip file;
+    and the folder of the Hugging Face Hub (`config.json`, `model.safetensors`, `vocab.json`,
+    `source.spm`, `target.spm`). M2M-100 and NLLB-200, without mixtures of experts, have that of the
+    Hub: `config.json`, `model.safetensors` or several with an index, `sentencepiece.bpe.model` and,
+    of M2M-100, `vocab.json`. The weights are the same numbers in another order; nothing is trained
+    or rounded, except that the gelu of Marian up to 1.12.0 becomes a scaled silu. The settings of
+    the search come with the model.
 
     Args:
         folder: path of the folder or zip file; or a name on the Hub, such as
@@ -64,15 +66,16 @@ def import_marian(
         run: path of a run folder to write, new or empty. `load_run` and all commands take it, and
             `training.init_from` of a recipe. Optional.
         weights: name of the `*.npz`, if the folder has several. Optional.
-        arithmetic: `"marian"` or `"transformers"`: whose positions, layer norm and padding the
-            weights were trained with. Defaults to Marian's for Marian's files, and to what the
-            files and the name tell for those of the Hub; a printed line says which and why.
+        arithmetic: of a model of Marian, `"marian"` or `"transformers"`: whose positions, layer
+            norm and padding the weights were trained with. Defaults to Marian's for Marian's files,
+            and to what the files and the name tell for those of the Hub; a printed line says which
+            and why.
         print_fn: prints a line of text. Defaults to `print`.
         **settings: as in `Translator`; they go before those of the model, and not into the run.
 
     Returns:
-        `Translator`. Its `source_tokenizer.languages` lists the target languages of a model that
-        has several.
+        `Translator`. Its `languages` lists those of a model that has several. M2M-100 and NLLB-200
+        need the settings `source_language` and `target_language`.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -80,17 +83,17 @@ def import_marian(
             this architecture does not, such as an RNN; the message names it.
         ImportError: if `huggingface_hub` is needed and missing.
 
-    Example: `import_marian("opus-mt-en-de")(["Hello, world!"])`.
+    Example: `import_model("opus-mt-en-de")(["Hello, world!"])`.
     """
     run_folder = None if run is None else RunFolder(run)
     if run_folder is not None:
         _require_new(run_folder)
     name = str(folder) if _is_hub_name(folder) else None
     with _local(folder) as local:
-        read = read_marian(local, name, weights, arithmetic)
+        read = read_model_folder(local, name, weights, arithmetic)
     for note in read.notes:
         print_fn(note)
-    model = build_marian(read)
+    model = build_model(read)
     tokenizers = read.tokenizers
     settings = {"max_source_tokens": LONGEST_SOURCE, "frozen": True, **read.search, **settings}
     translator = Translator(model, *tokenizers, **settings)
@@ -99,18 +102,18 @@ def import_marian(
     return translator
 
 
-def read_marian(
+def read_model_folder(
     folder: types.Path,
     name: str | None = None,
     weights: str | None = None,
     arithmetic: str | None = None,
 ) -> Any:
-    """Reads a folder of either form.
+    """Reads a folder of any form and family.
 
     Args:
         folder: path of the folder.
         name: that of the model on the Hub. Optional.
-        weights, arithmetic: as in `import_marian`.
+        weights, arithmetic: as in `import_model`.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -153,7 +156,7 @@ def _read_hub(folder, name, arithmetic):
     return FAMILIES[family](folder, settings, name)
 
 
-def build_marian(read: Any) -> Transformer:
+def build_model(read: Any) -> Transformer:
     """Returns a `Transformer` with the weights of a model that was read."""
     model = Transformer(read.config)
     weights = weights_of(read)

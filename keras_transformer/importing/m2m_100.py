@@ -139,7 +139,7 @@ def read_tokenizer(folder: Path, vocabulary_size: int) -> tuple[Tokenizer, list[
         content,
         SENTENCEPIECE,
         has_other_pieces=False,
-        dropped_pieces=["<s>", "<unk>", MASK],
+        dropped_pieces=[piece for piece in ("<s>", "<unk>", MASK) if piece in ids],
         sorts_ties=proto.trainer_spec.model_type == UNIGRAM,
     )
     vocabulary = Vocabulary(

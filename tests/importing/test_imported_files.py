@@ -17,7 +17,7 @@ from tokenizer_agreement import train_sentencepiece
 import keras_transformer as kt
 from keras_transformer.data.sentencepiece_parts import read_model
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.importing.importer import read_marian
+from keras_transformer.importing.importer import read_model_folder
 from keras_transformer.importing.marian import weights_of
 from tests.importing import opus_models
 
@@ -413,7 +413,7 @@ def folders(tmp_path_factory):
     """A folder of each form, and what is read of it."""
     model, path = opus_models.make_marian(), tmp_path_factory.mktemp("models")
     written = opus_models.write_hub(model, path / "hub"), opus_models.write_npz(model, path / "npz")
-    return {folder.name: (folder, read_marian(folder)) for folder in written}
+    return {folder.name: (folder, read_model_folder(folder)) for folder in written}
 
 
 @pytest.mark.parametrize(
@@ -426,10 +426,10 @@ def test_odd_folder_is_read_or_refused_in_one_line(form, name, folders, tmp_path
     made = change(copied)
     copied = made if isinstance(made, type(copied)) else copied
     if not isinstance(outcome, str):
-        outcome(read_marian(copied), before)
+        outcome(read_model_folder(copied), before)
         return
     with pytest.raises((ValueError, FileNotFoundError), match=outcome) as caught:
-        read_marian(copied)
+        read_model_folder(copied)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
 
@@ -442,7 +442,7 @@ def test_size_that_the_arrays_do_not_confirm_is_refused_before_it_is_used(name, 
         for value in WRONG_SIZES:
             size_change(name, value)(folder)
             with pytest.raises(ValueError, match=f"{SIZES[name]}.*Received") as caught:
-                read_marian(folder)
+                read_model_folder(folder)
             assert "\n" not in str(caught.value)
         assert tracemalloc.get_traced_memory()[1] < 2**23, "as much as the files tell"
     finally:
@@ -479,5 +479,5 @@ def test_zip_file_reads_nothing_outside_of_it(folders, tmp_path):
         for path in folder.glob("*.s*"):
             file.write(path, path.name)
     with pytest.raises(ValueError, match="config.json is damaged"):
-        kt.import_marian(tmp_path / "opus.zip")
+        kt.import_model(tmp_path / "opus.zip")
     assert not list(tmp_path.parent.rglob("outside.spm"))

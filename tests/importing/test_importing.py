@@ -18,7 +18,7 @@ from keras_transformer.cli import app
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.importing.files import read_vocabulary
-from keras_transformer.importing.importer import read_marian
+from keras_transformer.importing.importer import read_model_folder
 from keras_transformer.importing.marian import weights_of
 from keras_transformer.importing.marian_hub import arithmetic_of
 from keras_transformer.runs.folder import RunFolder
@@ -66,7 +66,7 @@ def run(hub, tmp_path_factory):
 def test_both_forms_import_to_equal_weights(name, tmp_path):
     theirs = opus_models.make_marian(**CONFIGURATIONS[name])
     one, other = (
-        read_marian(write(theirs, tmp_path / form), arithmetic="marian")
+        read_model_folder(write(theirs, tmp_path / form), arithmetic="marian")
         for form, write in (("hub", opus_models.write_hub), ("npz", opus_models.write_npz))
     )
     assert_same_weights(weights_of(one), weights_of(other))
@@ -85,7 +85,7 @@ def test_zip_file_imports_to_the_run_of_the_hub_and_damaged_ones_are_refused(npz
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for path in npz.iterdir():
             file.write(path, path.name)
-    kt.import_marian(archive, tmp_path / "run")
+    kt.import_model(archive, tmp_path / "run")
     models = (load_model(folder / "model.keras") for folder in (tmp_path / "run", run))
     assert_same_weights(*({w.path: np.array(w) for w in model.weights} for model in models))
     for name in TOKENIZER_FILES:
@@ -103,7 +103,7 @@ def test_zip_file_imports_to_the_run_of_the_hub_and_damaged_ones_are_refused(npz
         ("opus", "must hold one model"),
     ):
         with pytest.raises(ValueError, match=message):
-            kt.import_marian(tmp_path / f"{name}.zip")
+            kt.import_model(tmp_path / f"{name}.zip")
 
 
 HELSINKI_ZIP = "https://object.pouta.csc.fi/OPUS-MT-models/en-de/opus-2020-02-26.zip"
@@ -122,7 +122,7 @@ def test_licence_and_attribution_are_what_the_files_state(hub, tmp_path):
     for readme, text, licence, is_helsinki in rows:
         (folder / "README.md").write_bytes(readme)
         (folder / "LICENSE").write_text(text, "utf-8")
-        origin = read_marian(folder).origin
+        origin = read_model_folder(folder).origin
         assert origin["license"] == licence
         assert ("University of Helsinki" in origin["attribution"]) == is_helsinki
         assert is_helsinki or origin["attribution"] == "not stated"
@@ -173,13 +173,13 @@ def test_arithmetic_is_printed_and_can_be_chosen(hub):
         (None, 1e-5, "sinusoidal", "Arithmetic of transformers: nothing says"),
         ("marian", 1e-6, "tensor2tensor", "Arithmetic of marian: chosen."),
     ):
-        read = read_marian(hub, arithmetic=arithmetic)
+        read = read_model_folder(hub, arithmetic=arithmetic)
         config, (note,) = read.config, read.notes
         assert note.startswith(line)
         assert (config.layer_norm_epsilon, config.positions) == (epsilon, positions)
         assert config.predict_padding == (arithmetic is None)
     with pytest.raises(ValueError, match="`arithmetic` must be 'marian' or"):
-        read_marian(hub, arithmetic="other")
+        read_model_folder(hub, arithmetic="other")
 
 
 # The fields of `config.json` that are settings of the search; the others stay.
@@ -212,7 +212,7 @@ def test_files_of_the_hub_set_the_search(config, generation, changes, line, hub,
     kept = {name: value for name, value in old.items() if name not in OF_THE_SEARCH}
     (folder / "config.json").write_text(json.dumps(kept | config), "utf-8")
     (folder / "generation_config.json").write_text(json.dumps(generation), "utf-8")
-    read = read_marian(folder)
+    read = read_model_folder(folder)
     usual = {"beam_size": 1, "length_penalty": "mean", "alpha": 1.0, "stopping": "exhaustive"}
     usual |= {"suppressed_tokens": (), "force_end": False}
     assert read.search == usual | changes
@@ -220,12 +220,12 @@ def test_files_of_the_hub_set_the_search(config, generation, changes, line, hub,
 
 
 def test_run_has_the_search_of_the_model_and_wrong_settings_write_none(hub, run, tmp_path):
-    kt.import_marian(hub, tmp_path / "run", alpha=2.0, print_fn=str)
-    search, settings = read_marian(hub).search, kt.load_run(tmp_path / "run").settings
+    kt.import_model(hub, tmp_path / "run", alpha=2.0, print_fn=str)
+    search, settings = read_model_folder(hub).search, kt.load_run(tmp_path / "run").settings
     assert {name: getattr(settings, name) for name in search} == search
     assert kt.load_run(run, beam_size=3).settings.beam_size == 3
     with pytest.raises(TypeError, match="beam_sise"):
-        kt.import_marian(hub, tmp_path / "other", beam_sise=4)
+        kt.import_model(hub, tmp_path / "other", beam_sise=4)
     assert not (tmp_path / "other").exists()
 
 
@@ -331,7 +331,7 @@ def test_ctranslate2_converter_for_marian_gives_the_same_model(npz, tmp_path):
     )
     converter.convert(str(tmp_path / "theirs"))
     # It gives Marian's weights the positions of `transformers`.
-    ours = kt.import_marian(npz, arithmetic="transformers", suppressed_tokens=())
+    ours = kt.import_model(npz, arithmetic="transformers", suppressed_tokens=())
     kt.export_ctranslate2(ours, tmp_path / "ours")
     pieces = pieces_of(ours, sentences(100))
     found = [
@@ -365,7 +365,7 @@ def test_name_on_the_hub_is_downloaded(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.chdir(tmp_path)
     for name in (NAME, f"{NAME}@v1.0"):
-        kt.import_marian(name, f"run{len(calls)}", print_fn=notes.append)
+        kt.import_model(name, f"run{len(calls)}", print_fn=notes.append)
         origin = RunFolder(f"run{len(calls) - 1}").origin()
         assert origin["name"] == name
         assert [origin["source_language"], origin["target_language"]] == ["en", "de"]
@@ -375,16 +375,16 @@ def test_name_on_the_hub_is_downloaded(hub, tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     for folder in ("models/opus-mt-en-de", "./opus-mt-en-de", "../opus-mt-en-de"):
         with pytest.raises(FileNotFoundError, match="must exist. Received: '[^']*opus-mt-en-de'"):
-            kt.import_marian(folder, "mistyped")
+            kt.import_model(folder, "mistyped")
     assert len(calls) == 2
     hub = shutil.copytree(hub, tmp_path / "without_weights")
     (hub / "model.safetensors").unlink()
     with pytest.raises(
         ValueError, match=rf"{NAME} has no .*pretrained\('{NAME}'\).save_pretrained"
     ):
-        kt.import_marian(NAME, "pickle")
+        kt.import_model(NAME, "pickle")
     with pytest.raises(ValueError, match="Hub gave no model of this name: no network"):
-        kt.import_marian("Helsinki-NLP/opus-mt-en-fr", "other")
+        kt.import_model("Helsinki-NLP/opus-mt-en-fr", "other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["models", "run0", "run1", hub.name]
 
 
@@ -405,7 +405,7 @@ def test_folder_without_a_model_and_a_run_that_exists_are_refused(hub, run, tmp_
 @pytest.mark.long
 def test_imported_run_is_fine_tuned_from_any_working_folder(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    kt.import_marian(hub, "runs/en_de")
+    kt.import_model(hub, "runs/en_de")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     changes = {

@@ -45,7 +45,7 @@ def pair(request, tmp_path_factory):
     folder = opus_models.write_hub(theirs, tmp_path_factory.mktemp("hub"))
     names = "source.spm", "target.spm", "vocab.json"
     tokenizer = MarianTokenizer(*(str(folder / name) for name in names))
-    return theirs, tokenizer, kt.import_marian(folder)
+    return theirs, tokenizer, kt.import_model(folder)
 
 
 def test_logits_are_those_of_transformers(pair):

@@ -6,7 +6,7 @@ import sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data.number_corpus import number_names
-from keras_transformer.importing.importer import build_marian, read_marian
+from keras_transformer.importing.importer import build_model, read_model_folder
 from tests.builders import to_numpy
 from tests.importing import opus_models
 from tests.importing.marian_numpy import MarianNumpy
@@ -51,8 +51,8 @@ def test_log_probs_are_those_of_marian_restated(name, tmp_path):
     marian = MarianNumpy(arrays, options)
     files = sorted(tmp_path.glob("*.spm"))
     pieces = [sentencepiece.SentencePieceProcessor(model_file=str(f)) for f in files]
-    read = read_marian(tmp_path)
-    model, config = build_marian(read), read.config
+    read = read_model_folder(tmp_path)
+    model, config = build_model(read), read.config
     sizes = config.source_vocabulary_size, config.vocabulary_size
     assert sizes == tuple(count + 1 for count in options["dim-vocabs"])
     # The ids of our vocabularies, by the ids of SentencePiece.
@@ -74,7 +74,7 @@ def test_log_probs_are_those_of_marian_restated(name, tmp_path):
 @pytest.mark.parametrize("sizes", [JOINT, SEPARATE])
 def test_tokens_are_those_of_sentencepiece(sizes, tmp_path):
     opus_models.write_form(tmp_path, sizes)
-    kt.import_marian(tmp_path, tmp_path / "run")
+    kt.import_model(tmp_path, tmp_path / "run")
     translator = kt.load_run(tmp_path / "run")
     files = sorted(tmp_path.glob("*.spm"))
     lines = ["twenty-one", "  ein  Haus ", "ǽ?", ""]
@@ -114,9 +114,9 @@ def test_decoder_yml_sets_the_search(tmp_path):
         path.write_text(f"{silent[:-1]}, {', '.join(text.splitlines())}}}" if text else silent)
         if isinstance(expected, str):
             with pytest.raises(ValueError, match=expected):
-                read_marian(tmp_path)
+                read_model_folder(tmp_path)
             continue
-        read = read_marian(tmp_path)
+        read = read_model_folder(tmp_path)
         assert (read.search, read.notes) == (expected, [note] if note else [])
 
 
@@ -132,16 +132,16 @@ def test_one_of_several_models_is_named(tmp_path):
         ("model.npz", "relu", 12),
         ("model.npz.best-bleu.npz", "silu", 2),
     ):
-        read = read_marian(tmp_path, weights=weights)
+        read = read_model_folder(tmp_path, weights=weights)
         assert (read.config.activation, read.search["beam_size"]) == (activation, beam_size)
-        build_marian(read)
+        build_model(read)
     with pytest.raises(ValueError, match=r"must hold one `\*.decoder.yml`. Received: model.npz.be"):
-        read_marian(tmp_path)
+        read_model_folder(tmp_path)
     both = decoder.replace('["/desk/model.npz"]', '["model.npz", "model.npz.best-bleu.npz"]')
     (tmp_path / "decoder.yml").write_text(both, "utf-8")
     for weights in (None, "model.npz.optimizer.npz"):
         with pytest.raises(ValueError, match="must name one of model.npz, model.npz.best-bleu.npz"):
-            read_marian(tmp_path, weights=weights)
+            read_model_folder(tmp_path, weights=weights)
 
 
 REFUSED = {
@@ -164,7 +164,7 @@ REFUSED = {
 def test_form_that_is_not_read_is_refused_by_key_and_value(message, tmp_path):
     opus_models.write_form(tmp_path, JOINT, **REFUSED[message])
     with pytest.raises(ValueError, match=message + ".*Received"):
-        read_marian(tmp_path)
+        read_model_folder(tmp_path)
 
 
 def test_learned_positions_are_refused_by_their_array(tmp_path):
@@ -172,19 +172,19 @@ def test_learned_positions_are_refused_by_their_array(tmp_path):
     with np.load(tmp_path / "model.npz") as file:
         np.savez(tmp_path / "model.npz", **file, Wpos=np.zeros((9, 16), "float32"))
     with pytest.raises(ValueError, match="has unknown arrays of the architecture: Wpos"):
-        read_marian(tmp_path)
+        read_model_folder(tmp_path)
 
 
 def test_tied_embeddings_of_two_vocabularies_are_refused(tmp_path):
     opus_models.write_form(tmp_path, (70, 70), **{"tied-embeddings-all": True})
     with pytest.raises(ValueError, match="needs one vocabulary for both sides"):
-        read_marian(tmp_path)
+        read_model_folder(tmp_path)
 
 
 def test_padding_has_no_probability_after_an_update(tmp_path):
     opus_models.write_form(tmp_path, JOINT, **{"tied-embeddings-all": True})
-    read = read_marian(tmp_path)
-    model, config = build_marian(read), read.config
+    read = read_model_folder(tmp_path)
+    model, config = build_model(read), read.config
     rows = np.array([[5, 6, 7, config.end_token_id, config.pad_token_id]], "int32")
     given = np.pad(rows, [(0, 0), (1, 0)], constant_values=config.start_token_id)[:, :-1]
     before = to_numpy(model([rows, given]))

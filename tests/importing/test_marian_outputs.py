@@ -22,7 +22,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "en_de"
-    kt.import_marian(FOLDER, folder)
+    kt.import_model(FOLDER, folder)
     return kt.load_run(folder)
 
 

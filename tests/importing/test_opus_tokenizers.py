@@ -61,7 +61,7 @@ def pair(request, tmp_path_factory):
     theirs = opus_models.make_marian(gain=3.0, bias=0.1, end_bias=3.0, **config)
     theirs.save_pretrained(folder)
     tokenizer = MarianTokenizer.from_pretrained(folder)
-    return theirs, tokenizer, kt.import_marian(folder, arithmetic="transformers")
+    return theirs, tokenizer, kt.import_model(folder, arithmetic="transformers")
 
 
 def ties_sorted(pieces):
