@@ -25,9 +25,6 @@ from keras_transformer.serving.signature import signatures_of
 # Within 25 s after SIGTERM: Kubernetes kills a process after 30 s, and others can be told to.
 DRAIN_SECONDS, EXIT_SECONDS = 20, 24
 WARM_UP_WORDS = (1, 8, 32)
-# Seconds for which a thread may keep Python from the event loop, which asks for it several times in
-# a request. Python's default, 5 ms, is as long as a small batch.
-SWITCH_SECONDS = 0.0005
 
 
 def serve(
@@ -64,7 +61,6 @@ def serve(
         OSError: if the server cannot listen there.
         Exception: what the model raised while it was loaded.
     """
-    sys.setswitchinterval(SWITCH_SECONDS)
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     console.print(f"Listening on http://{address}:{listener.getsockname()[1]}")
