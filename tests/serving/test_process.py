@@ -195,11 +195,11 @@ def test_clients_that_retry_get_all_answers_across_a_kill(start, folder):
         with contextlib.suppress(OSError, http.client.HTTPException):
             status, _, answer = server.translate(line)
             assert status in (200, 503)
-            if status == 200 and next(answers) == 20:
+            if status == 200 and next(answers) == 10:
                 server.process.kill()
             return status == 200 and answer
 
-    lines = [f"line {number}" for number in range(200)]
+    lines = [f"line {number}" for number in range(60)]
     expected = load_translator(folder)(lines)
     with ThreadPoolExecutor(8) as pool:
         found = [pool.submit(wait_until, functools.partial(translated, line)) for line in lines]
