@@ -1,4 +1,7 @@
-"""A translator above CTranslate2 answers as `Translator` with the settings of its model card."""
+"""A translator above CTranslate2 answers as `Translator` with the settings of its model card.
+
+What a translator does with text, on this engine too: `tests/test_one_path.py`.
+"""
 
 import subprocess
 import sys
@@ -40,12 +43,8 @@ CALLS = {
     "beam": {},
     "greedy": {"beam_size": 1},
     "no penalty": {"length_penalty": None},
-    "another penalty": {"alpha": 1.5},
-    "each line has a bound of its own": {"length_ratio": 0.2, "extra_length": 2},
-    "truncated": {"on_too_long": "truncate", "max_source_tokens": 9},
+    "each line has a bound of its own": {"length_ratio": 0.2, "extra_length": 2, "alpha": 1.5},
     "prefixes": {"target_prefix": PREFIXES},
-    "protected text": {"protect": ("printf", "tags", "unknown")},
-    "symbols": {},
 }
 
 
