@@ -5,10 +5,8 @@ import functools
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 
 import numpy as np
@@ -290,22 +288,3 @@ def test_two_processes_at_once_build_it_once(folder, tmp_path):
     assert sorted(map(len, chunks)) == [0, -(-len(PAIRS) // 50)]
     (store,) = tmp_path.iterdir()
     assert json.loads((store / HEADER).read_text())["pairs"] == len(PAIRS)
-
-
-@pytest.mark.slow
-def test_killed_build_is_built_again_to_the_same_bytes(folder, tmp_path):
-    build(folder, tmp_path / "whole").communicate()
-    expected = contents(tmp_path / "whole")
-    moments = [random.SystemRandom().uniform(0, 0.25) for _ in range(5)]
-    print("killed after", moments)
-    for moment in moments:
-        process = build(folder, tmp_path / "killed", 0.01)
-        process.stdout.readline()
-        time.sleep(moment)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    build(folder, tmp_path / "killed").communicate()
-    for left in (tmp_path / "killed").glob(".*"):  # of a process that was killed after its work
-        left.rmdir() if left.is_dir() else left.unlink()
-    assert contents(tmp_path / "killed") == expected
-    assert len(list((tmp_path / "killed").iterdir())) == 1
