@@ -148,6 +148,7 @@ def test_reader_finds_one_whole_folder_or_none(tmp_path):
 
 EXPORT = """
 import pathlib, sys
+from keras_transformer.atomic_file import atomic_folder
 
 with atomic_folder(pathlib.Path(sys.argv[1], "served")) as new:
     (new / "variables").mkdir()

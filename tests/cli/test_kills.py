@@ -20,8 +20,8 @@ token_store.usable_cores = lambda: 1
 PROGRAM = f"{MANY_CHUNKS}\nfrom keras_transformer.__main__ import main; main()"
 # Before the text of a chunk, its state, or the whole file lasts.
 OF_A_JOURNAL = [("os.fsync", 1), ("os.replace", 2), ("os.fsync", 8), ("os.replace", 5)]
-# A store, which is built anew: before a chunk, its header, and its name last.
-OF_A_STORE = [("numpy.ascontiguousarray", 9), ("os.fsync", 2), ("os.rename", 1), ("os.fsync", 6)]
+# A store, which is built anew: before a chunk, its files, and its name last.
+OF_A_STORE = [("numpy.ascontiguousarray", 9), ("os.fsync", 2), ("os.rename", 1)]
 TRANSLATE = ["--input", "train.en", "--output", "{folder}/out"]
 COMMANDS = {
     "prepare": (["prepare", "recipe.yaml", "--run", "{folder}/run"], OF_A_STORE),
@@ -52,15 +52,17 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("words, points", ROWS)
-def test_files_of_a_killed_command_are_those_of_one_call(folder, engine, tmp_path, words, points):
+def test_files_of_a_killed_command_are_those_of_one_call(folder, tmp_path, request, words, points):
+    places = {"engine": request.getfixturevalue("engine")} if "{engine}" in words else {}
+
     def of(name):
         (tmp_path / name).mkdir(exist_ok=True)
-        return [word.format(folder=tmp_path / name, engine=engine) for word in words]
+        return [word.format(folder=tmp_path / name, **places) for word in words]
 
     for point in points:
-        run_killed(PROGRAM, of("killed"), *point)
-    for name in ("killed", "intact"):
+        run_killed(PROGRAM, of("interrupted"), *point)
+    for name in ("interrupted", "intact"):
         ran = run([sys.executable, "-c", PROGRAM, *of(name)], capture_output=True)
         assert ran.returncode == 0, ran.stderr
-    found, expected = (contents(tmp_path / name) for name in ("killed", "intact"))
+    found, expected = (contents(tmp_path / name) for name in ("interrupted", "intact"))
     assert found == expected and any(expected.values())
