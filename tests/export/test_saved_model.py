@@ -10,11 +10,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer import Translator, export_saved_model, load_translator
+from keras_transformer import Translator, export_saved_model
 from keras_transformer.decoding.batches import LONGEST_ROW
 from tests.decoding.test_translator import LINES, make_translator
 from tests.processes import run
-from tests.serving.clients import client_of
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -133,14 +132,6 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
     assert served["tokens"]["token_ids"] == token_ids.to_tensor(0).numpy().tolist()
     assert served["tokens"]["lengths"] == token_ids.row_lengths().numpy().tolist()
     assert served["texts"]["text"] == ["eins", "two", "seven hundred"]
-
-
-def test_server_gives_the_translations_of_the_translator(exported):
-    translator, path = exported
-    lines = [line for line in LINES if "\n" not in line]
-    with client_of(lambda: load_translator(path)) as client:
-        answer = client.post("/translate", json={"q": lines}).json()
-    assert answer == {"translatedText": [best.text for (best,) in translator(lines, n_best=1)]}
 
 
 def test_saved_model_holds_each_weight_once(exported):

@@ -106,7 +106,8 @@ TEXTS = {
     of_html: [
         *("<", "<a ", "<a b='", "<a b=\"' ", "<a =", "<b>a</b> ", "<!", "<!--", "<!-- --", "<!-->"),
         *("<script>", "</script", "<div translate=no>", "<p translate = ", "<a class='x", "&"),
-        *("<a class='notranslate ", "&#x", "&nbsp;", " ", "<p>a", "<li>a"),
+        *("<a class='notranslate ", "&#x", "&nbsp;", " ", "<p>a", "<li>a", "<p a=b ", "<a " + "="),
+        *("<li translate=no>", "<ul translate=no>", "<td translate=no><p></b></ol>"),
         *("<ul><li translate=no>a", "</b>", "<p><b>a</b>", "<ul><b><li>a</li>", "<table><td>a<tr>"),
         *(nested("<ul>", "<b>", "<li></li>"), nested("<ul><li>", "<b>", "</li><li>")),
         *(nested("", "<b>", "</b>"), nested("<code>", "<b>", "</i>")),
