@@ -10,9 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from keras_transformer import Translator, export_saved_model, load_translator
+from keras_transformer import Translator, load_translator
 from keras_transformer.decoding import SavedModelEngine
-from tests.decoding.test_translator import LINES, make_translator
+from tests.decoding.test_translator import LINES
+from tests.export.test_saved_model import exported  # noqa: F401
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -44,24 +45,14 @@ print(json.dumps(answers))
 """
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """`Translator`, and the folder that it was exported to."""
-    folder = tmp_path_factory.mktemp("saved_model")
-    path = folder / "numbers.model"
-    made = make_translator(path, protected_symbols=3, num_decoder_layers=1)
-    made = Translator(made.model, made.source_tokenizer, extra_length=6, stopping="first_beams")
-    return made, export_saved_model(made, folder / "served", inspect=True)
-
-
 def rows_of(found):
     """As in the fresh process."""
     scores = lambda one: one and one.encoder_decoder.tolist()  # noqa: E731
     return [[{**one.to_dict(), "attention": scores(one.attention)} for one in r] for r in found]
 
 
-def test_answers_are_those_of_translator(made):
-    translator, folder = made
+def test_answers_are_those_of_translator(exported):  # noqa: F811
+    translator, folder = exported
     pairs = ["one", "", "two hundred"], ["eins", "zwei", ""]
     request = json.dumps([str(folder), LINES, CALLS, pairs])
     command = [sys.executable, "-W", "ignore", "-c", FRESH]
@@ -86,8 +77,8 @@ def assert_equal(expected, found):
 
 
 @pytest.fixture(scope="module")
-def engine(made):
-    return SavedModelEngine(made[1])
+def engine(exported):  # noqa: F811
+    return SavedModelEngine(exported[1])
 
 
 def test_what_is_in_the_graph_cannot_differ(engine):
@@ -98,11 +89,12 @@ def test_what_is_in_the_graph_cannot_differ(engine):
             translator("one", **changes)
 
 
-def test_search_tree_begins_with_the_best_translation(made, engine):
-    tokenizer = made[0].source_tokenizer
+def test_search_tree_begins_with_the_best_translation(exported, engine):  # noqa: F811
+    translator, _ = exported
+    tokenizer = translator.source_tokenizer
     ids = np.array([tokenizer.encode("two", add_end=True)])
-    (tree,) = engine.search_tree(ids, made[0].settings)
-    (best,) = made[0]("two", n_best=1)
+    (tree,) = engine.search_tree(ids, translator.settings)
+    (best,) = translator("two", n_best=1)
     first = tree.token_ids[0][tree.is_winner[0]]
     assert [tokenizer.vocabulary[token] for token in first] == best.tokens[:1]
 
