@@ -8,33 +8,23 @@ from tests.cli.small_run import cli
 from tests.kills import run_killed
 from tests.processes import run
 
-pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.long]
 
-MANY_CHUNKS = """
+PROGRAM = """
 from keras_transformer import texts
-from keras_transformer.data import token_store
+from keras_transformer.__main__ import main
 
-texts.CHUNK_BYTES, token_store.ENCODED_AT_ONCE = 4000, 50
-token_store.usable_cores = lambda: 1
+texts.CHUNK_BYTES = 4000
+main()
 """
-PROGRAM = f"{MANY_CHUNKS}\nfrom keras_transformer.__main__ import main; main()"
-# Before the text of a chunk, its state, or the whole file lasts.
-OF_A_JOURNAL = [("os.fsync", 1), ("os.replace", 2), ("os.fsync", 8), ("os.replace", 5)]
-# A store, which is built anew: before a chunk, its files, and its name last.
-OF_A_STORE = [("numpy.ascontiguousarray", 9), ("os.fsync", 2), ("os.rename", 1)]
+# Before the text of a chunk, or its state, lasts.
+POINTS = [("os.fsync", 1), ("os.replace", 2), ("os.fsync", 8), ("os.replace", 5)]
 TRANSLATE = ["--input", "train.en", "--output", "{folder}/out"]
 COMMANDS = {
-    "prepare": (["prepare", "recipe.yaml", "--run", "{folder}/run"], OF_A_STORE),
-    "translate a run": (["translate", "run", *TRANSLATE], OF_A_JOURNAL),
-    "translate by CTranslate2": (["translate", "{engine}", *TRANSLATE], OF_A_JOURNAL),
-    "distil": (["distil", "recipe.yaml", "run", "--output", "{folder}/d"], OF_A_JOURNAL),
+    "translate a run": ["translate", "run", *TRANSLATE],
+    "translate by CTranslate2": ["translate", "{engine}", *TRANSLATE],
+    "distil": ["distil", "recipe.yaml", "run", "--output", "{folder}/d"],
 }
-ROWS = [pytest.param(*COMMANDS["prepare"], id="prepare")]
-ROWS += [
-    pytest.param(*row, id=name, marks=pytest.mark.long)
-    for name, row in COMMANDS.items()
-    if name != "prepare"
-]
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +41,13 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes().replace(name, b"") for path in files}
 
 
-@pytest.mark.parametrize("words, points", ROWS)
-def test_files_of_a_killed_command_are_those_of_one_call(folder, tmp_path, request, words, points):
-    places = {"engine": request.getfixturevalue("engine")} if "{engine}" in words else {}
-
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_files_of_a_killed_command_are_those_of_one_call(folder, engine, tmp_path, words):
     def of(name):
         (tmp_path / name).mkdir(exist_ok=True)
-        return [word.format(folder=tmp_path / name, **places) for word in words]
+        return [word.format(folder=tmp_path / name, engine=engine) for word in words]
 
-    for point in points:
+    for point in POINTS:
         run_killed(PROGRAM, of("interrupted"), *point)
     for name in ("interrupted", "intact"):
         ran = run([sys.executable, "-c", PROGRAM, *of(name)], capture_output=True)

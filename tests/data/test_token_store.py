@@ -21,6 +21,7 @@ from keras_transformer.data.token_store import HEADER, expected_size, token_rows
 from keras_transformer.data.tokenizer import Tokenizer
 from tests.builders import ROOT
 from tests.data.test_feeder import arrays_of, assert_same_batches, planned
+from tests.kills import run_killed
 
 PAIRS = [*number_names(size=400), ("", "leer"), ("two  words\u2028", "zwei\xa0Wörter…")]
 FILES = "source.ids", "target.ids", "starts", "lengths", HEADER
@@ -288,3 +289,15 @@ def test_two_processes_at_once_build_it_once(folder, tmp_path):
     assert sorted(map(len, chunks)) == [0, -(-len(PAIRS) // 50)]
     (store,) = tmp_path.iterdir()
     assert json.loads((store / HEADER).read_text())["pairs"] == len(PAIRS)
+
+
+@pytest.mark.slow
+def test_killed_build_is_built_again_to_the_same_bytes(folder, tmp_path):
+    """Killed before a chunk, its files and its name last."""
+    for point in (("numpy.ascontiguousarray", 9), ("os.fsync", 2), ("os.rename", 1)):
+        run_killed(BUILD, [folder, tmp_path / "killed", 0], *point)
+    for name in ("killed", "whole"):
+        build(folder, tmp_path / name).communicate()
+    expected = contents(tmp_path / "whole")
+    assert expected and contents(tmp_path / "killed") == expected
+    assert len(list((tmp_path / "killed").iterdir())) == 1
