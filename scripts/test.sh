@@ -61,7 +61,8 @@ wait "$types"
 export OMP_NUM_THREADS=1
 # What a backend can change. Each layer trains and is saved; logits are the paper's; the loss and the
 # update are Keras's; the search is that in plain Python. Other code is the same on every backend.
-contract=(tests/layers/test_contract.py tests/training/test_{token_loss,linear_cross_entropy}.py)
+contract=(tests/layers/test_contract.py)
+contract+=(tests/training/test_{update,token_loss,linear_cross_entropy}.py)
 search=(tests/decoding/test_{search,processors,sampling,search_model}.py)
 # Of strings, what the model does besides the search; the rest is Python on every backend.
 translator=(score_is_that_of_the_full_pass translate_train_translate)
@@ -80,7 +81,8 @@ if [ -n "$long" ]; then
     details=(tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py)
     details+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     details+=(tests/test_one_path.py --ignore=tests/layers/test_contract.py)
-    update=(tests/training/test_{token_loss,linear_cross_entropy,fused_step,keras_contract,model_state}.py)
+    update=(tests/training/test_{update,token_loss,linear_cross_entropy}.py)
+    update+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     # Minutes each, the slowest last: examples of the docs, killed runs, all commands on JAX and
     # PyTorch, notebooks, new environments.
     slowest=(tests/test_docs.py tests/runs/test_kept_fit.py tests/test_backends.py)

@@ -10,7 +10,7 @@ import time
 from unittest import mock
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 BACKEND = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -27,8 +27,10 @@ if BACKEND == "jax":
     )
 
 # A failure prints the line that repeats it: `@reproduce_failure(...)`.
-settings.register_profile("short", max_examples=25, derandomize=True, deadline=None)
-settings.register_profile("long", max_examples=100, deadline=None, print_blob=True)
+# Nothing fails because it is slow: another process may have the processor.
+AT_ANY_SPEED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("short", max_examples=25, derandomize=True, **AT_ANY_SPEED)
+settings.register_profile("long", max_examples=100, print_blob=True, **AT_ANY_SPEED)
 
 
 def pytest_addoption(parser):

@@ -1,8 +1,14 @@
-"""Folders that take long to fill: made once in a test session, whichever worker comes first."""
+"""What takes long, made once: folders in a test session, models of files in a process."""
 
 import fcntl
+import hashlib
 import os
+import pathlib
 import shutil
+
+import pytest
+
+LOADED, FROZEN = {}, {}
 
 
 def made_once(tmp_path_factory, name, make):
@@ -23,3 +29,29 @@ def made_once(tmp_path_factory, name, make):
             make(partial)
             partial.rename(original)
     return shutil.copytree(original, tmp_path_factory.mktemp(name) / name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_files_are_one_model():
+    """In this process, as in one of a user who keeps a model: a search is traced once for it."""
+    from keras_transformer.runs import load
+
+    load_file, freeze = load.load_model, load.freeze
+
+    def load_model(path):
+        if not pathlib.Path(path).is_file():
+            return load_file(path)
+        digest = hashlib.sha256(pathlib.Path(path).read_bytes()).digest()
+        if digest not in LOADED:
+            LOADED[digest] = load_file(path)
+        return LOADED[digest]
+
+    def freeze_once(model, dtype, is_shared):
+        if (model, dtype) not in FROZEN:
+            FROZEN[model, dtype] = freeze(model, dtype, is_shared=True)
+        return FROZEN[model, dtype]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "load_model", load_model)
+        patch.setattr(load, "freeze", freeze_once)
+        yield

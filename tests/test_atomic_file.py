@@ -4,16 +4,13 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 
 import pytest
 
 from keras_transformer.atomic_file import atomic_folder, atomic_path, restore_folder, write_text
-from tests.builders import ROOT
+from tests.kills import run_killed
 
 # Files.
 
@@ -149,36 +146,27 @@ def test_reader_finds_one_whole_folder_or_none(tmp_path):
     assert name == "served" and content in ("a 99", "b 99")
 
 
-# A process that exports to `served`, and is killed before its rename of this number, or at the end.
-KILLED = """
-import os, pathlib, shutil, signal, sys
+EXPORT = """
+import pathlib, sys
 from keras_transformer.atomic_file import atomic_folder
 
-def kill(*arguments, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def rename(source, target, rename=os.rename, done=[]):
-    if len(done) == int(sys.argv[2]):
-        kill()
-    done.append(target)
-    rename(source, target)
-
-os.rename, shutil.rmtree = rename, kill
 with atomic_folder(pathlib.Path(sys.argv[1], "served")) as new:
     (new / "variables").mkdir()
     (new / "variables" / "data").write_text("new")
 """
 
 
-@pytest.fixture(params=[0, 1, 2, 3])
+@pytest.fixture(params=[("os.rename", 1), ("os.rename", 2), ("os.rename", 3), ("shutil.rmtree", 1)])
 def killed(request, tmp_path):
     """A folder whose export was killed, and what has to be there."""
     write_folder(tmp_path / "served", "old")
-    command = [sys.executable, "-c", KILLED, str(tmp_path), str(request.param)]
-    ran = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert ran.returncode == -signal.SIGKILL
-    assert (tmp_path / "served").exists() == (request.param != 2)
-    return tmp_path, "old" if request.param < 3 else "new"
+    run_killed(EXPORT, [tmp_path], *request.param)
+    is_between = request.param == ("os.rename", 3)
+    assert (tmp_path / "served").exists() == (not is_between)
+    if is_between:
+        (staging,) = tmp_path.glob(".served-????????")
+        assert sorted(path.name for path in staging.iterdir()) == ["new", "old0"]
+    return tmp_path, "new" if request.param[0] == "shutil.rmtree" else "old"
 
 
 def test_after_a_kill_at_any_rename_the_folder_is_restored(killed):

@@ -22,7 +22,7 @@ with file_lock(pathlib.Path(sys.argv[1]), "at work", waits=True):
         sys.exit()
     os.waitpid(leaving, 0)
     living = os.fork()
-    if living:
+    if not living:  # by now it has closed its copy of the lock
         print("locked", flush=True)
     sys.stdin.read()
     if not living:

@@ -11,7 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_transformer.data.batch_settings import BatchSettings
+from keras_transformer.data.cleaning import CleaningSettings
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import TextSettings
 from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.recipe import (
     DataSettings,
@@ -20,14 +23,115 @@ from keras_transformer.runs.recipe import (
     recipe_text,
 )
 from keras_transformer.runs.training_settings import TrainingSettings
-from keras_transformer.settings import Settings, read_yaml, setting
+from keras_transformer.serving.limits import Limits
+from keras_transformer.settings import Settings, read_yaml, setting, setting_of
 from tests.examples import examples
 
-REQUIRED = {TransformerConfig: {"vocabulary_size": 100}, DataSettings: {"train": ["a", "b"]}}
-KINDS = (TransformerConfig, DataSettings, VocabularySettings, TrainingSettings, SearchSettings)
+REQUIRED = {
+    TransformerConfig: {"vocabulary_size": 100},
+    DataSettings: {"train": ["a", "b"]},
+    BatchSettings: {"batch_tokens": 512},
+}
+NONE = 0, 0.5, "1"  # of what must be a number of things
+NO_SHARE = 1, -0.1, "0.1"
+# Class -> field -> values that it refuses by itself.
+MISTAKES = {
+    TransformerConfig: {
+        **dict.fromkeys(("vocabulary_size", "source_vocabulary_size", "hidden_dim"), NONE),
+        **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "intermediate_dim"), NONE),
+        **dict.fromkeys(("num_heads", "key_dim", "value_dim", "max_relative_position"), NONE),
+        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), NO_SHARE),
+        **dict.fromkeys(("layer_norm_epsilon", "attention_gain"), (0.0, -1.0)),
+        **dict.fromkeys(("normalize_first", "use_bias", "output_bias"), ("yes", 1)),
+        **dict.fromkeys(("predict_padding", "source_end_token"), (0, None)),
+        **dict.fromkeys(("pad_token_id", "start_token_id", "end_token_id"), (-1, 100)),
+        "unk_token_id": (-1, 100),
+        "activation": (3,),
+        "positions": ("rotary", None),
+        "first_position": (-1,),
+        "max_sequence_length": NONE,
+        "tie_embeddings": ("encoder", None),
+    },
+    TrainingSettings: {
+        **dict.fromkeys(("batch_tokens", "epochs", "warmup_steps", "patience"), (*NONE, True)),
+        **dict.fromkeys(("accumulation_steps", "micro_batch_tokens"), NONE),
+        **dict.fromkeys(("checkpoint_updates", "keep_last", "translation_sample"), NONE),
+        **dict.fromkeys(("learning_rate", "adam_epsilon", "clip_norm"), (0, "1", True)),
+        **dict.fromkeys(("beta_1", "beta_2", "label_smoothing", "word_dropout"), NO_SHARE),
+        **dict.fromkeys(("min_learning_rate", "weight_decay", "r_drop"), (-1, "1")),
+        "shapes": (0, "few", True),
+        "schedule": ("linear",),
+        "decay_epochs": (0, 5),  # `schedule` is inverse_sqrt
+        "protected_text": NO_SHARE,
+        "subword_regularization": (0, 1.1),
+        "monitor": ("val_blue", 3, "val_bleu"),  # there is no `translation_sample`
+        "precision": ("float16",),
+        "seed": (-1, 2**32),
+        "distribution": ("parameter_server",),
+        "devices": ("GPU:0", [], [0]),
+        "keep_best": (-1,),
+        "average": (*NONE, 6),  # `keep_last` is 5
+        "ema_momentum": (0, 1, "0.9"),
+        "init_from": (3,),
+        "translation_epochs": (0, 21),  # `epochs` is 20
+    },
+    VocabularySettings: {
+        **dict.fromkeys(("source", "target"), ("letters",)),
+        "size": (7, "8000"),
+        "joint": (1,),
+        "symbols": ("a", ["<en>"]),  # of subwords
+        "model_type": ("char",),
+        "normalization": ("nfd", ["nfc", "nfc"]),
+        "character_coverage": (0, 1.1),
+        "protected_symbols": (1, -2),
+        "files": ([], [3], ["a", "b"]),
+    },
+    DataSettings: {
+        **dict.fromkeys(("validation", "test"), (3,)),
+        "train": (3, None),
+        "max_length": (1, 2.5),
+        "max_length_ratio": (0.5,),
+        "store": (3,),
+        "clean": ("all",),
+        "tag": ("<a>",),
+    },
+    SearchSettings: {
+        "beam_size": NONE,
+        "length_penalty": ("wu",),
+        "alpha": (-10.1, 40.0, "1"),
+        "stopping": ("never",),
+        "length_ratio": (-1, 1e12),
+        "extra_length": (-1, 2**40),
+        "max_length": (0, 2**31),
+        "processors": (["min_length"], len),
+        "suppressed_tokens": ([-1], ["a"], [True]),
+        "force_end": (1,),
+        "sampler": ("top_k",),
+    },
+    TextSettings: {
+        "max_source_tokens": (1, 9.5),
+        "on_too_long": ("cut",),
+        "split": ("words",),
+        "protect": (3,),
+        "distinct_texts": (1,),
+    },
+    BatchSettings: {
+        "seed": (-1,),
+        "subword_regularization": (0, 1.1),
+        "word_dropout": NO_SHARE,
+        "shapes": (0, "few"),
+    },
+    CleaningSettings: {
+        **dict.fromkeys(("duplicates", "identical"), (1,)),
+        "max_word_length": NONE,
+        "max_character_ratio": (0.5,),
+        "max_other_script": (-0.1, 2),
+    },
+    Limits: {field.name: NONE for field in dataclasses.fields(Limits)},
+}
 NUMBERS = [
     (kind, field.name)
-    for kind in KINDS
+    for kind in MISTAKES
     for field in dataclasses.fields(kind)
     if field.type in (int, float, int | None, float | None)
 ]
@@ -91,6 +195,24 @@ def test_fields_are_described_in_the_docstring_of_their_class():
             ValueError: if one is wrong.
         """
     )
+
+
+@pytest.mark.parametrize(
+    "kind, name", [(kind, name) for kind, names in MISTAKES.items() for name in names]
+)
+def test_wrong_value_is_named_in_one_line(kind, name):
+    for value in MISTAKES[kind][name]:
+        with pytest.raises(ValueError) as caught:
+            kind(**REQUIRED.get(kind, {}) | {name: value})
+        message = str(caught.value)
+        assert f"`{name}` must be" in message and message.count("\n") == 0
+        assert f"Received: {name}={value!r}" in message
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_no_setting_lacks_a_mistake(kind):
+    described = {f.name for f in dataclasses.fields(kind) if setting_of(f).text}
+    assert described <= MISTAKES[kind].keys()
 
 
 def read(text):

@@ -1,9 +1,9 @@
-"""A run for the commands, trained once."""
+"""A run for the commands, trained once, and models that are loaded once."""
 
 import pytest
 
 from tests.cli.small_run import fill
-from tests.session import made_once
+from tests.session import equal_files_are_one_model, made_once  # noqa: F401
 
 
 @pytest.fixture(scope="module")

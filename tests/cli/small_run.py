@@ -1,7 +1,6 @@
 """Text, a recipe and the run that `train` makes of it, for the tests of the commands."""
 
 import gzip
-import json
 import sys
 
 import pytest
@@ -9,7 +8,6 @@ import yaml
 from typer.testing import CliRunner
 
 from keras_transformer.cli import app
-from tests.waiting import wait_until
 
 CLI = [sys.executable, "-c", "from keras_transformer.__main__ import main; main()"]
 RECIPE = {
@@ -33,17 +31,6 @@ RECIPE = {
 def cli(*words, stdin=b""):
     """In this process, which has TensorFlow already."""
     return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
-
-
-def wait_for_lines(process, state, number):
-    """Waits until the file says that the command has done so many lines."""
-
-    def are_done():
-        done = state.exists() and json.loads(state.read_text())["lines"] >= number
-        assert done or process.poll() is None, "it ended too early"
-        return done
-
-    wait_until(are_done, 300)
 
 
 def fill(folder):

@@ -1,7 +1,5 @@
 """`distil`: which pairs are kept, the files, and what a kill changes: nothing."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +10,7 @@ from keras_transformer.data.corpus import read_parallel
 from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.runs.recipe import Recipe
-from tests.cli.small_run import CLI, RECIPE, cli, wait_for_lines
-from tests.processes import Popen
+from tests.cli.small_run import RECIPE, cli
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -154,29 +151,15 @@ def test_every_pair_is_what_the_teacher_says_to_the_whole_line(folder, tmp_path)
 
 
 @pytest.mark.long
-def test_killed_at_five_points_the_files_are_the_same_and_train_a_student(folder, tmp_path):
-    small = "from keras_transformer import texts; texts.CHUNK_BYTES = 4000; "
-    command = [sys.executable, "-c", small + CLI[2], "distil", "recipe.yaml", "run", "--output"]
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-    with Popen([*command, tmp_path / "whole" / "d"], stdout=subprocess.DEVNULL) as process:
-        assert process.wait(300) == 0
-    words, state = [*command, tmp_path / "killed" / "d"], tmp_path / "killed" / "d.jsonl.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    for point in (1, 300, 600, 900, 1200):
-        with Popen(words, **quiet) as process:
-            wait_for_lines(process, state, point)
-            process.kill()
-    with Popen(words, **quiet) as process:
-        assert process.wait(300) == 0
-    for ending in ("en", "de", "jsonl"):
-        one, other = (tmp_path / name / f"d.{ending}" for name in ("whole", "killed"))
-        assert one.read_bytes() == other.read_bytes() != b""
-    assert len((tmp_path / "killed" / "d.jsonl").read_text("utf-8").split("\n")) == 1501
+def test_student_is_trained_on_the_corpus_and_the_pairs(folder, tmp_path):
+    lines = (folder / "train.en").read_text("utf-8").splitlines()[:60]
+    (tmp_path / "text.en").write_text("\n".join(lines), "utf-8")
+    words = "--no-corpus", "--text", tmp_path / "text.en", "--output", tmp_path / "d"
+    assert cli("distil", "recipe.yaml", "run", *words).exit_code == 0
     changes = "model.num_decoder_layers=1", "training.epochs=1", "training.label_smoothing=0.0"
     options = [word for change in changes for word in ("--set", change)]
-    ran = cli("train", tmp_path / "killed" / "d.yaml", "--run", tmp_path / "student", *options)
+    ran = cli("train", tmp_path / "d.yaml", "--run", tmp_path / "student", *options)
     assert ran.exit_code == 0, ran.stderr
-    pairs = len((tmp_path / "killed" / "d.en").read_text("utf-8").splitlines())
+    pairs = len((tmp_path / "d.en").read_text("utf-8").splitlines())
     assert f"{pairs:,} pairs, 1 times an epoch" in ran.stderr
     assert RECIPE["training"]["epochs"] == 2, "the recipe itself is the same"

@@ -72,7 +72,7 @@ def test_no_line_is_lost_or_repeated_if_a_worker_is_killed(folder, tmp_path):
                     left = len(list(parts.iterdir())) - len(list(done.iterdir()))
                     os.kill(killed, signal.SIGKILL)
         assert process.returncode == 0, (tmp_path / "log").read_text()
-        assert killed is not None and left > 5
+        assert killed is not None and left > 0
         assert not processes_of(session), "Ray still runs"
     found = b"".join(path.read_bytes() for path in sorted(done.iterdir()))
     assert found == whole.read_bytes()

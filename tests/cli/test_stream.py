@@ -15,7 +15,7 @@ from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.keras_engine import KerasEngine
 from keras_transformer.decoding.saved_model import SavedModelEngine
-from tests.cli.small_run import CLI, cli, wait_for_lines
+from tests.cli.small_run import CLI, cli
 from tests.processes import Popen, run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -240,23 +240,3 @@ def test_slow_pipe_gets_each_answer_at_once_and_a_closed_one_ends_quietly(folder
         process.stdin.flush()
         assert process.wait(60) == 128 + signal.SIGPIPE
         assert process.stderr.read() == b""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("is_run", [True, False])
-def test_killed_at_five_points_the_file_is_the_same(folder, engine, tmp_path, is_run):
-    """Of a run, and of a folder of CTranslate2."""
-    model = "run" if is_run else str(engine)
-    small = "from keras_transformer import texts; texts.CHUNK_BYTES = 4000; "
-    command = [sys.executable, "-c", small + CLI[2], "translate", model, "--input", "train.en"]
-    with Popen([*command, "--output", tmp_path / "whole"]) as process:
-        assert process.wait(300) == 0
-    words, state = [*command, "--output", tmp_path / "killed"], tmp_path / "killed.partial.json"
-    for point in (1, 300, 600, 900, 1200):
-        with Popen(words, stderr=subprocess.DEVNULL) as process:
-            wait_for_lines(process, state, point)
-            process.kill()
-    with Popen(words) as process:
-        assert process.wait(300) == 0
-    assert (tmp_path / "killed").read_bytes() == (tmp_path / "whole").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "whole"]

@@ -92,20 +92,6 @@ def test_duplicates_are_those_of_a_set(monkeypatch):
     assert all(len(examples) == 3 for _, examples in left_out.values())
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ({"max_word_length": -1}, "`max_word_length` must be at least 1"),
-        ({"max_character_ratio": 0.5}, "`max_character_ratio` must be at least 1"),
-        ({"max_other_script": 2}, "`max_other_script` must be from 0 to 1"),
-        ({"duplicates": 1}, "`duplicates` must be of type bool"),
-    ],
-)
-def test_wrong_rule_is_named(rule, message):
-    with pytest.raises(ValueError, match=message):
-        CleaningSettings(**rule)
-
-
 def test_corpus_of_weight_0_is_left_out_and_named():
     corpora = Corpora(
         [Corpus("a", PAIRS[:1]), Corpus("b", PAIRS, weight=0), Corpus("c", PAIRS[1:2], 3, "<c>")]

@@ -5,10 +5,8 @@ import functools
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 
 import numpy as np
@@ -24,6 +22,7 @@ from keras_transformer.data.token_store import HEADER, expected_size, token_rows
 from keras_transformer.data.tokenizer import Tokenizer
 from tests.builders import ROOT
 from tests.data.test_feeder import arrays_of, assert_same_batches, planned
+from tests.kills import run_killed
 
 PAIRS = [*number_names(size=400), ("", "leer"), ("two  words\u2028", "zwei\xa0Wörter…")]
 FILES = "source.ids", "target.ids", "starts", "lengths", HEADER
@@ -295,18 +294,11 @@ def test_two_processes_at_once_build_it_once(folder, tmp_path):
 
 @pytest.mark.slow
 def test_killed_build_is_built_again_to_the_same_bytes(folder, tmp_path):
-    build(folder, tmp_path / "whole").communicate()
+    """Killed before a chunk, its files and its name last."""
+    for point in (("numpy.ascontiguousarray", 9), ("os.fsync", 2), ("os.rename", 1)):
+        run_killed(BUILD, [folder, tmp_path / "killed", 0], *point)
+    for name in ("killed", "whole"):
+        build(folder, tmp_path / name).communicate()
     expected = contents(tmp_path / "whole")
-    moments = [random.SystemRandom().uniform(0, 0.25) for _ in range(5)]
-    print("killed after", moments)
-    for moment in moments:
-        process = build(folder, tmp_path / "killed", 0.01)
-        process.stdout.readline()
-        time.sleep(moment)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    build(folder, tmp_path / "killed").communicate()
-    for left in (tmp_path / "killed").glob(".*"):  # of a process that was killed after its work
-        left.rmdir() if left.is_dir() else left.unlink()
-    assert contents(tmp_path / "killed") == expected
+    assert expected and contents(tmp_path / "killed") == expected
     assert len(list((tmp_path / "killed").iterdir())) == 1

@@ -1,4 +1,7 @@
-"""A translator above CTranslate2 answers as `Translator` with the settings of its model card."""
+"""A translator above CTranslate2 answers as `Translator` with the settings of its model card.
+
+What a translator does with text, on this engine too: `tests/test_one_path.py`.
+"""
 
 import subprocess
 import sys
@@ -10,7 +13,6 @@ import pytest
 from keras_transformer import Translator, cores, export_ctranslate2, load_translator
 from keras_transformer.data import number_names
 from tests.builders import run_fresh
-from tests.decoding.test_tags import CODES, ROWS, refused, translators  # noqa: F401
 from tests.decoding.test_translator import LINES, make_translator
 
 pytest.importorskip("ctranslate2")
@@ -40,12 +42,8 @@ CALLS = {
     "beam": {},
     "greedy": {"beam_size": 1},
     "no penalty": {"length_penalty": None},
-    "another penalty": {"alpha": 1.5},
-    "each line has a bound of its own": {"length_ratio": 0.2, "extra_length": 2},
-    "truncated": {"on_too_long": "truncate", "max_source_tokens": 9},
+    "each line has a bound of its own": {"length_ratio": 0.2, "extra_length": 2, "alpha": 1.5},
     "prefixes": {"target_prefix": PREFIXES},
-    "protected text": {"protect": ("printf", "tags", "unknown")},
-    "symbols": {},
 }
 
 
@@ -110,20 +108,6 @@ def test_settings_that_the_engine_does_not_have_are_refused(pair, changes):
     (name,) = changes
     with pytest.raises(ValueError, match=f"`{name}` must be .* in CTranslate2. Received: {name}="):
         pair[1]("one", **changes)
-
-
-def test_tags_are_read_as_by_translator(translators, tmp_path):  # noqa: F811
-    for codes, (made, _) in translators.items():
-        folder = export_ctranslate2(made, tmp_path / f"{len(codes)}")
-        engine = load_translator(folder, workers=1)
-        ours = Translator(made.model, *made.tokenizers, **engine.engine.card["search"])
-        rows = [row for row in ROWS if row[2] == codes]
-        for line, option, _, expected in rows:
-            with refused(expected):
-                found = engine(["two", line], target_language=option, n_best=1)
-                assert found[1][0].text == engine(["two", expected])[1]
-        lines = [line for *_, line in rows if isinstance(line, str)]
-        assert engine(lines) == ours(lines)
 
 
 def test_progress_counts_each_line_once_and_nothing_gives_nothing(pair):

@@ -207,15 +207,6 @@ def test_default_bound_is_that_of_the_training_data(translator, tmp_path):
     assert learned.text_settings.max_source_tokens == 70
 
 
-@pytest.mark.parametrize(
-    "setting", [{"max_source_tokens": 1}, {"max_source_tokens": 9.5}, {"on_too_long": "cut"}]
-)
-def test_invalid_settings_of_long_lines_are_named(translator, setting):
-    ((name, value),) = setting.items()
-    with pytest.raises(ValueError, match=f"{name}={value!r}"):
-        translator("one", **setting)
-
-
 # === Memory ===
 
 

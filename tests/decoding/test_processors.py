@@ -298,8 +298,6 @@ def forbid_in(changing):
     return lambda token: forbid(changing) if changing.insert(0, token) is None else None
 
 
-@pytest.mark.slow
-@COMPILED
 @pytest.mark.parametrize(
     ("make", "value", "other", "expected"),
     [
@@ -311,17 +309,28 @@ def forbid_in(changing):
         (suppress_tokens, [5], [6], [True, False, True, False]),
     ],
 )
-def test_processor_made_anew_is_traced_only_if_it_differs(make, value, other, expected):
-    model, traced = new_transformer(30, num_encoder_layers=1, num_decoder_layers=1), []
+def test_processor_made_anew_needs_another_graph_only_if_it_differs(make, value, other, expected):
+    seen, is_new = [], []
     for tokens in (value, value, other, value):
+        settings = SearchSettings(processors=[make(tokens)]).graph_settings
+        is_new.append(settings not in seen)
+        seen.append(settings)
+    assert is_new == expected
+
+
+@pytest.mark.slow
+@COMPILED
+def test_graph_is_traced_for_each_of_its_settings_once():
+    model, traced = new_transformer(30, num_encoder_layers=1, num_decoder_layers=1), []
+    for token in (5, 5, 6, 5):
         before = len(TRACED)
         settings = SearchSettings(
-            beam_size=1, extra_length=3, processors=[make(tokens), note_trace]
+            beam_size=1, extra_length=3, processors=[forbid(token), note_trace]
         )
         found = search_model(model, np.array([[4, 7, 2]]), settings)
         traced.append(len(TRACED) > before)
-        assert np.ravel(tokens)[0] not in found.token_ids, "the program of another value"
-    assert traced == expected
+        assert token not in found.token_ids, "the program of another value"
+    assert traced == [True, False, True, False]
 
 
 @pytest.mark.parametrize(

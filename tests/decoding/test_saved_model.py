@@ -1,4 +1,7 @@
-"""A translator above a SavedModel answers as the `Translator` that was exported."""
+"""A translator above a SavedModel answers as the `Translator` that was exported.
+
+What a translator does with text, on this engine too: `tests/test_one_path.py`.
+"""
 
 import json
 import subprocess
@@ -7,29 +10,20 @@ import sys
 import numpy as np
 import pytest
 
-from keras_transformer import Translator, export_saved_model, load_translator
+from keras_transformer import Translator, load_translator
 from keras_transformer.decoding import SavedModelEngine
 from keras_transformer.decoding.saved_model import OTHER_REWRITES, use_one_rewrite
-from tests.decoding.test_ctranslate2 import LONG, PROTECTED
-from tests.decoding.test_tags import CODES, translators  # noqa: F401
-from tests.decoding.test_translator import LINES, make_translator
+from tests.decoding.test_translator import LINES
+from tests.export.test_saved_model import exported  # noqa: F401
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
-TEXTS = [*LINES, LONG, PROTECTED, "One is here.  Nobody said so!\tTwo."]
-TAGGED = ["one", "", ">>fra<< two", "two"]
-# Options of the call, after the lines.
-CALLS = {
-    "beam": (TEXTS, {"n_best": 4}),
-    "greedy lengths": (TEXTS, {"n_best": 1, "max_length": 5, "alpha": 1.5, "length_ratio": 0.5}),
-    "sentences": (TEXTS, {"n_best": 1, "split": "sentences", "max_source_tokens": 30}),
-    "truncated": (TEXTS, {"n_best": 2, "on_too_long": "truncate", "max_source_tokens": 9}),
-    "protected text": (TEXTS, {"n_best": 1, "protect": ["printf", "tags", "unknown"]}),
-    "prefixes": (TEXTS, {"n_best": 2, "target_prefix": ["", "ein", *["zwei"] * (len(TEXTS) - 2)]}),
-    "attention": (LINES, {"n_best": 2, "return_attention": True}),
-}
-TAGS = {"tags": (TAGGED, {"n_best": 2}), "language": (["one", ""], {"target_language": "fra"})}
-TAGS["language"][1]["n_best"] = 1
+# Options of the calls.
+CALLS = [
+    {"n_best": 4},
+    {"n_best": 1, "max_length": 5, "alpha": 1.5, "length_ratio": 0.5},
+    {"n_best": 2, "return_attention": True, "target_prefix": ["", "ein", *["zwei"] * 6]},
+]
 FRESH = """
 import json, sys
 from keras_transformer import decoding, load_translator
@@ -40,27 +34,16 @@ def row(hypothesis):
     attention = hypothesis.attention and hypothesis.attention.encoder_decoder.tolist()
     return {**hypothesis.to_dict(), "attention": attention}
 
-answers = []
-for folder, calls, pairs in json.load(sys.stdin):
-    translator = load_translator(folder)
-    found = [translator(lines, **options) for lines, options in calls]
-    answers.append([[[row(one) for one in line] for line in lines] for lines in found])
-    answers[-1].append([[row(one)] for one in translator.score(*pairs)])
+folder, lines, calls, pairs = json.load(sys.stdin)
+translator = load_translator(folder)
+found = [translator(lines, **options) for options in calls]
+answers = [[[row(one) for one in line] for line in lines] for lines in found]
+answers.append([[row(one)] for one in translator.score(*pairs)])
 # tensorflow_text imports Keras by itself, so look at our modules that need it.
 ours = {name.removeprefix("keras_transformer.") for name in sys.modules}
 assert not ours & {"layers", "models", "training", "decoding.loop", "decoding.search", "export"}
 print(json.dumps(answers))
 """
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """`Translator`, and the folder that it was exported to."""
-    folder = tmp_path_factory.mktemp("saved_model")
-    path = folder / "numbers.model"
-    made = make_translator(path, protected_symbols=3, num_decoder_layers=1)
-    made = Translator(made.model, made.source_tokenizer, extra_length=6, stopping="first_beams")
-    return made, export_saved_model(made, folder / "served", inspect=True)
 
 
 def rows_of(found):
@@ -69,15 +52,14 @@ def rows_of(found):
     return [[{**one.to_dict(), "attention": scores(one.attention)} for one in r] for r in found]
 
 
-def test_rewrites_that_the_command_line_leaves_out_change_no_bit(made):
+def test_rewrites_that_the_command_line_leaves_out_change_no_bit(exported):  # noqa: F811
     import tensorflow as tf
 
-    translator = load_translator(made[1])
-    lines, options = CALLS["beam"]
-    ids = translator.request(lines).columns[0]
+    translator = load_translator(exported[1])
+    ids = translator.request(LINES).columns[0]
 
     def answers():
-        rows = translator(lines, **options)
+        rows = translator(LINES, n_best=4)
         whole = [[(h.text, h.score, h.log_prob, h.log_probs) for h in row] for row in rows]
         return whole, [translator.engine.score(row[None], row[None]).tolist() for row in ids]
 
@@ -91,22 +73,18 @@ def test_rewrites_that_the_command_line_leaves_out_change_no_bit(made):
         tf.config.optimizer.set_experimental_options(dict.fromkeys(OTHER_REWRITES, True))
 
 
-def test_answers_are_those_of_translator(made, translators, tmp_path):  # noqa: F811
-    tagged = translators[CODES][0]
-    folders = made, (tagged, export_saved_model(tagged, tmp_path / "tags"))
+def test_answers_are_those_of_translator(exported):  # noqa: F811
+    translator, folder = exported
     pairs = ["one", "", "two hundred"], ["eins", "zwei", ""]
-    asked = [[*CALLS.values()], [*TAGS.values()]]
-    request = [[str(folder), c, pairs] for (_, folder), c in zip(folders, asked, strict=True)]
+    request = json.dumps([str(folder), LINES, CALLS, pairs])
     command = [sys.executable, "-W", "ignore", "-c", FRESH]
-    ran = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True)
+    ran = subprocess.run(command, input=request, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    answers = json.loads(ran.stdout)
-    for (translator, _), calls, found in zip(folders, asked, answers, strict=True):
-        expected = [rows_of(translator(lines, **options)) for lines, options in calls]
-        expected.append(rows_of([one] for one in translator.score(*pairs)))
-        assert len({str(each) for each in expected}) == len(expected), "the calls must differ"
-        for ours, theirs in zip(expected, found, strict=True):
-            assert_equal(ours, theirs)
+    expected = [rows_of(translator(LINES, **options)) for options in CALLS]
+    expected.append(rows_of([one] for one in translator.score(*pairs)))
+    assert len({str(each) for each in expected}) == len(expected), "the calls must differ"
+    for ours, theirs in zip(expected, json.loads(ran.stdout), strict=True):
+        assert_equal(ours, theirs)
 
 
 def assert_equal(expected, found):
@@ -121,8 +99,8 @@ def assert_equal(expected, found):
 
 
 @pytest.fixture(scope="module")
-def engine(made):
-    return SavedModelEngine(made[1])
+def engine(exported):  # noqa: F811
+    return SavedModelEngine(exported[1])
 
 
 def test_what_is_in_the_graph_cannot_differ(engine):
@@ -133,11 +111,12 @@ def test_what_is_in_the_graph_cannot_differ(engine):
             translator("one", **changes)
 
 
-def test_search_tree_begins_with_the_best_translation(made, engine):
-    tokenizer = made[0].source_tokenizer
+def test_search_tree_begins_with_the_best_translation(exported, engine):  # noqa: F811
+    translator, _ = exported
+    tokenizer = translator.source_tokenizer
     ids = np.array([tokenizer.encode("two", add_end=True)])
-    (tree,) = engine.search_tree(ids, made[0].settings)
-    (best,) = made[0]("two", n_best=1)
+    (tree,) = engine.search_tree(ids, translator.settings)
+    (best,) = translator("two", n_best=1)
     first = tree.token_ids[0][tree.is_winner[0]]
     assert [tokenizer.vocabulary[token] for token in first] == best.tokens[:1]
 

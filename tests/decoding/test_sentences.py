@@ -4,7 +4,6 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from keras_transformer import Translator
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.sentences import BORDER, split_sentences
 from tests.decoding.test_translator import make_translator
@@ -110,8 +109,3 @@ def test_attention_is_of_the_whole_line(translator):
     line = "Seven hundred and one. Twenty-one."
     best = translator(line, split="sentences", return_attention=True)[0]
     assert best.pieces == 1 and best.attention is not None
-
-
-def test_wrong_split_is_an_error(translator):
-    with pytest.raises(ValueError, match="split='words'"):
-        Translator(translator.model, translator.source_tokenizer, split="words")

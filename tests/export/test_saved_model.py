@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer import Translator, export_saved_model, load_translator
+from keras_transformer import Translator, export_saved_model
 from keras_transformer.decoding.batches import LONGEST_ROW
 from tests.decoding.test_translator import LINES, make_translator
 from tests.processes import run
-from tests.serving.clients import client_of
+from tests.session import made_once
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -84,23 +84,27 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    parent = tmp_path_factory.mktemp("export")
+    """A translator, and a copy of the folder that it was exported to, whose path it must not need.
+
+    `tests/decoding/test_saved_model.py` has it too.
+    """
     # Not tied, so that the embedding of a source token has no part in the other lines.
     fields = {"normalize_first": True, "tie_embeddings": "decoder"}
     fields |= {"positions": "relative", "output_bias": True, "predict_padding": False}
-    made = make_translator(parent / "tokenizer.model", **fields)
+    tokenizer_file = tmp_path_factory.mktemp("export") / "tokenizer.model"
+    made = make_translator(tokenizer_file, **fields)
+    tokenizer_file.unlink()  # the SavedModel must not need it
     translator = Translator(
         made.model, made.source_tokenizer, extra_length=6, max_source_tokens=LONGEST
     )
-    card = {"name": "numbers", "source_language": "en", "target_language": "de"}
-    examples = ["twenty-one", "Ωμέγα 😀", ""]
-    path = export_saved_model(
-        translator, parent / "served", card=card, examples=examples, inspect=True
-    )
-    # The SavedModel must not need the tokenizer's file, nor its own path.
-    (parent / "tokenizer.model").unlink()
-    path = path.rename(parent / "elsewhere")
-    return translator, path
+
+    def export(folder):
+        card = {"name": "numbers", "source_language": "en", "target_language": "de"}
+        examples = ["twenty-one", "Ωμέγα 😀", ""]
+        options = {"card": card, "examples": examples, "inspect": True}
+        export_saved_model(translator, folder / "served", **options)
+
+    return translator, made_once(tmp_path_factory, "exported", export) / "served"
 
 
 def test_saved_model_answers_like_the_translator_in_a_process_without_this_package(exported):
@@ -133,14 +137,6 @@ def test_saved_model_answers_like_the_translator_in_a_process_without_this_packa
     assert served["tokens"]["token_ids"] == token_ids.to_tensor(0).numpy().tolist()
     assert served["tokens"]["lengths"] == token_ids.row_lengths().numpy().tolist()
     assert served["texts"]["text"] == ["eins", "two", "seven hundred"]
-
-
-def test_server_gives_the_translations_of_the_translator(exported):
-    translator, path = exported
-    lines = [line for line in LINES if "\n" not in line]
-    with client_of(lambda: load_translator(path)) as client:
-        answer = client.post("/translate", json={"q": lines}).json()
-    assert answer == {"translatedText": [best.text for (best,) in translator(lines, n_best=1)]}
 
 
 def test_saved_model_holds_each_weight_once(exported):

@@ -27,7 +27,8 @@ SHAPES = [(2, 5, 3), (1, 1, 1), (3, 9, 7), (5, 4, 12)]
 def test_logits_of_onnx_are_those_of_the_model_at_any_batch_and_lengths(options, tmp_path):
     import onnxruntime  # an error, not a skipped test, where it is missing
 
-    model, path = new_transformer(V, **options), str(tmp_path / "model.onnx")
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    model, path = new_transformer(V, **sizes, **options), str(tmp_path / "model.onnx")
     batches = [
         token_inputs(
             padded_ids([max(1, source - row) for row in range(batch)], V, width=source),

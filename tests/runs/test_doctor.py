@@ -111,7 +111,7 @@ def test_healthy_recipe_passes_every_check(folder, tmp_path, monkeypatch):
     options = {"print_fn": said.append, "started": started}
     findings = doctor.run_checks(recipe(), folder, folder / "run", timeout=1e-9, **options)
     elapsed = time.perf_counter() - started
-    assert elapsed == pytest.approx(sum(finding.seconds for finding in findings), abs=1)
+    assert elapsed / 2 < sum(finding.seconds for finding in findings) <= elapsed
     assert "timeout" not in findings[0].detail, "one device is checked without a time limit"
     assert [(f.name, f.passed) for f in findings] == [(name, True) for name in CHECKS], said
     for line, finding in zip(said, findings, strict=True):

@@ -16,6 +16,7 @@ from keras_transformer.runs.recipe import Recipe
 from keras_transformer.training.model_state import save_model
 from tests.builders import randomize
 from tests.cli.small_run import cli
+from tests.session import equal_files_are_one_model  # noqa: F401
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 STORED = pathlib.Path(__file__).parent / "stored_run"

@@ -5,13 +5,13 @@ import pytest
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """A folder of CTranslate2, which starts at once; a long line takes it some time."""
+    """A folder of CTranslate2, which starts at once."""
     from keras_transformer import Translator, export_ctranslate2
     from tests.decoding.test_translator import make_translator
 
     parent = tmp_path_factory.mktemp("serving")
     made = make_translator(parent / "numbers.model")
-    settings = {"length_ratio": 30.0, "extra_length": 0, "beam_size": 4, "alpha": 5.0}
+    settings = {"length_ratio": 3.0, "extra_length": 5, "beam_size": 4}
     translator = Translator(made.model, made.source_tokenizer, **settings)
     card = {"name": "numbers", "source_language": "en", "target_language": "de"}
     examples = ["twenty-one", "", "größer", "seven"]

@@ -125,7 +125,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name, inputs = body["signature_name"], body["inputs"]
         server.requests.append((name, inputs))
-        server.hold.wait(5)
+        server.hold.wait(60)
         if server.failures:
             status, headers = server.failures.pop(0)
             self.answer(status, {"error": "made up"}, headers)

@@ -5,6 +5,7 @@ prefix, or with the language that a tag asks for. A row with `REFUSED` fails its
 """
 
 import json
+import pathlib
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from keras_transformer.data import TokenizerLike
 from keras_transformer.decoding.engine import Engine, SearchResult, SearchTree
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.scores import IMPOSSIBLE
+from tests.waiting import wait_until
 
 BEAM_SIZE = 4
 REFUSED = "refused"
@@ -139,34 +141,38 @@ def plain_translator(card=CARD, **settings):
 
 
 class StuckEngine(PlainEngine):
-    """A batch with the line `stuck` takes a minute."""
+    """A batch with the line `stuck` takes a minute, or until there is a file."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self._gate = gate
 
     def search(self, source_ids, *arguments):
         if "stuck" in self.tokenizers[0].decode(source_ids):
-            time.sleep(60)
+            wait_until(self._gate.exists)
         return super().search(source_ids, *arguments)
 
 
-def main(seconds_to_load, limits, proxies):
-    """Serves the engine, which takes so long to load; the limits are JSON."""
+def main(gate, seconds_to_load=0, drain_seconds=20, exit_seconds=24, proxies="", **limits):
+    """Serves the engine, which takes so long to load."""
     from keras_transformer.serving import server
     from keras_transformer.serving.limits import Limits
 
-    server.DRAIN_SECONDS, server.EXIT_SECONDS = 1, 5  # not 20 and 24
+    server.DRAIN_SECONDS, server.EXIT_SECONDS = drain_seconds, exit_seconds
 
     def load():
-        time.sleep(float(seconds_to_load))
-        return Translator(StuckEngine())
+        time.sleep(seconds_to_load)
+        return Translator(StuckEngine(pathlib.Path(gate)))
 
     server.serve(
         load,
         host="127.0.0.1",
         port=0,
-        limits=Limits(**json.loads(limits)),
+        limits=Limits(**limits),
         proxies=proxies,
         max_batch=8,
     )
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(**json.loads(sys.argv[1]))

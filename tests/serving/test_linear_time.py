@@ -22,6 +22,7 @@ N, TIMES = 500, 64
 # Linear time is 64 times as much; n * sqrt(n) would be 512, and n * n 4,096. New memory for the
 # long text may make it 2 or 3 times slower.
 MOST = 250
+ATTEMPTS = 20  # a busy machine may slow several in a row; one is enough
 
 
 class Letters:
@@ -105,7 +106,8 @@ TEXTS = {
     of_html: [
         *("<", "<a ", "<a b='", "<a b=\"' ", "<a =", "<b>a</b> ", "<!", "<!--", "<!-- --", "<!-->"),
         *("<script>", "</script", "<div translate=no>", "<p translate = ", "<a class='x", "&"),
-        *("<a class='notranslate ", "&#x", "&nbsp;", " ", "<p>a", "<li>a"),
+        *("<a class='notranslate ", "&#x", "&nbsp;", " ", "<p>a", "<li>a", "<p a=b ", "<a " + "="),
+        *("<li translate=no>", "<ul translate=no>", "<td translate=no><p></b></ol>"),
         *("<ul><li translate=no>a", "</b>", "<p><b>a</b>", "<ul><b><li>a</li>", "<table><td>a<tr>"),
         *(nested("<ul>", "<b>", "<li></li>"), nested("<ul><li>", "<b>", "</li><li>")),
         *(nested("", "<b>", "</b>"), nested("<code>", "<b>", "</i>")),
@@ -146,5 +148,5 @@ def test_time_grows_with_the_text(read, text):
         return min(timer.repeat(repeat, 1))
 
     # Quadratic time would be too much each time.
-    measured = ((seconds(N, 5), seconds(TIMES * N, 2)) for _ in range(3))
+    measured = ((seconds(N, 5), seconds(TIMES * N, 2)) for _ in range(ATTEMPTS))
     assert any(long < MOST * short for short, long in measured)

@@ -12,6 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.serving import page_server
+from tests.waiting import SECONDS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -43,7 +44,7 @@ class Page:
         return self
 
     def wait(self, condition):
-        return WebDriverWait(self.browser, 5, 0.02).until(lambda _: condition())
+        return WebDriverWait(self.browser, SECONDS, 0.02).until(lambda _: condition())
 
     def run(self, script, *arguments):
         return self.browser.execute_script(script, *arguments)
@@ -66,14 +67,23 @@ class Page:
     def translations(self):
         return self.texts(".translation p:not(.note)")
 
-    def type(self, text):
-        """Types text, and waits for the translation of all lines and the details of the last."""
-        self.find("#source").send_keys(text)
+    def insert(self, text):
+        """Inserts text at the caret, all at once: the page translates it when a reader pauses."""
+        self.find("#source").send_keys("")
+        self.browser.execute_cdp_cmd("Input.insertText", {"text": text})
+
+    def translate(self, text):
+        """Inserts text, and waits for the translation of all lines and the details of the last."""
+        self.insert(text)
         source = self.find("#source").get_property("value")
         expected = [page_server.translation(line) for line in source.split("\n")]
         self.wait(lambda: self.translations() == expected)
-        self.wait(lambda: self.texts("#target-tokens .token"))
-        self.wait(lambda: self.texts("#tree text"))
+        self.wait_for_details(expected[-1])
+
+    def wait_for_details(self, translation):
+        tokens = [*translation.split(), "</s>"]
+        self.wait(lambda: self.texts("#target-tokens .token") == tokens)
+        self.wait(lambda: self.texts("#tree g.winner text")[:-1] == tokens[:-1])
 
     def press(self, *keys):
         ActionChains(self.browser, duration=0).send_keys(*keys).perform()
@@ -147,10 +157,10 @@ def page(browser, server):
     assert [error for error in errors if "Failed to load resource" not in error] == []
 
 
-def test_each_line_has_its_translation(page):
+def test_each_line_has_its_translation_and_all_are_copied(page):
     header = page.texts("#model, #source-name, #target-name")
     assert header == ["multi30k_en_de", "English", "German"]
-    page.type("a man\n\ntwo dogs\na man\n five\nsix\nseven")
+    page.translate("a man\n\ntwo dogs\na man\n five\nsix\nseven")
     assert page.translations() == ["A MAN", "", "TWO DOGS", "A MAN", " FIVE", "SIX", "SEVEN"]
     assert page.text("#status") == "7 lines translated."
     asked = [inputs["text"] for name, inputs in page.server.requests if "n_best" in name]
@@ -158,54 +168,57 @@ def test_each_line_has_its_translation(page):
     assert sorted(sent) == sorted({"a man", "two dogs", " five", "six", "seven"}), "each line once"
     assert max(map(len, asked)) <= page_server.CARD["limits"]["max_lines"]
 
-
-def test_copy_copies_all_lines(page):
     grant = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     page.browser.execute_cdp_cmd("Browser.grantPermissions", grant)
-    page.type("a man\n\ntwo dogs")
     page.find("#copy").click()
     page.wait(lambda: "copied" in page.text("#status"))
     read = "navigator.clipboard.readText().then(arguments[0])"
-    assert page.browser.execute_async_script(read) == "A MAN\n\nTWO DOGS"
+    assert page.browser.execute_async_script(read) == "\n".join(page.translations())
+
+    # What is not translated, or not as a whole, is flagged.
+    page.open().insert("\n".join(["ab", "b" * 201, "c" * 101, "d"]))
+    page.wait(lambda: page.translations() == ["AB", "", "C" * 101, "D"])
+    assert page.texts(".note") == [
+        "Longer than 200 characters: not translated.",
+        "This line is too long for the model: its end is not translated.",
+    ]
+    assert page.text("#status") == "3 of 4 lines translated."
+    nothing = {"translations": [[""]], "scores": [[None]], "truncated": [False]}
+    some = {"translations": [["X"]], "scores": [[-0.1]], "truncated": [False]}
+    for found, text, note in (
+        (nothing, "", "The model gives no translation of this line."),
+        (some, "X", "This translation is unfinished: it reached its maximum length."),
+    ):
+        answer = found | {"unfinished": [[found is some]]}
+        page.server.signatures["translate_n_best"] = lambda text, answer=answer: answer
+        page.open().insert("x")
+        page.wait(lambda: page.texts(".note"))
+        assert (page.translations(), page.texts(".note")) == ([text], [note])
+        assert page.find("#details").is_displayed() == (found is some)
 
 
-def test_stale_answers_are_dropped(page):
-    page.server.hold.clear()
-    page.find("#source").send_keys("one")
-    page.wait(lambda: page.server.requests)
-    page.find("#source").send_keys(" two")
-    page.wait(lambda: len(page.server.requests) == 2)
-    assert [each["canceled"] for each in page.network_events("Network.loadingFailed")] == [True]
-    page.server.hold.set()
-    page.type(" three")
-    texts = [inputs["text"] for name, inputs in page.server.requests if name == "translate_n_best"]
-    assert texts in ([["one"], ["one two"], ["one two three"]], [["one"], ["one two three"]])
-
-
-def test_selected_line_has_the_details(page):
-    page.type("a man\n\ntwo dogs")
+def test_selected_line_and_chosen_hypothesis_have_their_details(page):
+    page.translate("a man\n\ntwo dogs")
     assert page.texts("#source-tokens .token") == ["two", "dogs", "</s>"]
     assert page.text("#line-name") == "Line 3 of 3"
     page.find("#line-0").click()
-    page.wait(lambda: page.texts("#source-tokens .token") == ["a", "man", "</s>"])
+    page.wait_for_details("A MAN")
+    assert page.texts("#source-tokens .token") == ["a", "man", "</s>"]
     assert page.text("#line-name") == "Line 1 of 3"
     page.press(Keys.ARROW_DOWN)
-    page.wait(lambda: page.texts("#source-tokens .token") == ["two", "dogs", "</s>"])
+    page.wait_for_details("TWO DOGS")
     page.find("#source").send_keys(Keys.CONTROL, Keys.HOME)
-    page.wait(lambda: page.texts("#source-tokens .token") == ["a", "man", "</s>"])
+    page.wait_for_details("A MAN")
 
-
-def test_chosen_hypothesis_has_its_attention(page):
-    page.type("two dogs")
     assert page.texts(".hypothesis .score") == ["−0.25", "−1.50"], "the missing one is left out"
     assert page.texts("mark") == ["AGAIN"]
     page.browser.find_elements("css selector", ".hypothesis")[1].click()
-    page.wait(lambda: page.texts("#target-tokens .token") == ["TWO", "DOGS", "AGAIN", "</s>"])
+    page.wait(lambda: page.texts("#target-tokens .token") == ["A", "MAN", "AGAIN", "</s>"])
     assert page.each(".hypothesis", "e.ariaPressed") == ["false", "true"]
 
 
-def test_pointing_at_a_token_shows_its_attention(page):
-    page.type("two dogs")
+def test_pointing_shows_attention_and_the_path_of_a_prefix(page):
+    page.translate("two dogs")
     assert len(page.texts("#arcs path")) == 3, "the strongest of each token"
     dogs = page.find("#target-tokens .token:nth-child(2)")
     page.point_at(dogs)
@@ -221,9 +234,7 @@ def test_pointing_at_a_token_shows_its_attention(page):
     page.find("[value=heat]").send_keys(Keys.SPACE)
     assert page.texts("#heat tbody td") == "70 15 15 15 70 15 15 15 70".split()
 
-
-def test_tree_shows_the_path_of_the_winner_and_dropped_prefixes(page):
-    page.type("two dogs run")
+    page.translate(" run")
     assert page.texts("#tree g.winner text") == ["TWO", "DOGS", "RUN", "■ −2.00"]
     assert page.texts("#tree g.dropped text") == ["no"] * 4
     assert len(set(page.each("#tree g.winner text", "e.getAttribute('y')"))) == 1
@@ -235,7 +246,7 @@ def test_tree_shows_the_path_of_the_winner_and_dropped_prefixes(page):
 
 
 def test_page_is_used_by_keyboard_alone(page):
-    page.type("two dogs\na man")
+    page.translate("two dogs\na man")
     radio, source, target = "unseen", "token active a", "token active A"
     for expected in ["copy", "output", radio, source, target, "hypothesis A MAN\n−0.25"]:
         page.press(Keys.TAB)
@@ -254,109 +265,78 @@ def test_page_is_used_by_keyboard_alone(page):
     assert page.text("#attention-readout").startswith("MAN reads man 70 %")
 
 
-def test_text_never_becomes_html(page):
-    page.server.card = page_server.CARD | {"name": HOSTILE}
-    page.open()
-    page.server.signatures["translate_n_best"] = lambda text: {
-        "translations": [[HOSTILE, "x " + HOSTILE]] * len(text),
-        "scores": [[-0.1, -0.2]] * len(text),
-        "truncated": [False] * len(text),
-    }
-    page.find("#source").send_keys(HOSTILE)
-    page.wait(lambda: page.texts("#tree text"))
-    page.wait(lambda: page.texts(".token"))
-    assert page.translations() == [HOSTILE]
-    assert page.texts("#model") == [HOSTILE]
-    assert page.texts(".hypothesis > [dir]") == [HOSTILE, "x " + HOSTILE]
-    run = "return [typeof hacked, document.images.length, document.scripts.length]"
-    assert page.run(run) == ["undefined", 0, 1]
+def test_answers_that_are_stale_late_refused_or_lost(page):
+    page.server.hold.clear()
+    page.insert("one")
+    page.wait(lambda: page.server.requests)
+    page.insert(" two")
+    page.wait(lambda: len(page.server.requests) == 2)
+    failed = []
+    page.wait(lambda: failed.extend(page.network_events("Network.loadingFailed")) or failed)
+    assert [event["canceled"] for event in failed] == [True], "the stale one is dropped"
+    page.server.hold.set()
+    page.translate(" three")
+    texts = [inputs["text"] for name, inputs in page.server.requests if name == "translate_n_best"]
+    assert texts == [["one"], ["one two"], ["one two three"]]
 
-
-def test_long_lines_are_flagged(page):
-    page.type("ab")
-    longer = "arguments[0].value += '\\n' + 'b'.repeat(201) + '\\n' + 'c'.repeat(101)"
-    page.run(longer, page.find("#source"))
-    page.find("#source").send_keys("\nd")
-    page.wait(lambda: page.translations() == ["AB", "", "C" * 101, "D"])
-    assert page.texts(".note") == [
-        "Longer than 200 characters: not translated.",
-        "This line is too long for the model: its end is not translated.",
-    ]
-    assert page.text("#status") == "3 of 4 lines translated."
-
-
-def test_row_without_a_translation_is_flagged(page):
-    nothing = {"translations": [[""]], "scores": [[None]], "truncated": [False]}
-    page.server.signatures["translate_n_best"] = lambda text: nothing
-    page.find("#source").send_keys("x")
-    page.wait(lambda: page.texts(".note"))
-    assert page.texts(".note") == ["The model gives no translation of this line."]
-    assert not page.find("#details").is_displayed()
-
-
-def test_unfinished_translation_is_flagged(page):
-    found = {"translations": [["X"]], "scores": [[-0.1]], "truncated": [False]}
-    page.server.signatures["translate_n_best"] = lambda text: found | {"unfinished": [[True]]}
-    page.find("#source").send_keys("x")
-    page.wait(lambda: page.texts(".note"))
-    assert page.translations() == ["X"]
-    note = "This translation is unfinished: it reached its maximum length."
-    assert page.texts(".note") == [note]
-
-
-def test_busy_server_is_asked_again(page):
     page.server.failures = [(503, {"Retry-After": "1"})]
-    page.type("two dogs")
-    assert page.text("#status") == "1 line translated."
+    page.translate(" four")
+    assert page.text("#status") == "1 line translated.", "a busy server is asked again"
 
-
-def test_refused_text_and_lost_network_are_said_in_plain_words(page):
     page.server.failures = [(413, {})] * 2
-    page.find("#source").send_keys("two")
+    page.insert(" five")
     page.wait(lambda: "too long for this server" in page.text("#status"))
     assert page.find("#status").get_attribute("role") == "status"
     page.set_offline(True)
-    page.find("#source").send_keys(" dogs")
+    page.insert(" six")
     page.wait(lambda: "does not answer" in page.text("#status"))
     page.set_offline(False)
-    page.type("")
+    page.translate("")
     page.wait(lambda: page.text("#status") == "1 line translated.")
 
 
-def test_parts_without_a_signature_are_hidden(page):
-    page.server.signatures = {"serving_default": page_server.translate}
-    page.find("#source").send_keys("two dogs")
-    page.wait(lambda: page.translations() == ["TWO DOGS"])
-    page.wait(lambda: not page.find("#tree").is_displayed())
-    page.wait(lambda: not page.find("#attention").is_displayed())
-    assert page.find("#n-best").is_displayed()
-
-
-def test_phone_does_not_scroll_sideways(page):
-    page.type("two dogs " * 8 + "a" * 19)
+def test_page_fits_each_model_and_no_text_becomes_html(page):
+    page.translate("two dogs " * 8 + "a" * 19)
     for width in (390, 360):
         page.set_width(width)
         for view in ("heat", "arcs"):
             page.run(f"document.querySelector('[value={view}]').click()")
             assert page.run("return document.documentElement.scrollWidth") == width
+    page.set_width(1280)
 
-
-def test_model_without_a_card_translates(page):
     page.server.card = {"model": page_server.CARD["model"], "source_language": "no code!"}
-    page.open()
-    page.type("two dogs")
+    page.open().translate("two dogs")
     assert page.texts("#source-name, #target-name") == ["no code!", "Translation"]
     page.press(Keys.ESCAPE)
 
-
-def test_model_of_several_languages_has_a_menu_and_gets_the_tag_of_the_chosen_one(page):
     page.server.card = {**page_server.CARD, "target_languages": ["deu", "fra"]}
-    page.open()
+    page.open().insert("a dog")
     assert page.texts("#language option") == ["German", "French"]
-    page.find("#source").send_keys("a dog")
     page.wait(lambda: page.translations() == [">>DEU<< A DOG"])
     page.find("#language").send_keys("French")
     page.wait(lambda: page.translations() == [">>FRA<< A DOG"])
     page.wait(lambda: ("search_tree", {"text": [">>fra<< a dog"]}) in page.server.requests)
-    page.find("#source").send_keys(Keys.HOME, ">>deu<< ")
+    page.find("#source").send_keys(Keys.HOME)
+    page.insert(">>deu<< ")
     page.wait(lambda: page.translations() == [">>DEU<< A DOG"])
+
+    page.server.card = page_server.CARD | {"name": HOSTILE}
+    page.server.signatures["translate_n_best"] = lambda text: {
+        "translations": [[HOSTILE, "x " + HOSTILE]] * len(text),
+        "scores": [[-0.1, -0.2]] * len(text),
+        "truncated": [False] * len(text),
+    }
+    page.open().insert(HOSTILE)
+    page.wait(lambda: page.texts("#tree text"))
+    page.wait(lambda: page.texts(".token"))
+    assert page.translations() == page.texts("#model") == [HOSTILE]
+    assert page.texts(".hypothesis > [dir]") == [HOSTILE, "x " + HOSTILE]
+    run = "return [typeof hacked, document.images.length, document.scripts.length]"
+    assert page.run(run) == ["undefined", 0, 1]
+
+    page.server.signatures = {"serving_default": page_server.translate}
+    page.open().insert("two dogs")
+    page.wait(lambda: page.translations() == ["TWO DOGS"])
+    page.wait(lambda: not page.find("#tree").is_displayed())
+    page.wait(lambda: not page.find("#attention").is_displayed())
+    assert page.find("#n-best").is_displayed()

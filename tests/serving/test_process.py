@@ -25,7 +25,8 @@ from tests.waiting import wait_until
 
 SERVE = ["-m", "keras_transformer", "serve"]
 SERVING_PAGE = ROOT / "docs" / "pages" / "serving.md"
-PROMISED_SECONDS = 25
+# The server promises 25 s after SIGTERM. What a test makes it wait for takes 60 s.
+LONGER_THAN_PROMISED = 40
 BODY = b"Host: a\r\nContent-Length: 9999\r\n\r\n{"
 HALF_OF_A_BODY = b"POST /translate HTTP/1.1\r\n" + BODY
 HALF_OF_A_SECOND_BODY = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" + HALF_OF_A_BODY
@@ -89,12 +90,21 @@ class Server:
         return self.request("POST", "/translate", {"q": line}, **headers)
 
     def stop(self):
-        """Sends SIGTERM, and returns the seconds until the process has ended, without errors."""
-        began = time.perf_counter()
+        """Sends SIGTERM; the process has to end without errors, before what it waits for."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(30) == 0, self.errors
+        self.wait_for_end()
+
+    def wait_for_end(self):
+        assert self.process.wait(LONGER_THAN_PROMISED) == 0, self.errors
         assert "Traceback" not in self.errors and "rror" not in self.errors, self.errors
-        return time.perf_counter() - began
+
+    def refuses(self):
+        """Whether it listens no more."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=60).close()
+        except ConnectionRefusedError:
+            return True
+        return False
 
 
 @pytest.fixture
@@ -111,13 +121,13 @@ def start(tmp_path):
 
 
 @pytest.fixture
-def start_plain(start):
+def start_plain(start, tmp_path):
     """Starts a server of the stand-in without TensorFlow, ready unless it loads for some time."""
 
-    def start_plain(seconds_to_load=0, proxies="", **limits):
-        words = seconds_to_load, json.dumps(limits), proxies
-        server = start("-m", "tests.serving.plain_engine", *words)
-        if not seconds_to_load:
+    def start_plain(**options):
+        options = {"gate": str(tmp_path / "gate")} | options
+        server = start("-m", "tests.serving.plain_engine", json.dumps(options))
+        if "seconds_to_load" not in options:
             server.wait_until_ready()
         return server
 
@@ -149,34 +159,36 @@ def test_container_needs_no_home_and_writes_nothing(start, folder):
         check[-1].replace("/proc/1/", f"/proc/{server.process.pid}/"),
     ]
     server.wait_until_ready()
-    assert subprocess.run(check, env=environment).returncode == 0
+    # On a busy machine, an answer may take longer than the three seconds of one check.
+    wait_until(lambda: subprocess.run(check, env=environment).returncode == 0)
     assert server.translate("one")[0] == 200
     server.stop()
     assert subprocess.run(check, env=environment, stderr=subprocess.DEVNULL).returncode == 1
     assert served_files(folder) == before
 
 
-@pytest.mark.slow
-def test_server_starts_answers_and_on_sigterm_answers_open_requests(start, folder):
-    server = start(*SERVE, folder, "--port", 0, "--max-batch", 1)
-    # It listens before it is ready.
-    assert server.request("GET", "/health") == (200, None, {"status": "ok"})
-    server.wait_until_ready()
-    lines = [f"seven hundred and {number} " * 9 for number in range(6)]
-    expected = load_translator(folder)(lines, split="sentences")
+def test_on_sigterm_open_requests_are_answered(start_plain, tmp_path):
+    server = start_plain(drain_seconds=50, exit_seconds=60)
+    lines = ["stuck", *"abcde"]
     with ThreadPoolExecutor(6) as pool:
-        found = [pool.submit(server.translate, line) for line in lines]
-        wait_until(lambda: sum(server.rows) == 6)
-        assert not all(one.done() for one in found), "the model is too fast for this test"
-        server.stop()
-        answers = [one.result() for one in found]
-    assert answers == [(200, None, {"translatedText": text}) for text in expected]
+        answers = [pool.submit(server.translate, lines[0])]
+        wait_until(lambda: server.rows == (1, 0))
+        answers += [pool.submit(server.translate, line) for line in lines[1:]]
+        wait_until(lambda: server.rows == (1, 5))
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(server.refuses)
+        (tmp_path / "gate").touch()
+        server.wait_for_end()
+        for line, answer in zip(lines, answers, strict=True):
+            assert answer.result() == (200, None, {"translatedText": line.upper()})
     assert [one["rows"] for one in server.log if one["method"] == "POST"] == [1] * 6
 
 
 @pytest.mark.slow
 def test_clients_that_retry_get_all_answers_across_a_kill(start, folder):
-    server = start(*SERVE, folder, "--port", 0)
+    server = start(*SERVE, folder, "--port", 0, "--max-batch", 16)
+    # It listens before it is ready.
+    assert server.request("GET", "/health") == (200, None, {"status": "ok"})
     server.wait_until_ready()
     answers = itertools.count(1)
 
@@ -184,11 +196,11 @@ def test_clients_that_retry_get_all_answers_across_a_kill(start, folder):
         with contextlib.suppress(OSError, http.client.HTTPException):
             status, _, answer = server.translate(line)
             assert status in (200, 503)
-            if status == 200 and next(answers) == 20:
+            if status == 200 and next(answers) == 10:
                 server.process.kill()
             return status == 200 and answer
 
-    lines = [f"line {number}" for number in range(200)]
+    lines = [f"line {number}" for number in range(60)]
     expected = load_translator(folder)(lines)
     with ThreadPoolExecutor(8) as pool:
         found = [pool.submit(wait_until, functools.partial(translated, line)) for line in lines]
@@ -217,9 +229,9 @@ def test_errors_of_the_start_are_one_line(folder, tmp_path):
 
 
 def test_sigterm_while_the_model_is_loaded_ends_at_once(start_plain):
-    server = start_plain(60)
+    server = start_plain(seconds_to_load=60, exit_seconds=60)
     assert server.translate("a")[0] == 503
-    assert server.stop() < 5
+    server.stop()
 
 
 @pytest.mark.long
@@ -228,7 +240,7 @@ def test_sigterm_at_any_time_of_the_start_ends_in_time(start, folder, seconds):
     """While TensorFlow is imported, the model loaded, and its signatures called."""
     server = start(*SERVE, folder, "--port", 0, popen=subprocess.Popen)
     time.sleep(seconds)
-    assert server.stop() < PROMISED_SECONDS
+    server.stop()
 
 
 @pytest.mark.parametrize("module", ["typer", "uvicorn"])
@@ -251,18 +263,18 @@ main()
     with Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"importing\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(LONGER_THAN_PROMISED) == 0
 
 
 @pytest.mark.slow
 def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
-    server = start_plain()
+    server = start_plain(drain_seconds=1, exit_seconds=5)
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(server.translate, "stuck")]
         wait_until(lambda: server.rows == (1, 0))
         answers += [pool.submit(server.translate, line) for line in "ab"]
         wait_until(lambda: server.rows == (1, 2))
-        assert server.stop() < 15  # that of `plain_engine` waits for 1
+        server.stop()
         for answer in answers:
             status, retry_after, body = answer.result()
             assert (status, retry_after) == (503, "1") and "being stopped" in body["error"]
@@ -284,9 +296,8 @@ def test_body_that_does_not_arrive_is_answered_408_and_the_connection_closed(sta
         last = answers[answers.rindex(b"HTTP/1.1 ") :]
         assert last.startswith(b"HTTP/1.1 408 ") and b"must arrive within 1 s" in last
     # A client that sends a byte now and then gains no time.
-    began = time.perf_counter()
     with send(server, HALF_OF_A_BODY) as slow, pytest.raises(OSError):
-        while time.perf_counter() - began < 20:
+        for _ in range(200):
             slow.sendall(b"a")
             time.sleep(0.1)
     assert server.translate("a")[2] == {"translatedText": "A"}
@@ -295,10 +306,10 @@ def test_body_that_does_not_arrive_is_answered_408_and_the_connection_closed(sta
 
 @pytest.mark.slow
 def test_requests_that_do_not_arrive_hold_no_sigterm(start_plain):
-    server = start_plain(max_receive_seconds=1)
+    server = start_plain(max_receive_seconds=1, drain_seconds=50, exit_seconds=60)
     waiting = [send(server, content) for content in UNFINISHED]
     wait_until(lambda: server.statuses("/no"))
-    assert server.stop() < 5
+    server.stop()
     for connection in waiting:
         connection.close()
 
@@ -334,16 +345,15 @@ def test_client_that_leaves_is_seen_to_leave(start_plain):
     assert [one["status"] for one in log] == [499]
 
 
-def test_connection_stays_open_for_the_next_request_for_as_long_as_told(start_plain):
-    connection = http.client.HTTPConnection("127.0.0.1", start_plain(keep_alive=3).port, timeout=30)
+def test_connection_stays_open_for_as_long_as_told(start_plain):
+    """Longer than 5 seconds, which is Uvicorn's default."""
+    connection = http.client.HTTPConnection("127.0.0.1", start_plain(keep_alive=6).port, timeout=60)
     with contextlib.closing(connection):
-        for pause in (0.6, 0):
-            began = time.monotonic()
-            connection.request("GET", "/health")
-            assert connection.getresponse().read()
-            time.sleep(pause)
-        assert connection.sock.recv(1) == b""
-    assert time.monotonic() - began > 3
+        began = time.monotonic()
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+        assert connection.sock.recv(1) == b""  # waits until the server closes it
+    assert time.monotonic() - began > 6
 
 
 def test_too_large_a_body_is_answered_although_the_client_still_sends(start_plain):

@@ -1,9 +1,4 @@
-"""Updates, losses and metrics are those of Keras, however a batch is split.
-
-The reference is `keras.Model` with Keras's own step on one device, with the same weights.
-"""
-
-import contextlib
+"""What the step gives for one batch, and what it refuses. Updates: `test_update.py`."""
 
 import keras
 import numpy as np
@@ -12,197 +7,36 @@ from keras.losses import SparseCategoricalCrossentropy
 from keras.optimizers import SGD
 
 from keras_transformer import (
-    Perplexity,
     SmoothedCrossEntropy,
     TokenAccuracy,
     TransformerConfig,
-    layers,
     paper_optimizer,
 )
-from keras_transformer.training import AveragedWeights, TrainingStep
-from tests.builders import padded_ids, to_numpy
+from keras_transformer.training import AveragedWeights
+from tests.builders import to_numpy
+from tests.training.small_models import (
+    BACKEND,
+    EAGER,
+    LABELS,
+    TOKENS,
+    WEIGHTS,
+    OwnLoss,
+    Tagger,
+    V,
+    compiled,
+    on_devices,
+    tagger,
+)
 
 pytestmark = pytest.mark.slow
-BACKEND = keras.config.backend()
 tensorflow_only = pytest.mark.tensorflow_only
 jax_only = pytest.mark.backends("jax")  # only it has several devices here
-# Tracing would take most of the time; the Transformers of other files are traced.
-EAGER = {"run_eagerly": True} if BACKEND == "tensorflow" else {}
-
-V = 11
-LENGTHS = [4, 3, 6, 2, 5, 1, 6, 3]
-TOKENS, LABELS = padded_ids(LENGTHS, V), padded_ids(LENGTHS, V, seed=1)
-WEIGHTS = np.random.default_rng(2).uniform(0.5, 2, LABELS.shape).astype("float32")
-WEIGHTS[[1, 5]] = 0  # rows that count in unweighted metrics
-WEIGHTS[2] *= -0.1
+DEVICES = {"tensorflow": 2, "jax": 4, "torch": 1}[BACKEND]
 PROBABILITIES = SparseCategoricalCrossentropy()
-
-# (devices, micro-batches, rows). On 2 replicas, 7 rows in 3 micro-batches leave one without a row,
-# and a single row leaves a replica without one.
-SPLIT, *OTHERS = {
-    "tensorflow": [(2, 3, 7), (1, 3, 5), (2, 1, 1), (2, 2, 3)],
-    "jax": [(4, 2, 5), (1, 3, 5), (2, 3, 8), (4, 1, 8)],
-    "torch": [(1, 3, 5), (1, 2, 8)],
-}[BACKEND]
 
 
 def long(*values):
     return pytest.param(*values, marks=pytest.mark.long)
-
-
-class Tagger(TrainingStep, keras.Model):
-    """Token ids `(B, T)` -> logits `(B, T, V)`, with the step under test."""
-
-
-class OwnLoss(Tagger):
-    def compute_loss(self, x, y, y_pred, sample_weight, training=True):
-        return 3 * super().compute_loss(x, y, y_pred, sample_weight, training)
-
-
-class OwnStep(Tagger):
-    """Overrides the steps, and unpacks batches as Keras's steps do."""
-
-    def train_step(self, data):
-        keras.utils.unpack_x_y_sample_weight(data)
-        return super().train_step(data)
-
-    def test_step(self, data):
-        keras.utils.unpack_x_y_sample_weight(data)
-        return super().test_step(data)
-
-
-class AddsLoss(keras.layers.Layer):
-    """Adds the mean square of its inputs to the loss."""
-
-    def call(self, inputs):
-        self.add_loss(keras.ops.mean(keras.ops.square(inputs)))
-        return inputs
-
-
-def network(kind, dropout=0.0):
-    """The same small network with the same weights. The embedding is frozen.
-
-    (For one that is not, Keras gives optimizers one gradient per token instead of their sum.)
-    """
-    tokens = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(V, 6, trainable=False)(tokens)
-    x = layers.Dropout(dropout, seed=1, name="dropout")(AddsLoss()(x))
-    regularizers = {"kernel_regularizer": "l2", "activity_regularizer": "l2"}
-    model = kind(tokens, keras.layers.Dense(V, name="logits", **regularizers)(x))
-    rng = np.random.default_rng(0)
-    for variable in model.weights:
-        variable.assign(rng.normal(size=variable.shape))
-    return model
-
-
-def compiled(kind=Tagger, optimizer="sgd", dropout=0.0, **arguments):
-    model = network(kind, dropout)
-    model.compile(optimizer, **{"loss": SmoothedCrossEntropy(ignore_class=0)} | EAGER | arguments)
-    return model
-
-
-def on_devices(number):
-    if number == 1:
-        return contextlib.nullcontext()
-    if BACKEND == "tensorflow":
-        from tests.replicas import mirrored
-
-        return mirrored().scope()
-    devices = keras.distribution.list_devices()[:number]
-    return keras.distribution.DataParallel(devices=devices).scope()
-
-
-def dataset_of(rows):
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensors((TOKENS[:rows], LABELS[:rows], WEIGHTS[:rows]))
-
-
-def trained(kind, cut, optimizer=lambda: SGD(0.1), with_metrics=False, **arguments):
-    """Returns what `fit` and `evaluate` report for two updates, and the weights after them."""
-    devices, accumulation_steps, rows = cut
-    with on_devices(devices):
-        if with_metrics:
-            unweighted = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="plain")
-            weighted = [TokenAccuracy(ignore_class=0), Perplexity(ignore_class=0)]
-            arguments |= {"metrics": [unweighted], "weighted_metrics": weighted}
-        model = compiled(kind, optimizer(), **arguments)
-        if kind is not keras.Model:
-            model.accumulation_steps = accumulation_steps
-        history = model.fit(dataset_of(rows).repeat(2), verbose=0, shuffle=False).history
-        weights = to_numpy([*model.weights, *model.optimizer.variables])
-        tested = model.evaluate(dataset_of(rows), verbose=0, return_dict=True)
-        return history, tested, weights
-
-
-def assert_same_as_keras(cut=SPLIT, kind=Tagger, **arguments):
-    expected, expected_tested, weights = trained(keras.Model, (1, 1, cut[-1]), **arguments)
-    found, tested, found_weights = trained(kind, cut, **arguments)
-    assert len(found.pop("gradient_norm")) == 1
-    for logs, truth in ((found, expected), (tested, expected_tested)):
-        assert logs.keys() == truth.keys()
-        for name, value in truth.items():
-            np.testing.assert_allclose(logs[name], value, rtol=1e-5, err_msg=name)
-    for value, other in zip(found_weights, weights, strict=True):
-        np.testing.assert_allclose(value, other, atol=1e-5)
-
-
-@pytest.mark.parametrize("cut", [SPLIT, *map(long, OTHERS)])
-@pytest.mark.parametrize("kind", [Tagger, *([long(OwnStep)] if BACKEND != "jax" else [])])
-def test_update_is_that_of_keras_however_the_batch_is_split(cut, kind):
-    """With regularizers, `add_loss`, a frozen embedding, sample weights and all kinds of metrics.
-
-    Unweighted metrics count every row of the data, whatever its weight, but no padding.
-    """
-    assert_same_as_keras(cut, kind, with_metrics=True)
-
-
-@pytest.mark.parametrize(
-    "reduction, loss_weights",
-    [
-        ("sum", {"logits": 0.25}),
-        long("sum_over_batch_size", [0.25]),
-        long("mean_with_sample_weight", None),
-    ],
-)
-def test_reduction_and_weight_of_the_loss_count(reduction, loss_weights):
-    loss = SparseCategoricalCrossentropy(True, ignore_class=0, reduction=reduction)
-    assert_same_as_keras(loss=loss, loss_weights=loss_weights)
-
-
-@pytest.mark.long
-def test_loss_may_be_a_function():
-    def loss(labels, logits):
-        return keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-
-    assert_same_as_keras(loss=loss)
-
-
-OPTIMIZERS = {
-    "AdamW": {"weight_decay": 0.1, "clipvalue": 0.01},
-    "Adam": {"global_clipnorm": 0.5},
-    "SGD": {"momentum": 0.9, "clipnorm": 0.1},
-    "Lion": {"weight_decay": 0.1},
-    "Muon": {"weight_decay": 0.1, "adam_weight_decay": 0.1},
-}
-
-
-def new_optimizer(name):
-    return getattr(keras.optimizers, name)(0.01, use_ema=True, **OPTIMIZERS[name])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_make_the_updates_of_keras_however_a_batch_is_split(name):
-    """Also the moving averages of the weights, on TensorFlow with several steps per execution."""
-    several = {"steps_per_execution": 2, "run_eagerly": False} if EAGER else {}
-    assert_same_as_keras(optimizer=lambda: new_optimizer(name), **several)
-
-
-@jax_only
-@pytest.mark.long
-def test_devices_share_the_dropout_masks_of_one_device():
-    assert_same_as_keras((4, 1, 8), dropout=0.5)
 
 
 def test_gradient_norm_and_dropout_of_micro_batches():
@@ -338,7 +172,7 @@ def test_arrays_that_devices_cannot_share_are_refused():
 
 
 @pytest.mark.parametrize(
-    "devices, graph", [(SPLIT[0], True), long(SPLIT[0], False)] if BACKEND != "jax" else [(1, True)]
+    "devices, graph", [(DEVICES, True), long(DEVICES, False)] if BACKEND != "jax" else [(1, True)]
 )
 def test_step_on_one_batch_gives_the_update_of_the_batch(devices, graph):
     """For a loss with `reduction="sum"`, and labels of one byte."""
@@ -366,7 +200,7 @@ def test_evaluate_builds_no_optimizer():
 
 @tensorflow_only
 def test_xla_is_used_only_if_asked_for():
-    model = network(Tagger)
+    model = tagger()
     for asked in ("auto", True):
         model.compile("sgd", SmoothedCrossEntropy(), jit_compile=asked)
         assert model.jit_compile is (asked is True)
@@ -423,9 +257,9 @@ def test_end_of_a_dataset_advances_nothing(replicas, steps_per_execution):
 
 @tensorflow_only
 def test_predict_on_batch_returns_each_row_once_on_replicas():
-    expected = network(Tagger).predict_on_batch(TOKENS)
+    expected = tagger().predict_on_batch(TOKENS)
     with on_devices(2):
-        model = network(Tagger)
+        model = tagger()
     for rows in (8, 1):
         found = model.predict_on_batch(TOKENS[:rows])
         np.testing.assert_allclose(found, expected[:rows], atol=1e-6)
