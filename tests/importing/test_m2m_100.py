@@ -11,6 +11,7 @@ from keras_transformer.decoding.languages import find_language
 from keras_transformer.importing.languages import M2M_100, NLLB_200
 from keras_transformer.importing.m2m_100 import read_tokenizer
 from tests.importing import multilingual_models, opus_models
+from tests.serving.clients import client_of
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only]
 
@@ -144,6 +145,13 @@ def test_exports_translate_as_the_run(imported, tmp_path):
                 assert not is_same or abs(ours.score - theirs.score) <= most
         ours, theirs = (each.score(lines[:9], lines[9:18]) for each in (plain, engine))
         np.testing.assert_allclose(*[[h.score for h in hs] for hs in (ours, theirs)], atol=1e-4)
+    with client_of(lambda: engine) as client:
+        asked = {"q": lines[:3], "source": "en-GB", "target": other}
+        answer = client.post("/translate", json=asked).json()
+        assert answer["translatedText"] == engine(lines[:3], target_language=other)
+        asked = {"q": "one", "source": "auto", "target": "xx"}
+        response = client.post("/translate", json=asked)
+        assert response.status_code == 400 and "of the model" in response.json()["error"]
     served = tensorflow.saved_model.load(str(tmp_path / "saved_model"))
     text = tensorflow.constant(lines)
     found = [line.decode() for line in served.serve(text)["translation"].numpy()]
