@@ -113,6 +113,7 @@ MISTAKES = {
         "on_too_long": ("cut",),
         "split": ("words",),
         "protect": (3,),
+        **dict.fromkeys(("source_language", "target_language"), (3,)),
         "distinct_texts": (1,),
     },
     BatchSettings: {

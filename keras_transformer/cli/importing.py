@@ -65,6 +65,7 @@ def import_(
     console.print(f"Licence: {origin['license']}")
     console.print(f"Attribution: {origin['attribution']}")
     if languages:
-        needed = "--source-language and " if translator.source_tokenizer.language_ids else ""
-        console.print(f"{needed}--target-language: one of {', '.join(languages)}")
+        if translator.source_tokenizer.language_ids:
+            console.print("--source-language must be given, and is one of the same languages.")
+        console.print(f"--target-language is one of: {', '.join(languages)}")
     print(run)

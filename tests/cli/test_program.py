@@ -15,7 +15,7 @@ import yaml
 
 from keras_transformer.cli import app
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import TextSettings
+from keras_transformer.decoding.text_settings import LANGUAGES, TextSettings
 from keras_transformer.settings import read_yaml
 from tests.builders import ROOT
 from tests.cli.small_run import cli, small
@@ -108,8 +108,9 @@ SHOWN = {
     "suppressed_tokens": "none",
     "max_source_tokens": "data.max_length of a run's recipe",
     "protect": "all names if the vocabulary holds symbols",
+    **dict.fromkeys(LANGUAGES, "none"),
 }
-OF_SCORES = ("length_penalty", "alpha", "max_source_tokens")
+OF_SCORES = ("length_penalty", "alpha", "max_source_tokens", *LANGUAGES)
 # Commands that search -> the settings of a search that they do not take.
 LEFT_OUT = {
     "translate": (),

@@ -94,7 +94,6 @@ def test_file_goes_on_at_the_border_of_any_chunk(shout, tmp_path):
     [
         (("--scores",), None, "scores=True, not False"),
         (("--n-best", 2), None, "n_best=2, not None"),
-        (("--target-language", "fra"), None, "target_language=fra, not None"),
         ((), (b"0 ", b"1 "), "input="),
         ((), (b"\n", b""), "input="),
     ],

@@ -114,7 +114,7 @@ def test_presets_have_the_documented_sizes(
         ({"predict_padding": False}, "`output_bias` must.*predict_padding.*output_bias=False"),
         ({"source_vocabulary_size": 90}, "`tie_embed.*=100, source_vocabulary_size=90"),
         ({"end_token_id": 0}, "different.*pad_token_id=0, .*end_token_id=0"),
-        ({"start_token_id": 2}, "different ids, but `start_token_id` may be `pad_token_id`"),
+        ({"start_token_id": 3}, "different ids, but `start_token_id` may be `pad_token_id`"),
         ({"num_heads": np.float64(2)}, "`num_heads` must be of type int. Received: num_heads=2.0"),
     ],
 )
