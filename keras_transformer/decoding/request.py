@@ -42,7 +42,7 @@ class Languages:
     source: list[int]
     target: list[int]
 
-    def of(self, numbers: list[int]) -> "Languages":
+    def of(self, numbers: Iterable[int]) -> "Languages":
         """Returns those of some lines."""
         return Languages([self.source[n] for n in numbers], [self.target[n] for n in numbers])
 
@@ -180,9 +180,12 @@ class LineReader:
         return [np.append(row, self._config.end_token_id).astype("int32") for row in rows]
 
     def with_languages(self, rows: Any, language_ids: Iterable[int]) -> list[np.ndarray]:
-        """Returns rows with the tokens of their languages in front; the empty ones without."""
+        """Returns rows with the tokens of their languages in front.
+
+        Those with no token but the end get none.
+        """
         pairs = zip(rows, language_ids, strict=True)
-        return [np.append(token, row).astype("int32") if len(row) else row for row, token in pairs]
+        return [np.insert(row, 0, token) if len(row) > 1 else row for row, token in pairs]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,17 +230,15 @@ class Request:
         symbols = reader.symbols if self.lost is None else 0
         lines = reader.lines(self.texts, self.text_settings, self.returns_attention, symbols)
         object.__setattr__(self, "lines", lines)
-        pieces = [piece for line in lines for piece in line.pieces]
-        if self.languages is not None:
-            sources = [self.languages.source[number] for number in self.line_of_row]
-            pieces = reader.with_languages(pieces, sources)
-        columns: list[list[Any]] = [reader.with_end(pieces)]
+        rows = reader.with_end(piece for line in lines for piece in line.pieces)
+        prefixes: list[Any] = [()] * len(rows)
         if self.prefixes is not None:
-            columns.append(reader.prefixes(self.prefixes, lines, self.settings))
-        elif self.languages is not None:
-            columns.append([()] * len(pieces))
+            prefixes = reader.prefixes(self.prefixes, lines, self.settings)
+        columns: list[list[Any]] = [rows] if self.prefixes is None else [rows, prefixes]
         if self.languages is not None:
-            columns.append([[self.languages.target[number]] for number in self.line_of_row])
+            of_rows = self.languages.of(self.line_of_row)
+            rows = reader.with_languages(rows, of_rows.source)
+            columns = [rows, prefixes, [[token_id] for token_id in of_rows.target]]
         object.__setattr__(self, "columns", columns)
 
     @property

@@ -86,15 +86,17 @@ def stored_arrays(folder: Path, given_name: str | None) -> tuple[dict[str, np.nd
         return _arrays_of_parts(folder), folder / PARTS
     if not files.has_file(folder, WEIGHTS) and (list(pickles) or given_name):
         name = (given_name or str(folder)).partition("@")[0]
+        is_marian = files.has_file(folder, "source.spm")
+        advice = " (with `--arithmetic marian`, if Marian trained it)" if is_marian else ""
         command = (
-            "from transformers import MarianMTModel as M, MarianTokenizer as T; "
+            "from transformers import AutoModelForSeq2SeqLM as M, AutoTokenizer as T; "
             f"[kind.from_pretrained({name!r}).save_pretrained('copy') for kind in (M, T)]"
         )
         raise ValueError(
             f"{name} has no `model.safetensors`. A `pytorch_model.bin` is a pickle, which can run "
             "any program when it is read. If you trust it, convert it where `transformers`, "
-            "`sentencepiece` and `torch` are installed, and import the folder 'copy' (with "
-            f'`--arithmetic marian`, if Marian trained it): python -c "{command}"'
+            f"`sentencepiece` and `torch` are installed, and import the folder 'copy'{advice}: "
+            f'python -c "{command}"'
         )
     return files.map_safetensors(files.file_of(folder, WEIGHTS)), folder / WEIGHTS
 
