@@ -16,6 +16,8 @@ from tests.serving.clients import client_of
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only]
 
 CODES = {"nllb": ("eng_Latn", "deu_Latn", "fra_Latn"), "m2m": ("en", "de", "fr")}
+# What is the same Python for both; their tokenizers differ.
+ONE_KIND = ["m2m", pytest.param("nllb", marks=pytest.mark.long)]
 TYPED = ["</s>", "<mask>", "eng_Latn", "__en__", "<s> one", "one\u00a0two", "\u200bthree ", "😀"]
 
 
@@ -120,6 +122,7 @@ def test_languages_are_found_wherever_they_are_listed(tmp_path, listed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
 def test_exports_translate_as_the_run(imported, tmp_path):
     """Each with its defaults, another language for each line, prefixes and scores."""
     tensorflow = pytest.importorskip("tensorflow")
