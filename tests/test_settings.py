@@ -121,6 +121,7 @@ MISTAKES = {
         "subword_regularization": (0, 1.1),
         "word_dropout": NO_SHARE,
         "shapes": (0, "few"),
+        **dict.fromkeys(("source_language", "target_language"), (3,)),
     },
     CleaningSettings: {
         **dict.fromkeys(("duplicates", "identical"), (1,)),

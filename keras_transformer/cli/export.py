@@ -11,8 +11,9 @@ from keras_transformer.cli import options
 from keras_transformer.cli.backend import backend_name, require_tensorflow
 from keras_transformer.cli.translators import load_runs
 from keras_transformer.console import console
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import LANGUAGES, TextSettings, divided
+from keras_transformer.decoding.text_settings import TextSettings, divided
 from keras_transformer.texts import lines_of, shown
 
 commands = typer.Typer()

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import LANGUAGES, TextSettings
+from keras_transformer.decoding.text_settings import TextSettings
 from keras_transformer.settings import setting_of
 
 RecipeArgument = Annotated[

@@ -36,6 +36,10 @@ class BatchSettings(Settings):
         below=1,
     )
     shapes: int | str | None = "auto"
+    source_language: str | None = setting(
+        None, "Code of the language of the sources, of a tokenizer with tokens of languages."
+    )
+    target_language: str | None = setting(None, "Code of the language of the targets, likewise.")
 
     def __post_init__(self):
         if self.shapes == "auto":

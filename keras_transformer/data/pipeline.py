@@ -16,6 +16,7 @@ from keras_transformer.data.batch_settings import BatchSettings
 from keras_transformer.data.batching import Passes, plan_batches
 from keras_transformer.data.corpora import as_pairs
 from keras_transformer.data.feeder import BatchFeeder
+from keras_transformer.data.language_codes import LANGUAGES, find_language
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
     SAMPLE_SIZE,
@@ -41,6 +42,7 @@ if keras.config.backend() == "tensorflow":
 PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
 NOISE = "subword_regularization", "word_dropout"
+UNSTORED = (*NOISE, "shapes", *LANGUAGES)  # if they are not set
 
 
 def make_dataset(
@@ -58,6 +60,8 @@ def make_dataset(
     subword_regularization: float | None = None,
     word_dropout: float = 0.0,
     shapes: int | str | None = "auto",
+    source_language: str | None = None,
+    target_language: str | None = None,
     config: Any = None,
     store: Path | None = None,
 ) -> tuple["tf.data.Dataset | BatchFeeder", DatasetReport]:
@@ -71,7 +75,7 @@ def make_dataset(
     - `inputs["encoder_token_ids"]`: int32 `(B, S)`, source and END;
     - `inputs["decoder_token_ids"]`: int32 `(B, T)`, START and target;
     - `labels`: int32 `(B, T)`, target and END;
-    - `sample_weight`: float32 `(B, T)`, 1 at labels and 0 at padding.
+    - `sample_weight`: float32 `(B, T)`, 1 at labels and 0 at padding and at tokens of languages.
 
     Each iteration is one epoch and holds every kept pair once. All epochs have the same number of
     batches, the cardinality of the dataset; the batches and their order differ. The epoch number
@@ -110,6 +114,9 @@ def make_dataset(
             padding, whose weights are 0: `Transformer` ignores them. With `subword_regularization`,
             a text that would exceed its shape keeps its usual split. `None`: no maximum. Defaults
             to `"auto"`: 8 on JAX, else `None`.
+        source_language, target_language: codes of the languages of the pairs, such as `"en"`, of a
+            tokenizer with tokens of languages, such as NLLB's: each side begins with the token of
+            its language. As a label, it has the weight 0. Defaults to `None`.
         config: `TransformerConfig` of the model that trains on the batches. If given, vocabulary
             sizes, special tokens and `max_length` are checked first. Optional.
         store: folder for a token store of a large corpus: the corpus is tokenised on all cores,
@@ -162,13 +169,11 @@ class BatchStream:
     ) -> None:
         options = BatchSettings(**settings)
         # Only the options in use: checkpoints store them.
-        self.settings = {n: v for n, v in vars(options).items() if v or n not in (*NOISE, "shapes")}
+        self.settings = {n: v for n, v in vars(options).items() if v or n not in UNSTORED}
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
-        if self._tokenizers[0].language_ids:
-            raise ValueError(
-                "`tokenizer` must have no tokens of languages: batches for models such as NLLB are "
-                f"not made yet. Received: one of {len(self._tokenizers[0].language_ids)} languages"
-            )
+        codes = {name: getattr(options, name) for name in LANGUAGES}
+        # The tokens of the languages of source and target; none, if the tokenizer has no such.
+        self._languages = _language_ids(self._tokenizers[0], codes)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(options, config)
@@ -177,8 +182,10 @@ class BatchStream:
         corpora = as_pairs(pairs)
         self._rows = token_rows(corpora, self._tokenizers, store)
         self._passes = Passes(corpora, self._tokenizers[0])
-        self._noise.kept = self._passes.tag_ids
+        self._noise.kept = [*self._passes.tag_ids, *self._languages]
         self.lengths = self._passes.lengths(self._rows.lengths)
+        if self._languages:  # an empty side has none
+            self.lengths = self.lengths + (self.lengths > 1).astype(self.lengths.dtype)
         kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
         if not len(kept):
             numbers = described({reason: len(rows) for reason, rows in dropped.items()})
@@ -300,14 +307,19 @@ class BatchStream:
         is_split = "subword_regularization" in self.settings
         sizes = [None, None] if is_split and self._shapes is None else planned
         made = slice(0, None) if own is None or is_split else own(num_rows)
-        # Room for the tag, which no noise changes.
-        longest = [size or self._longest for size in sizes]
+        # Room for the tag and the language, which no noise changes.
+        longest = [(size or self._longest) - bool(self._languages) for size in sizes]
         longest[0] -= bool(self._passes.tag_ids)
         source, target = (
             self._noise.split(side, self._rows.rows(side, rows[made]), rng, most)
             for side, most in enumerate(longest)
         )
         source = self._passes.with_tags(rows[made], source)
+        if self._languages:
+            source, target = (
+                [np.append(token_id, row) for row in side]
+                for side, token_id in zip((source, target), self._languages, strict=True)
+            )
         encoder_ids, _ = _padded(
             source, tokenizer.pad_token_id, sizes[0], num_rows=num_rows, first=made.start
         )
@@ -321,7 +333,10 @@ class BatchStream:
         for side, token_ids in enumerate((encoder_ids, decoder_ids)):
             self._noise.drop_words(side, token_ids, rng)
         inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
-        return inputs, labels, is_label.astype(np.float32)
+        weights = is_label.astype(np.float32)
+        if self._languages:  # a translation is told its language
+            weights[:, 0] = 0.0
+        return inputs, labels, weights
 
     def _choose_shapes(self, options):
         """Returns the `Shapes` of the batches, or `None` if they are not limited."""
@@ -418,6 +433,19 @@ def _padded(rows, pad_token_id, length, num_rows, first):
     token_ids = np.full(is_token.shape, pad_token_id, np.int32)
     token_ids[is_token] = np.concatenate(rows or [[]])
     return token_ids, is_token
+
+
+def _language_ids(tokenizer, codes):
+    """Returns the ids of the languages of source and target, or none without such tokens.
+
+    Raises a `ValueError` if a language is missing, or none of the tokenizer's.
+    """
+    ids = tokenizer.language_ids
+    for name, code in codes.items():
+        if bool(ids) != (code is not None):
+            must = "be given, because the tokenizer has" if ids else "not be given without"
+            raise ValueError(f"`{name}` must {must} tokens of languages. Received: {name}={code!r}")
+    return [ids[find_language(code, name, ids)] for name, code in codes.items() if ids]
 
 
 def _longest_kept(settings, config):

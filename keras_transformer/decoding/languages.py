@@ -1,11 +1,11 @@
 """The languages of lines: tags at their beginning, such as `>>fra<<`, and codes of a request."""
 
-import difflib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_transformer.data.language_codes import find_language
 from keras_transformer.decoding.lines import ASCII_SPACE
 
 UNKNOWN_LANGUAGE = (
@@ -16,7 +16,6 @@ WRONG_TAG = "A line must begin with at most one tag, that of {}. Received: line 
 # Behind white space, what a tokenizer with tags reads as one: up to the first "<<".
 _TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
 SHOWN = 60  # bytes of a tag in an error
-SAME_LANGUAGE = 5  # largest distance of two codes, by Unicode's table of languages that match
 
 
 def language_tokens(
@@ -42,39 +41,6 @@ def language_tokens(
     asked = {language} if isinstance(language, str) else {*codes}
     tokens = {code: language_ids[find_language(code, name, language_ids)] for code in asked}
     return [tokens[code] for code in codes]
-
-
-def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
-    """Returns the code by which a model has a language, such as `deu_Latn` for `de-DE`.
-
-    Args:
-        code: of ISO 639-1 or 639-3, perhaps with a script or region: `de`, `deu`, `zh-Hant`.
-        name, language_ids: as in `language_tokens`.
-
-    Raises:
-        ValueError: if the model does not have it, or has several: the nearest ones are named.
-    """
-    if code in language_ids:
-        return code
-    import langcodes
-
-    def parsed(text):
-        # Of NLLB's codes, such as `deu_Latn`, or M2M-100's, such as `de`.
-        return langcodes.Language.get(text, normalize=True)
-
-    try:
-        codes = {parsed(known).to_tag(): known for known in language_ids}
-        tag, _ = langcodes.closest_match(code, [*codes], max_distance=SAME_LANGUAGE)
-        script = parsed(code).script
-        if tag in codes and script in (None, parsed(tag).maximize().script):
-            return codes[tag]
-    except ValueError:  # no code
-        pass
-    nearest = difflib.get_close_matches(code, [*language_ids], 3) or [*language_ids][:3]
-    raise ValueError(
-        f"`{name}` must be a language of the model, such as {', '.join(nearest)}. Received: "
-        f"{name}={code!r}"
-    )
 
 
 def tag_lines(

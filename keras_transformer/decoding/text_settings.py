@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.decoding.protected_text import finders
 from keras_transformer.settings import Settings, setting
-
-LANGUAGES = "source_language", "target_language"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.decoding.batches import (
     BATCH_SENTENCES,
     MOST_PAIRS,
@@ -25,7 +26,7 @@ from keras_transformer.decoding.reports import warn_of
 from keras_transformer.decoding.request import LineReader, Request
 from keras_transformer.decoding.scores import IMPOSSIBLE, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import LANGUAGES, TextSettings, divided
+from keras_transformer.decoding.text_settings import TextSettings, divided
 
 _MAX_SOURCE_TOKENS = 256  # as the default `max_length` of `make_dataset`
 

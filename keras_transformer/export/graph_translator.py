@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.decoding.batches import LONGEST_ROW
 from keras_transformer.decoding.lines import NO_ROOM, learned_positions
 from keras_transformer.decoding.loop import select
@@ -14,7 +15,6 @@ from keras_transformer.decoding.model_search import attend_model, make_model_sea
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import trim
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import LANGUAGES
 from keras_transformer.export.graph_batches import map_batches
 from keras_transformer.export.graph_errors import require_rows
 from keras_transformer.export.graph_lines import GraphLineReader, longest_targets, row_lengths

@@ -4,8 +4,7 @@ import inspect
 
 import tensorflow as tf
 
-from keras_transformer.decoding.languages import find_language
-from keras_transformer.decoding.text_settings import LANGUAGES
+from keras_transformer.data.language_codes import LANGUAGES, find_language
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.graph_translator import GraphTranslator
 

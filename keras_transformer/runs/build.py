@@ -8,6 +8,7 @@ from typing import TypeAlias
 import keras
 
 from keras_transformer.data.batching import tag_ids
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
 from keras_transformer.data.tokenizer import Tokenizer
@@ -132,9 +133,12 @@ def build_stream(recipe, data_folder, tokenizers, split, run, print_fn=lambda li
         store = None
     else:
         print_fn(f"Tokens of `{split}`: {store}")
+    # The languages that the run translates between are those of its pairs.
+    languages = {name: recipe.search.get(name) for name in LANGUAGES}
     return BatchStream(
         pairs,
         *tokenizers,
+        **(languages if tokenizers[0].language_ids else {}),
         store=store,
         batch_tokens=training.batch_tokens,
         shapes=training.shapes,

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.data.pipeline import NOISE, BatchStream
+from keras_transformer.data.pipeline import UNSTORED, BatchStream
 from keras_transformer.layers.parts import parts_of
 from keras_transformer.training.methods import TrainingStep
 from keras_transformer.training.model_state import unnumbered
@@ -33,7 +33,7 @@ def identity_of(
     return {
         "data": stream.fingerprint,
         "validation": None if validation is None else validation.fingerprint,
-        "batches": dict.fromkeys((*NOISE, "shapes")) | stream.settings,
+        "batches": dict.fromkeys(UNSTORED) | stream.settings,
         "training": {} if model is None else dict(_values(_training_of(model))),
     }
 

@@ -14,8 +14,9 @@ import typer
 import yaml
 
 from keras_transformer.cli import app
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.decoding.search_settings import SearchSettings
-from keras_transformer.decoding.text_settings import LANGUAGES, TextSettings
+from keras_transformer.decoding.text_settings import TextSettings
 from keras_transformer.settings import read_yaml
 from tests.builders import ROOT
 from tests.cli.small_run import cli, small

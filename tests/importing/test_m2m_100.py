@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.data.language_codes import find_language
 from keras_transformer.data.number_corpus import number_names
-from keras_transformer.decoding.languages import find_language
 from keras_transformer.importing.languages import M2M_100, NLLB_200
 from keras_transformer.importing.m2m_100 import read_tokenizer
 from tests.importing import multilingual_models, opus_models
@@ -167,6 +167,68 @@ def test_exports_translate_as_the_run(imported, tmp_path):
         served.translate_n_best(text, target_language=tensorflow.constant(["xxx_Latn"]))
 
 
+def test_batches_are_those_of_transformers_and_the_language_is_no_label(imported):
+    """Its loss of the same rows, without the language, is that of our batch."""
+    import torch
+
+    kind, theirs, _, translator, _ = imported
+    tokenizer, (source, target, _) = translator.source_tokenizer, CODES[kind]
+    pairs = kt.number_names("train", 40)
+    dataset, report = kt.make_dataset(
+        pairs,
+        tokenizer,
+        batch_sentences=8,
+        source_language=source,
+        target_language=target,
+        word_dropout=0.3,
+    )
+    assert report.pairs_kept == 40
+    rows = dataset.stream.batches(0)[0]
+    inputs, labels, weights = dataset.stream.arrays(rows)
+    ids = tokenizer.language_ids
+    for row, number in enumerate(rows):
+        (source_row, target_row) = tokenizer.encode([*pairs[number]], add_end=True)
+        label = [ids[target], *target_row]
+        assert labels[row].tolist() == label + [1] * (labels.shape[1] - len(label))
+        expected = [0.0, *[1.0] * len(target_row)]
+        assert weights[row].tolist() == expected + [0.0] * (labels.shape[1] - len(label))
+        assert inputs["encoder_token_ids"][row][0] == ids[source], "which no dropout takes"
+        assert inputs["decoder_token_ids"][row][:2].tolist() == [2, ids[target]]
+        assert np.count_nonzero(inputs["encoder_token_ids"][row] != 1) == len(source_row) + 1
+    model = translator.model
+    model.compile("adam", kt.SmoothedCrossEntropy(0.0))
+    found = model.test_on_batch(inputs, labels, weights)
+    logits = theirs(
+        input_ids=torch.tensor(inputs["encoder_token_ids"]),
+        attention_mask=torch.tensor((inputs["encoder_token_ids"] != 1).astype("int64")),
+        decoder_input_ids=torch.tensor(inputs["decoder_token_ids"]),
+    ).logits
+    wanted = torch.tensor(np.where(weights > 0, labels, -100)).long()
+    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), wanted)
+    assert found == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
+def test_run_is_trained_between_the_languages_of_its_search(imported, tmp_path):
+    kind, _, _, translator, run = imported
+    source, target, _ = CODES[kind]
+    recipe = kt.runs.RunFolder(run).recipe()
+    search = recipe.search | {"source_language": source, "target_language": target}
+    search |= {"beam_size": 1}
+    changed = recipe.to_dict() | {"search": search}
+    changed["data"] |= {"train": {"number_names": "train", "size": 200}}
+    changed["data"] |= {"validation": {"number_names": "held_out", "size": 40}}
+    changed["training"] |= {"epochs": 2, "batch_tokens": 1024, "learning_rate": 0.01}
+    changed["training"] |= {"warmup_steps": 5}
+    changed = kt.runs.Recipe.from_dict(changed)
+    report = kt.runs.Trainer(changed, ".", tmp_path / "tuned", print_fn=str).train()
+    history = kt.runs.RunFolder(tmp_path / "tuned").history()
+    assert history[1]["val_loss"] < history[0]["val_loss"] and report["updates"] > 5
+    (line,) = kt.load_run(tmp_path / "tuned")(["one"])
+    assert isinstance(line, str), "the languages are those of the recipe"
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -195,8 +257,12 @@ def test_wrong_languages_are_one_error(imported):
             translator(["one"], **options)
     with pytest.raises(ValueError, match="`source_language` .* must be given"):
         kt.load_run(run)(["one"])
-    with pytest.raises(ValueError, match="not made yet"):
-        kt.make_dataset([("one", "eins")], translator.source_tokenizer, batch_sentences=1)
+    pairs, tokenizer = [("one", "eins")], translator.source_tokenizer
+    with pytest.raises(ValueError, match="`source_language` must be given"):
+        kt.make_dataset(pairs, tokenizer, batch_sentences=1)
+    with pytest.raises(ValueError, match="`target_language` must be a language of the model"):
+        languages = {"source_language": "en", "target_language": "xx"}
+        kt.make_dataset(pairs, tokenizer, batch_sentences=1, **languages)
 
 
 @pytest.mark.parametrize(
