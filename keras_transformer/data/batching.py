@@ -48,7 +48,7 @@ class Passes:
         """Returns ascending numbers of pairs, each as often as an epoch passes over it."""
         if {*self._weights} <= {1}:
             return rows
-        return np.repeat(rows, np.take(self._weights, self._parts_of(rows)))
+        return np.repeat(rows, np.take(self._weights, self.parts_of(rows)))
 
     def lengths(self, lengths: np.ndarray) -> np.ndarray:
         """Returns the lengths `(pairs, 2)` with the tags; an empty source has none."""
@@ -63,11 +63,12 @@ class Passes:
         """Returns the token ids of the sources of some pairs with their tags in front."""
         if not self.tag_ids:
             return sources
-        tagged = zip(self._tags[self._parts_of(rows)], sources, strict=True)
+        tagged = zip(self._tags[self.parts_of(rows)], sources, strict=True)
         return [np.append(tag, ids) if tag >= 0 else ids for tag, ids in tagged]
 
-    def _parts_of(self, rows):
-        return np.searchsorted(self._ends, rows, side="right")
+    def parts_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the number of the part of each pair."""
+        return np.searchsorted(self._ends[:-1], rows, side="right")
 
 
 def tag_ids(pairs: Pairs, tokenizer: TokenizerLike) -> list[int]:

@@ -26,12 +26,14 @@ class Corpus:
         pairs: (source, target) strings that can be iterated over more than once.
         weight: how often an epoch passes over the corpus. 0: the corpus is not read.
         tag: the first token of every source, which is not in the text of `pairs`. Optional.
+        languages: codes of source and target, for a tokenizer with tokens of languages. Optional.
     """
 
     name: str
     pairs: Iterable[tuple[str, str]]
     weight: int = 1
     tag: str | None = None
+    languages: Sequence[str] | None = None
 
 
 class Corpora(Pairs):

@@ -172,8 +172,6 @@ class BatchStream:
         self.settings = {n: v for n, v in vars(options).items() if v or n not in UNSTORED}
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         codes = {name: getattr(options, name) for name in LANGUAGES}
-        # The tokens of the languages of source and target; none, if the tokenizer has no such.
-        self._languages = _language_ids(self._tokenizers[0], codes)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(options, config)
@@ -182,9 +180,11 @@ class BatchStream:
         corpora = as_pairs(pairs)
         self._rows = token_rows(corpora, self._tokenizers, store)
         self._passes = Passes(corpora, self._tokenizers[0])
-        self._noise.kept = [*self._passes.tag_ids, *self._languages]
+        # The tokens of the languages of each part; empty, if the tokenizer has no such.
+        self._languages = _language_ids(self._tokenizers[0], corpora.parts, codes)
+        self._noise.kept = [*self._passes.tag_ids, *self._languages.flatten().tolist()]
         self.lengths = self._passes.lengths(self._rows.lengths)
-        if self._languages:  # an empty side has none
+        if len(self._languages):  # an empty side has none
             self.lengths = self.lengths + (self.lengths > 1).astype(self.lengths.dtype)
         kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
         if not len(kept):
@@ -210,7 +210,8 @@ class BatchStream:
 
     @property
     def fingerprint(self) -> str:
-        return self._rows.fingerprint + self._passes.key
+        languages = str(self._languages.tolist()) if len(self._languages) else ""
+        return self._rows.fingerprint + self._passes.key + languages
 
     def seek(self, epoch: int, batch: int = 0, repeat_skipped: bool = False) -> None:
         """Sets where the next iteration of the dataset starts.
@@ -308,17 +309,19 @@ class BatchStream:
         sizes = [None, None] if is_split and self._shapes is None else planned
         made = slice(0, None) if own is None or is_split else own(num_rows)
         # Room for the tag and the language, which no noise changes.
-        longest = [(size or self._longest) - bool(self._languages) for size in sizes]
+        has_languages = len(self._languages) > 0
+        longest = [(size or self._longest) - has_languages for size in sizes]
         longest[0] -= bool(self._passes.tag_ids)
         source, target = (
             self._noise.split(side, self._rows.rows(side, rows[made]), rng, most)
             for side, most in enumerate(longest)
         )
         source = self._passes.with_tags(rows[made], source)
-        if self._languages:
+        if has_languages:
+            languages = self._languages[self._passes.parts_of(rows[made])].T
             source, target = (
-                [np.append(token_id, row) for row in side]
-                for side, token_id in zip((source, target), self._languages, strict=True)
+                [np.append(token_id, row) for token_id, row in zip(token_ids, side, strict=True)]
+                for token_ids, side in zip(languages, (source, target), strict=True)
             )
         encoder_ids, _ = _padded(
             source, tokenizer.pad_token_id, sizes[0], num_rows=num_rows, first=made.start
@@ -334,7 +337,7 @@ class BatchStream:
             self._noise.drop_words(side, token_ids, rng)
         inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
         weights = is_label.astype(np.float32)
-        if self._languages:  # a translation is told its language
+        if has_languages:  # a translation is told its language
             weights[:, 0] = 0.0
         return inputs, labels, weights
 
@@ -435,17 +438,36 @@ def _padded(rows, pad_token_id, length, num_rows, first):
     return token_ids, is_token
 
 
-def _language_ids(tokenizer, codes):
-    """Returns the ids of the languages of source and target, or none without such tokens.
+def _language_ids(tokenizer, parts, codes):
+    """Returns the tokens of source and target of each part, int array `(parts, 2)`.
 
-    Raises a `ValueError` if a language is missing, or none of the tokenizer's.
+    Without such tokens it is empty. Pairs without parts are one.
+
+    Args:
+        tokenizer: that of the sources.
+        parts: list of `Corpus`.
+        codes: dict of `LANGUAGES`, of the parts that state none; `None` if not given.
+
+    Raises:
+        ValueError: if a language is missing, or none of the tokenizer's.
     """
     ids = tokenizer.language_ids
-    for name, code in codes.items():
-        if bool(ids) != (code is not None):
-            must = "be given, because the tokenizer has" if ids else "not be given without"
-            raise ValueError(f"`{name}` must {must} tokens of languages. Received: {name}={code!r}")
-    return [ids[find_language(code, name, ids)] for name, code in codes.items() if ids]
+    stated = [part.languages for part in parts] or [None]
+    found = [dict(zip(LANGUAGES, each, strict=True)) if each else codes for each in stated]
+    for name, code in ((name, code) for each in found for name, code in each.items()):
+        if ids and code is None:
+            raise ValueError(
+                f"`{name}` must be given, because the tokenizer has tokens of languages: in a "
+                f"recipe in `search`, or in `languages` of each corpus. Received: {name}=None"
+            )
+    if not ids:
+        if given := [name for name, code in codes.items() if code is not None]:
+            must = "must not be given without tokens of languages in the tokenizer"
+            raise ValueError(f"`{given[0]}` {must}. Received: {given[0]}={codes[given[0]]!r}")
+        return np.zeros((0, 2), int)
+    return np.array(
+        [[ids[find_language(code, name, ids)] for name, code in each.items()] for each in found]
+    )
 
 
 def _longest_kept(settings, config):

@@ -51,7 +51,8 @@ class CorpusSettings(ReadOptions):
             `keras_transformer.number_names` and `keras_transformer.roman_numerals`.
         size, seed: of an embedded corpus.
         columns, languages, accelerator, delimiter, allow_empty: as for `read_parallel`.
-            `languages` also names the languages of a run if its file names do not.
+            `languages` also names the languages of a run if its file names do not, and those of
+            this corpus for a model such as NLLB, in place of those in `search`.
         weight: int. How often an epoch of training passes over the corpus; `0` leaves it out.
             Defaults to `1`.
         tag: the first token of every source of this corpus in training, such as `"<subtitles>"`:
@@ -99,11 +100,11 @@ class CorpusSettings(ReadOptions):
         for name, draw in EMBEDDED.items():
             if split := getattr(self, name):
                 pairs = draw(split, self.size or 0, self.seed)
-                return Corpus(split, pairs, int(self.weight), self.tag)
+                return Corpus(split, pairs, int(self.weight), self.tag, self.languages)
         paths = [str(Path(folder) / p) for p in (self.file, self.source, self.target) if p]
         options = {option.name: getattr(self, option.name) for option in fields(ReadOptions)}
         files = read_parallel(*paths, **options)
-        return Corpus(repr(files), files, int(self.weight), self.tag)
+        return Corpus(repr(files), files, int(self.weight), self.tag, self.languages)
 
 
 @dataclass(frozen=True, kw_only=True)
