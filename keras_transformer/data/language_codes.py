@@ -1,7 +1,7 @@
-"""Codes of languages: which token of a model a code that people type stands for."""
+"""Codes of languages: which token of a model a code that people type stands for. Pure Python."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # The arguments and settings that hold such codes.
 LANGUAGES = "source_language", "target_language"
@@ -40,3 +40,36 @@ def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
         f"`{name}` must be a language of the model, such as {', '.join(nearest)}. Received: "
         f"{name}={code!r}"
     )
+
+
+def ids_of_parts(
+    language_ids: Mapping[str, int],
+    languages_of_parts: Sequence[Sequence[str] | None],
+    codes: Sequence[str | None],
+) -> list[list[int]]:
+    """Returns the tokens of source and target of each part; none, if a tokenizer has no such.
+
+    Args:
+        language_ids: those of the tokenizer.
+        languages_of_parts: codes of source and target of each part, or `None` if it states none.
+        codes: those of the parts that state none; `None` if not given.
+
+    Raises:
+        ValueError: if a language is missing, or none of the tokenizer's.
+    """
+    if not language_ids:
+        for name, code in zip(LANGUAGES, codes, strict=True):
+            if code is not None:
+                must = "must not be given without tokens of languages in the tokenizer"
+                raise ValueError(f"`{name}` {must}. Received: {name}={code!r}")
+        return []
+
+    def token_of(name, code):
+        if code is None:
+            raise ValueError(
+                f"`{name}` must be given, because the tokenizer has tokens of languages: in a "
+                f"recipe in `search`, or in `languages` of each corpus. Received: {name}=None"
+            )
+        return language_ids[find_language(code, name, language_ids)]
+
+    return [list(map(token_of, LANGUAGES, stated or codes)) for stated in languages_of_parts]

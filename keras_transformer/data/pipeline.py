@@ -16,7 +16,7 @@ from keras_transformer.data.batch_settings import BatchSettings
 from keras_transformer.data.batching import Passes, plan_batches
 from keras_transformer.data.corpora import as_pairs
 from keras_transformer.data.feeder import BatchFeeder
-from keras_transformer.data.language_codes import LANGUAGES, find_language
+from keras_transformer.data.language_codes import LANGUAGES, ids_of_parts
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.report import (
     SAMPLE_SIZE,
@@ -171,7 +171,6 @@ class BatchStream:
         # Only the options in use: checkpoints store them.
         self.settings = {n: v for n, v in vars(options).items() if v or n not in UNSTORED}
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
-        codes = {name: getattr(options, name) for name in LANGUAGES}
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
         longest = _longest_kept(options, config)
@@ -180,8 +179,7 @@ class BatchStream:
         corpora = as_pairs(pairs)
         self._rows = token_rows(corpora, self._tokenizers, store)
         self._passes = Passes(corpora, self._tokenizers[0])
-        # The tokens of the languages of each part; empty, if the tokenizer has no such.
-        self._languages = _language_ids(self._tokenizers[0], corpora.parts, codes)
+        self._languages = self._languages_of(corpora.parts, options)
         self._noise.kept = [*self._passes.tag_ids, *self._languages.flatten().tolist()]
         self.lengths = self._passes.lengths(self._rows.lengths)
         if len(self._languages):  # an empty side has none
@@ -207,6 +205,12 @@ class BatchStream:
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)
+
+    def _languages_of(self, parts, options):
+        """Returns the tokens of the languages of each part; none, if the tokenizer has no such."""
+        stated = [part.languages for part in parts] or [None]
+        codes = [getattr(options, name) for name in LANGUAGES]
+        return np.array(ids_of_parts(self._tokenizers[0].language_ids, stated, codes))
 
     @property
     def fingerprint(self) -> str:
@@ -436,38 +440,6 @@ def _padded(rows, pad_token_id, length, num_rows, first):
     token_ids = np.full(is_token.shape, pad_token_id, np.int32)
     token_ids[is_token] = np.concatenate(rows or [[]])
     return token_ids, is_token
-
-
-def _language_ids(tokenizer, parts, codes):
-    """Returns the tokens of source and target of each part, int array `(parts, 2)`.
-
-    Without such tokens it is empty. Pairs without parts are one.
-
-    Args:
-        tokenizer: that of the sources.
-        parts: list of `Corpus`.
-        codes: dict of `LANGUAGES`, of the parts that state none; `None` if not given.
-
-    Raises:
-        ValueError: if a language is missing, or none of the tokenizer's.
-    """
-    ids = tokenizer.language_ids
-    stated = [part.languages for part in parts] or [None]
-    found = [dict(zip(LANGUAGES, each, strict=True)) if each else codes for each in stated]
-    for name, code in ((name, code) for each in found for name, code in each.items()):
-        if ids and code is None:
-            raise ValueError(
-                f"`{name}` must be given, because the tokenizer has tokens of languages: in a "
-                f"recipe in `search`, or in `languages` of each corpus. Received: {name}=None"
-            )
-    if not ids:
-        if given := [name for name, code in codes.items() if code is not None]:
-            must = "must not be given without tokens of languages in the tokenizer"
-            raise ValueError(f"`{given[0]}` {must}. Received: {given[0]}={codes[given[0]]!r}")
-        return np.zeros((0, 2), int)
-    return np.array(
-        [[ids[find_language(code, name, ids)] for name, code in each.items()] for each in found]
-    )
 
 
 def _longest_kept(settings, config):

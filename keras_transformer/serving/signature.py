@@ -12,9 +12,9 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.decoding.lines import encode_lines
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.decoding.text_settings import LANGUAGES
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.service import Service
 
