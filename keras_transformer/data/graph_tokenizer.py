@@ -110,10 +110,9 @@ class GraphSentencePieces(tf.Module):
         if pieces.reads_tags:
             ids = tf.range(len(vocabulary.tokens))
             self._table = _table(self._tokens, ids, vocabulary.unk_token_id)
-        elif (
-            ids := pieces.ids_by_number(vocabulary.text_ids, vocabulary.unk_token_id)
-        ) is not None:
-            self._ids = tf.constant(ids)
+        else:
+            ids = pieces.ids_by_number(vocabulary.text_ids, vocabulary.unk_token_id)
+            self._ids = None if ids is None else tf.constant(ids)
         self._ties = _ties_of(vocabulary.tokens) if pieces.rules["sorts_ties"] else None
         kind = _import_tensorflow_text().SentencepieceTokenizer
         out_type = tf.string if pieces.reads_tags else tf.int32

@@ -341,7 +341,7 @@ class BatchStream:
             self._noise.drop_words(side, token_ids, rng)
         inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
         weights = is_label.astype(np.float32)
-        if has_languages:  # a translation is told its language
+        if has_languages:  # the language is given, not predicted
             weights[:, 0] = 0.0
         return inputs, labels, weights
 

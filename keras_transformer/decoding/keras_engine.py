@@ -56,6 +56,8 @@ class KerasEngine(Engine):
         decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
         self.tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         require_matching_vocabularies(decoder.config, *self.tokenizers)
+        if self.tokenizers[0].language_ids:  # attention to their tokens cannot be returned
+            self.held = self.held | {"return_attention": (False,)}
         if frozen or dtype is not None:
             decoder = freeze(decoder, dtype)
         self._decoder = decoder

@@ -204,11 +204,6 @@ class Translator:
         elif target_prefix is not None:
             target_prefix = to_lines(target_prefix, "target_prefix")
         lines, languages = self._with_languages(lines, text)
-        if languages is not None and return_attention:
-            raise ValueError(
-                "`return_attention` must be False, because attention to tokens of languages cannot "
-                "be returned. Received: return_attention=True"
-            )
         return Request(
             reader=self._reader,
             texts=lines,

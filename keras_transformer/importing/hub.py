@@ -45,6 +45,12 @@ def require_equal(settings: dict[str, Any], pairs: Any, path: Path) -> None:
             )
 
 
+def search_options(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of `config.json` with those of `generation_config.json`, which win."""
+    generation = files.read_optional(folder, "generation_config.json")
+    return settings | {name: value for name, value in generation.items() if value is not None}
+
+
 def search_settings(
     options: dict[str, Any], pad_token_id: int, end_token_id: int, path: Path
 ) -> tuple[dict[str, Any], list[str]]:

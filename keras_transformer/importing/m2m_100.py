@@ -73,8 +73,7 @@ def read_m2m_100(folder, settings, given_name=None):
     hub.take_positions(stored, config.hidden_dim, weights)
     _, names = hub.take_embeddings(settings, stored, weights)
     arrays = hub.arrays_of_model(stored, config, names, weights)
-    generation = files.read_optional(folder, "generation_config.json")
-    options = settings | {n: value for n, value in generation.items() if value is not None}
+    options = hub.search_options(folder, settings)
     options.pop("forced_bos_token_id", None)  # a language, which each request gives
     ids = tokenizer.pad_token_id, tokenizer.end_token_id
     search, unequal = hub.search_settings(options, *ids, path)

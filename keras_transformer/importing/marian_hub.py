@@ -37,7 +37,6 @@ def read_marian_hub(folder, settings, given_name=None, arithmetic=None):
     vocabulary = _hub_vocabulary(folder)
     vocabularies = vocabulary, vocabulary
     tokenizer = files.read_optional(folder, "tokenizer_config.json")
-    generation = files.read_optional(folder, "generation_config.json")
     kind, why = arithmetic, "chosen"
     if kind is None:
         readme, name = marian.read_stated(folder, "README.md"), given_name or marian.name_of(folder)
@@ -52,8 +51,7 @@ def read_marian_hub(folder, settings, given_name=None, arithmetic=None):
     name = given_name or (name if re.fullmatch(hub.HUB_NAME, name) else marian.name_of(folder))
     languages = [tokenizer.get("source_lang"), tokenizer.get("target_lang")]
     origin = marian.origin_of(folder, name, "hub", languages)
-    options = settings | {n: value for n, value in generation.items() if value is not None}
-    ids = vocabulary[PAD], vocabulary[END]
+    options, ids = hub.search_options(folder, settings), (vocabulary[PAD], vocabulary[END])
     search, unequal = hub.search_settings(options, *ids, path)
     (other,) = marian.ARITHMETIC.keys() - {kind}
     notes = [f"Arithmetic of {kind}: {why}. For the other: --arithmetic {other}", *unequal]
