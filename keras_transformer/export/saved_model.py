@@ -119,6 +119,7 @@ def export_saved_model(
 
     Raises:
         TypeError: if the `graph` of a tokenizer is not a `tf.Module`.
+        ValueError: if `inspect` is asked for of a model with tokens of languages.
         FileExistsError: if `path` exists and is not a SavedModel.
         OSError: if it cannot be written; `path` is unchanged.
 
@@ -131,6 +132,9 @@ def export_saved_model(
         served.serve(tf.constant(["twenty-one"]))["translation"]
     """
     path = Path(path)
+    if inspect and translator.source_tokenizer.language_ids:
+        must = "`inspect` must be False for a model with tokens of languages, whose attention and"
+        raise ValueError(f"{must} search tree cannot be shown. Received: inspect=True")
     if keras.config.backend() != "tensorflow":
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")

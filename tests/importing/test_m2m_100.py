@@ -285,6 +285,8 @@ def test_wrong_languages_are_one_error(imported):
             translator(["one"], **options)
     with pytest.raises(ValueError, match="`source_language` .* must be given"):
         kt.load_run(run)(["one"])
+    with pytest.raises(ValueError, match="`inspect` must be False"):
+        kt.export_saved_model(translator, "served", inspect=True)
     pairs, tokenizer = [("one", "eins")], translator.source_tokenizer
     with pytest.raises(ValueError, match="`source_language` must be given"):
         kt.make_dataset(pairs, tokenizer, batch_sentences=1)
