@@ -179,6 +179,12 @@ class Transformer(TrainingStep, keras.Model):
         """
         return self.logits_layer.effective_bias if self.config.output_bias else None
 
+    @property
+    def trains_output(self) -> bool:
+        """Whether a weight of the last product or its bias is trained."""
+        layers = self.output_projection or self.decoder.embedding, self.logits_layer
+        return any(layer.trainable_weights for layer in layers)
+
     def _run_through_graph(self, *args, **kwargs):
         if "operation_fn" in kwargs and "call_fn" in kwargs:  # only `clone_model` gives both
             raise NotImplementedError(

@@ -159,6 +159,8 @@ class TrainingStep(Model):
             loss stays a mean per token.
         fused_loss: `False` always computes the logits. Defaults to `True`.
         excluded_token_id: a class of probability 0, whose logit is about -1e9, or `None`.
+        trains_output: whether a weight that `output_kernel` and `output_bias` are computed from is
+            trained. `False` saves the time of their gradients. Defaults to `True`.
 
     Like the arguments of `compile`, the first three attributes are kept by `load_model`, and by
     copies and pickles of a compiled model.
@@ -177,6 +179,7 @@ class TrainingStep(Model):
     # For a fused loss, a subclass has a property instead.
     output_kernel: Any = None
     output_bias: Any = None
+    trains_output: Any = True
     _pad_token_id: int | None = None  # label of the padding, if the model knows it
     _warned_reason: str | None = None
 
