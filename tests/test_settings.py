@@ -49,6 +49,7 @@ MISTAKES = {
         "activation": (3,),
         "positions": ("rotary", None),
         "first_position": (-1,),
+        "added_tokens": (-1, 100),
         "max_sequence_length": NONE,
         "tie_embeddings": ("encoder", None),
     },

@@ -37,6 +37,22 @@ def import_(
         str | None,
         typer.Option(help="`marian` or `transformers`: what trained it. [default: by the files]"),
     ] = None,
+    add_language: Annotated[
+        str | None,
+        typer.Option(
+            help="Code of a language that M2M-100 or NLLB-200 lacks, such as `tyv_Cyrl`: the model "
+            "gets a token for it, to be trained.",
+            show_default=False,
+        ),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            help="With `--add-language`: the model's language that the new one starts as a copy "
+            "of, such as `kir_Cyrl`.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Import a model of Marian, such as those of OPUS-MT, of M2M-100 or NLLB-200, as a run.
 
@@ -49,15 +65,27 @@ def import_(
         keras-transformer import opus-mt opus-2020-02-26.zip runs/en_de
         keras-transformer import opus-mt Helsinki-NLP/opus-mt-en-de runs/en_de
         keras-transformer import hub facebook/nllb-200-distilled-600M runs/nllb
+        keras-transformer import hub nllb runs/tuvan --add-language tyv_Cyrl --like kir_Cyrl
     """
     import_backend()
     from keras_transformer.importing.importer import import_model
     from keras_transformer.runs.folder import RunFolder
 
     translator = import_model(
-        model, run, weights=weights, arithmetic=arithmetic, print_fn=console.print
+        model,
+        run,
+        weights=weights,
+        arithmetic=arithmetic,
+        add_language=add_language,
+        like=like,
+        print_fn=console.print,
     )
-    origin = RunFolder(run).origin() or {}
+    _print_facts(translator, RunFolder(run).origin() or {})
+    print(run)
+
+
+def _print_facts(translator, origin):
+    """Prints the size, the licence and the languages of a model."""
     languages = translator.languages
     config = translator.model.config
     parameters = translator.model.count_params()
@@ -68,4 +96,3 @@ def import_(
         if translator.source_tokenizer.language_ids:
             console.print("--source-language must be given, and is one of the same languages.")
         console.print(f"--target-language is one of: {', '.join(languages)}")
-    print(run)

@@ -19,6 +19,22 @@ def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
     Raises:
         ValueError: if the model does not have it, or has several: the nearest ones are named.
     """
+    if (same := closest_language(code, language_ids, SAME_LANGUAGE)) is not None:
+        return same
+    nearest = difflib.get_close_matches(code, [*language_ids], 3) or [*language_ids][:3]
+    raise ValueError(
+        f"`{name}` must be a language of the model, such as {', '.join(nearest)}. Received: "
+        f"{name}={code!r}"
+    )
+
+
+def closest_language(code: str, language_ids: Mapping[str, int], max_distance: int) -> str | None:
+    """Returns the code by which a model has a language, or one near it; `None` if it has none.
+
+    Args:
+        code, language_ids: as in `find_language`.
+        max_distance: largest distance of two codes. 0: both name the same language.
+    """
     if code in language_ids:
         return code
     import langcodes
@@ -29,17 +45,13 @@ def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
 
     try:
         codes = {parsed(known).to_tag(): known for known in language_ids}
-        tag, _ = langcodes.closest_match(code, [*codes], max_distance=SAME_LANGUAGE)
+        tag, _ = langcodes.closest_match(code, [*codes], max_distance=max_distance)
         script = parsed(code).script
         if tag in codes and script in (None, parsed(tag).maximize().script):
             return codes[tag]
     except ValueError:  # no code
         pass
-    nearest = difflib.get_close_matches(code, [*language_ids], 3) or [*language_ids][:3]
-    raise ValueError(
-        f"`{name}` must be a language of the model, such as {', '.join(nearest)}. Received: "
-        f"{name}={code!r}"
-    )
+    return None
 
 
 def ids_of_parts(

@@ -450,6 +450,15 @@ class Tokenizer(TokenizerLike):
         """Returns the same tokenizer with another tag."""
         return Tokenizer(self.pieces, self._table, tag)
 
+    def with_language(self, code: str, token: str) -> "Tokenizer":
+        """Returns the same tokenizer with a further language.
+
+        Args:
+            code: that of the language.
+            token: its token, which becomes the last one of the vocabulary.
+        """
+        return Tokenizer(self.pieces, self._table.with_language(code, token), self.tag)
+
     def encode(self, texts: Any, add_start: bool = False, add_end: bool = False) -> Any:
         """Returns the token ids of texts.
 

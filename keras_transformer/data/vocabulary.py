@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SPECIAL = "pad_token_id", "start_token_id", "end_token_id", "unk_token_id"
 
@@ -47,6 +47,11 @@ class Vocabulary:
             if not 0 <= token_id < len(self.tokens):
                 must = f"`language_ids` must be ids of the vocabulary, 0 to {len(self.tokens) - 1}"
                 raise ValueError(f"{must}. Received: {token_id} of {code!r}")
+
+    def with_language(self, code: str, token: str) -> "Vocabulary":
+        """Returns the vocabulary with the token of a further language behind its tokens."""
+        language_ids = {**self.language_ids, code: len(self.tokens)}
+        return replace(self, tokens=[*self.tokens, token], language_ids=language_ids)
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from keras_transformer import types
 from keras_transformer.atomic_file import write_text
 from keras_transformer.data.pieces import model_file
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.importing.additions import Addition, add_to
 from keras_transformer.importing.files import damaged, file_of, read_mapping
 from keras_transformer.importing.hub import HUB_FILES, HUB_NAME
 from keras_transformer.importing.m2m_100 import read_m2m_100
@@ -44,6 +45,8 @@ def import_model(
     *,
     weights: str | None = None,
     arithmetic: str | None = None,
+    add_language: str | None = None,
+    like: str | None = None,
     print_fn: types.PrintFn = print,
     **settings: Any,
 ) -> Translator:
@@ -70,6 +73,11 @@ def import_model(
             norm and padding the weights were trained with. Defaults to Marian's for Marian's files,
             and to what the files and the name tell for those of the Hub; a printed line says which
             and why.
+        add_language: code of a language that M2M-100 or NLLB-200 lacks, spelled as the model's
+            codes, such as `"tyv_Cyrl"`. Its token is the last of the vocabulary. Until it is
+            trained, nothing else of the model changes. Optional.
+        like: with `add_language`: code of the model's language that the new one starts as a copy
+            of, such as `"kir_Cyrl"`.
         print_fn: prints a line of text. Defaults to `print`.
         **settings: as in `Translator`; they go before those of the model, and not into the run.
 
@@ -80,17 +88,21 @@ def import_model(
     Raises:
         FileNotFoundError: if a file is missing.
         ValueError: if a file is damaged or does not fit the others, or the model has a part that
-            this architecture does not, such as an RNN; the message names it.
+            this architecture does not, such as an RNN; the message names it. Or if a language
+            cannot be added.
         ImportError: if `huggingface_hub` is needed and missing.
 
     Example: `import_model("opus-mt-en-de")(["Hello, world!"])`.
     """
+    addition = Addition.of_arguments(add_language, like)
     run_folder = None if run is None else RunFolder(run)
     if run_folder is not None:
         _require_new(run_folder)
     name = str(folder) if _is_hub_name(folder) else None
     with _local(folder) as local:
         read = read_model_folder(local, name, weights, arithmetic)
+    if addition is not None:
+        read = add_to(read, addition)
     for note in read.notes:
         print_fn(note)
     model = build_model(read)

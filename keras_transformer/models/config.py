@@ -123,6 +123,12 @@ class TransformerConfig(Settings):
         "needs `output_bias`: the logit of padding is then about -1e9, and training does not "
         "change it.",
     )
+    added_tokens: int = setting(
+        0,
+        "Number of tokens that were added to a trained model: the last ids of the vocabulary. "
+        "Needs `output_bias`, which is about -1e9 at each of them until it is trained.",
+        at_least=0,
+    )
     source_end_token: bool = setting(
         True,
         "Whether the model sees the end token of the source. `False`, as in models of OpenNMT: it "
@@ -231,6 +237,10 @@ class TransformerConfig(Settings):
             self._reject("max_relative_position", 'None unless `positions` is "relative"')
         if not (self.predict_padding or self.output_bias):
             self._reject("output_bias", "True with `predict_padding=False`")
+        if self.added_tokens >= self.vocabulary_size:
+            self._reject("added_tokens", f"less than `vocabulary_size`, {self.vocabulary_size}")
+        if self.added_tokens and not self.output_bias:
+            self._reject("output_bias", "True with `added_tokens`")
         if self.tie_embeddings == "all" and self.source_vocabulary_size != self.vocabulary_size:
             raise ValueError(
                 '`tie_embeddings="all"` needs one joint vocabulary; use "decoder" or "none". '
