@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
 from keras_transformer.layers.composite_layer import redraw_lora
+from keras_transformer.layers.float_weight import LAST_ROWS
 from keras_transformer.layers.positional_encoding import Positions, default_initializer
 from keras_transformer.types import Shape, Tensor
 
@@ -109,6 +110,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         self.supports_masking = True
         self._set_positions(positions, max_sequence_length, first_position)
         self.positions_initializer = keras.initializers.get(positions_initializer)
+        self.last_rows: keras.Variable | None = None
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
 
@@ -170,6 +172,31 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
                 f"Received: quantization_mode={self.quantization_mode!r}"
             )
         super().enable_lora(require_positive(rank=rank), *args, **kwargs)
+
+    def train_last_rows(self, count: int) -> None:
+        """Freezes the matrix and trains its last rows, such as those of tokens that were added.
+
+        Compile the model afterwards. A file of the model holds the frozen matrix.
+
+        Args:
+            count: number of rows.
+        """
+        self._tracker.unlock()  # as Keras does for LoRA, because the layer is built
+        self.last_rows = self.add_weight(
+            name=LAST_ROWS, shape=(count, self.hidden_dim), initializer="zeros"
+        )
+        self._tracker.lock()
+        matrix = next(weight for weight in self.weights if weight.name == "embeddings")
+        matrix.trainable = False
+        self.last_rows.assign(matrix[-count:])
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The matrix `(V, D)`, with what is trained beside it."""
+        matrix = super().embeddings
+        if self.last_rows is None:
+            return matrix
+        return ops.concatenate([matrix[: -self.last_rows.shape[0]], self.last_rows])
 
     def load_own_variables(self, store: Any) -> None:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 from keras_transformer.models.loading import load_model
 from keras_transformer.runs.checkpoint_file import read_checkpoint, read_metadata
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder, step_of
-from keras_transformer.runs.fine_tuning import base_of, merged_arrays, set_merged
+from keras_transformer.runs.fine_tuning import base_of, merged_arrays, set_weights
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.identity import check_base
 from keras_transformer.runs.load import take_weights
@@ -117,8 +117,10 @@ def average_into(model, paths, has_base=False):
     if not has_base:
         restore_model_state(model, average_checkpoints(paths, ema=True), parts=("model",))
         return
+    model.prepare_training()
     base = model_state(model, ("model",))
-    set_merged(model, average_checkpoints(paths, ema=True, base=base))
+    arrays = average_checkpoints(paths, ema=True, base=base)
+    set_weights(model, lambda path: arrays[f"model/{path}"])
 
 
 def average_checkpoints(

@@ -4,25 +4,29 @@ The model of `init_from` is then the base of the run: its checkpoints hold what 
 model files are those of a plain model, with the differences of LoRA added to the weights.
 """
 
+import collections
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.layers.composite_layer import Projection
+from keras_transformer.layers.float_weight import LAST_ROWS, has_last_rows, with_last_rows
 from keras_transformer.layers.parts import parts_of
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.training_settings import FREEZE, LORA_LAYERS, TrainingSettings
-from keras_transformer.training.model_state import save_model
+from keras_transformer.training.model_state import TRAINED, save_model
 from keras_transformer.types import Path
 
 
 def adapt(model: Transformer, training: TrainingSettings) -> None:
     """Freezes weights and adds the matrices of LoRA, as the settings say. Compile afterwards.
+
+    The embeddings of tokens that were added to the model are trained in any case.
 
     Args:
         model: built.
@@ -30,13 +34,15 @@ def adapt(model: Transformer, training: TrainingSettings) -> None:
     """
     for name in training.freeze or ():
         _freeze(model, FREEZE[name])
-    if training.lora_rank is None:
-        return
-    _freeze(model, "")
-    patterns = [LORA_LAYERS[name] for name in training.lora_layers or ("query", "value")]
-    for path, part in parts_of(model, "").items():
-        if isinstance(part, Projection) and re.search("|".join(patterns), path):
-            part.enable_lora(training.lora_rank)
+    if training.lora_rank is not None:
+        _freeze(model, "")
+        patterns = [LORA_LAYERS[name] for name in training.lora_layers or ("query", "value")]
+        for path, part in parts_of(model, "").items():
+            if isinstance(part, Projection) and re.search("|".join(patterns), path):
+                part.enable_lora(training.lora_rank)
+    embedding = model.decoder.embedding  # of both sides, if tokens were added
+    if model.config.added_tokens and not embedding.trainable_weights:
+        embedding.train_last_rows(model.config.added_tokens)
 
 
 def _freeze(model, pattern):
@@ -45,9 +51,9 @@ def _freeze(model, pattern):
             weight.trainable = False
 
 
-def is_of_lora(path: str) -> bool:
-    """Whether the weight of a path is a matrix of LoRA."""
-    return "/lora_" in path
+def is_beside(name: str) -> bool:
+    """Whether a weight of this name is trained beside a frozen one."""
+    return name.startswith("lora_") or name == LAST_ROWS
 
 
 def base_of(training: TrainingSettings) -> dict[str, str] | None:
@@ -63,49 +69,31 @@ def base_of(training: TrainingSettings) -> dict[str, str] | None:
         return {"path": str(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def merged_weight(weights: Mapping[str, Any], path: str) -> np.ndarray:
-    """Returns a weight with what was trained beside it.
+def merged_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the weights of a plain model, with what was trained beside them, by their paths.
 
     Args:
-        weights: variables or arrays by their paths.
-        path: of a weight of the plain model.
+        weights: variables or arrays of an adapted model by their paths.
     """
-    value = _array(weights[path])
-    folder, _, name = path.rpartition("/")
-    first = weights.get(f"{folder}/lora_{name}_a")
-    if first is not None:
-        value = value + _array(first) @ _array(weights[f"{folder}/lora_{name}_b"])
-    return value
+    layers: dict[str, dict[str, Any]] = collections.defaultdict(dict)
+    for path, weight in weights.items():
+        layer, _, name = path.rpartition("/")
+        layers[layer][name] = weight
+    for layer, parts in layers.items():
+        for name in parts:
+            if not is_beside(name):
+                yield f"{layer}/{name}", _merged(parts, name)
+
+
+def _merged(parts, name):
+    value = _array(parts[name])
+    if f"lora_{name}_a" in parts:  # as `adapt` makes it, without a factor
+        value = value + _array(parts[f"lora_{name}_a"]) @ _array(parts[f"lora_{name}_b"])
+    return with_last_rows(value, _array(parts[LAST_ROWS])) if has_last_rows(parts, name) else value
 
 
 def _array(value):
     return value if isinstance(value, np.ndarray) else ops.convert_to_numpy(ops.copy(value))
-
-
-def plain_model(model: Transformer) -> Transformer:
-    """Returns a model with the weights of an adapted one, whose weights are all trainable."""
-    weights = {weight.path: weight for weight in model.weights}
-    plain = type(model)(model.config, dtype=model.dtype_policy)
-    for weight in plain.weights:
-        weight.assign(merged_weight(weights, weight.path))
-    return plain
-
-
-def set_merged(model: Transformer, arrays: Mapping[str, np.ndarray]) -> None:
-    """Sets the weights of a plain or adapted model to those of a plain one.
-
-    Args:
-        model: the matrices of LoRA become zeros.
-        arrays: state of a plain model, `model/<path>`.
-    """
-    for weight in model.weights:
-        is_difference = is_of_lora(weight.path)
-        weight.assign(ops.zeros_like(weight) if is_difference else arrays[f"model/{weight.path}"])
-
-
-def save_plain_model(model: Transformer, path: Path) -> None:
-    """Writes the `plain_model` of a model to a `.keras` file atomically."""
-    save_model(plain_model(model), path)
 
 
 def merged_arrays(
@@ -117,7 +105,36 @@ def merged_arrays(
         base: that of a model with the weights that are frozen, see `model_state`.
         trained: that of the trained part, `trained/<path>`.
     """
-    weights = dict(base)
-    for name, array in trained.items():
-        weights[name.replace("trained/", "model/", 1)] = array
-    return {name: merged_weight(weights, name) for name in base if not is_of_lora(name)}
+    parts = {name.replace(f"{TRAINED}/", "model/", 1): array for name, array in trained.items()}
+    return dict(merged_weights({**base, **parts}))
+
+
+def plain_model(model: Transformer) -> Transformer:
+    """Returns a model with the weights of an adapted one, whose weights are all trainable."""
+    plain = type(model)(model.config, dtype=model.dtype_policy)
+    variables = {weight.path: weight for weight in plain.weights}
+    for path, value in merged_weights({weight.path: weight for weight in model.weights}):
+        variables[path].assign(value)
+    return plain
+
+
+def set_weights(model: Transformer, weight_of: Callable[[str], Any]) -> None:
+    """Sets the weights of a plain or adapted model to those of a plain one.
+
+    Args:
+        model: what is trained beside its weights then changes nothing.
+        weight_of: returns the weight of a path.
+    """
+    for weight in model.weights:
+        layer, _, name = weight.path.rpartition("/")
+        if name == LAST_ROWS:
+            weight.assign(weight_of(f"{layer}/embeddings")[-weight.shape[0] :])
+        elif name.startswith("lora_") and name.endswith("_b"):
+            weight.assign(ops.zeros_like(weight))
+        elif not is_beside(name):
+            weight.assign(weight_of(weight.path))
+
+
+def save_plain_model(model: Transformer, path: Path) -> None:
+    """Writes the `plain_model` of a model to a `.keras` file atomically."""
+    save_model(plain_model(model), path)

@@ -68,6 +68,8 @@ def checked(name: str) -> Any:
         if "_use_cached_eval_dataset" in arguments:  # `evaluate` inside of `fit`
             return method(**arguments)
         fetch_weights(self)
+        if name in ("fit", "train_on_batch"):
+            self.prepare_training()
         class_weight = arguments.pop("class_weight", None)
         if class_weight is not None:
             raise ValueError(
@@ -197,6 +199,9 @@ class TrainingStep(Model):
     predict = of_present_weights("predict")
     # Called by `keras.saving.save_model` and `save_weights`, and by `pickle`.
     save_own_variables = of_present_weights("save_own_variables")
+
+    def prepare_training(self) -> None:
+        """Called before each training method. A subclass may set weights that need it."""
 
     @property
     def weights(self) -> list[Any]:

@@ -10,7 +10,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.runs.averaging import average_run
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
-from keras_transformer.runs.fine_tuning import adapt
+from keras_transformer.runs.fine_tuning import adapt, plain_model
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
@@ -131,3 +131,27 @@ def test_update_of_a_frozen_output_is_that_of_the_logits(bias):
     for mine, theirs in zip(fused.weights, plain.weights, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-6, err_msg=mine.path)
     assert not np.array_equal(fused.get_weights()[1], initial[1])
+
+
+@pytest.mark.parametrize("settings", [{"freeze": ["embeddings"]}, {"lora_rank": 2}, {}])
+def test_added_rows_are_trained_beside_a_frozen_matrix(settings):
+    """Their bias is -1e9 before and begins at 0; old rows stay, unless all is trained."""
+    sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 16, "num_heads": 2}
+    model = kt.Transformer(vocabulary_size=50, output_bias=True, added_tokens=3, **sizes)
+    bias = np.zeros(50)
+    bias[-3:] = -1e9
+    model.logits_layer.bias.assign(bias)
+    before = np.array(model.encoder.embedding.embeddings)
+    adapt(model, TrainingSettings(init_from="base", **settings))
+    model.compile(keras.optimizers.SGD(0.5), kt.SmoothedCrossEntropy(0.1, 0))
+    rng = np.random.default_rng(1)
+    source, target, labels = rng.integers(3, 50, (3, 4, 7))
+    loss = model.train_on_batch([source, target], labels)
+    assert loss < 10, "labels of added tokens have a probability"
+    plain = plain_model(model)
+    after = np.array(plain.encoder.embedding.embeddings)
+    assert np.abs(after - before)[-3:].max(axis=1).all()
+    assert (np.array_equal(after[:-3], before[:-3])) == bool(settings)
+    assert np.abs(plain.logits_layer.bias).max() < 1
+    outputs = [made([source, target], training=False) for made in (model, plain)]
+    np.testing.assert_allclose(*outputs, atol=1e-5)
