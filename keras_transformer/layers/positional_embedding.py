@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
@@ -198,6 +199,9 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
             return matrix
         return ops.concatenate([matrix[: -self.last_rows.shape[0]], self.last_rows])
 
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(_UncopiedStore(store))
+
     def load_own_variables(self, store: Any) -> None:
         try:
             super().load_own_variables(store)
@@ -255,3 +259,30 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         config = {**arguments_of(PositionalEmbedding, self), **super().get_config()}
         del config["input_dim"], config["output_dim"]  # here `vocabulary_size` and `hidden_dim`
         return config
+
+
+class _UncopiedStore:
+    """A store that writes from the memory of a weight.
+
+    Keras copies each weight by `np.array` before it writes it. Of the embeddings, often by far the
+    largest weight, the copy would be gigabytes.
+    """
+
+    def __init__(self, store):
+        self._store = store
+
+    def __setitem__(self, key, value):
+        self._store[key] = _Uncopied(value)
+
+
+class _Uncopied:
+    """Gives `np.array` the memory of a weight: NumPy 2 leaves copying to this method."""
+
+    def __init__(self, weight):
+        self._weight = weight
+
+    def __array__(self, dtype=None, copy=None):
+        if keras.config.backend() == "torch":  # whose tensors may be on a GPU or need gradients
+            return np.asarray(ops.convert_to_numpy(self._weight), dtype)
+        # A tensor of the variable: of a variable, `np.asarray` makes a copy.
+        return np.asarray(ops.stop_gradient(self._weight), dtype)

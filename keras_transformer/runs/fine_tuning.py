@@ -130,7 +130,7 @@ def set_weights(model: Transformer, weight_of: Callable[[str], Any]) -> None:
         if name == LAST_ROWS:
             weight.assign(weight_of(f"{layer}/embeddings")[-weight.shape[0] :])
         elif name.startswith("lora_") and name.endswith("_b"):
-            weight.assign(ops.zeros_like(weight))
+            weight.assign(ops.zeros(weight.shape))
         elif not is_beside(name):
             weight.assign(weight_of(weight.path))
 

@@ -1,7 +1,11 @@
 """Saving and restoring a model: its state as arrays, or the whole model as a file."""
 
 import collections
+import contextlib
+import pathlib
 import re
+import shutil
+import zipfile
 from collections.abc import Iterable, Mapping
 
 import keras
@@ -162,6 +166,21 @@ def _named_states(variables):
 
 
 def save_model(model: keras.Model, path: Path) -> None:
-    """Writes a model to a `.keras` file atomically."""
-    with atomic_path(path) as partial:
-        model.save(partial)
+    """Writes a model to a `.keras` file atomically, without a second copy of its weights."""
+    with atomic_path(path) as partial, _emptied(partial.with_suffix(".unzipped")) as folder:
+        # In a zip file, Keras would make the file of the weights in memory.
+        model.save(folder, zipped=False)
+        with zipfile.ZipFile(partial, "w") as archive:
+            for file in filter(pathlib.Path.is_file, sorted(folder.rglob("*"))):
+                archive.write(file, file.relative_to(folder))
+
+
+@contextlib.contextmanager
+def _emptied(folder):
+    """Yields a new folder in place of what a killed process left, and deletes it at the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 import collections
 import json
 
+import keras
 import numpy as np
 import pytest
 
@@ -311,6 +312,25 @@ def test_what_cannot_be_imported_is_named(tmp_path, changes, said):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(ValueError, match=said):
         kt.import_model(tmp_path / "nllb")
+
+
+def test_import_that_is_interrupted_breaks_no_later_one(tmp_path):
+    multilingual_models.make_model(tmp_path / "m2m", "m2m")
+    reports = []
+
+    def interrupt(done, total):
+        reports.append((done, total))
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kt.import_model(tmp_path / "m2m", tmp_path / "run", on_progress=interrupt, print_fn=str)
+    assert not (tmp_path / "run").exists()
+    with keras.StatelessScope():
+        pass  # at its end, Keras makes what is left of interrupted models
+    kt.import_model(tmp_path / "m2m", on_progress=lambda *both: reports.append(both), print_fn=str)
+    total = reports[0][1]
+    assert reports == [(done, total) for done in (*range(1, 8), *range(1, total + 1))]
 
 
 def test_weights_may_lie_in_several_files(tmp_path):
