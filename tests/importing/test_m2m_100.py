@@ -91,6 +91,38 @@ def test_token_ids_are_those_that_transformers_generates(imported, beam_size):
     assert not any("_" in text for text in texts), "languages are no text"
 
 
+def test_attention_is_that_of_transformers_behind_start_and_language(imported):
+    """Rows are the tokens of the translation; columns are what the decoder reads."""
+    import torch
+
+    kind, theirs, _, translator, _ = imported
+    tokenizer, (source, *targets) = translator.source_tokenizer, CODES[kind]
+    lines, codes = [*sentences(3), ""], [*targets, *targets]
+    options = {"target_language": codes, "n_best": 2, "beam_size": 2, "return_attention": True}
+    theirs.set_attn_implementation("eager")  # the other ones return no attention
+    *answers, (empty,) = translator(lines, **options)
+    assert empty.attention.decoder_tokens == [] and empty.attention.decoder.shape[2:] == (0, 0)
+    ids = {token: i for i, token in enumerate(tokenizer.vocabulary)}
+    for line, code, ranked in zip(lines, codes, answers, strict=False):
+        for best in ranked:
+            row = [tokenizer.language_ids[source], *tokenizer.encode(line), 2]
+            read = [2, tokenizer.language_ids[code], *[ids[token] for token in best.tokens[:-1]]]
+            assert [ids[token] for token in best.attention.decoder_tokens] == read
+            assert [ids[token] for token in best.source_tokens] == row
+            outputs = theirs(
+                input_ids=torch.tensor([row]),
+                decoder_input_ids=torch.tensor([read]),
+                output_attentions=True,
+            )
+            for ours, expected, first in (
+                (best.attention.encoder, outputs.encoder_attentions, 0),
+                (best.attention.decoder, outputs.decoder_attentions, 1),
+                (best.attention.encoder_decoder, outputs.cross_attentions, 1),
+            ):
+                expected = torch.cat(expected).detach()[:, :, first:]
+                np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
 def test_ids_are_those_of_sentencepiece_and_the_published_lists(imported):
     kind, _, processor, translator, _ = imported
     tokenizer = translator.source_tokenizer
@@ -280,7 +312,6 @@ def test_wrong_languages_are_one_error(imported):
     for options, said in (
         ({"target_language": "xx"}, "`target_language` must be a language of the model"),
         ({"target_language": ["de", "fr"]}, "one for each line. Received: 2 codes, 1 lines"),
-        ({"return_attention": True}, "`return_attention` must be False"),
     ):
         with pytest.raises(ValueError, match=said):
             translator(["one"], **options)
