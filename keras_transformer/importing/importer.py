@@ -47,6 +47,8 @@ def import_model(
     arithmetic: str | None = None,
     add_language: str | None = None,
     like: str | None = None,
+    add_pieces: types.Path | None = None,
+    num_pieces: int | None = None,
     print_fn: types.PrintFn = print,
     **settings: Any,
 ) -> Translator:
@@ -78,6 +80,10 @@ def import_model(
             trained, nothing else of the model changes. Optional.
         like: with `add_language`: code of the model's language that the new one starts as a copy
             of, such as `"kir_Cyrl"`.
+        add_pieces: with `add_language`: path of a text in the new language. Pieces that are learned
+            from it, and that the model lacks, become tokens too. Only text in the new language is
+            split into them. Optional.
+        num_pieces: the maximum number of these pieces. Defaults to 2,000.
         print_fn: prints a line of text. Defaults to `print`.
         **settings: as in `Translator`; they go before those of the model, and not into the run.
 
@@ -94,7 +100,8 @@ def import_model(
 
     Example: `import_model("opus-mt-en-de")(["Hello, world!"])`.
     """
-    addition = Addition.of_arguments(add_language, like)
+    text = None if add_pieces is None else Path(add_pieces)
+    addition = Addition.of_arguments(add_language, like, text, num_pieces)
     run_folder = None if run is None else RunFolder(run)
     if run_folder is not None:
         _require_new(run_folder)

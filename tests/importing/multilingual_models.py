@@ -33,12 +33,14 @@ def lines(count=2000):
     return [text for pair in number_names("train", count, 0) for text in pair]
 
 
-def write_tokenizer(folder, kind, listed="additional"):
+def write_tokenizer(folder, kind, listed="additional", content=None):
     """Writes the files of a tokenizer; returns the model of SentencePiece and the size of all.
 
-    Of M2M-100, every 20th piece of the model is missing in the table.
+    Of M2M-100, every 20th piece of the model is missing in the table. `content` is the model as
+    bytes, by default one of number names.
     """
-    content = tokenizer_agreement.train_sentencepiece(lines(), 200, character_coverage=1.0)
+    if content is None:
+        content = tokenizer_agreement.train_sentencepiece(lines(), 200, character_coverage=1.0)
     processor = sentencepiece.SentencePieceProcessor(model_proto=content)
     (folder / "sentencepiece.bpe.model").write_bytes(content)
     count = processor.get_piece_size()
@@ -51,16 +53,17 @@ def write_tokenizer(folder, kind, listed="additional"):
     return processor, len(table) + 100 + 8
 
 
-def make_model(folder, kind, seed=1, gain=0.45, **changes):
+def make_model(folder, kind, seed=1, gain=0.45, content=None, end_bias=None, **changes):
     """Writes a model into a folder; returns it, and the model of SentencePiece.
 
-    Pairs of its embeddings are almost equal, so many hypotheses are near ties.
+    Pairs of its embeddings are almost equal, so many hypotheses are near ties. `content` is as in
+    `write_tokenizer`, `end_bias` by default that of `END_BIAS`.
     """
     import torch
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
     folder.mkdir()
-    processor, size = write_tokenizer(folder, kind)
+    processor, size = write_tokenizer(folder, kind, content=content)
     model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=size, **SIZES | changes)).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -72,7 +75,8 @@ def make_model(folder, kind, seed=1, gain=0.45, **changes):
         half = (size - 4) // 2
         embeddings[4 + half : 4 + 2 * half] = embeddings[4 : 4 + half] * (1 + 1e-4)
         # The end is near the mean of what the decoder gives, so that translations end.
-        embeddings[2] = END_BIAS[kind] * model.model.decoder.layer_norm.bias
+        embeddings[2] = (end_bias or END_BIAS[kind]) * model.model.decoder.layer_norm.bias
+        embeddings[1] = 0.0  # as of published models: padding is never the best token
     model.save_pretrained(folder)
     return model, processor
 
