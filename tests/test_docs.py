@@ -20,6 +20,7 @@ import yaml
 
 import keras_transformer
 from tests import processes
+from tests.importing import multilingual_models
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "pages"
@@ -354,6 +355,8 @@ def test_examples_run(page, tmp_path, trained):
     for folder, copy in copies.items():
         if copy.is_dir():  # `train` has nothing to do then
             shutil.copytree(copy, folder)
+    if page.name == "new_language.md":
+        make_files_of_a_language(tmp_path)
     # Errors name the line of the page.
     path = tmp_path / f"{page.name}.py"
     path.write_text(to_script(text), "utf-8")
@@ -375,6 +378,15 @@ def test_examples_run(page, tmp_path, trained):
             shutil.copytree(folder, copy)
     if page.name == "runs.md":
         check_run_folder(text, tmp_path / "runs" / "small")
+
+
+def make_files_of_a_language(folder):
+    """A small model in place of NLLB-200, and lines of a language that it lacks."""
+    multilingual_models.make_model(folder / "nllb-200-distilled-600M", "nllb")
+    for name, split in (("train", "train"), ("valid", "held_out"), ("old", "held_out")):
+        sides = zip(*keras_transformer.number_names(split, 60), strict=True)
+        for language, lines in zip(("en", "de" if name == "old" else "tyv"), sides, strict=True):
+            (folder / f"{name}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def check_run_folder(markdown, run):

@@ -74,6 +74,10 @@ MISTAKES = {
         "average": (*NONE, 6),  # `keep_last` is 5
         "ema_momentum": (0, 1, "0.9"),
         "init_from": (3,),
+        "optimizer": ("sgd",),
+        "freeze": ("encoder", [], ["biases"], ["encoder"]),  # there is no `init_from`
+        "lora_rank": (0, 4),
+        "lora_layers": ("query", [], ["biases"], ["query"]),  # there is no `lora_rank`
         "translation_epochs": (0, 21),  # `epochs` is 20
     },
     VocabularySettings: {

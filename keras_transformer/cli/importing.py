@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.backend import import_backend
+from keras_transformer.cli.progress import array_progress
 from keras_transformer.console import console
 
 commands = typer.Typer()
@@ -87,17 +88,19 @@ def import_(
     from keras_transformer.importing.importer import import_model
     from keras_transformer.runs.folder import RunFolder
 
-    translator = import_model(
-        model,
-        run,
-        weights=weights,
-        arithmetic=arithmetic,
-        add_language=add_language,
-        like=like,
-        add_pieces=add_pieces,
-        num_pieces=num_pieces,
-        print_fn=console.print,
-    )
+    with array_progress() as on_progress:
+        translator = import_model(
+            model,
+            run,
+            weights=weights,
+            arithmetic=arithmetic,
+            add_language=add_language,
+            like=like,
+            add_pieces=add_pieces,
+            num_pieces=num_pieces,
+            print_fn=console.print,
+            on_progress=on_progress,
+        )
     _print_facts(translator, RunFolder(run).origin() or {})
     print(run)
 

@@ -120,11 +120,20 @@ class Engine:
         """
         raise NotImplementedError
 
-    def attend(self, source_ids: np.ndarray, target_ids: np.ndarray) -> dict[str, list[np.ndarray]]:
+    def attend(
+        self,
+        source_ids: np.ndarray,
+        target_ids: np.ndarray,
+        language_ids: np.ndarray | None = None,
+    ) -> dict[str, list[np.ndarray]]:
         """Returns the attention scores of given translations, as `Transformer.attention_scores`.
 
+        The decoder's rows are the steps that predict the T tokens of `target_ids`. Its columns are
+        the tokens that it reads: the start token, the language if there is one, and `target_ids`
+        without the last. So with languages, `decoder` is `(B, N, T, T + 1)`.
+
         Args:
-            source_ids, target_ids: as in `score`.
+            source_ids, target_ids, language_ids: as in `score`.
         """
         raise NotImplementedError
 

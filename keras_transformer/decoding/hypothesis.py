@@ -20,10 +20,11 @@ class Attention:
     Args:
         encoder: float32 array `(L, N, S, S)`, the self-attention of the encoder.
         decoder: float32 array `(L, N, T, T)`, the self-attention of the decoder. Column t is
-            `decoder_tokens[t]`.
-        encoder_decoder: float32 array `(L, N, T, S)`.
-        decoder_tokens: list of T strings, the decoder's inputs: the start token, then all target
-            tokens but the last.
+            `decoder_tokens[t]`. A model with tokens of languages has T + 1 columns.
+        encoder_decoder: float32 array `(L, N, T, S)`. The first source token of a model with tokens
+            of languages is that of the source's language.
+        decoder_tokens: list of strings, the decoder's inputs: the start token, the token of the
+            translation's language if the model has such, then all target tokens but the last.
     """
 
     encoder: np.ndarray
@@ -162,23 +163,24 @@ def hypotheses_of(source, result, texts, vocabularies, config):
         ]
 
 
-def attention_of(hypothesis, scores, row, start_token):
+def attention_of(hypothesis, scores, row, first_tokens):
     """Cuts the attention scores of a hypothesis out of those of its batch.
 
     Args:
         hypothesis: `Hypothesis`.
-        scores: result of `Transformer.attention_scores` as arrays, with padding.
+        scores: result of `Engine.attend`, with padding.
         row: int, where the hypothesis is in the batch.
-        start_token: str.
+        first_tokens: list of strings, what the decoder reads before the translation.
     """
     source, target = len(hypothesis.source_tokens), len(hypothesis.tokens)
+    read = [*first_tokens, *hypothesis.tokens[:-1]] if target else []
 
     def cut(name, queries, keys):
         return np.stack([block[row, :, :queries, :keys] for block in scores[name]])
 
     return Attention(
         encoder=cut("encoder", source, source),
-        decoder=cut("decoder", target, target),
+        decoder=cut("decoder", target, len(read)),
         encoder_decoder=cut("encoder_decoder", target, source),
-        decoder_tokens=[start_token, *hypothesis.tokens][:target],
+        decoder_tokens=read,
     )

@@ -56,8 +56,6 @@ class KerasEngine(Engine):
         decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
         self.tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         require_matching_vocabularies(decoder.config, *self.tokenizers)
-        if self.tokenizers[0].language_ids:  # attention to their tokens cannot be returned
-            self.held = self.held | {"return_attention": (False,)}
         if frozen or dtype is not None:
             decoder = freeze(decoder, dtype)
         self._decoder = decoder
@@ -97,9 +95,14 @@ class KerasEngine(Engine):
         log_probs = run_on_pairs(score_model, self._decoder, source_ids, target_ids, language_ids)
         return log_probs[: len(target_ids), : target_ids.shape[1]]
 
-    def attend(self, source_ids: np.ndarray, target_ids: np.ndarray) -> dict[str, list[np.ndarray]]:
+    def attend(
+        self,
+        source_ids: np.ndarray,
+        target_ids: np.ndarray,
+        language_ids: np.ndarray | None = None,
+    ) -> dict[str, list[np.ndarray]]:
         """Returns the attention scores of given translations; see `Engine`."""
-        return run_on_pairs(attend_model, self._decoder, source_ids, target_ids)
+        return run_on_pairs(attend_model, self._decoder, source_ids, target_ids, language_ids)
 
     def compile(
         self,

@@ -203,10 +203,22 @@ def score_model(
     return ops.where(target_token_ids == config.pad_token_id, 0.0, -losses)
 
 
-def attend_model(model: SearchModel, encoder_token_ids: Tensor, target_token_ids: Tensor) -> Any:
-    """Returns the attention scores of given translations; the arguments are as in `score_model`."""
-    inputs = teacher_forcing(model.config, encoder_token_ids, target_token_ids)
-    return model.attention_scores(inputs)
+def attend_model(
+    model: SearchModel,
+    encoder_token_ids: Tensor,
+    target_token_ids: Tensor,
+    language_ids: Tensor | None = None,
+) -> dict[str, list[Tensor]]:
+    """Returns the attention scores of given translations, see `Engine.attend`.
+
+    The arguments are as in `score_model`.
+    """
+    inputs = teacher_forcing(model.config, encoder_token_ids, target_token_ids, language_ids)
+    scores = model.attention_scores(inputs)
+    if language_ids is not None:  # the first row predicts the language
+        for name in ("decoder", "encoder_decoder"):
+            scores[name] = [block[:, :, 1:] for block in scores[name]]
+    return scores
 
 
 def teacher_forcing(config, encoder_token_ids, target_token_ids, language_ids=None):

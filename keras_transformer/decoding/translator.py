@@ -377,7 +377,7 @@ class Translator:
         result = self.engine.search(source_ids, prefix_ids, settings, kept, *languages)
         result, hypotheses = self._hypotheses(source_ids, result, n_best, distinct_texts)
         if return_attention:
-            self._add_attention(source_ids, result, hypotheses)
+            self._add_attention(source_ids, result, hypotheses, language_ids)
         return hypotheses
 
     def score_rows(
@@ -407,7 +407,7 @@ class Translator:
         config = self._config
         return result, list(hypotheses_of(source, result, texts, self._vocabularies, config))
 
-    def _add_attention(self, source, result, ranked):
+    def _add_attention(self, source, result, ranked, language_ids):
         """Replaces hypotheses by those with their attention scores, by a teacher-forced pass.
 
         The decoder is causal, so these are the scores of the search's steps, up to rounding.
@@ -420,15 +420,19 @@ class Translator:
         config = self._config
         # Smaller batches: the scores of all blocks are in memory at the same time.
         most_pairs = MOST_PAIRS // (config.num_encoder_layers + 2 * config.num_decoder_layers)
-        start_token = self._vocabularies[1][config.start_token_id]
+        if language_ids is None:
+            language_ids = np.zeros((len(source), 0), "int32")
+        first_ids = np.insert(language_ids, 0, config.start_token_id, axis=1)
+        first_tokens = [[self._vocabularies[1][i] for i in row] for row in first_ids]
         for batch in batch_rows(lengths, most_pairs=most_pairs):
             rows, ranks = np.transpose([places[index] for index in batch])
             longest = max(lengths[index] for index in batch)
-            scores = self.engine.attend(
-                source[rows, :longest], result.token_ids[rows, ranks, :longest]
-            )
+            columns = [source[rows, :longest], result.token_ids[rows, ranks, :longest]]
+            if language_ids.size:
+                columns.append(language_ids[rows])
+            scores = self.engine.attend(*columns)
             for index, (row, rank) in enumerate(zip(rows, ranks, strict=True)):
-                attention = attention_of(ranked[row][rank], scores, index, start_token)
+                attention = attention_of(ranked[row][rank], scores, index, first_tokens[row])
                 ranked[row][rank] = replace(ranked[row][rank], attention=attention)
 
 

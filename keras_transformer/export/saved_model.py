@@ -133,8 +133,11 @@ def export_saved_model(
     """
     path = Path(path)
     if inspect and translator.source_tokenizer.language_ids:
-        must = "`inspect` must be False for a model with tokens of languages, whose attention and"
-        raise ValueError(f"{must} search tree cannot be shown. Received: inspect=True")
+        must = (
+            "`inspect` must be False for a model with tokens of languages: its exports have neither"
+        )
+        cure = "attention nor search tree. `load_run` returns a translator that has attention."
+        raise ValueError(f"{must} {cure} Received: inspect=True")
     if keras.config.backend() != "tensorflow":
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")

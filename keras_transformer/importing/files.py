@@ -5,6 +5,7 @@ import json
 import reprlib
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import yaml
 
@@ -13,8 +14,8 @@ from keras_transformer.texts import open_bytes, suffix_of
 
 # The beginning of a pointer, which Git LFS leaves in place of a large file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# Types of safetensors that become float32. BF16 is the upper half of a float32.
-FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+# Types of safetensors that become float32.
+FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
 
 
 def has_file(folder, name):
@@ -107,7 +108,7 @@ def read_npz_file(path):
 
 
 def map_safetensors(path):
-    """Returns the arrays of a file; their numbers are read when they are used."""
+    """Returns the arrays of a file in its dtypes; their numbers are read when they are used."""
     with damaged(path):
         content = np.memmap(path, mode="r")
         start = 8 + int.from_bytes(content[:8].tobytes(), "little")
@@ -124,20 +125,19 @@ def map_safetensors(path):
             array = np.ndarray(header[name]["shape"], FLOATS[kind], content, start + first)
             if array.nbytes != last - first:
                 raise ValueError(f"{name} has {last - first} bytes, not {array.nbytes}")
-            is_half = kind == "BF16"
-            arrays[name] = (array.astype("<u4") << 16).view("<f4") if is_half else array
+            arrays[name] = array
     return arrays
 
 
-def as_floats(array, name, path):
-    """Returns an array as float32; raises if it holds other numbers, infinity or NaN."""
-    if array.dtype.kind != "f":
+def check_floats(array, name, path):
+    """Raises a `ValueError` unless an array holds finite numbers of float32, in any dtype."""
+    if array.dtype.kind != "f" and array.dtype != ml_dtypes.bfloat16:
         _refuse_numbers(path, name, array.dtype)
     with np.errstate(over="ignore"):
-        floats = np.array(array, "float32")
-    if not np.isfinite(floats).all():
+        # Only float64 holds numbers beyond float32; a cast would copy the others.
+        numbers = array.astype("float32") if array.dtype.itemsize > 4 else array
+    if not np.isfinite(numbers).all():
         raise ValueError(f"{path}: {name} must hold finite numbers of float32.")
-    return floats
 
 
 def _refuse_numbers(path, name, kind):

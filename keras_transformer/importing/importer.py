@@ -1,27 +1,32 @@
 """Imports a model of Marian, M2M-100 or NLLB-200 as a `Translator` and as a run like any other."""
 
 import contextlib
+import functools
 import json
+import math
 import re
 import reprlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer import types
 from keras_transformer.atomic_file import write_text
 from keras_transformer.data.pieces import model_file
+from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.importing.additions import Addition, add_to
 from keras_transformer.importing.files import damaged, file_of, read_mapping
 from keras_transformer.importing.hub import HUB_FILES, HUB_NAME
 from keras_transformer.importing.m2m_100 import read_m2m_100
-from keras_transformer.importing.marian import ARITHMETIC, weights_of
+from keras_transformer.importing.marian import ARITHMETIC, arrays_of, weight_of
 from keras_transformer.importing.marian_hub import read_marian_hub
 from keras_transformer.importing.marian_npz import read_npz
 from keras_transformer.models.transformer import Transformer
@@ -32,6 +37,8 @@ from keras_transformer.training.model_state import save_model
 # What is taken out of a zip file, and its largest size: the largest models have some 1 GB.
 UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
 LARGEST = 8 * 2**30
+# Largest number of numbers that are converted at once.
+BLOCK_SIZE = 2**24
 # Marian's own default; the positions have no end.
 LONGEST_SOURCE = 512
 # By `model_type` of `config.json`.
@@ -50,6 +57,7 @@ def import_model(
     add_pieces: types.Path | None = None,
     num_pieces: int | None = None,
     print_fn: types.PrintFn = print,
+    on_progress: Callable[[int, int], Any] | None = None,
     **settings: Any,
 ) -> Translator:
     """Imports a Transformer that Marian trained, such as OPUS-MT's, or M2M-100 or NLLB-200.
@@ -85,7 +93,10 @@ def import_model(
             split into them. Optional.
         num_pieces: the maximum number of these pieces. Defaults to 2,000.
         print_fn: prints a line of text. Defaults to `print`.
-        **settings: as in `Translator`; they go before those of the model, and not into the run.
+        on_progress: callable, called after each array of the weights with the number of arrays that
+            are done, and of all. Optional.
+        **settings: as in `Translator`, with `frozen`, here `True` by default, and `dtype`. They go
+            before those of the model, and not into the run, which is of float32 in any case.
 
     Returns:
         `Translator`. Its `languages` lists those of a model that has several. M2M-100 and NLLB-200
@@ -108,14 +119,18 @@ def import_model(
     name = str(folder) if _is_hub_name(folder) else None
     with _local(folder) as local:
         read = read_model_folder(local, name, weights, arithmetic)
-    if addition is not None:
-        read = add_to(read, addition)
-    for note in read.notes:
-        print_fn(note)
-    model = build_model(read)
+        if addition is not None:
+            read = add_to(read, addition)
+        for note in read.notes:
+            print_fn(note)
+        model = build_model(read, on_progress)
     tokenizers = read.tokenizers
-    settings = {"max_source_tokens": LONGEST_SOURCE, "frozen": True, **read.search, **settings}
-    translator = Translator(model, *tokenizers, **settings)
+    frozen, dtype = settings.pop("frozen", True), settings.pop("dtype", None)
+    settings = {"max_source_tokens": LONGEST_SOURCE, **read.search, **settings}
+    used: Any = model
+    if frozen or dtype is not None:
+        used = freeze(model, dtype, is_shared=False)  # nobody else has the model
+    translator = Translator(used, *tokenizers, **settings)
     if run_folder is not None:
         _write_run(run_folder, read, model, tokenizers)
     return translator
@@ -175,13 +190,47 @@ def _read_hub(folder, name, arithmetic):
     return FAMILIES[family](folder, settings, name)
 
 
-def build_model(read: Any) -> Transformer:
-    """Returns a `Transformer` with the weights of a model that was read."""
-    model = Transformer(read.config)
-    weights = weights_of(read)
-    for variable in model.weights:
-        variable.assign(np.ascontiguousarray(weights.pop(variable.path)))
+def build_model(read: Any, on_progress: Callable[[int, int], Any] | None = None) -> Transformer:
+    """Returns a `Transformer` with the weights of a model that was read.
+
+    Each weight is made once, from its array: none begins with random numbers or zeros.
+
+    Args:
+        read: the model.
+        on_progress: as in `import_model`.
+    """
+    left = {part.path: (name, part.axes) for name, part in arrays_of(read.config).items()}
+    count = len(left)
+
+    def value(path, shape, dtype):
+        name, axes = left.pop(path)
+        tensor = _tensor_of(read.arrays[name], axes, dtype)
+        if on_progress is not None:
+            on_progress(count - len(left), count)
+        return tensor
+
+    try:
+        with keras.StatelessScope():  # Keras makes the variables at its end
+            model = Transformer(read.config)
+            for variable in model.weights:
+                variable._initializer = functools.partial(value, variable.path)
+    except BaseException:
+        keras.utils.clear_session()  # the next scope would make the variables that are left
+        raise
+    if left:  # another Keras, which makes its variables in another way
+        raise RuntimeError(f"Weights were not assigned: {', '.join(left)}.")
     return model
+
+
+def _tensor_of(array, axes, dtype):
+    """Returns a weight as a tensor, see `weight_of`; made of blocks, because backends copy arrays.
+
+    A large one that is converted at once would be three times in memory.
+    """
+    axis = int(axes.startswith("D") and array.ndim > 1)  # no block may cut the hidden dimension
+    blocks = np.array_split(array, math.ceil(array.size / BLOCK_SIZE), axis)
+    tensors = [ops.convert_to_tensor(weight_of(block, axes), dtype) for block in blocks]
+    return ops.concatenate(tensors, axis)
 
 
 def _require_new(run):
@@ -237,7 +286,8 @@ def _local(folder: types.Path) -> Iterator[Path]:
     if not (is_zip or _is_hub_name(folder)):
         yield path
         return
-    with tempfile.TemporaryDirectory() as temporary:
+    # Arrays that are mapped may keep a file from being deleted.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         copied = Path(temporary) / re.sub(r"@.*|\.zip$", "", path.name)
         copied.mkdir()
         if is_zip:

@@ -46,7 +46,8 @@ class MultilingualModel(NamedTuple):
 
     Attributes:
         config: `TransformerConfig`.
-        arrays: arrays by Marian's names, in the files' order of the hidden dimensions.
+        arrays: arrays by Marian's names in the dtypes of the files, in the files' order of the
+            hidden dimensions.
         tokenizers: list of a `Tokenizer`, that of both sides.
         search: settings of search and text, as in a recipe.
         notes: lines to print.

@@ -13,7 +13,7 @@ import numpy as np
 from keras_transformer.data.sentencepiece_parts import read_model
 from keras_transformer.data.sentencepiece_proto import NORMAL
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.importing.files import as_floats, file_of, has_file
+from keras_transformer.importing.files import check_floats, file_of, has_file
 from keras_transformer.models.config import TransformerConfig
 
 SIZES = "hidden_dim intermediate_dim num_heads num_encoder_layers num_decoder_layers".split()
@@ -83,8 +83,8 @@ class MarianModel(NamedTuple):
 
     Attributes:
         config: `TransformerConfig`.
-        arrays: float32 arrays by Marian's names, kernels `(in, out)`, in Marian's order of the
-            hidden dimensions. The vocabularies include padding.
+        arrays: arrays by Marian's names in the dtypes of the file, kernels `(in, out)`, in Marian's
+            order of the hidden dimensions. The vocabularies include padding.
         vocabularies: `{piece: id}` of source and target; one object if both share it.
         sentencepiece_models: contents of the files of source and target.
         search: settings of the search, by the names of `SearchSettings`.
@@ -137,19 +137,19 @@ def arrays_of(config: TransformerConfig) -> dict[str, Part]:
     return parts
 
 
-def weights_of(model: Any) -> dict[str, np.ndarray]:
-    """Returns the weights by their paths in a `Transformer`, in the order of our positions.
+def weight_of(array: np.ndarray, axes: str) -> np.ndarray:
+    """Returns an array of a model that was read as float32, in the order of our positions.
 
     Args:
-        model: a model that was read, which has `config` and `arrays`.
+        array: of any float dtype, in the files' order of the hidden dimensions.
+        axes: as in `Part`.
     """
+    if "D" not in axes:
+        return array.astype("float32")
     # Theirs are all sines, then all cosines, at our frequencies; ours alternate.
-    order = np.arange(model.config.hidden_dim).reshape(2, -1).T.reshape(-1)
-    weights = {}
-    for name, part in arrays_of(model.config).items():
-        array = model.arrays[name]
-        weights[part.path] = array.take(order, part.axes.index("D")) if "D" in part.axes else array
-    return weights
+    axis = axes.index("D")
+    pairs = np.stack(np.split(array, 2, axis), axis + 1, dtype="float32")  # no other copy is made
+    return np.ascontiguousarray(pairs.reshape(array.shape))
 
 
 def config_of(path, vocabularies, counts, sizes, names, **fields):
@@ -221,10 +221,10 @@ def check_options(settings, options, path):
 
 
 def checked_arrays(arrays, config, path, names=None):
-    """Returns all arrays of the model as float32 in their shapes; raises if any are others.
+    """Returns all arrays of the model in their shapes; raises if there are others, or NaN.
 
     Args:
-        arrays: arrays by Marian's names, kernels `(in, out)`. They are removed while they are read.
+        arrays: arrays by Marian's names, kernels `(in, out)`, of any float dtype.
         names: names to show in errors, by Marian's names. Optional.
     """
     # Without a bias, nothing is added to the logits.
@@ -249,10 +249,8 @@ def checked_arrays(arrays, config, path, names=None):
                 f"{path}: {shown[name]} must have the shape {shape}, by the sizes that the model's "
                 f"configuration says. Received: {actual}"
             )
-    return {
-        name: as_floats(arrays.pop(name), shown[name], path).reshape(shape)
-        for name, shape in expected.items()
-    }
+        check_floats(arrays[name], shown[name], path)
+    return {name: arrays[name].reshape(shape) for name, shape in expected.items()}
 
 
 def sentencepiece_models(folder, vocabularies):

@@ -155,9 +155,9 @@ def _scale_gelu(arrays):
     """Scales both projections, because x * sigmoid(1.702 x) = silu(1.702 x) / 1.702."""
     for name in arrays:
         if name.endswith(("_ffn_W1", "_ffn_b1")):
-            arrays[name] *= GELU
+            arrays[name] = arrays[name].astype("float32") * GELU
         elif name.endswith("_ffn_W2"):
-            arrays[name] /= GELU
+            arrays[name] = arrays[name].astype("float32") / GELU
 
 
 def _search(decoder, vocabulary, path):

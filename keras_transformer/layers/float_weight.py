@@ -1,9 +1,12 @@
 """The weights of a layer as plain float32 arrays, whatever was done to the layer."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
+
+LAST_ROWS = "last_rows"  # see `PositionalEmbedding.train_last_rows`
 
 
 def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
@@ -45,4 +48,14 @@ def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
     if f"lora_{name}_a" in weights:
         factor = layer.lora_alpha / layer.lora_rank
         values = values + factor * array(f"lora_{name}_a") @ array(f"lora_{name}_b")
-    return values
+    return with_last_rows(values, array(LAST_ROWS)) if has_last_rows(weights, name) else values
+
+
+def has_last_rows(weights: Iterable[str], name: str) -> bool:
+    """Whether `weights`, the names of a layer's weights, hold the last rows of the named one."""
+    return name == "embeddings" and LAST_ROWS in weights
+
+
+def with_last_rows(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns a matrix with other last rows."""
+    return np.concatenate([matrix[: -len(rows)], rows])

@@ -8,10 +8,12 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
 from keras_transformer.layers.composite_layer import redraw_lora
+from keras_transformer.layers.float_weight import LAST_ROWS
 from keras_transformer.layers.positional_encoding import Positions, default_initializer
 from keras_transformer.types import Shape, Tensor
 
@@ -109,6 +111,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         self.supports_masking = True
         self._set_positions(positions, max_sequence_length, first_position)
         self.positions_initializer = keras.initializers.get(positions_initializer)
+        self.last_rows: keras.Variable | None = None
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
 
@@ -171,6 +174,34 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
             )
         super().enable_lora(require_positive(rank=rank), *args, **kwargs)
 
+    def train_last_rows(self, count: int) -> None:
+        """Freezes the matrix and trains its last rows, such as those of tokens that were added.
+
+        Compile the model afterwards. A file of the model holds the frozen matrix.
+
+        Args:
+            count: number of rows.
+        """
+        self._tracker.unlock()  # as Keras does for LoRA, because the layer is built
+        self.last_rows = self.add_weight(
+            name=LAST_ROWS, shape=(count, self.hidden_dim), initializer="zeros"
+        )
+        self._tracker.lock()
+        matrix = next(weight for weight in self.weights if weight.name == "embeddings")
+        matrix.trainable = False
+        self.last_rows.assign(matrix[-count:])
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The matrix `(V, D)`, with what is trained beside it."""
+        matrix = super().embeddings
+        if self.last_rows is None:
+            return matrix
+        return ops.concatenate([matrix[: -self.last_rows.shape[0]], self.last_rows])
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(_UncopiedStore(store))
+
     def load_own_variables(self, store: Any) -> None:
         try:
             super().load_own_variables(store)
@@ -228,3 +259,30 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         config = {**arguments_of(PositionalEmbedding, self), **super().get_config()}
         del config["input_dim"], config["output_dim"]  # here `vocabulary_size` and `hidden_dim`
         return config
+
+
+class _UncopiedStore:
+    """A store that writes from the memory of a weight.
+
+    Keras copies each weight by `np.array` before it writes it. Of the embeddings, often by far the
+    largest weight, the copy would be gigabytes.
+    """
+
+    def __init__(self, store):
+        self._store = store
+
+    def __setitem__(self, key, value):
+        self._store[key] = _Uncopied(value)
+
+
+class _Uncopied:
+    """Gives `np.array` the memory of a weight: NumPy 2 leaves copying to this method."""
+
+    def __init__(self, weight):
+        self._weight = weight
+
+    def __array__(self, dtype=None, copy=None):
+        if keras.config.backend() == "torch":  # whose tensors may be on a GPU or need gradients
+            return np.asarray(ops.convert_to_numpy(self._weight), dtype)
+        # A tensor of the variable: of a variable, `np.asarray` makes a copy.
+        return np.asarray(ops.stop_gradient(self._weight), dtype)

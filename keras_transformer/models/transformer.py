@@ -16,6 +16,7 @@ from keras_transformer.models.config import TransformerConfig
 from keras_transformer.models.decoder import TransformerDecoder
 from keras_transformer.models.encoder import TransformerEncoder
 from keras_transformer.models.output_bias import OutputBias
+from keras_transformer.training.losses import EXCLUDED_LOGIT
 from keras_transformer.training.methods import TrainingStep, reads_weights
 from keras_transformer.types import Cache, Tensor
 
@@ -178,6 +179,22 @@ class Transformer(TrainingStep, keras.Model):
         With `predict_padding=False`, the bias of padding is -1e9.
         """
         return self.logits_layer.effective_bias if self.config.output_bias else None
+
+    @property
+    def trains_output(self) -> bool:
+        """Whether a weight of the last product or its bias is trained."""
+        layers = self.output_projection or self.decoder.embedding, self.logits_layer
+        return any(layer.trainable_weights for layer in layers)
+
+    def prepare_training(self) -> None:
+        """Sets the bias of tokens that were added and never trained from -1e9 to 0."""
+        count = self.config.added_tokens
+        if not count:
+            return
+        bias = ops.convert_to_tensor(self.logits_layer.bias)
+        is_added = ops.arange(bias.shape[0]) >= bias.shape[0] - count
+        is_untrained = ops.logical_and(is_added, bias <= EXCLUDED_LOGIT / 2)
+        self.logits_layer.bias.assign(ops.where(is_untrained, 0.0, bias))
 
     def _run_through_graph(self, *args, **kwargs):
         if "operation_fn" in kwargs and "call_fn" in kwargs:  # only `clone_model` gives both

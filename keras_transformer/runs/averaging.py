@@ -10,11 +10,19 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from keras_transformer.models.loading import load_model
-from keras_transformer.runs.checkpoint_file import read_checkpoint
+from keras_transformer.runs.checkpoint_file import read_checkpoint, read_metadata
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder, step_of
+from keras_transformer.runs.fine_tuning import base_of, merged_arrays, set_weights
 from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.identity import check_base
+from keras_transformer.runs.load import take_weights
 from keras_transformer.training.best_epoch import monitor_mode
-from keras_transformer.training.model_state import restore_model_state, save_model
+from keras_transformer.training.model_state import (
+    TRAINED,
+    model_state,
+    restore_model_state,
+    save_model,
+)
 from keras_transformer.types import Path
 
 
@@ -53,7 +61,11 @@ def average_run(run_folder: Path, output: Path, last: int = 5, best: int = 0) ->
             f"train with a larger `keep_last` or `keep_best`. Received: last={last}, best={best}"
         )
     model = load_model(run.model_file)
-    average_into(model, paths)
+    base = base_of(recipe.training)
+    if base is not None:
+        check_base(base, read_metadata(paths[0]), paths[0])
+        take_weights(model, recipe.training.init_from)
+    average_into(model, paths, has_base=base is not None)
     save_model(model, output)
     if pathlib.Path(output).resolve() == run.averaged_file.resolve():
         run.add_owned_files(run.averaged_file.name)
@@ -90,26 +102,38 @@ def _equally_spaced(paths, positions, distance):
     return paths[: min(gaps, default=len(paths))]
 
 
-def average_into(model, paths):
+def average_into(model, paths, has_base=False):
     """Sets the weights of a model to the average of the checkpoints' weights.
 
     Args:
-        model: built like the model that was saved.
+        model: built like the model that was saved; or, with a base, a plain or an adapted model
+            that has its weights.
         paths: paths of checkpoints.
+        has_base: whether the checkpoints hold only what was trained. Defaults to `False`.
 
     Raises:
         ValueError: the checkpoints do not match the model.
     """
-    restore_model_state(model, average_checkpoints(paths, ema=True), parts=("model",))
+    if not has_base:
+        restore_model_state(model, average_checkpoints(paths, ema=True), parts=("model",))
+        return
+    model.prepare_training()
+    base = model_state(model, ("model",))
+    arrays = average_checkpoints(paths, ema=True, base=base)
+    set_weights(model, lambda path: arrays[f"model/{path}"])
 
 
-def average_checkpoints(paths: Iterable[Path], ema: bool = False) -> dict[str, np.ndarray]:
+def average_checkpoints(
+    paths: Iterable[Path], ema: bool = False, base: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
     """Averages the floats of checkpoints in float64, with one checkpoint in memory at a time.
 
     Args:
         paths: paths of checkpoints of one model, in any order.
         ema: whether to average the EMA of the weights, if the optimizer has it; see
             `ema_as_weights`. Defaults to `False`.
+        base: state of the model that the run was trained from, if its checkpoints hold only what
+            was trained. Differences of LoRA are added to its weights. Optional.
 
     Returns:
         name to array: the mean in the array's own dtype. Arrays of other dtypes, such as random
@@ -127,9 +151,10 @@ def average_checkpoints(paths: Iterable[Path], ema: bool = False) -> dict[str, n
     for path in paths:
         arrays.clear()  # frees the previous checkpoint before the next is loaded
         read = ema_as_weights if ema else dict
-        arrays |= {
-            n: a for n, a in read(read_checkpoint(path)[0]).items() if n.startswith("model/")
-        }
+        part = "model/" if base is None else TRAINED + "/"
+        stored = read(read_checkpoint(path)[0])
+        saved = {name: array for name, array in stored.items() if name.startswith(part)}
+        arrays |= saved if base is None else merged_arrays(base, saved)
         kinds = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
         first = first or kinds
         for name in sorted(kinds.keys() | first.keys()):
@@ -174,6 +199,6 @@ def ema_as_weights(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if name.startswith("optimizer/") and name.endswith("_average")
     }
     return {
-        name: averages.get(name.removeprefix("model/").replace("/", "_"), array)
+        name: averages.get(name.partition("/")[2].replace("/", "_"), array)
         for name, array in arrays.items()
     }

@@ -14,6 +14,7 @@ from keras_transformer.data.placeholders import count_symbols
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.tokenizer_like import splits_by_language
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.fine_tuning import adapt
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
@@ -166,6 +167,7 @@ def build_model(recipe, tokenizers, strategy, batches_per_epoch):
     training, config = recipe.training, config_of(recipe, tokenizers)
     with strategy.scope():
         model = Transformer(config, dtype=training.precision)
+        adapt(model, training)
         model.compile(
             optimizer=_optimizer(training, config, batches_per_epoch),
             loss=SmoothedCrossEntropy(training.label_smoothing, config.pad_token_id),
@@ -179,16 +181,21 @@ def build_model(recipe, tokenizers, strategy, batches_per_epoch):
 
 
 def _optimizer(training, config, batches_per_epoch):
-    optimizer = Adam(
-        _schedule(training, config.hidden_dim, batches_per_epoch),
-        beta_1=training.beta_1,
-        beta_2=training.beta_2,
-        epsilon=training.adam_epsilon,
-        weight_decay=training.weight_decay or None,
-        global_clipnorm=training.clip_norm,
-        use_ema=training.ema_momentum is not None,
-        ema_momentum=training.ema_momentum or 0.99,
-    )
+    schedule = _schedule(training, config.hidden_dim, batches_per_epoch)
+    shared = {
+        "weight_decay": training.weight_decay or None,
+        "global_clipnorm": training.clip_norm,
+        "use_ema": training.ema_momentum is not None,
+        "ema_momentum": training.ema_momentum or 0.99,
+    }
+    if training.optimizer == "adafactor":
+        # The rate of the schedule as it is: not bounded by another one, and not multiplied by the
+        # size of the weights, which is 0 for a new matrix of LoRA.
+        as_it_is = {"relative_step": False, "epsilon_2": 1.0}
+        optimizer = keras.optimizers.Adafactor(schedule, **as_it_is, **shared)
+    else:
+        betas = {"beta_1": training.beta_1, "beta_2": training.beta_2}
+        optimizer = Adam(schedule, epsilon=training.adam_epsilon, **betas, **shared)
     if training.weight_decay:
         optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer

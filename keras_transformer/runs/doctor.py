@@ -4,6 +4,7 @@ Each check uses the run's own settings and code, and does not write to the run f
 """
 
 import gc
+import math
 import shutil
 import tempfile
 import time
@@ -172,7 +173,7 @@ class _Checks:
         _require(devices=self.trainer, vocabulary=self.batches)
         slots, lengths = self.batches
         try:
-            self._train([np.argmax(slots), np.argmax(lengths)])
+            model, _ = self._train([np.argmax(slots), np.argmax(lengths)])
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -182,15 +183,19 @@ class _Checks:
             )
         peaks = peak_memory_of_gpus()
         taken = f": {max(peaks) / GIB:.2f} GiB of a GPU" if peaks else ""
+        weights, trained = bytes_of(model.weights), bytes_of(model.trainable_weights)
+        states = bytes_of(model.optimizer.variables)
         return True, (
             f"updates on the largest batch ({slots.max():,} token slots) and on the batch with the "
-            f"longest sentence ({lengths.max()} tokens) fit{taken}"
+            f"longest sentence ({lengths.max()} tokens) fit{taken}; weights take "
+            f"{weights / GIB:.2f} GiB, gradients {trained / GIB:.2f}, the optimizer "
+            f"{states / GIB:.2f}"
         )
 
     def learning(self):
         _require(devices=self.trainer, vocabulary=self.batches)
         order = np.argsort(self.batches[0])
-        losses = self._train([order[len(order) // 2]] * STEPS, rate=LEARNING_RATE)
+        _, losses = self._train([order[len(order) // 2]] * STEPS, rate=LEARNING_RATE)
         first, last = losses[0], losses[-1]
         passed = bool(np.isfinite(losses).all()) and last <= MAX_LOSS_RATIO * first
         advice = f": must fall to {MAX_LOSS_RATIO:.0%} or less; check labels, smoothing, precision"
@@ -203,11 +208,12 @@ class _Checks:
         with keras.device("cpu"):
             model = self.single_device_trainer.model(self.tokenizers, self.stream)
             parameters = model.count_params()
-        copies = 3 if training.ema_momentum is None else 4  # weights, Adam's two moments, average
+            stored = model.trainable_weights if training.has_base else model.weights
+            size = bytes_of([*stored, *model.optimizer.variables])
         updates = training.epochs * self.stream.report.batches_per_epoch
         number = min(training.keep_last + training.keep_best, training.epochs) + 1
         number += min(training.keep_last, updates // training.checkpoint_updates)
-        needed = 4 * copies * parameters * number
+        needed = size * number
         parents = (self.disk_folder, *self.disk_folder.parents)
         folder = next(path for path in parents if path.is_dir())
         free = shutil.disk_usage(folder).free
@@ -239,7 +245,11 @@ class _Checks:
         return tokenizers
 
     def _train(self, indices, rate=None):
-        """Trains a new model on the given batches with the run's settings; returns their losses."""
+        """Trains a new model on the given batches with the run's settings.
+
+        Returns:
+            the model, and the losses.
+        """
         keras.utils.set_random_seed(self.recipe.training.seed)
         model = self.trainer.model(self.tokenizers, self.stream)
         if rate is not None:
@@ -250,7 +260,12 @@ class _Checks:
             self.stream.seek(0, int(index))
             first = {"steps_per_epoch": 1, "shuffle": False, "verbose": 0}
             losses += model.fit(self.stream.dataset(), **first).history["loss"]
-        return losses
+        return model, losses
+
+
+def bytes_of(variables):
+    """Returns the memory of variables."""
+    return sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in variables)
 
 
 def check_tokenizer(tokenizer, changes):

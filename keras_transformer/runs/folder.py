@@ -154,6 +154,8 @@ class RunFolder:
             for file in (self.path / name, *self.path.glob(f".partial.*{glob.escape(name)}")):
                 if file.is_file():
                     file.unlink()
+        for folder in self.path.glob(".partial.*.unzipped"):  # of a model, as `save_model` makes it
+            shutil.rmtree(folder)
         self._write_manifest([])
 
     def _write_manifest(self, names):

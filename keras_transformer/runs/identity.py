@@ -21,7 +21,10 @@ LEFT_OUT = "module registered_name shared_object_id build_config compile_config 
 
 
 def identity_of(
-    stream: BatchStream, validation: BatchStream | None, model: keras.Model | None
+    stream: BatchStream,
+    validation: BatchStream | None,
+    model: keras.Model | None,
+    base: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Returns the hashes of the pairs, the arguments of the batches and the training, as JSON.
 
@@ -29,12 +32,14 @@ def identity_of(
         stream: the training batches.
         validation: the validation batches. Optional.
         model: compiled model; `None` if a recipe states the training.
+        base: path and hash of the model that frozen weights are from. Optional.
     """
     return {
         "data": stream.fingerprint,
         "validation": None if validation is None else validation.fingerprint,
         "batches": dict.fromkeys(UNSTORED) | stream.settings,
         "training": {} if model is None else dict(_values(_training_of(model))),
+        **({} if base is None else {"base": base}),
     }
 
 
@@ -100,6 +105,8 @@ def check_identity(
             raise ValueError(
                 f"The {split} pairs differ from those of {path}. Use the same data, or {advice}."
             )
+    if "base" in identity:
+        check_base(identity["base"], saved, path, advice)
     for name, what, cure in (
         ("batches", "batches differ from those", "Use the same arguments of `make_dataset`"),
         ("training", "training differs from that", "Compile the same model as before"),
@@ -113,3 +120,23 @@ def check_identity(
                 f"The {what} of {path}. Received: {', '.join(received[:3])}{more}. "
                 f"{cure}, or {advice}."
             )
+
+
+def check_base(
+    base: Mapping[str, str],
+    saved: Mapping[str, Any],
+    path: pathlib.Path | str,
+    advice: str = "average another run",
+) -> None:
+    """Raises a `ValueError` if the frozen weights of a checkpoint were those of another model.
+
+    Args:
+        base: path and hash of the model.
+        saved, path, advice: as in `check_identity`.
+    """
+    if base["sha256"] != saved["base"]["sha256"]:
+        raise ValueError(
+            f"{base['path']} must be the model that this run was trained from, because {path} "
+            "holds only what was trained. Received: a model with another hash. Restore that "
+            f"file, or {advice}."
+        )

@@ -20,6 +20,7 @@ from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights, ClosedCallback
 from keras_transformer.training.methods import TrainingStep
 from keras_transformer.training.model_state import (
+    TRAINED,
     check_model_state,
     model_state,
     restore_model_state,
@@ -64,6 +65,9 @@ class RunKeeper(ClosedCallback):
 
     Attributes:
         state: `TrainingState`, where the training stands.
+        base: path and hash of the model whose weights the frozen weights are, as JSON. Checkpoints
+            then hold only what is trained, and a resume with another base raises an error.
+            Defaults to `None`: checkpoints hold all weights.
 
     Raises:
         TrainingInterrupted: from `fit`, after SIGTERM or Ctrl-C, when the checkpoint is written. A
@@ -126,6 +130,7 @@ class RunKeeper(ClosedCallback):
             )
         self._averaged = averaged
         self._guard = guard
+        self.base: dict[str, str] | None = None
         self._print = print_fn
         self._scope = FitScope()
         self._restored: keras.Model | None = None  # the model that `fit` need not restore
@@ -151,7 +156,7 @@ class RunKeeper(ClosedCallback):
         self.set_model(model)
         self._build(model)
         stated = None if self._has_recipe else model
-        self._identity = identity_of(self._stream, self._validation, stated)
+        self._identity = identity_of(self._stream, self._validation, stated, self.base)
         self._restored = model
         checkpoint = self._newest_checkpoint(model)
         if checkpoint is None:
@@ -160,12 +165,17 @@ class RunKeeper(ClosedCallback):
             return False
         path, arrays, metadata = checkpoint
         check_identity(self._identity, metadata, path, self._advice)
-        restore_model_state(model, arrays, ("model", "optimizer"))
+        restore_model_state(model, arrays, self._parts)
         self.state = TrainingState.of_checkpoint(arrays, metadata)
         if self._is_chief:
             self._run.write_history(self.state.history)
         self._print_position()
         return True
+
+    @property
+    def _parts(self):
+        """The parts of the model's state that a resume restores before the metrics."""
+        return "model" if self.base is None else TRAINED, "optimizer"
 
     def _build(self, model):
         """Builds model and optimizer now. Keras would build them in the first update."""
@@ -180,7 +190,7 @@ class RunKeeper(ClosedCallback):
     def _newest_checkpoint(self, model):
         def check_shapes(shapes):
             try:
-                check_model_state(model, shapes, ("model", "optimizer"))
+                check_model_state(model, shapes, self._parts)
             except ValueError as error:
                 raise ValueError(
                     f"{self._folder.path} must hold checkpoints of this model: {error} Or choose "
@@ -379,7 +389,8 @@ class RunKeeper(ClosedCallback):
 
     def _save(self, kinds, score=None):
         """Writes a checkpoint, on the chief; returns its path."""
-        arrays = model_state(self.model)  # a collective, which every worker must call
+        # A collective, which every worker must call.
+        arrays = model_state(self.model, (*self._parts, "metrics"))
         if self._guard is not None:
             self._guard.check_state(arrays)
         if not self._is_chief:

@@ -12,6 +12,7 @@ from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.loading import load_model
 from keras_transformer.runs.build import load_tokenizers, tag_sources
+from keras_transformer.runs.fine_tuning import set_weights
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.types import Path
 
@@ -120,5 +121,7 @@ def take_weights(model, run_folder):
         stack, name = match[1], f"num_{match[1]}_layers"
         return f"{stack}/block_{int(match[2]) * (theirs[name] - 1) // max(mine[name] - 1, 1)}/"
 
-    for weight in model.weights:
-        weight.assign(weights[re.sub(r"^(\w+)/block_(\d+)/", block_of_other, weight.path)])
+    def weight_of_other(path):
+        return weights[re.sub(r"^(\w+)/block_(\d+)/", block_of_other, path)]
+
+    set_weights(model, weight_of_other)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import pathlib
 import time
@@ -22,6 +23,7 @@ from keras_transformer.runs.callbacks import StopOnNonFiniteLoss, TrainingLogger
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.runs.devices import run_devices
 from keras_transformer.runs.event_log import EventLogger
+from keras_transformer.runs.fine_tuning import base_of, save_plain_model
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.keeper import RunKeeper
 from keras_transformer.runs.load import take_weights
@@ -161,6 +163,7 @@ class Trainer:
         stream = self.stream(tokenizers)
         self.print_fn(str(stream.report))
         self._learn_limits(stream)
+        base = base_of(training)
         model = self.model(tokenizers, stream)
         self._print_size(model)
         validation = self._validation(tokenizers)
@@ -179,9 +182,8 @@ class Trainer:
             guard=guard,
             print_fn=self.print_fn,
         )
-        is_resumed = self._resumes and keeper.restore(model)
-        if not is_resumed and training.init_from is not None:
-            take_weights(model, training.init_from)
+        keeper.base = base
+        self._set_weights(model, keeper)
         # Their order matters: each reads what those before it have written into the logs.
         callbacks = [logger, guard, *filter(None, [averaged])]
         if self.is_chief:
@@ -200,6 +202,18 @@ class Trainer:
         if is_reported:
             return report
         return self._report(time.perf_counter() - started, model, stream, keeper, logger)
+
+    def _set_weights(self, model, keeper):
+        """Sets a model to the newest checkpoint, or to the weights of `init_from`.
+
+        If the checkpoints hold only what is trained, it needs both.
+        """
+        init_from = self.recipe.training.init_from
+        if keeper.base is not None:
+            take_weights(model, init_from)
+        is_resumed = self._resumes and keeper.restore(model)
+        if not is_resumed and keeper.base is None and init_from is not None:
+            take_weights(model, init_from)
 
     def _validation(self, tokenizers):
         """Returns the dataset of the validation split, or `None`; prints which pairs it drops."""
@@ -275,14 +289,16 @@ class Trainer:
         replicas, micro_batches = self.strategy.num_replicas_in_sync, model.accumulation_steps
         if micro_batches > 1 or replicas > 1:
             self.print_fn(f"{replicas} replicas, {micro_batches} micro-batches on each")
-        self.print_fn(f"{model.count_params():,} parameters")
+        trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+        of_them = f", {trained:,} of them trained" if trained < model.count_params() else ""
+        self.print_fn(f"{model.count_params():,} parameters{of_them}")
 
     def _callbacks_of_chief(self, model, tokenizers, stream, keeper):
         """The chief's callbacks: translations, best model, TensorBoard, progress."""
         data, training, monitor = self.recipe.data, self.recipe.training, self.recipe.monitor
         best = (keeper.best() or {}).get(monitor)
         callbacks = [
-            BestModel(self.run.model_file, monitor, best),
+            BestModel(self.run.model_file, monitor, best, save_fn=self._save_model),
             EventLogger(self.run.logs),
             TrainingProgress(stream.report.batches_per_epoch),
         ]
@@ -300,6 +316,10 @@ class Trainer:
         )
         return [evaluator, *callbacks]
 
+    def _save_model(self, model, path):
+        save = save_plain_model if self.recipe.training.has_base else save_model
+        save(model, path)
+
     def _fit(self, model, stream, validation, callbacks):
         model.fit(
             stream.dataset(counts_epochs=False),  # the keeper sets the epoch
@@ -312,16 +332,17 @@ class Trainer:
 
     def _average(self, model, validation):
         """Replaces the model by the average of the last epochs."""
-        number = self.recipe.training.average
+        training = self.recipe.training
+        number = training.average
         paths = last_to_average(self.checkpoints, number)
-        average_into(model, paths)
+        average_into(model, paths, has_base=training.has_base)
         names = ", ".join(path.name for path in paths)
         self.print_fn(f"Averaged {names} (`average` is {number}).")
         if validation is not None:
             logs = model.evaluate(validation, verbose=0, return_dict=True)
             self.print_fn(f"Validation loss {logs['loss']:.4f}")
         if self.is_chief:
-            save_model(model, self.run.model_file)
+            self._save_model(model, self.run.model_file)
 
     def _report(self, seconds, model, stream, keeper, logger):
         best = keeper.best() or {}

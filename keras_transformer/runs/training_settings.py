@@ -11,6 +11,19 @@ from keras_transformer.evaluation import SCORES
 from keras_transformer.settings import Settings, same_setting, setting
 
 LOSSES = ("loss", "val_loss")
+# What may be frozen, and which layers may have LoRA, with a pattern of their paths in a model.
+FREEZE = {
+    "embeddings": r"embedding/|output_projection/",
+    "encoder": r"^encoder/(block_|layer_norm)",
+    "decoder": r"^decoder/(block_|layer_norm)",
+}
+LORA_LAYERS = {
+    "query": "attention/query$",
+    "key": "attention/key$",
+    "value": "attention/value$",
+    "attention_output": "attention/output$",
+    "feed_forward": "feed_forward/",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +43,12 @@ class TrainingSettings(Settings):
         default_text="`auto`: 8 on JAX, else `null`",
     )
     epochs: int = setting(20, "Maximum number of epochs.", at_least=1, may_change=True)
+    optimizer: str = setting(
+        "adam",
+        "Adam, whose state is two numbers for each weight, or Adafactor, whose state is one for "
+        "each row and column.",
+        choices=("adam", "adafactor"),
+    )
     learning_rate: float | None = setting(
         None,
         "The rate at the end of the warm-up.",
@@ -165,6 +184,22 @@ class TrainingSettings(Settings):
         "Path of a run whose weights and vocabulary this run starts with; of more layers, evenly "
         "spaced ones are taken. A `Recipe` makes it absolute.",
     )
+    freeze: list | None = setting(
+        None,
+        f"Parts of the model of `init_from` that are not trained: {', '.join(FREEZE)}.",
+    )
+    lora_rank: int | None = setting(
+        None,
+        "Trains, of the model of `init_from`, only a difference of this rank of some matrices "
+        "(LoRA). Model files hold the sums.",
+        at_least=1,
+        default_text="the matrices themselves are trained",
+    )
+    lora_layers: list | None = setting(
+        None,
+        f"The layers that get LoRA: {', '.join(LORA_LAYERS)}.",
+        default_text="`[query, value]`",
+    )
     translation_sample: int | None = setting(
         None,
         "Number of validation sentences to translate, for `val_bleu`, `val_chrf`, `val_wer`, "
@@ -178,7 +213,13 @@ class TrainingSettings(Settings):
         super().__post_init__()
         if isinstance(self.shapes, str) and self.shapes != "auto":
             self._reject("shapes", 'at least 1, "auto" or null')
+        if self.optimizer != "adam":
+            for name in ("beta_1", "beta_2", "adam_epsilon"):
+                default = type(self).__dataclass_fields__[name].default
+                must = f"left out with `optimizer: {self.optimizer}`"
+                self._require(name, getattr(self, name) == default, must)
         self._check_schedule()
+        self._check_parts()
         if self.monitor not in (None, *LOSSES) and self.translation_sample is None:
             self._reject("monitor", "loss or val_loss unless `translation_sample` is set")
         if self.translation_epochs > self.epochs:
@@ -204,6 +245,23 @@ class TrainingSettings(Settings):
         self._require("min_learning_rate", is_below, f"at most `learning_rate`, {peak}")
         if is_cosine and peak is None:
             self._reject("learning_rate", "given with `schedule: cosine`")
+
+    def _check_parts(self):
+        """Checks which part of the model is trained."""
+        for name, choices in (("freeze", FREEZE), ("lora_layers", LORA_LAYERS)):
+            value = getattr(self, name)
+            is_valid = value is None or (value and all(part in choices for part in value))
+            self._require(name, is_valid, f"a list with some of {', '.join(choices)}")
+        if self.lora_layers is not None and self.lora_rank is None:
+            self._reject("lora_layers", "null without `lora_rank`")
+        for name in ("freeze", "lora_rank"):
+            if getattr(self, name) is not None and self.init_from is None:
+                self._reject(name, "null without `init_from`, which has the trained weights")
+
+    @property
+    def has_base(self) -> bool:
+        """Whether only a part of the model of `init_from` is trained."""
+        return self.freeze is not None or self.lora_rank is not None
 
     def micro_batches(self, replicas: int) -> int:
         """Returns the number of micro-batches per update on each of `replicas` devices."""

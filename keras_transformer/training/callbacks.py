@@ -1,6 +1,6 @@
 """Callbacks for any `fit`: best model, averaged weights, the epoch of the dataset, its end."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -62,25 +62,32 @@ class BestModel(keras.callbacks.Callback):
         best: the best value so far, if training resumes. Optional.
         mode: `"min"` or `"max"`: which value is better. Needed if `monitor` does not end with a
             name of `evaluation.METRICS`.
+        save_fn: called with model and path. Defaults to `save_model`.
 
     Raises:
         ValueError: if `mode` is missing although it is needed, or is another one.
     """
 
     def __init__(
-        self, path: Path, monitor: str, best: float | None = None, mode: str | None = None
+        self,
+        path: Path,
+        monitor: str,
+        best: float | None = None,
+        mode: str | None = None,
+        save_fn: Callable[[keras.Model, Path], None] = save_model,
     ) -> None:
         super().__init__()
         self._path = path
         self._monitor = monitor
         self._mode = monitor_mode(monitor, mode)
         self._best = {monitor: best}
+        self._save_fn = save_fn
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         row = {self._monitor: (logs or {}).get(self._monitor)}
         if best_epoch([self._best, row], self._monitor, self._mode) is row:
             self._best = row
-            save_model(self.model, self._path)
+            self._save_fn(self.model, self._path)
 
 
 class AveragedWeights(keras.callbacks.Callback):

@@ -28,11 +28,13 @@ class OutputHead(NamedTuple):
         kernel: float tensor `(V, D)`.
         bias: float tensor `(V,)`. Optional.
         excluded_class: class of probability 0. Optional.
+        is_trained: whether the gradients of kernel and bias are needed. Defaults to `True`.
     """
 
     kernel: Tensor
     bias: Tensor | None = None
     excluded_class: int | None = None
+    is_trained: bool = True
 
     def factors(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Returns two matrices whose product is the logits of all classes but the excluded one.
@@ -79,6 +81,13 @@ class OutputHead(NamedTuple):
         return rows + ops.cast(rows >= self.excluded_class, "int32")
 
 
+class Gradients(NamedTuple):
+    """Which gradients are computed: with respect to the hidden states, and to the kernel."""
+
+    of_hidden: bool
+    of_kernel: bool
+
+
 def linear_cross_entropy(
     hidden: Tensor,
     head: OutputHead,
@@ -114,8 +123,9 @@ def linear_cross_entropy(
     constant = ops.stop_gradient(hidden)
     matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
     chunks = _chunks(constant, label_rows, weights, passes=2 if r_drop else 1)
+    gradients = Gradients(of_hidden=with_gradient, of_kernel=with_gradient and head.is_trained)
     values_of_tokens, grad_kernel = _values_of_chunks(
-        chunks, matrix, ops.shape(labels)[0], with_gradient, r_drop
+        chunks, matrix, ops.shape(labels)[0], gradients, r_drop
     )
     log_sums, label_logits, best_rows, divergences, *grad_hidden = values_of_tokens
     # The loss is `logsumexp(logits) - target . logits`. `target . logits` is linear in `hidden` and
@@ -131,16 +141,20 @@ def linear_cross_entropy(
         return loss, scores
     target_rows = (1 - label_smoothing) * ops.take(matrix_rows, label_rows, axis=0)
     target_rows += label_smoothing * mean_row
-    grad_hidden = grad_hidden[0] - weights[:, None] * target_rows
-    states *= weights[:, None]
-    num_rows = kernel.shape[0]
-    grad_kernel -= (1 - label_smoothing) * ops.segment_sum(states, label_rows, num_rows)
-    grad_kernel -= label_smoothing / num_rows * ops.sum(states, axis=0)
-    for tensor, gradient in ((hidden, grad_hidden), (kernel, grad_kernel)):
-        # The difference is 0, but its gradient with respect to `tensor` is `gradient`.
-        product = ops.sum(ops.cast(tensor, "float32") * gradient)
-        loss += product - ops.stop_gradient(product)
+    loss += _with_gradient(hidden, grad_hidden[0] - weights[:, None] * target_rows)
+    if head.is_trained:
+        states *= weights[:, None]
+        num_rows = kernel.shape[0]
+        grad_kernel -= (1 - label_smoothing) * ops.segment_sum(states, label_rows, num_rows)
+        grad_kernel -= label_smoothing / num_rows * ops.sum(states, axis=0)
+        loss += _with_gradient(kernel, grad_kernel)
     return loss, scores
+
+
+def _with_gradient(tensor, gradient):
+    """Returns 0, whose gradient with respect to a tensor is the given one."""
+    product = ops.sum(ops.cast(tensor, "float32") * gradient)
+    return product - ops.stop_gradient(product)
 
 
 def _chunks(*tensors, passes):
@@ -161,13 +175,13 @@ def _chunks(*tensors, passes):
     return tuple(chunks)
 
 
-def _values_of_chunks(chunks, kernel, num_tokens, with_gradient, r_drop):
+def _values_of_chunks(chunks, kernel, num_tokens, gradients, r_drop):
     """Returns a list of values of each token, and the gradient with respect to the kernel.
 
     The values `(N,)` are: log-sum-exp of the logits, logit of the label, the most probable row,
-    divergence from the other pass; `with_gradient` adds the gradient with respect to the hidden
-    states, `(N, D)`. The gradient with respect to the kernel is `(V, D)`. Both are float32 and
-    gradients of the weighted sum of log-sum-exp and divergence.
+    divergence from the other pass; `gradients.of_hidden` adds the gradient with respect to the
+    hidden states, `(N, D)`. The gradient with respect to the kernel is `(V, D)`, or 0 if it is not
+    needed. Both are float32 and gradients of the weighted sum of log-sum-exp and divergence.
     """
     transposed = ops.transpose(kernel)
 
@@ -182,17 +196,18 @@ def _values_of_chunks(chunks, kernel, num_tokens, with_gradient, r_drop):
             divergences, slopes = _divergences(logits - log_sums[:, None], probabilities)
             probabilities += r_drop / 2 * slopes
         values = [log_sums, _pick(logits, labels), classes, divergences]
-        if with_gradient:
-            probabilities = ops.cast(probabilities, hidden.dtype)
-            column = weights[:, None]
+        probabilities = ops.cast(probabilities, hidden.dtype)
+        column = weights[:, None]
+        if gradients.of_hidden:
             values.append(ops.cast(ops.matmul(probabilities, kernel), "float32") * column)
+        if gradients.of_kernel:
             weighted = ops.cast(ops.cast(hidden, "float32") * column, hidden.dtype)
             share = ops.matmul(ops.transpose(probabilities), weighted)
             grad_kernel += ops.cast(share, "float32")
         return grad_kernel, tuple(values)
 
-    grad_kernel = ops.zeros(kernel.shape if with_gradient else (), "float32")
-    dtypes = "float32", "float32", "int32", "float32", *["float32"] * with_gradient
+    grad_kernel = ops.zeros(kernel.shape if gradients.of_kernel else (), "float32")
+    dtypes = "float32", "float32", "int32", "float32", *["float32"] * gradients.of_hidden
     if keras.config.backend() == "tensorflow":
         grad_kernel, values = _tensorflow_scan(one_chunk, grad_kernel, chunks, dtypes)
     else:

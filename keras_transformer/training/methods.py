@@ -68,6 +68,8 @@ def checked(name: str) -> Any:
         if "_use_cached_eval_dataset" in arguments:  # `evaluate` inside of `fit`
             return method(**arguments)
         fetch_weights(self)
+        if name in ("fit", "train_on_batch"):
+            self.prepare_training()
         class_weight = arguments.pop("class_weight", None)
         if class_weight is not None:
             raise ValueError(
@@ -159,6 +161,8 @@ class TrainingStep(Model):
             loss stays a mean per token.
         fused_loss: `False` always computes the logits. Defaults to `True`.
         excluded_token_id: a class of probability 0, whose logit is about -1e9, or `None`.
+        trains_output: whether a weight that `output_kernel` and `output_bias` are computed from is
+            trained. `False` saves the time of their gradients. Defaults to `True`.
 
     Like the arguments of `compile`, the first three attributes are kept by `load_model`, and by
     copies and pickles of a compiled model.
@@ -177,6 +181,7 @@ class TrainingStep(Model):
     # For a fused loss, a subclass has a property instead.
     output_kernel: Any = None
     output_bias: Any = None
+    trains_output: Any = True
     _pad_token_id: int | None = None  # label of the padding, if the model knows it
     _warned_reason: str | None = None
 
@@ -194,6 +199,9 @@ class TrainingStep(Model):
     predict = of_present_weights("predict")
     # Called by `keras.saving.save_model` and `save_weights`, and by `pickle`.
     save_own_variables = of_present_weights("save_own_variables")
+
+    def prepare_training(self) -> None:
+        """Called before each training method. A subclass may set weights that need it."""
 
     @property
     def weights(self) -> list[Any]:

@@ -1,6 +1,11 @@
 """Saving and restoring a model: its state as arrays, or the whole model as a file."""
 
+import collections
+import contextlib
+import pathlib
 import re
+import shutil
+import zipfile
 from collections.abc import Iterable, Mapping
 
 import keras
@@ -13,16 +18,23 @@ from keras_transformer.training.optimizers import build_optimizer, optimizer_of
 from keras_transformer.types import Path
 
 PARTS = ("model", "optimizer", "metrics")
+TRAINED = "trained"  # in place of "model": without the weights that are frozen
 
 
-def model_state(model: keras.Model) -> dict[str, np.ndarray]:
+def model_state(model: keras.Model, parts: Iterable[str] = PARTS) -> dict[str, np.ndarray]:
     """Returns everything that training changes in a model.
+
+    Args:
+        model: built.
+        parts: which of `"model"`, `"optimizer"` and `"metrics"` to return, or `"trained"` in place
+            of `"model"`. Defaults to the first three.
 
     Returns:
         arrays by name:
 
         - `model/<path>`: weights, and the states of random number generators, which Keras does not
           save;
+        - `trained/<path>`: the same, without weights that are frozen;
         - `optimizer/<path>`: only if the optimizer is built. The path has no counter: `adam`, where
           Keras may have `adam_1`;
         - `metrics/<name>/<index>`.
@@ -34,7 +46,7 @@ def model_state(model: keras.Model) -> dict[str, np.ndarray]:
     return {
         # `copy` makes a tensor of the variable: convert_to_numpy(variable) warns under NumPy 2.
         name: ops.convert_to_numpy(ops.copy(variable))
-        for name, variable in _state_variables(model, PARTS).items()
+        for name, variable in _state_variables(model, parts).items()
     }
 
 
@@ -115,15 +127,17 @@ def unnumbered(name: str) -> str:
 
 def _state_variables(model, parts):
     """Returns the variables of the given parts by their names in a state."""
-    if not set(parts) <= set(PARTS):
+    if not set(parts) <= {*PARTS, TRAINED}:
         raise ValueError(f"`parts` must be some of {PARTS}. Received: parts={parts!r}")
     of_metrics = {id(v) for v in model.metrics_variables}
+    frozen = {id(v) for v in model.weights if not v.trainable}
+    of_model = [v for v in model.variables if id(v) not in of_metrics]
     optimizer = optimizer_of(model)
     of_optimizer = optimizer.variables if optimizer is not None and optimizer.built else []
     named = {
-        "model": [(v.path, v) for v in model.variables if id(v) not in of_metrics],
-        # Keras numbers the optimizers of a process: adam, adam_1.
-        "optimizer": [(re.sub(r"^([^/]*?)(_\d+)?/", r"\1/", v.path), v) for v in of_optimizer],
+        "model": [(v.path, v) for v in of_model],
+        TRAINED: [(v.path, v) for v in of_model if id(v) not in frozen],
+        "optimizer": _named_states(of_optimizer),
         "metrics": [(f"{m.name}/{i}", v) for m in model.metrics for i, v in enumerate(m.variables)],
     }
     variables = {}
@@ -136,7 +150,37 @@ def _state_variables(model, parts):
     return variables
 
 
+def _named_states(variables):
+    """Returns the variables of an optimizer with their names.
+
+    Keras numbers the optimizers of a process: adam, adam_1. Its Adafactor names the states of all
+    weights of one name alike, so these are numbered.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    named = []
+    for variable in variables:
+        name = re.sub(r"^([^/]*?)(_\d+)?/", r"\1/", variable.path)
+        counts[name] += 1
+        named.append((f"{name}:{counts[name]}" if counts[name] > 1 else name, variable))
+    return named
+
+
 def save_model(model: keras.Model, path: Path) -> None:
-    """Writes a model to a `.keras` file atomically."""
-    with atomic_path(path) as partial:
-        model.save(partial)
+    """Writes a model to a `.keras` file atomically, without a second copy of its weights."""
+    with atomic_path(path) as partial, _emptied(partial.with_suffix(".unzipped")) as folder:
+        # In a zip file, Keras would make the file of the weights in memory.
+        model.save(folder, zipped=False)
+        with zipfile.ZipFile(partial, "w") as archive:
+            for file in filter(pathlib.Path.is_file, sorted(folder.rglob("*"))):
+                archive.write(file, file.relative_to(folder))
+
+
+@contextlib.contextmanager
+def _emptied(folder):
+    """Yields a new folder in place of what a killed process left, and deletes it at the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

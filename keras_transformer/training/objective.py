@@ -284,7 +284,9 @@ def _fused_loss_sum(model, rows, training, passes):
     if passes == 2:
         hidden = _passes_last(hidden, passes)
     tokens = _tokens_that_count(model, rows, hidden)
-    head = OutputHead(model.output_kernel, model.output_bias, model.excluded_token_id)
+    head = OutputHead(
+        model.output_kernel, model.output_bias, model.excluded_token_id, model.trains_output
+    )
     num_classes, width = head.kernel.shape
     if keras.config.backend() == "tensorflow":
         _check_labels(tokens.labels, num_classes)

@@ -264,9 +264,9 @@ def test_attention_of_long_lines_is_computed_for_few_at_a_time(translator, monke
     settings = {"max_source_tokens": 1000, "length_ratio": 0.0, "extra_length": 1}
     searched, shapes = [], []
 
-    def watch(function, model, source, target):
+    def watch(function, model, source, target, language_ids):
         shapes.append((*source.shape, target.shape[1]))
-        return run_on_pairs(function, model, source, target)
+        return run_on_pairs(function, model, source, target, language_ids)
 
     monkeypatch.setattr(keras_engine, "run_on_pairs", watch)
     options = {"beam_size": 2, "n_best": 2, "on_progress": searched.append, **settings}

@@ -11,6 +11,7 @@ import sentencepiece
 import tokenizer_agreement
 
 from keras_transformer.data.number_corpus import number_names
+from keras_transformer.importing import marian
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -230,3 +231,11 @@ def random_arrays(options, rng):
     for name, suffix in norms:
         yield f"{name}_ln_scale{suffix}", 1 + normal(1, width)
         yield f"{name}_ln_bias{suffix}", normal(1, width)
+
+
+def weights_of(read):
+    """Returns the weights of a model that was read, by their paths in a `Transformer`."""
+    parts = marian.arrays_of(read.config)
+    return {
+        part.path: marian.weight_of(read.arrays[name], part.axes) for name, part in parts.items()
+    }

@@ -18,8 +18,8 @@ import keras_transformer as kt
 from keras_transformer.data.sentencepiece_parts import read_model
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.importing.importer import read_model_folder
-from keras_transformer.importing.marian import weights_of
 from tests.importing import opus_models
+from tests.importing.opus_models import weights_of
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
 

@@ -19,10 +19,10 @@ from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.importing.files import read_vocabulary
 from keras_transformer.importing.importer import read_model_folder
-from keras_transformer.importing.marian import weights_of
 from keras_transformer.importing.marian_hub import arithmetic_of
 from keras_transformer.runs.folder import RunFolder
 from tests.importing import opus_models
+from tests.importing.opus_models import weights_of
 from tests.importing.test_marian import CONFIGURATIONS, sentences
 from tests.processes import run as run_process
 from tests.shared_data import DATA, missing

@@ -3,6 +3,7 @@
 import collections
 import json
 
+import keras
 import numpy as np
 import pytest
 
@@ -88,6 +89,38 @@ def test_token_ids_are_those_that_transformers_generates(imported, beam_size):
         rows_found.update(map(tuple, found))
     assert len(rows_found) > 10, "the model is no test"
     assert not any("_" in text for text in texts), "languages are no text"
+
+
+def test_attention_is_that_of_transformers_behind_start_and_language(imported):
+    """Rows are the tokens of the translation; columns are what the decoder reads."""
+    import torch
+
+    kind, theirs, _, translator, _ = imported
+    tokenizer, (source, *targets) = translator.source_tokenizer, CODES[kind]
+    lines, codes = [*sentences(3), ""], [*targets, *targets]
+    options = {"target_language": codes, "n_best": 2, "beam_size": 2, "return_attention": True}
+    theirs.set_attn_implementation("eager")  # the other ones return no attention
+    *answers, (empty,) = translator(lines, **options)
+    assert empty.attention.decoder_tokens == [] and empty.attention.decoder.shape[2:] == (0, 0)
+    ids = {token: i for i, token in enumerate(tokenizer.vocabulary)}
+    for line, code, ranked in zip(lines, codes, answers, strict=False):
+        for best in ranked:
+            row = [tokenizer.language_ids[source], *tokenizer.encode(line), 2]
+            read = [2, tokenizer.language_ids[code], *[ids[token] for token in best.tokens[:-1]]]
+            assert [ids[token] for token in best.attention.decoder_tokens] == read
+            assert [ids[token] for token in best.source_tokens] == row
+            outputs = theirs(
+                input_ids=torch.tensor([row]),
+                decoder_input_ids=torch.tensor([read]),
+                output_attentions=True,
+            )
+            for ours, expected, first in (
+                (best.attention.encoder, outputs.encoder_attentions, 0),
+                (best.attention.decoder, outputs.decoder_attentions, 1),
+                (best.attention.encoder_decoder, outputs.cross_attentions, 1),
+            ):
+                expected = torch.cat(expected).detach()[:, :, first:]
+                np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
 def test_ids_are_those_of_sentencepiece_and_the_published_lists(imported):
@@ -279,7 +312,6 @@ def test_wrong_languages_are_one_error(imported):
     for options, said in (
         ({"target_language": "xx"}, "`target_language` must be a language of the model"),
         ({"target_language": ["de", "fr"]}, "one for each line. Received: 2 codes, 1 lines"),
-        ({"return_attention": True}, "`return_attention` must be False"),
     ):
         with pytest.raises(ValueError, match=said):
             translator(["one"], **options)
@@ -311,6 +343,25 @@ def test_what_cannot_be_imported_is_named(tmp_path, changes, said):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(ValueError, match=said):
         kt.import_model(tmp_path / "nllb")
+
+
+def test_import_that_is_interrupted_breaks_no_later_one(tmp_path):
+    multilingual_models.make_model(tmp_path / "m2m", "m2m")
+    reports = []
+
+    def interrupt(done, total):
+        reports.append((done, total))
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kt.import_model(tmp_path / "m2m", tmp_path / "run", on_progress=interrupt, print_fn=str)
+    assert not (tmp_path / "run").exists()
+    with keras.StatelessScope():
+        pass  # at its end, Keras makes what is left of interrupted models
+    kt.import_model(tmp_path / "m2m", on_progress=lambda *both: reports.append(both), print_fn=str)
+    total = reports[0][1]
+    assert reports == [(done, total) for done in (*range(1, 8), *range(1, total + 1))]
 
 
 def test_weights_may_lie_in_several_files(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tracemalloc
 import zipfile
 
 import keras
@@ -10,6 +11,7 @@ import pytest
 
 import keras_transformer
 from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Transformer, paper_optimizer
+from keras_transformer.training.model_state import save_model
 from tests.builders import (
     assert_close,
     assert_same_in_a_fresh_process,
@@ -46,6 +48,20 @@ def saved(tmp_path_factory):
     model.save_weights(folder / "model.weights.h5")
     (folder / "config.yaml").write_text(model.config.to_yaml())
     return folder, model
+
+
+def test_weights_are_saved_without_a_copy_of_the_embeddings(tmp_path):
+    model = new_transformer(**SMALL | {"vocabulary_size": 2**18})
+    tracemalloc.start()
+    try:
+        save_model(model, tmp_path / "model.keras")
+        assert tracemalloc.get_traced_memory()[1] < 2**23, "half of the embeddings"
+    finally:
+        tracemalloc.stop()
+    assert [file.name for file in tmp_path.iterdir()] == ["model.keras"]
+    loaded = keras_transformer.load_model(tmp_path / "model.keras")
+    for weight, expected in zip(loaded.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(weight), to_numpy(expected))
 
 
 def test_file_outlives_the_modules_of_its_classes(saved, tmp_path):

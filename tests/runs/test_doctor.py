@@ -294,7 +294,7 @@ def test_recipe_that_cannot_learn_fails_learning(untrained, folder, monkeypatch)
 
 
 def test_disk_too_full_for_the_checkpoints_fails_disk(untrained, folder, monkeypatch):
-    """Needs 6 checkpoints of weights and Adam's two moments in float32, to the byte."""
+    """Needs 6 checkpoints of weights, Adam's two moments in float32 and its count, to the byte."""
     width, inner, vocabulary = 64, 64, 330
     attention = 4 * (width + 1) * width
     feed_forward = 2 * width * inner + width + inner
@@ -302,7 +302,7 @@ def test_disk_too_full_for_the_checkpoints_fails_disk(untrained, folder, monkeyp
         attention + feed_forward + 4 * width,
         2 * attention + feed_forward + 6 * width,
     )
-    needed = 6 * 3 * 4 * (encoder + decoder + vocabulary * width)
+    needed = 6 * (3 * 4 * (encoder + decoder + vocabulary * width) + 8)
     for free, enough in ((needed - 1, False), (needed, True)):
         usage = SimpleNamespace(free=free)
         monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)

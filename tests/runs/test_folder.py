@@ -40,6 +40,7 @@ UNLISTED = {
     "checkpoints/.partial.checkpoint-00000040.npz": "",
     ".partial.history.csv": "",
     ".partial.41.history.csv": "",
+    ".partial.model.unzipped/model.weights.h5": "",
     "logs/train/events.out.tfevents.17.host": "",
     "logs/validation/events.out.tfevents.17.host": "",
 }

@@ -21,6 +21,7 @@ OTHER = {
     "batch_tokens": (512, False),
     "shapes": (4, False),
     "epochs": (30, True),
+    "optimizer": ("adafactor", False),
     "learning_rate": (1, False),  # an int for a float
     "warmup_steps": (10, False),
     "schedule": ("cosine", False),
@@ -50,11 +51,21 @@ OTHER = {
     "average": (5, False),
     "ema_momentum": (0.9, False),
     "init_from": ("runs/other", False),
+    "freeze": (["encoder"], False),
+    "lora_rank": (4, False),
+    "lora_layers": (["key"], False),
     "translation_sample": (10, False),
     "translation_epochs": (2, False),
 }
 
 COSINE = {"schedule": "cosine", "decay_epochs": 20, "learning_rate": 0.001}
+OF_A_RUN = {"init_from": "runs/other"}
+# What a key needs.
+NEEDED = {
+    **dict.fromkeys(("schedule", "decay_epochs"), COSINE),
+    **dict.fromkeys(("freeze", "lora_rank"), OF_A_RUN),
+    "lora_layers": OF_A_RUN | {"lora_rank": 2},
+}
 
 
 @pytest.fixture
@@ -80,7 +91,7 @@ def test_run_resumes_with_another_search():
 @pytest.mark.parametrize("name", OTHER)
 def test_changed_key_is_as_if_it_stood_in_the_file_and_may_forbid_a_resume(file, name):
     value, may_change = OTHER[name]
-    settings = (COSINE if name in ("schedule", "decay_epochs") else {}) | {name: value}
+    settings = NEEDED.get(name, {}) | {name: value}
     other = recipe(model={"preset": "tiny"}, training=settings)
     changes = [f"training.{key}={json.dumps(value)}" for key, value in settings.items()]
     assert Recipe.load(file, changes) == Recipe.from_dict(read_yaml(other.to_yaml())) == other

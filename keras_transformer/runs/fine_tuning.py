@@ -1,0 +1,140 @@
+"""Training a part of a model: frozen weights and LoRA.
+
+The model of `init_from` is then the base of the run: its checkpoints hold what is trained, and its
+model files are those of a plain model, with the differences of LoRA added to the weights.
+"""
+
+import collections
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.layers.composite_layer import Projection
+from keras_transformer.layers.float_weight import LAST_ROWS, has_last_rows, with_last_rows
+from keras_transformer.layers.parts import parts_of
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.runs.folder import RunFolder
+from keras_transformer.runs.training_settings import FREEZE, LORA_LAYERS, TrainingSettings
+from keras_transformer.training.model_state import TRAINED, save_model
+from keras_transformer.types import Path
+
+
+def adapt(model: Transformer, training: TrainingSettings) -> None:
+    """Freezes weights and adds the matrices of LoRA, as the settings say. Compile afterwards.
+
+    The embeddings of tokens that were added to the model are trained in any case.
+
+    Args:
+        model: built.
+        training: with `lora_rank`, only the matrices of LoRA are trained.
+    """
+    for name in training.freeze or ():
+        _freeze(model, FREEZE[name])
+    if training.lora_rank is not None:
+        _freeze(model, "")
+        patterns = [LORA_LAYERS[name] for name in training.lora_layers or ("query", "value")]
+        for path, part in parts_of(model, "").items():
+            if isinstance(part, Projection) and re.search("|".join(patterns), path):
+                part.enable_lora(training.lora_rank)
+    embedding = model.decoder.embedding  # of both sides, if tokens were added
+    if model.config.added_tokens and not embedding.trainable_weights:
+        embedding.train_last_rows(model.config.added_tokens)
+
+
+def _freeze(model, pattern):
+    for weight in model.weights:
+        if re.search(pattern, weight.path):
+            weight.trainable = False
+
+
+def is_beside(name: str) -> bool:
+    """Whether a weight of this name is trained beside a frozen one."""
+    return name.startswith("lora_") or name == LAST_ROWS
+
+
+def base_of(training: TrainingSettings) -> dict[str, str] | None:
+    """Returns path and hash of the model file of `init_from`, if a part of the model is trained.
+
+    Raises:
+        FileNotFoundError: if it is missing.
+    """
+    if not training.has_base:
+        return None
+    path = RunFolder.existing(str(training.init_from)).model_file
+    with open(path, "rb") as file:
+        return {"path": str(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def merged_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the weights of a plain model, with what was trained beside them, by their paths.
+
+    Args:
+        weights: variables or arrays of an adapted model by their paths.
+    """
+    layers: dict[str, dict[str, Any]] = collections.defaultdict(dict)
+    for path, weight in weights.items():
+        layer, _, name = path.rpartition("/")
+        layers[layer][name] = weight
+    for layer, parts in layers.items():
+        for name in parts:
+            if not is_beside(name):
+                yield f"{layer}/{name}", _merged(parts, name)
+
+
+def _merged(parts, name):
+    value = _array(parts[name])
+    if f"lora_{name}_a" in parts:  # as `adapt` makes it, without a factor
+        value = value + _array(parts[f"lora_{name}_a"]) @ _array(parts[f"lora_{name}_b"])
+    return with_last_rows(value, _array(parts[LAST_ROWS])) if has_last_rows(parts, name) else value
+
+
+def _array(value):
+    return value if isinstance(value, np.ndarray) else ops.convert_to_numpy(ops.copy(value))
+
+
+def merged_arrays(
+    base: Mapping[str, np.ndarray], trained: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Returns the state of a plain model.
+
+    Args:
+        base: that of a model with the weights that are frozen, see `model_state`.
+        trained: that of the trained part, `trained/<path>`.
+    """
+    parts = {name.replace(f"{TRAINED}/", "model/", 1): array for name, array in trained.items()}
+    return dict(merged_weights({**base, **parts}))
+
+
+def plain_model(model: Transformer) -> Transformer:
+    """Returns a model with the weights of an adapted one, whose weights are all trainable."""
+    plain = type(model)(model.config, dtype=model.dtype_policy)
+    variables = {weight.path: weight for weight in plain.weights}
+    for path, value in merged_weights({weight.path: weight for weight in model.weights}):
+        variables[path].assign(value)
+    return plain
+
+
+def set_weights(model: Transformer, weight_of: Callable[[str], Any]) -> None:
+    """Sets the weights of a plain or adapted model to those of a plain one.
+
+    Args:
+        model: what is trained beside its weights then changes nothing.
+        weight_of: returns the weight of a path.
+    """
+    for weight in model.weights:
+        layer, _, name = weight.path.rpartition("/")
+        if name == LAST_ROWS:
+            weight.assign(weight_of(f"{layer}/embeddings")[-weight.shape[0] :])
+        elif name.startswith("lora_") and name.endswith("_b"):
+            weight.assign(ops.zeros(weight.shape))
+        elif not is_beside(name):
+            weight.assign(weight_of(weight.path))
+
+
+def save_plain_model(model: Transformer, path: Path) -> None:
+    """Writes the `plain_model` of a model to a `.keras` file atomically."""
+    save_model(plain_model(model), path)
