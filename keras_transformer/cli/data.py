@@ -176,7 +176,12 @@ def prepare(
     folder = RunFolder(options.run_folder(run, recipe))
     folder.check()
     import_backend()
-    from keras_transformer.runs.build import find_tokenizers, pairs_of, store_of
+    from keras_transformer.runs.build import (
+        find_tokenizers,
+        pairs_of,
+        splitting_languages,
+        store_of,
+    )
 
     store = store_of(parsed, data, folder)
     stores = dict(list_stores(store))
@@ -197,6 +202,7 @@ def prepare(
     print(f"{number:,} pairs: a store of about {size / 1e6:,.1f} MB in {store}", flush=True)
     if not dry_run:
         with sentence_progress(number) as advance:
-            token_rows(pairs, tokenizers, store, advance)
+            languages = splitting_languages(parsed, tokenizers, pairs)
+            token_rows(pairs, tokenizers, store, advance, languages)
     for note in (*sample_notes(tokenizers), *pairs.notes()):
         print(note)

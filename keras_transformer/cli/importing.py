@@ -17,6 +17,34 @@ importing = typer.Typer(
     epilog="**Example**\n\n`keras-transformer import marian ~/model runs/mine`",
 )
 commands.add_typer(importing, name="import")
+AddLanguage = Annotated[
+    str | None,
+    typer.Option(
+        help="Code of a language that M2M-100 or NLLB-200 lacks, such as `tyv_Cyrl`: the model "
+        "gets a token for it, to be trained.",
+        show_default=False,
+    ),
+]
+Like = Annotated[
+    str | None,
+    typer.Option(
+        help="With `--add-language`: the model's language that the new one starts as a copy of, "
+        "such as `kir_Cyrl`.",
+        show_default=False,
+    ),
+]
+AddPieces = Annotated[
+    Path | None,
+    typer.Option(
+        help="With `--add-language`: file of text in the new language. Pieces of it that the model "
+        "lacks become tokens, for text in this language alone.",
+        show_default=False,
+    ),
+]
+NumPieces = Annotated[
+    int | None,
+    typer.Option(help="Maximum number of these pieces. [default: 2000]", show_default=False),
+]
 
 
 @importing.command("hub")
@@ -38,22 +66,10 @@ def import_(
         str | None,
         typer.Option(help="`marian` or `transformers`: what trained it. [default: by the files]"),
     ] = None,
-    add_language: Annotated[
-        str | None,
-        typer.Option(
-            help="Code of a language that M2M-100 or NLLB-200 lacks, such as `tyv_Cyrl`: the model "
-            "gets a token for it, to be trained.",
-            show_default=False,
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            help="With `--add-language`: the model's language that the new one starts as a copy "
-            "of, such as `kir_Cyrl`.",
-            show_default=False,
-        ),
-    ] = None,
+    add_language: AddLanguage = None,
+    like: Like = None,
+    add_pieces: AddPieces = None,
+    num_pieces: NumPieces = None,
 ) -> None:
     """Import a model of Marian, such as those of OPUS-MT, of M2M-100 or NLLB-200, as a run.
 
@@ -80,6 +96,8 @@ def import_(
             arithmetic=arithmetic,
             add_language=add_language,
             like=like,
+            add_pieces=add_pieces,
+            num_pieces=num_pieces,
             print_fn=console.print,
             on_progress=on_progress,
         )

@@ -89,6 +89,7 @@ class Corpora(Pairs):
                 for name, (sources, known) in held_out.items():
                     overlaps[name]["sources"] += pair[0] in sources
                     overlaps[name]["pairs"] += pair in known
+                self.part = number
                 yield pair
         self.counts = {"pairs": numbers, **vars(log)}
         if held_out:

@@ -16,23 +16,41 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from keras_transformer.data.tokenizer_like import TokenizerLike, encode
+from keras_transformer.data.tokenizer_like import TokenizerLike, encode_in_languages
 
 PROGRAM = "-P", "-m", "keras_transformer.data.encoding"
-Chunk: TypeAlias = tuple[list[str], list[str]]  # sources and targets
 # Token ids of source and target, END after each row; and their lengths, int32 `(pairs, 2)`.
 Encoded: TypeAlias = tuple[list[np.ndarray], np.ndarray]
+
+
+class Chunk(NamedTuple):
+    """Some pairs.
+
+    Attributes:
+        sources, targets: lists of strings.
+        source_languages, target_languages: the token of the language of each, if that decides how
+            it is split.
+    """
+
+    sources: list[str]
+    targets: list[str]
+    source_languages: list[int] | None = None
+    target_languages: list[int] | None = None
 
 
 def encode_chunk(chunk: Chunk, tokenizers: Sequence[TokenizerLike]) -> Encoded:
     """Returns the token ids of a chunk of pairs."""
     ids, lengths = [], []
-    for tokenizer, lines in zip(tokenizers, chunk, strict=True):
-        rows = encode(tokenizer, lines)
+    sides = (
+        (chunk.sources, chunk.source_languages),
+        (chunk.targets, chunk.target_languages),
+    )
+    for tokenizer, side in zip(tokenizers, sides, strict=True):
+        rows = encode_in_languages(tokenizer, *side)
         lengths.append(np.fromiter(map(len, rows), np.int32, len(rows)))
         ends = np.cumsum(lengths[-1])
         ids.append(np.insert(np.concatenate(rows), ends, tokenizer.end_token_id))

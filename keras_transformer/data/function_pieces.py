@@ -22,7 +22,7 @@ class FunctionPieces(tf.Module):
 
     kind, joiner, unknown, normalization, model_bytes = FUNCTIONS, " ", None, None, b""
     rules: dict[str, Any] = {}
-    reads_tags = False
+    reads_tags, added_language = False, None
 
     def __init__(
         self,

@@ -114,10 +114,11 @@ class GraphSentencePieces(tf.Module):
             ids = pieces.ids_by_number(vocabulary.text_ids, vocabulary.unk_token_id)
             self._ids = None if ids is None else tf.constant(ids)
         self._ties = _ties_of(vocabulary.tokens) if pieces.rules["sorts_ties"] else None
-        kind = _import_tensorflow_text().SentencepieceTokenizer
         out_type = tf.string if pieces.reads_tags else tf.int32
-        self._sentencepiece = kind(model=pieces.model_bytes, out_type=out_type)
-        self._sentencepiece._model_resource = _NamedModelResource(pieces.model_bytes)
+        self._sentencepiece = _sentencepiece(pieces.model_bytes, out_type)
+        self._reading = self._sentencepiece
+        if pieces.read_bytes != pieces.model_bytes:
+            self._reading = _sentencepiece(pieces.read_bytes, out_type)
         spec = read_model(pieces.model_bytes)[1].normalizer_spec
         self._keeps_spaces = spec.add_dummy_prefix and not spec.remove_extra_whitespaces
 
@@ -151,14 +152,14 @@ class GraphSentencePieces(tf.Module):
         return tf.strings.regex_replace(text, r"^\.", "")
 
     def _ids_of_text(self, text):
-        numbers = self._sentencepiece.tokenize(text)
+        numbers = self._reading.tokenize(text)
         return numbers if self._ids is None else tf.gather(self._ids, numbers)
 
     def _ids_of_tagged(self, text):
         is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
         tag = tf.strings.regex_replace(text, _TAG_AND_TEXT, r"\1")
         tags = tf.ragged.boolean_mask(tag[:, None], is_tagged[:, None])
-        pieces = self._sentencepiece.tokenize(tf.strings.regex_replace(text, _TAG, ""))
+        pieces = self._reading.tokenize(tf.strings.regex_replace(text, _TAG, ""))
         pieces = tf.concat([tags, pieces], axis=1)
         return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
 
@@ -192,6 +193,13 @@ class GraphSymbolPieces(tf.Module):
         symbols = tf.gather(self._texts, token_ids)
         text = tf.strings.reduce_join(symbols, axis=1, separator=self._joiner)
         return text if self._normalization == "identity" else _in_form(text, "nfc")
+
+
+def _sentencepiece(model, out_type):
+    """Returns the tokenizer of a SentencePiece model."""
+    tokenizer = _import_tensorflow_text().SentencepieceTokenizer(model=model, out_type=out_type)
+    tokenizer._model_resource = _NamedModelResource(model)
+    return tokenizer
 
 
 class _NamedModelResource(tf.saved_model.experimental.TrackableResource):

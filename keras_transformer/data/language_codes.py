@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 # The arguments and settings that hold such codes.
 LANGUAGES = "source_language", "target_language"
@@ -55,16 +56,14 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
 
 
 def ids_of_parts(
-    language_ids: Mapping[str, int],
-    languages_of_parts: Sequence[Sequence[str] | None],
-    codes: Sequence[str | None],
+    language_ids: Mapping[str, int], parts: Sequence[Any], codes: Sequence[str | None]
 ) -> list[list[int]]:
     """Returns the tokens of source and target of each part; none, if a tokenizer has no such.
 
     Args:
         language_ids: those of the tokenizer.
-        languages_of_parts: codes of source and target of each part, or `None` if it states none.
-        codes: those of the parts that state none; `None` if not given.
+        parts: the `Corpus` of each part; none: the pairs are one part, which states no languages.
+        codes: of source and target of the parts that state none; `None` if not given.
 
     Raises:
         ValueError: if a language is missing, or none of the tokenizer's.
@@ -84,4 +83,5 @@ def ids_of_parts(
             )
         return language_ids[find_language(code, name, language_ids)]
 
-    return [list(map(token_of, LANGUAGES, stated or codes)) for stated in languages_of_parts]
+    stated = [part.languages for part in parts] or [None]
+    return [list(map(token_of, LANGUAGES, languages or codes)) for languages in stated]

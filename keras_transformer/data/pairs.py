@@ -19,10 +19,12 @@ class Pairs:
         overlaps: `{split: {"sources": number, "pairs": number}}`, how many pairs stand in other
             splits too. Defaults to nothing.
         kind: str, what errors call them. Defaults to the name of the class.
+        part: int, the number of the part that the last pair of an iteration is from.
     """
 
     parts: Sequence[Any] = ()
     counts: dict[str, Any] | None = None
+    part: int = 0
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         raise NotImplementedError

@@ -8,6 +8,7 @@ are not normalised as in training.
 
 import collections
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -86,10 +87,15 @@ class SentencePieces:
             lengths. In a unigram model `..` `...` has the score of `...` `..`, and versions of
             SentencePiece choose differently, by how they round.
         tag: what `encode` puts before every text that is not empty. Optional.
+        added_language: code of the language whose texts are read with the whole model; see
+            `for_language`. Optional.
+        old_bytes: with `added_language`: the number of bytes of the model that reads all other
+            texts. A SentencePiece model with further pieces behind its bytes is one that has them.
 
     Attributes:
         model_bytes: the model.
         rules: the other arguments but `kind` and `tag`, plain values for JSON.
+        read_bytes: the model that reads texts: the whole one, or its first bytes.
         reads_tags: whether a text may begin with a tag. Then only `encode` reads texts.
         joiner: what stands between texts.
         unknown: `None`: no symbols are counted.
@@ -109,6 +115,8 @@ class SentencePieces:
         dropped_pieces: Iterable[str] = (),
         sorts_ties: bool = False,
         tag: str | None = None,
+        added_language: str | None = None,
+        old_bytes: int | None = None,
     ) -> None:
         import sentencepiece
 
@@ -122,9 +130,15 @@ class SentencePieces:
             "dropped_pieces": [*dropped_pieces],
             "sorts_ties": sorts_ties,
         }
+        self.added_language = added_language
         # By default each call starts and ends a thread for each core, also for a few short texts.
-        made = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
-        self._processor = made
+        load = functools.partial(sentencepiece.SentencePieceProcessor, num_threads=1)
+        self._whole = self._processor = load(model_proto=model)
+        self.read_bytes = model  # the model that reads texts
+        if added_language is not None:
+            self.rules |= {"added_language": added_language, "old_bytes": old_bytes}
+            self.read_bytes = model[:old_bytes]
+            self._processor = load(model_proto=self.read_bytes)
         # By piece and by number.
         self._tied = {}
         if sorts_ties:
@@ -132,9 +146,16 @@ class SentencePieces:
             self._tied = tied_pieces(pieces)
             self._tied |= {i: self._tied[p] for i, p in enumerate(pieces) if p in self._tied}
 
+    def for_language(self, code: str) -> "SentencePieces":
+        """Returns the pieces of texts in a language: the same, unless pieces were added for it."""
+        if code != self.added_language:
+            return self
+        rules = {n: v for n, v in self.rules.items() if n not in ("added_language", "old_bytes")}
+        return SentencePieces(self.model_bytes, self.kind, **rules, tag=self.tag)
+
     def names(self) -> list[str]:
         """Returns the pieces of the model, in the order of their numbers."""
-        return self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+        return self._whole.id_to_piece(list(range(self._whole.get_piece_size())))
 
     def ids_by_number(self, ids: dict[str, int], unknown: Any) -> list[int] | None:
         """Returns the id of each piece of the model in a vocabulary; `None`: they are the numbers.
@@ -167,7 +188,7 @@ class SentencePieces:
         """Returns the texts of lists of pieces."""
         rows = [[piece for piece in row if piece not in self._dropped] for row in rows]
         # SentencePiece 0.2.0 looks at the first row only to see what rows are.
-        texts = iter(self._processor.decode([row for row in rows if row]))
+        texts = iter(self._whole.decode([row for row in rows if row]))
         return [self._restore(next(texts)) if row else "" for row in rows]
 
     def normalize(self, text: str) -> str:
@@ -212,7 +233,7 @@ class SymbolPieces:
     """
 
     special = "<pad>", "<s>", "</s>", "<unk>"
-    tag, model_bytes, reads_tags = None, b"", False
+    tag, model_bytes, reads_tags, added_language = None, b"", False, None
 
     def __init__(self, kind: str, normalization: str, symbols: Iterable[str]) -> None:
         self.kind, self.normalization = kind, normalization

@@ -32,6 +32,7 @@ from keras_transformer.data.tokenizer_like import (
     TokenizerLike,
     check_tokenizers,
     require_matching_vocabularies,
+    splits_by_language,
 )
 from keras_transformer.texts import EXAMPLES
 from keras_transformer.types import Path
@@ -177,9 +178,12 @@ class BatchStream:
         self._noise = Noise(self._tokenizers, options.subword_regularization, options.word_dropout)
         self._longest = longest
         corpora = as_pairs(pairs)
-        self._rows = token_rows(corpora, self._tokenizers, store)
+        codes = [getattr(options, name) for name in LANGUAGES]
+        languages = ids_of_parts(self._tokenizers[0].language_ids, corpora.parts, codes)
+        self._languages = np.array(languages)
+        languages = languages if any(map(splits_by_language, self._tokenizers)) else []
+        self._rows = token_rows(corpora, self._tokenizers, store, languages=languages)
         self._passes = Passes(corpora, self._tokenizers[0])
-        self._languages = self._languages_of(corpora.parts, options)
         self._noise.kept = [*self._passes.tag_ids, *self._languages.flatten().tolist()]
         self.lengths = self._passes.lengths(self._rows.lengths)
         if len(self._languages):  # an empty side has none
@@ -205,12 +209,6 @@ class BatchStream:
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)
-
-    def _languages_of(self, parts, options):
-        """Returns the tokens of the languages of each part; none, if the tokenizer has no such."""
-        stated = [part.languages for part in parts] or [None]
-        codes = [getattr(options, name) for name in LANGUAGES]
-        return np.array(ids_of_parts(self._tokenizers[0].language_ids, stated, codes))
 
     @property
     def fingerprint(self) -> str:
@@ -383,8 +381,9 @@ class BatchStream:
     def _report(self, pairs_kept, dropped, notes):
         source_tokens, target_tokens = self.lengths[self._kept].sum(axis=0, dtype=np.int64).tolist()
         shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
-        sample = zip(*self._rows.sample, strict=True)
-        sides = zip(("source", "target"), self._tokenizers, sample, strict=True)
+        sources, targets, *languages = zip(*self._rows.sample, strict=True)
+        texts, languages = (sources, targets), languages or (None, None)
+        sides = zip(("source", "target"), self._tokenizers, texts, languages, strict=True)
         changes = tuple(text_changes(*side) for side in sides)
         warnings = self._dropped_warnings(dropped)
         warnings += [warning for change in changes for warning in change.warnings]

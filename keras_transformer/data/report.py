@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keras_transformer.data.pieces import UNICODE
-from keras_transformer.data.tokenizer_like import TokenizerLike, encode
+from keras_transformer.data.tokenizer_like import TokenizerLike, encode_in_languages
 from keras_transformer.texts import EXAMPLES, SHOWN, shown, shown_pairs, shown_symbol
 
 MAX_LOST = 0.01  # fraction of dropped pairs, or of changed lines, that needs no warning
@@ -163,16 +163,25 @@ class Sample:
             self.items, self._every = self.items[::2], 2 * self._every
 
 
-def text_changes(name: str, tokenizer: TokenizerLike, lines: Iterable[str]) -> TextChanges:
+def text_changes(
+    name: str,
+    tokenizer: TokenizerLike,
+    lines: Iterable[str],
+    language_ids: Sequence[int] | None = None,
+) -> TextChanges:
     """Tokenizes and detokenizes lines of text, and compares them with what they were.
 
     Args:
         name: what the lines are, such as `"source"`.
         tokenizer: `TokenizerLike`.
         lines: strings. Those of more than 1,000 characters are left out.
+        language_ids: the token of the language of each line, if that decides how it is split.
     """
-    lines = [line for line in lines if len(line) <= LONGEST_SAMPLED]
-    rows = encode(tokenizer, lines)
+    lines = list(lines)
+    kept = [number for number, line in enumerate(lines) if len(line) <= LONGEST_SAMPLED]
+    languages = None if language_ids is None else [language_ids[number] for number in kept]
+    lines = [lines[number] for number in kept]
+    rows = encode_in_languages(tokenizer, lines, languages)
     texts = tokenizer.decode(rows)
     changed = [pair for pair in zip(lines, texts, strict=True) if pair[0] != pair[1]]
     examples = tuple(_difference(*pair) for pair in changed[:EXAMPLES])

@@ -20,7 +20,7 @@ import numpy as np
 from keras_transformer.atomic_file import atomic_folder, named_errors
 from keras_transformer.cores import usable_cores
 from keras_transformer.data.corpora import as_pairs, hash_of
-from keras_transformer.data.encoding import encode_chunks
+from keras_transformer.data.encoding import Chunk, encode_chunks
 from keras_transformer.data.pairs import Pairs
 from keras_transformer.data.report import Sample
 from keras_transformer.data.tokenizer_like import TokenizerLike
@@ -45,13 +45,14 @@ class TokenRows:
         ids: two int arrays, the ids of all sources and of all targets.
         starts: int64 array `(pairs, 2)`, where the rows begin in `ids`.
         lengths: int32 array `(pairs, 2)`.
-        sample: some of the pairs, as text.
+        sample: some of the pairs, as text; with the tokens of their languages, if these decide how
+            text is split.
     """
 
     ids: Sequence[np.ndarray]
     starts: np.ndarray
     lengths: np.ndarray
-    sample: Sequence[Sequence[str]]
+    sample: Sequence[Sequence[Any]]
 
     def rows(self, side: int, pairs: np.ndarray) -> list[np.ndarray]:
         """Returns the token ids of one side, 0 or 1, of some pairs."""
@@ -75,6 +76,7 @@ def token_rows(
     tokenizers: Sequence[TokenizerLike],
     store: Path | None = None,
     advance: Callable[[int], object] = lambda number: None,
+    languages: Sequence[Sequence[int]] = (),
 ) -> TokenRows:
     """Returns the token ids of pairs, from a store if one is given; builds a missing store.
 
@@ -84,22 +86,26 @@ def token_rows(
         tokenizers: those of source and target. For a store, they need such a method too.
         store: folder of the stores; each key has its own folder in it. Optional.
         advance: called with the number of pairs that are newly in the store. Optional.
+        languages: tokens of the languages of source and target of each part of the pairs, if these
+            decide how text is split, see `splits_by_language`. Defaults to none.
 
     Raises:
         OSError: if the store can neither be read nor written.
         ValueError: if the files change while they are read.
     """
     pairs = as_pairs(pairs)
-    key = None if store is None else store_key(pairs, tokenizers)
+    key = None if store is None else store_key(pairs, tokenizers, languages)
     if store is None or key is None:
-        return _in_memory(pairs, tokenizers)
+        return _in_memory(pairs, tokenizers, languages)
     path = pathlib.Path(store, key)
-    return _open(path, pairs) or _build(path, pairs, tokenizers, advance)
+    return _open(path, pairs) or _build(path, pairs, tokenizers, advance, languages)
 
 
-def store_key(pairs: Pairs, tokenizers: Sequence[TokenizerLike]) -> str | None:
+def store_key(
+    pairs: Pairs, tokenizers: Sequence[TokenizerLike], languages: Sequence[Sequence[int]] = ()
+) -> str | None:
     """Returns the name of the store of pairs; `None`, with a warning, if they have none."""
-    hashes: list[Any] = [FORMAT]
+    hashes: list[Any] = [FORMAT, *languages]
     hashed = [(pairs.kind, pairs.fingerprint)]
     hashed += [(type(tokenizer).__name__, tokenizer.fingerprint) for tokenizer in tokenizers]
     for kind, fingerprint in hashed:
@@ -149,10 +155,10 @@ def _id_type(tokenizer):
     return np.min_scalar_type(tokenizer.vocabulary_size - 1).newbyteorder("<")
 
 
-def _in_memory(pairs, tokenizers):
+def _in_memory(pairs, tokenizers, languages=()):
     sample = Sample()
     none = [np.zeros(0, np.int32)] * 2, np.zeros((0, 2), np.int32)
-    chunks = encode_chunks(_chunks(pairs, sample), tokenizers)
+    chunks = encode_chunks(_chunks(pairs, sample, languages), tokenizers)
     sides, lengths = zip(none, *chunks, strict=True)
     lengths = np.concatenate(lengths)
     starts = np.cumsum(lengths, axis=0, dtype=np.int64) - lengths
@@ -160,13 +166,22 @@ def _in_memory(pairs, tokenizers):
     return TokenRows(ids, starts, lengths, sample.items)
 
 
-def _chunks(pairs, sample):
-    for chunk in pair_chunks(pairs, ENCODED_AT_ONCE):
-        sample.extend(list(zip(*chunk, strict=True)))
-        yield chunk
+def _chunks(pairs, sample, languages):
+    parts: list[int] = []  # of the pairs of a chunk
+
+    def read():
+        for pair in pairs:
+            parts.append(pairs.part)
+            yield pair
+
+    for chunk in pair_chunks(read() if languages else pairs, ENCODED_AT_ONCE):
+        columns = [*chunk, *zip(*(languages[part] for part in parts), strict=True)]
+        parts.clear()
+        sample.extend(list(zip(*columns, strict=True)))
+        yield Chunk(*columns)
 
 
-def _build(path, pairs, tokenizers, advance):
+def _build(path, pairs, tokenizers, advance, languages):
     """Builds a store, or waits for another process that builds it, and returns its rows.
 
     What a killed process left is deleted: unlike a `Journal`, a build does not go on. Other
@@ -180,21 +195,22 @@ def _build(path, pairs, tokenizers, advance):
         for left in path.parent.glob(f".{path.name}-*"):
             shutil.rmtree(left, ignore_errors=True)  # of a killed process
         with atomic_folder(path) as new:
-            _write(new, pairs, tokenizers, advance, path)
-            if store_key(pairs, tokenizers) != path.name:
+            _write(new, pairs, tokenizers, advance, path, languages)
+            if store_key(pairs, tokenizers, languages) != path.name:
                 raise ValueError(f"The files must not change while they are read: {pairs!r}")
     if rows := _open(path, pairs):
         return rows
     raise OSError(f"{path} cannot be read after it was written. Check the disk.")
 
 
-def _write(folder, pairs, tokenizers, advance, path):
+def _write(folder, pairs, tokenizers, advance, path, languages):
     """Writes the files of a store that will be at `path`, the header last."""
     sample, end, sums = Sample(), np.zeros(2, np.int64), [0] * 4
     dtypes = [*(_id_type(each).str for each in tokenizers), STARTS, LENGTHS]
     for name in FILES:
         (folder / name).touch()
-    for ids, lengths in encode_chunks(_chunks(pairs, sample), tokenizers, usable_cores()):
+    chunks = _chunks(pairs, sample, languages)
+    for ids, lengths in encode_chunks(chunks, tokenizers, usable_cores()):
         starts = end + lengths.cumsum(axis=0, dtype=np.int64) - lengths
         end += lengths.sum(axis=0)
         for number, part in enumerate((*ids, starts, lengths)):

@@ -450,14 +450,31 @@ class Tokenizer(TokenizerLike):
         """Returns the same tokenizer with another tag."""
         return Tokenizer(self.pieces, self._table, tag)
 
-    def with_language(self, code: str, token: str) -> "Tokenizer":
+    def with_language(self, code: str, token: str, pieces: Sequence[str] = ()) -> "Tokenizer":
         """Returns the same tokenizer with a further language.
 
         Args:
             code: that of the language.
-            token: its token, which becomes the last one of the vocabulary.
+            token: its token, which gets the id behind the last one of the vocabulary.
+            pieces: further pieces of a SentencePiece model, whose ids follow. Only texts in the
+                language have them, see `for_language`. Defaults to none.
         """
-        return Tokenizer(self.pieces, self._table.with_language(code, token), self.tag)
+        from keras_transformer.data.added_pieces import with_pieces
+
+        extended = with_pieces(self.pieces, code, pieces) if pieces else self.pieces
+        return Tokenizer(extended, self._table.with_language(code, token, pieces), self.tag)
+
+    def for_language(self, language_id: int) -> "Tokenizer":
+        """Returns the tokenizer of texts in a language; see `TokenizerLike`."""
+        code = self.pieces.added_language
+        is_added = code is not None and language_id == self.language_ids[code]
+        return self._of_added_language if is_added else self
+
+    @functools.cached_property
+    def _of_added_language(self):
+        return Tokenizer(
+            self.pieces.for_language(self.pieces.added_language), self._table, self.tag
+        )
 
     def encode(self, texts: Any, add_start: bool = False, add_end: bool = False) -> Any:
         """Returns the token ids of texts.

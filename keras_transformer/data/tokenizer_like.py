@@ -80,6 +80,16 @@ class TokenizerLike(Protocol):
         """
         ...
 
+    def for_language(self, language_id: int) -> "TokenizerLike":
+        """Returns the tokenizer of texts in a language: by default this one.
+
+        It has the same vocabulary, but may split text into other tokens. Both decode all.
+
+        Args:
+            language_id: one of `language_ids`.
+        """
+        return self
+
     def fingerprint(self) -> str | None:
         """Returns the hash of all that decides the ids of a text, for a token store.
 
@@ -90,7 +100,11 @@ class TokenizerLike(Protocol):
 
 INTEGERS = ("vocabulary_size", *SPECIAL_TOKENS)
 # Members that a class of a user's own may leave as they are.
-INHERITED = (*{*TokenizerLike.__annotations__} - {*INTEGERS, "vocabulary"}, "fingerprint")
+INHERITED = (
+    *{*TokenizerLike.__annotations__} - {*INTEGERS, "vocabulary"},
+    "fingerprint",
+    "for_language",
+)
 
 
 def check_tokenizers(
@@ -153,6 +167,36 @@ def require_matching_vocabularies(
                     f"The {side} tokenizer must have the model's `{name}`, {expected}. "
                     f"Received: {received}"
                 )
+
+
+def splits_by_language(tokenizer: TokenizerLike) -> bool:
+    """Whether the tokens of a text depend on its language."""
+    language_ids = tokenizer.language_ids.values()
+    return any(tokenizer.for_language(i) is not tokenizer for i in language_ids)
+
+
+def encode_in_languages(
+    tokenizer: TokenizerLike, texts: list[str], language_ids: Sequence[int] | None
+) -> list[np.ndarray]:
+    """Returns the token ids of each text by the tokenizer of its language, as `encode`.
+
+    Args:
+        tokenizer, texts: as in `encode`.
+        language_ids: the token of the language of each text; `None`: texts have none.
+    """
+    if language_ids is None:
+        return encode(tokenizer, texts)
+    of_languages = {i: tokenizer.for_language(i) for i in {*language_ids}}
+    if all(of_language is tokenizer for of_language in of_languages.values()):
+        return encode(tokenizer, texts)
+    rows: list[Any] = [None] * len(texts)
+    for language_id, of_language in of_languages.items():
+        numbers = [n for n, i in enumerate(language_ids) if i == language_id]
+        for number, row in zip(
+            numbers, encode(of_language, [texts[n] for n in numbers]), strict=True
+        ):
+            rows[number] = row
+    return rows
 
 
 def encode(tokenizer: TokenizerLike, texts: list[str]) -> list[np.ndarray]:

@@ -48,10 +48,10 @@ class Vocabulary:
                 must = f"`language_ids` must be ids of the vocabulary, 0 to {len(self.tokens) - 1}"
                 raise ValueError(f"{must}. Received: {token_id} of {code!r}")
 
-    def with_language(self, code: str, token: str) -> "Vocabulary":
-        """Returns the vocabulary with the token of a further language behind its tokens."""
+    def with_language(self, code: str, token: str, pieces: Sequence[str]) -> "Vocabulary":
+        """Returns the vocabulary with the token of a further language and pieces behind its own."""
         language_ids = {**self.language_ids, code: len(self.tokens)}
-        return replace(self, tokens=[*self.tokens, token], language_ids=language_ids)
+        return replace(self, tokens=[*self.tokens, token, *pieces], language_ids=language_ids)
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:

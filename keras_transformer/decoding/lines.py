@@ -1,12 +1,12 @@
 """Lines of text as rows of token ids, and how many tokens they may have; errors name the line."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.tokenizer_like import TokenizerLike, encode
+from keras_transformer.data.tokenizer_like import TokenizerLike, encode_in_languages
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.text_settings import divided
 from keras_transformer.texts import checked_lines
@@ -26,12 +26,20 @@ def to_lines(lines: Any, name: str) -> list[str]:
     return checked_lines([lines] if isinstance(lines, str) else lines, name)
 
 
-def encode_lines(tokenizer: TokenizerLike, lines: list[str]) -> list[np.ndarray]:
+def encode_lines(
+    tokenizer: TokenizerLike, lines: list[str], language_ids: Sequence[int] | None = None
+) -> list[np.ndarray]:
     """Returns the token ids of lines, without end tokens.
 
     A line of spaces has none, even if the tokenizer keeps spaces.
+
+    Args:
+        tokenizer: `TokenizerLike`.
+        lines: list of strings.
+        language_ids: the token of the language of each line, if the model has such.
     """
-    return encode(tokenizer, [line if line.strip(ASCII_SPACE) else "" for line in lines])
+    lines = [line if line.strip(ASCII_SPACE) else "" for line in lines]
+    return encode_in_languages(tokenizer, lines, language_ids)
 
 
 def require_at_most(most, what, token_ids, name, advice="", lines=None):

@@ -65,14 +65,18 @@ class LineReader:
         source, target = self._tokenizers = tokenizers
         self._config = config
         self._cutter = LineCutter(source)
-        self._find_unknown = partial(find_unknown, source, config.unk_token_id)
         self.languages = [*source.languages]
         self.language_ids = dict(source.language_ids)
         self.symbols = count_symbols(source.vocabulary, target.vocabulary)
         self.joiner = target.joiner
 
     def lines(
-        self, texts: list[str], settings: TextSettings, is_whole: bool, symbols: int
+        self,
+        texts: list[str],
+        settings: TextSettings,
+        is_whole: bool,
+        symbols: int,
+        language_ids: list[int] | None = None,
     ) -> list[Line]:
         """Returns lines in parts and pieces.
 
@@ -81,17 +85,23 @@ class LineReader:
             settings: `TextSettings`, with `max_source_tokens`.
             is_whole: whether no line may be split or cut.
             symbols: as in `Line.read`.
+            language_ids: the token of the language of each line, if the model has such.
 
         Raises:
             ValueError: if a line is too long, and may not be split.
         """
         split = "lines" if is_whole else settings.split
         protect = () if is_whole else tuple(settings.protect or ())
-        find = partial(mask, protect, self._find_unknown) if protect else None
         has_tags = bool(self.languages)
-        lines = [Line.read(text, split, has_tags, find, symbols) for text in texts]
+        masks = [self._mask(protect, language_id) for language_id in language_ids or ()]
+        masks = masks or [self._mask(protect, None)] * len(texts)
+        lines = [
+            Line.read(text, split, has_tags, find, symbols)
+            for text, find in zip(texts, masks, strict=True)
+        ]
         parts = [(number, part) for number, line in enumerate(lines) for part in line.parts]
-        rows = encode_lines(self._tokenizers[0], [part.text for _, part in parts])
+        of_parts = language_ids and [language_ids[number] for number, _ in parts]
+        rows = encode_lines(self._tokenizers[0], [part.text for _, part in parts], of_parts)
         most, on_too_long = settings.max_source_tokens or 0, settings.on_too_long
         if on_too_long == "error" or (is_whole and on_too_long == "split"):
             why = ", because attention is returned" if is_whole else ""
@@ -102,6 +112,14 @@ class LineReader:
         for (_, part), row in zip(parts, rows, strict=True):
             part.pieces, part.dropped = self._cutter.cut(row, most - 1, on_too_long)
         return lines
+
+    def _mask(self, protect, language_id):
+        """Returns what finds the protected text of a line, if any is protected."""
+        if not protect:
+            return None
+        source = self._tokenizers[0]
+        source = source if language_id is None else source.for_language(language_id)
+        return partial(mask, protect, partial(find_unknown, source, self._config.unk_token_id))
 
     def languages_of(self, source: Any, target: Any, count: int) -> Languages | None:
         """Returns the languages of lines; `None` if the model has no tokens of languages.
@@ -123,13 +141,20 @@ class LineReader:
             raise ValueError(f"{must} Received: source_language={source!r}")
         return None
 
-    def prefixes(self, texts: list[str], lines: list[Line], settings: SearchSettings) -> list[Any]:
+    def prefixes(
+        self,
+        texts: list[str],
+        lines: list[Line],
+        settings: SearchSettings,
+        language_ids: list[int] | None = None,
+    ) -> list[Any]:
         """Returns the forced first ids of each piece: the first with tokens of a line has some.
 
         Args:
             texts: list of strings, the prefix of each line.
             lines: list of `Line`, with pieces.
             settings: `SearchSettings`.
+            language_ids: the token of the language of each prefix, if the model has such.
 
         Raises:
             ValueError: if a prefix leaves no room for another token.
@@ -140,7 +165,8 @@ class LineReader:
                 f"Received: {len(texts)} prefixes, {len(lines)} lines"
             )
         bound = learned_positions(self._config) or LONGEST_ROW
-        whole, rows = self.whole_lines(texts, "target_prefix", 1), []
+        whole = self.whole_lines(texts, "target_prefix", 1, language_ids=language_ids)
+        rows = []
         for number, (line, ids) in enumerate(zip(lines, whole, strict=True), start=1):
             waiting, nothing = ids[:-1], ids[:0]
             for piece in line.pieces:
@@ -155,7 +181,12 @@ class LineReader:
         return rows
 
     def whole_lines(
-        self, texts: list[str], name: str, side: int, most_tokens: int = LONGEST_ROW
+        self,
+        texts: list[str],
+        name: str,
+        side: int,
+        most_tokens: int = LONGEST_ROW,
+        language_ids: list[int] | None = None,
     ) -> list[Any]:
         """Returns the ids of lines with their end tokens; raises if one is too long to be decoded.
 
@@ -164,8 +195,9 @@ class LineReader:
             name: that of the argument, for the error.
             side: 0 for the source, 1 for the target.
             most_tokens: int, tokens of a line of a model without learned positions.
+            language_ids: the token of the language of each line, if the model has such.
         """
-        token_ids = encode_lines(self._tokenizers[side], texts)
+        token_ids = encode_lines(self._tokenizers[side], texts, language_ids)
         most = learned_positions(self._config)
         if most is not None:
             require_at_most(most, "the model's positions", token_ids, name)
@@ -227,13 +259,17 @@ class Request:
 
     def __post_init__(self) -> None:
         reader = self.reader
+        of_texts = self.languages
+        sources, targets = (None, None) if of_texts is None else (of_texts.source, of_texts.target)
         symbols = reader.symbols if self.lost is None else 0
-        lines = reader.lines(self.texts, self.text_settings, self.returns_attention, symbols)
+        lines = reader.lines(
+            self.texts, self.text_settings, self.returns_attention, symbols, sources
+        )
         object.__setattr__(self, "lines", lines)
         rows = reader.with_end(piece for line in lines for piece in line.pieces)
         prefixes: list[Any] = [()] * len(rows)
         if self.prefixes is not None:
-            prefixes = reader.prefixes(self.prefixes, lines, self.settings)
+            prefixes = reader.prefixes(self.prefixes, lines, self.settings, targets)
         columns: list[list[Any]] = [rows] if self.prefixes is None else [rows, prefixes]
         if self.languages is not None:
             of_rows = self.languages.of(self.line_of_row)

@@ -273,9 +273,11 @@ class Translator:
         settings = replace(self.text_settings, **_given(languages))
         sources, tokens = self._with_languages(sources, settings)
         most = self.text_settings.max_source_tokens or 0
+        sides = ("sources", sources), ("targets", targets)
+        of_sides = (None, None) if tokens is None else (tokens.source, tokens.target)
         columns: list[list[Any]] = [
-            self._reader.whole_lines(texts, name, side, most)
-            for side, (name, texts) in enumerate((("sources", sources), ("targets", targets)))
+            self._reader.whole_lines(texts, name, side, most, of_sides[side])
+            for side, (name, texts) in enumerate(sides)
         ]
         if tokens is not None:
             columns[0] = self._reader.with_languages(columns[0], tokens.source)

@@ -22,19 +22,24 @@ class GraphLineReader:
         tokenizers: those of source and target, which have a `graph`.
         config: special token ids and positions, as in `TransformerConfig`.
         settings: `TextSettings`.
+
+    Attributes:
+        sides: list of `GraphSide`, those of source and target.
     """
 
     def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: TextSettings) -> None:
         source, target = tokenizers
         self.languages, self.language_ids = [*source.languages], dict(source.language_ids)
-        self._source, self._target = source.graph, target.graph
+        self._source, self._target = self.sides = [*map(GraphSide, tokenizers)]
         self._tag_ids = tf.constant([*source.tag_ids], tf.int32)
         begins_word, _, _, is_inside = token_kinds(source.vocabulary)
         self._begins_word, self._is_inside = tf.constant(begins_word), tf.constant(is_inside)
         self._most: Any = settings.max_source_tokens
         self._config = config
 
-    def read(self, text: tf.Tensor, languages: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    def read(
+        self, text: tf.Tensor, languages: tf.Tensor, language_ids: tf.Tensor | None = None
+    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
         """Returns the rows of source lines, and whether each was cut.
 
         A line of more than `max_source_tokens` tokens is cut at a word, as `LineCutter` does with
@@ -43,11 +48,13 @@ class GraphLineReader:
         Args:
             text: string tensor `(B,)`.
             languages: string tensor `(B,)` or `(1,)`, see `tag_lines`.
+            language_ids: int32 tensor `(B,)`, the tokens of the languages of the lines, if the
+                model has such.
 
         Returns:
             int32 `RaggedTensor` `(B, None)`, with the end tokens; and bool tensor `(B,)`.
         """
-        token_ids = self.source_ids(self.tagged(text, languages))
+        token_ids = self.source_ids(self.tagged(text, languages), language_ids)
         lengths = row_lengths(token_ids)
         rows = token_ids[:, : self._most + 1].to_tensor(self._config.pad_token_id)
         kept, is_cut = self._kept(rows, lengths)
@@ -85,22 +92,44 @@ class GraphLineReader:
         """Returns lines with their tags, see `tag_lines`, if the model has tags."""
         return tag_lines(text, languages, self.languages) if self.languages else text
 
-    def source_ids(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of whole source lines, without end tokens."""
-        return _token_ids(self._source, text)
+    def source_ids(self, text: tf.Tensor, language_ids: tf.Tensor | None = None) -> tf.RaggedTensor:
+        """Returns the ids of whole source lines, in their languages, without end tokens."""
+        return self._source.token_ids(text, language_ids)
 
-    def target_ids(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of whole target lines, without end tokens."""
-        return _token_ids(self._target, text)
+    def target_ids(self, text: tf.Tensor, language_ids: tf.Tensor | None = None) -> tf.RaggedTensor:
+        """Returns the ids of whole target lines, in their languages, without end tokens."""
+        return self._target.token_ids(text, language_ids)
 
     def with_end(self, rows: tf.RaggedTensor) -> tf.RaggedTensor:
         """Returns rows of ids with their end tokens."""
         return append_token(rows, self._config.end_token_id)
 
 
-def _token_ids(graph, text):
-    """As `encode_lines`: a line of spaces has no tokens."""
-    return graph.tokenize(tf.where(tf.strings.strip(text) == "", "", text))
+class GraphSide(tf.Module):
+    """The tokenizer of one side in a graph, as those of its languages.
+
+    Args:
+        tokenizer: `TokenizerLike` that has a `graph`.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__()
+        self._graph = tokenizer.graph
+        of_languages = [(i, tokenizer.for_language(i)) for i in tokenizer.language_ids.values()]
+        others = [(i, other.graph) for i, other in of_languages if other is not tokenizer]
+        self._languages = [i for i, _ in others]
+        self._others = [other for _, other in others]  # languages that are split in another way
+
+    def token_ids(self, text: tf.Tensor, language_ids: tf.Tensor | None) -> tf.RaggedTensor:
+        """Returns the ids of lines, as `encode_lines`: a line of spaces has no tokens."""
+        text = tf.where(tf.strings.strip(text) == "", "", text)
+        if language_ids is None or not self._languages:
+            return self._graph.tokenize(text)
+        is_other = [language_ids == language_id for language_id in self._languages]
+        parts = [self._graph.tokenize(tf.where(tf.reduce_any(is_other, axis=0), "", text))]
+        for of_language, graph in zip(is_other, self._others, strict=True):
+            parts.append(graph.tokenize(tf.where(of_language, text, "")))
+        return tf.concat(parts, axis=1)
 
 
 def row_lengths(rows: tf.RaggedTensor) -> tf.Tensor:

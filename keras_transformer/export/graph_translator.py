@@ -33,6 +33,7 @@ class GraphTranslator:
     Attributes:
         search, score_ids: `tf.function` of `search_rows` and `score_rows`.
         languages: list of the codes that the model has tags for.
+        tokenizers: list of `tf.Module`, which hold the tables of the tokenizers.
         language_ids: dict from codes to the tokens of languages, if the model has such.
     """
 
@@ -43,7 +44,7 @@ class GraphTranslator:
         self._reader = GraphLineReader(translator.tokenizers, self._config, text_settings)
         self._is_distinct = text_settings.distinct_texts
         self._target_tokenizer = translator.target_tokenizer.graph
-        self.languages = self._reader.languages
+        self.languages, self.tokenizers = self._reader.languages, self._reader.sides
         # Maximum tokens of a line that is scored, and of a prefix with its translation.
         self._longest = learned_positions(self._config) or LONGEST_ROW
         ids, number = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
@@ -125,10 +126,11 @@ class GraphTranslator:
             source_language, target_language, n_best, alpha, max_length, target_prefix: tensors
                 `(B,)` or `(1,)`.
         """
-        token_ids, is_truncated = self._reader.read(text, target_language)
+        sources, targets = self._tokens_of(source_language, target_language, tf.size(text))
+        token_ids, is_truncated = self._reader.read(text, target_language, sources)
         longest = self._longest_targets(row_lengths(token_ids), max_length)
-        token_ids, languages = self._with_languages(token_ids, source_language, target_language)
-        prefix_ids = self._prefixes(target_prefix, longest)
+        token_ids, languages = self._with_languages(token_ids, sources, targets)
+        prefix_ids = self._prefixes(target_prefix, longest, targets)
         n_best, alpha = (tf.broadcast_to(option, tf.shape(longest)) for option in (n_best, alpha))
         columns, options = [token_ids, prefix_ids, *languages], [n_best, alpha, longest]
         dtypes = {"translations": tf.string, "scores": tf.float32, "lengths": tf.int32}
@@ -165,10 +167,14 @@ class GraphTranslator:
             source_language, target_language: as in `translate`, if the model has their tokens.
         """
         source = self._reader.tagged(source, tf.constant([""]))
-        rows = self._reader.source_ids(source), self._reader.target_ids(target)
+        sources, targets = self._tokens_of(source_language, target_language, tf.size(source))
+        rows = (
+            self._reader.source_ids(source, sources),
+            self._reader.target_ids(target, targets),
+        )
         rows = [self._reader.with_end(row) for row in rows]
         kept, pad = [row[:, : self._longest] for row in rows], self._config.pad_token_id
-        kept[0], languages = self._with_languages(kept[0], source_language, target_language)
+        kept[0], languages = self._with_languages(kept[0], sources, targets)
         specs = {"log_prob": tf.TensorSpec([None], tf.float32)}
         results = map_batches(self._score_batch, [*kept, *languages], [], pad, specs)
         longest, tokens = tf.maximum(*map(row_lengths, rows)), row_lengths(rows[1])
@@ -186,19 +192,22 @@ class GraphTranslator:
         rows = token_ids.to_tensor(self._config.pad_token_id)
         return {"token_ids": rows, "lengths": row_lengths(token_ids)}
 
-    def _with_languages(self, token_ids, source_language, target_language):
+    def _tokens_of(self, source_language, target_language, rows):
+        """Returns the tokens of the languages of lines; `None` if the model has no such."""
+        if not self.language_ids:
+            return None, None
+        codes = zip((source_language, target_language), LANGUAGES, strict=True)
+        return [language_tokens(code, name, self.language_ids, rows) for code, name in codes]
+
+    def _with_languages(self, token_ids, sources, targets):
         """Returns rows with the tokens of their languages, and a list of the column of targets.
 
         The list is empty, and the rows as they are, if the model has no tokens of languages.
         """
-        if not self.language_ids:
+        if sources is None:
             return token_ids, []
-        source, target = (
-            language_tokens(codes, name, self.language_ids, token_ids.nrows(tf.int32))
-            for codes, name in zip((source_language, target_language), LANGUAGES, strict=True)
-        )
-        targets = tf.RaggedTensor.from_tensor(target[:, None])
-        return self._reader.with_languages(token_ids, source), [targets]
+        column = tf.RaggedTensor.from_tensor(targets[:, None])
+        return self._reader.with_languages(token_ids, sources), [column]
 
     def _lengths(self, token_ids):
         return tf.math.count_nonzero(token_ids != self._config.pad_token_id, 1, dtype=tf.int32)
@@ -207,14 +216,16 @@ class GraphTranslator:
         """Returns the maximum lengths of translations of rows; see `longest_targets`."""
         return longest_targets(lengths - 1, self.settings, self._config, max_length)
 
-    def _prefixes(self, text, longest):
+    def _prefixes(self, text, longest, language_ids):
         """Returns the ragged ids of prefixes; raises if one leaves no room for another token.
 
         Args:
             text: string tensor `(B,)` or `(1,)`.
             longest: int32 tensor `(B,)`, the maximum length of each translation.
+            language_ids: int32 tensor `(B,)`, the tokens of their languages, or `None`.
         """
-        rows = self._reader.target_ids(tf.broadcast_to(text, tf.shape(longest)))
+        text = tf.broadcast_to(text, tf.shape(longest))
+        rows = self._reader.target_ids(text, language_ids)
         lengths, room = row_lengths(rows), tf.minimum(longest, self._longest)
         is_right = (lengths < room) | (longest == 0)  # an empty source gets no prefix
         lines = tf.range(tf.size(longest)) + 1

@@ -42,7 +42,7 @@ class Signatures(tf.Module):
             setattr(self, name, function)
         self.functions = {"serving_default": functions.pop("serve"), **functions}
         self.weights = [weight.value for weight in translator.model.weights]
-        self.tokenizers = [tokenizer.graph for tokenizer in translator.tokenizers]
+        self.tokenizers = graph.tokenizers
 
 
 def _languages(translator):

@@ -1,15 +1,19 @@
-"""Adds a language to a model that was read: its token, and a row of the embeddings for it."""
+"""Adds a language to a model that was read: tokens, and rows of the embeddings for them."""
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from keras_transformer.data.added_pieces import learn_pieces, split_pieces
+from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.language_codes import closest_language, find_language
 from keras_transformer.importing.marian import OUTPUT_BIAS
 from keras_transformer.training.losses import EXCLUDED_LOGIT
 
+NUM_PIECES = 2000
 # How the families spell codes: {expression: in words}.
 SPELLINGS = {
     r"[a-z]{3}_[A-Z][a-z]{3}": "three letters of ISO 639-3, `_`, and four letters of the script",
@@ -24,17 +28,37 @@ class Addition:
     Args:
         language: its code, spelled as the model's codes.
         like: code of a language of the model, whose row of the embeddings is copied.
+        text: path of a file in the language, to learn pieces from. Optional.
+        num_pieces: the maximum number of these.
     """
 
     language: str
     like: str
+    text: Path | None
+    num_pieces: int
 
     @classmethod
-    def of_arguments(cls, add_language: str | None, like: str | None) -> Self | None:
+    def of_arguments(
+        cls,
+        add_language: str | None,
+        like: str | None,
+        add_pieces: Path | None,
+        num_pieces: int | None,
+    ) -> Self | None:
         """Returns what the arguments of `import_model` ask for; `None` if nothing.
 
-        Raises a `ValueError` if one of both is missing.
+        Raises a `ValueError` if one is given without those that it needs.
         """
+        if num_pieces is not None and (add_pieces is None or num_pieces < 1):
+            raise ValueError(
+                "`num_pieces` (`--num-pieces`) must be at least 1, and given with `add_pieces`. "
+                f"Received: {num_pieces=}, {add_pieces=}"
+            )
+        if add_pieces is not None and add_language is None:
+            raise ValueError(
+                "`add_pieces` (`--add-pieces`) must be given with `add_language`, whose texts have "
+                f"the pieces. Received: add_pieces={str(add_pieces)!r}"
+            )
         if add_language is None and like is None:
             return None
         if add_language is None or like is None:
@@ -43,14 +67,15 @@ class Addition:
                 "the new language starts as a copy of another one. Received: "
                 f"{add_language=}, {like=}"
             )
-        return cls(add_language, like)
+        return cls(add_language, like, add_pieces, num_pieces or NUM_PIECES)
 
 
 def add_to(read: Any, addition: Addition) -> Any:
-    """Returns a model that was read with a further language, as the last token.
+    """Returns a model that was read with a further language: its token, then pieces, if any.
 
-    Its row of the embeddings is that of the similar language. Its logit has a bias of -1e9, so that
-    the probabilities of all other tokens stay as they were.
+    The row of the token in the embeddings is that of the similar language, the row of a piece the
+    mean of those that its text was split into. Their logits have a bias of -1e9, so that the
+    probabilities of all other tokens stay as they were.
 
     Args:
         read: a model that was read, see `read_model_folder`.
@@ -58,23 +83,30 @@ def add_to(read: Any, addition: Addition) -> Any:
 
     Raises:
         ValueError: if the model has no tokens of languages or has this language, the code is
-            spelled otherwise than the model's, or the model lacks the similar language.
+            spelled otherwise than the model's, or the model lacks the similar language; or if the
+            text gives no pieces.
+        FileNotFoundError, CorpusError: if the text cannot be read.
     """
     tokenizer, *_ = read.tokenizers
     like = _checked(addition, tokenizer.language_ids)
     like_id = tokenizer.language_ids[like]
     # As the family spells its tokens: `__ky__` for `ky`.
     token = tokenizer.vocabulary[like_id].replace(like, addition.language)
-    new = tokenizer.with_language(addition.language, token)
-    rows = read.arrays["Wemb"][[like_id]]
+    pieces = [] if addition.text is None else _learned(tokenizer, addition)
+    new = tokenizer.with_language(addition.language, token, pieces)
+    ids = [[like_id], *_ids_before(tokenizer, pieces)]
     config = replace(
         read.config,
         vocabulary_size=new.vocabulary_size,
         source_vocabulary_size=new.vocabulary_size,
         output_bias=True,
-        added_tokens=len(rows),
+        added_tokens=len(ids),
     )
-    return read._replace(config=config, arrays=_with_rows(read.arrays, rows), tokenizers=[new])
+    arrays = _with_rows(read.arrays, ids)
+    notes = [f"{len(pieces):,} pieces are added for {addition.language}"] if pieces else []
+    return read._replace(
+        config=config, arrays=arrays, tokenizers=[new], notes=[*read.notes, *notes]
+    )
 
 
 def _checked(addition, language_ids):
@@ -99,9 +131,34 @@ def _checked(addition, language_ids):
     return like
 
 
-def _with_rows(arrays, rows):
-    """Returns the arrays of a model with further rows of the embeddings, whose logits are -1e9."""
-    table = np.concatenate([arrays["Wemb"], rows])
+def _learned(tokenizer, addition):
+    """Returns the pieces that the text gives and the model lacks."""
+    lines = read_lines(addition.text)
+    pieces = learn_pieces(tokenizer.pieces, lines, addition.num_pieces, tokenizer.vocabulary)
+    if not pieces:
+        raise ValueError(
+            "`add_pieces` (`--add-pieces`) must be text with pieces that the model lacks. "
+            f"Received: add_pieces={str(addition.text)!r}. Leave it out"
+        )
+    return pieces
+
+
+def _ids_before(tokenizer, pieces):
+    """Returns the ids that the text of each piece was split into."""
+    ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary) if token}
+    names, unknown = tokenizer.pieces.names(), tokenizer.unk_token_id
+    rows = split_pieces(tokenizer.pieces, pieces) if pieces else []
+    return [[ids.get(names[number], unknown) for number in row] for row in rows]
+
+
+def _with_rows(arrays, ids_of_rows):
+    """Returns the arrays of a model with further rows of the embeddings, whose logits are -1e9.
+
+    Each is the mean of the rows of some ids.
+    """
+    table = arrays["Wemb"]
+    rows = [table[ids].mean(axis=0, dtype="float32") for ids in ids_of_rows]
+    table = np.concatenate([table, np.array(rows, table.dtype)])
     bias = np.zeros(len(table), "float32")
     bias[-len(rows) :] = EXCLUDED_LOGIT
     return arrays | {"Wemb": table, OUTPUT_BIAS: bias}

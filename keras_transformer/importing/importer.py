@@ -54,8 +54,8 @@ def import_model(
     arithmetic: str | None = None,
     add_language: str | None = None,
     like: str | None = None,
-    frozen: bool = True,
-    dtype: str | None = None,
+    add_pieces: types.Path | None = None,
+    num_pieces: int | None = None,
     print_fn: types.PrintFn = print,
     on_progress: Callable[[int, int], Any] | None = None,
     **settings: Any,
@@ -88,11 +88,15 @@ def import_model(
             trained, nothing else of the model changes. Optional.
         like: with `add_language`: code of the model's language that the new one starts as a copy
             of, such as `"kir_Cyrl"`.
-        frozen, dtype: as in `load_run`. The run is of float32 in any case.
+        add_pieces: with `add_language`: path of a text in the new language. Pieces that are learned
+            from it, and that the model lacks, become tokens too. Only text in the new language is
+            split into them. Optional.
+        num_pieces: the maximum number of these pieces. Defaults to 2,000.
         print_fn: prints a line of text. Defaults to `print`.
         on_progress: callable, called after each array of the weights with the number of arrays that
             are done, and of all. Optional.
-        **settings: as in `Translator`; they go before those of the model, and not into the run.
+        **settings: as in `Translator`, with `frozen`, here `True` by default, and `dtype`. They go
+            before those of the model, and not into the run, which is of float32 in any case.
 
     Returns:
         `Translator`. Its `languages` lists those of a model that has several. M2M-100 and NLLB-200
@@ -107,7 +111,8 @@ def import_model(
 
     Example: `import_model("opus-mt-en-de")(["Hello, world!"])`.
     """
-    addition = Addition.of_arguments(add_language, like)
+    text = None if add_pieces is None else Path(add_pieces)
+    addition = Addition.of_arguments(add_language, like, text, num_pieces)
     run_folder = None if run is None else RunFolder(run)
     if run_folder is not None:
         _require_new(run_folder)
@@ -120,6 +125,7 @@ def import_model(
             print_fn(note)
         model = build_model(read, on_progress)
     tokenizers = read.tokenizers
+    frozen, dtype = settings.pop("frozen", True), settings.pop("dtype", None)
     settings = {"max_source_tokens": LONGEST_SOURCE, **read.search, **settings}
     used: Any = model
     if frozen or dtype is not None:

@@ -8,10 +8,11 @@ from typing import TypeAlias
 import keras
 
 from keras_transformer.data.batching import tag_ids
-from keras_transformer.data.language_codes import LANGUAGES
+from keras_transformer.data.language_codes import LANGUAGES, ids_of_parts
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer_like import splits_by_language
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.fine_tuning import adapt
 from keras_transformer.runs.folder import RunFolder
@@ -118,6 +119,14 @@ def pairs_of(recipe, data_folder, tokenizers, split):
     if split == "train" and count > 1 and rate:
         pairs.placeholders = count, rate, recipe.training.seed
     return pairs
+
+
+def splitting_languages(recipe, tokenizers, pairs):
+    """Returns the languages of each part of the pairs, if they decide how its text is split."""
+    if not any(map(splits_by_language, tokenizers)):
+        return []
+    codes = [recipe.search.get(name) for name in LANGUAGES]
+    return ids_of_parts(tokenizers[0].language_ids, pairs.parts, codes)
 
 
 def build_stream(recipe, data_folder, tokenizers, split, run, print_fn=lambda line: None):

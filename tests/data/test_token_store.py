@@ -14,7 +14,7 @@ import pytest
 
 from keras_transformer.data import token_store
 from keras_transformer.data.corpus import read_parallel
-from keras_transformer.data.encoding import encode_chunk
+from keras_transformer.data.encoding import Chunk, encode_chunk
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pairs import Pairs
 from keras_transformer.data.pipeline import BatchStream
@@ -216,7 +216,7 @@ def repeat_chunk(encoded, number, chunks, *_):
 
 def test_memory_of_a_stream_does_not_follow_its_store(pairs, tokenizer, tmp_path, monkeypatch):
     """At most 40 bytes a pair, also while it plans an epoch."""
-    encoded = encode_chunk(tuple(map(list, zip(*PAIRS, strict=True))), [tokenizer] * 2)
+    encoded = encode_chunk(Chunk(*map(list, zip(*PAIRS, strict=True))), [tokenizer] * 2)
     peaks = []
     for number in (200, 800):
         repeated = functools.partial(repeat_chunk, encoded, number)
