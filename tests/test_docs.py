@@ -293,8 +293,9 @@ def check_command(line):
     from keras_transformer.cli import app
 
     words = shlex.split(re.split(r"[|<>`]| #", line)[0])
-    program = typer.main.get_command(app)
-    command = program if words[0].startswith("--") else program.commands[words.pop(0)]
+    command = typer.main.get_command(app)
+    while isinstance(command, typer.core.TyperGroup) and not words[0].startswith("--"):
+        command = command.commands[words.pop(0)]
     options = {name for one in command.params for name in one.opts + one.secondary_opts}
     assert {word for word in words if re.match("--[a-z]", word)} <= options | {"--help"}, line
 
