@@ -139,12 +139,20 @@ class SavedModelEngine(Engine):
         inputs = {"token_ids": source_ids, "target_ids": target_ids} | languages
         return self._call("score_ids", **inputs)["log_probs"]
 
-    def attend(self, source_ids: np.ndarray, target_ids: np.ndarray) -> dict[str, list[np.ndarray]]:
+    def attend(
+        self,
+        source_ids: np.ndarray,
+        target_ids: np.ndarray,
+        language_ids: np.ndarray | None = None,
+    ) -> dict[str, list[np.ndarray]]:
         """Returns the attention scores of given translations; see `Engine`.
 
-        Raises a `ValueError` if the SavedModel was exported without `inspect=True`.
+        Raises a `ValueError` if the SavedModel was exported without `inspect=True`, as all of
+        models with tokens of languages are.
         """
-        outputs = self._call("attend", token_ids=source_ids, target_ids=target_ids)
+        languages = {} if language_ids is None else {"language_ids": language_ids}
+        inputs = {"token_ids": source_ids, "target_ids": target_ids} | languages
+        outputs = self._call("attend", **inputs)
         return {name: [*np.moveaxis(scores, 1, 0)] for name, scores in outputs.items()}
 
     def search_tree(self, source_ids: np.ndarray, settings: SearchSettings) -> list[SearchTree]:
