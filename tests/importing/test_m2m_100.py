@@ -1,16 +1,21 @@
 """Imported M2M-100 and NLLB-200 against `transformers`, SentencePiece and the published lists."""
 
 import collections
+import json
+import shutil
 
 import keras
 import numpy as np
 import pytest
+import yaml
+from sacrebleu import metrics
 
 import keras_transformer as kt
 from keras_transformer.data.language_codes import find_language
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.importing.languages import M2M_100, NLLB_200
 from keras_transformer.importing.m2m_100 import read_tokenizer
+from tests.cli.small_run import cli
 from tests.importing import multilingual_models, opus_models
 from tests.serving.clients import client_of
 
@@ -287,6 +292,64 @@ def test_run_is_trained_between_the_languages_of_its_search(imported, tmp_path):
     assert history[1]["val_loss"] < history[0]["val_loss"] and report["updates"] > 5
     (line,) = kt.load_run(tmp_path / "tuned")(["one"])
     assert isinstance(line, str), "the languages are those of the recipe"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ["m2m"], indirect=True)
+def test_evaluate_prints_a_row_for_each_direction(imported, tmp_path):
+    """Of files and of a recipe; the scores are sacreBLEU's of what the translator says.
+
+    Most texts of the small NLLB-200 are empty.
+    """
+    _, _, _, translator, run = imported
+    source, *targets = CODES["m2m"]
+    english, german = map(list, zip(*number_names("held_out", 12, 0), strict=True))
+    rules = {"beam_size": 1, "max_length": 9, "split": "lines"}
+    right = translator(english[:5], target_language=targets[1], **rules)
+    files = {"a.en": english, "a.xx": german, "b.en": english[:5], "b.xx": right}
+    for name, lines in files.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    run = shutil.copytree(run, tmp_path / "run")
+    search = [f"--{name.replace('_', '-')}={value}" for name, value in rules.items()]
+    sides = ["source", "reference"] * 2
+    pairs = [f"--{side}={tmp_path / name}" for side, name in zip(sides, files, strict=True)]
+    languages = ["--source-language=en", f"--target-language=de,{targets[1]}"]
+    ran = cli("evaluate", run, *pairs, *languages, *search, "--samples=0")
+    assert ran.exit_code == 0, ran.stderr
+    header, *rows = (line.split() for line in ran.stdout.splitlines() if ":" not in line)
+    assert header == ["direction", "lines", "BLEU", "chrF2", "unfinished"]
+    expected = []
+    corpora = (english, german), (english[:5], right)
+    for target, (lines, references) in zip(targets, corpora, strict=True):
+        answers = translator(lines, n_best=1, target_language=target, **rules)
+        texts = [best.text for (best,) in answers]
+        made = metrics.BLEU(force=True), metrics.CHRF()
+        scores = [f"{metric.corpus_score(texts, [references]).score:.2f}" for metric in made]
+        if not made[0].corpus_score(references, [references]).score:
+            scores[0] = "-"  # no reference has a 4-gram
+        unfinished = sum(best.tokens[-1] != "</s>" for (best,) in answers)
+        expected.append([f"{source}-{target}", str(len(lines)), *scores, str(unfinished)])
+    assert rows == expected and rows[1][3] == "100.00"
+    recipe = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    recipe["search"] |= rules | {"source_language": source, "target_language": targets[0]}
+    first = {"source": "a.en", "target": "a.xx"}  # between the languages of `search`
+    other = {"source": "b.en", "target": "b.xx", "languages": [source, targets[1]]}
+    recipe["data"]["test"] = [first, other, other | {"languages": ["en", targets[1]]}]
+    (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    ran = cli("evaluate", run, "--data", tmp_path, "--output", tmp_path / "out")
+    assert ran.exit_code == 0, ran.stderr
+    one, two = json.loads((run / "report.json").read_text("utf-8"))["directions"]
+    assert f"{one['chrF2']['value']:.2f}" == rows[0][3] and one["lines"] == 12
+    assert f"{two['chrF2']['value']:.2f}" == rows[1][3] and two["lines"] == 10
+    assert (two["source_language"], two["target_language"]) == (source, targets[1])
+    assert len((tmp_path / "out").read_text("utf-8").splitlines()) == 22
+    for words, said in (
+        (pairs[:3], "one `--reference` each. Received: 2 --source, 1 --reference"),
+        ([*pairs, "--target-language=de,fr,es"], "or 2 with commas, one for each `--source`"),
+        (["--data", tmp_path, "--baseline", tmp_path / "a.en"], "must be of one direction"),
+    ):
+        ran = cli("evaluate", run, *words)
+        assert ran.exit_code == 2 and said in " ".join(ran.stderr.split())
 
 
 @pytest.mark.parametrize(
