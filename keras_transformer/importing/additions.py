@@ -3,13 +3,14 @@
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from keras_transformer.data.added_pieces import learn_pieces, split_pieces
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.language_codes import closest_language, find_language
+from keras_transformer.importing.family import ForeignModel
 from keras_transformer.importing.marian import OUTPUT_BIAS
 from keras_transformer.training.losses import EXCLUDED_LOGIT
 
@@ -70,7 +71,7 @@ class Addition:
         return cls(add_language, like, add_pieces, num_pieces or NUM_PIECES)
 
 
-def add_to(read: Any, addition: Addition) -> Any:
+def add_to(read: ForeignModel, addition: Addition) -> ForeignModel:
     """Returns a model that was read with a further language: its token, then pieces, if any.
 
     The row of the token in the embeddings is that of the similar language, the row of a piece the

@@ -4,12 +4,14 @@ Its names are those of `transformers`. No pickle is read, and PyTorch is not nee
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.importing import files, marian
+from keras_transformer.importing.family import Family, ForeignModel
 from keras_transformer.importing.marian import OUTPUT_KERNEL
 
 # A name on the Hub, and perhaps the revision to take.
@@ -22,17 +24,118 @@ HUB_FILES = (
     *("vocab.json", "added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("README.md", "LICENSE", "target_vocab.json"),
 )
+# Parts that this architecture lacks: {expression of their names: what they belong to}.
+LACKING = {
+    r"\.(experts|router)\.": "a mixture of experts",
+    r"\.layernorm_embedding\.": "layer norms of embeddings, as BART and mBART have",
+}
 SIZES = "d_model encoder_ffn_dim encoder_attention_heads encoder_layers decoder_layers".split()
 EQUAL_SIDES = (
     ("encoder_attention_heads", "decoder_attention_heads"),
     ("encoder_ffn_dim", "decoder_ffn_dim"),
 )
+# Rates of `config.json`, with their values if they are missing.
+DROPOUT = {"attention_dropout": 0.0, "activation_dropout": 0.0, "dropout": 0.1}
 # Settings of the search of `transformers`, with the value that ours has.
 WITHOUT_EQUAL: dict[str, Any] = {
     **{"min_length": 0, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0},
     **dict.fromkeys(("forced_bos_token_id", "suppress_tokens", "begin_suppress_tokens")),
     "bad_words_ids": [],
 }
+
+
+def read_hub(
+    folder: Path,
+    settings: dict[str, Any],
+    family: Family,
+    given_name: str | None = None,
+    arithmetic: str | None = None,
+) -> ForeignModel:
+    """Returns the model of a folder.
+
+    Args:
+        folder: path of the folder.
+        settings: those of `config.json`.
+        family: that of the model.
+        given_name: that of the model on the Hub. Optional.
+        arithmetic: program that trained the model, one of `family.arithmetics`. Optional.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_model_folder`.
+    """
+    path = folder / "config.json"
+    marian.check_options(settings, family.options, path)
+    require_equal(settings, family.equal, path)
+    fields, notes = _arithmetic(folder, settings, family, given_name, arithmetic)
+    tokenizers, tokenizer_notes = family.read_tokenizers(folder, settings)
+    stored, weights = stored_arrays(folder, given_name)
+    _require_known_parts(stored, weights)
+    fields["tie_embeddings"], names = take_embeddings(settings, stored, weights)
+    usual, _ = family.options["activation_function"]
+    fields["activation"] = marian.ACTIVATIONS[str(settings.get("activation_function", usual))]
+    fields |= {name: settings.get(name, rate) for name, rate in DROPOUT.items()}
+    fields |= family.fields
+    sizes = map(settings.get, SIZES)
+    config = marian.config_of(path, tokenizers, sizes, stored, **fields)
+    take_positions(stored, config.hidden_dim, weights)
+    arrays = arrays_of_model(stored, config, names, weights)
+    search, unequal = _search(folder, settings, family, tokenizers[-1])
+    notes = [*notes, *tokenizer_notes, *unequal]
+    origin = _origin(folder, settings, family, given_name)
+    return ForeignModel(config, arrays, tokenizers, search, notes, origin)
+
+
+def _require_known_parts(names, path):
+    for pattern, part in LACKING.items():
+        if name := next((name for name in names if re.search(pattern, name)), None):
+            raise ValueError(
+                f"{path} must be a model without {part}, because this package has no such "
+                f"architecture. Received: {name}"
+            )
+
+
+def _arithmetic(folder, settings, family, given_name, chosen):
+    """Returns the fields of the config by the program that trained the model, and a line on it."""
+    if not family.arithmetics:
+        if chosen is not None:
+            kind = settings["model_type"]
+            must = f"`arithmetic` must not be given for a model of {kind!r}, which has one."
+            raise ValueError(f"{must} Received: arithmetic={chosen!r}")
+        return {}, []
+    kind, why = chosen, "chosen"
+    if chosen is None:
+        name = given_name or marian.name_of(folder)
+        tokenizer = files.read_optional(folder, "tokenizer_config.json")
+        readme = marian.read_stated(folder, "README.md")
+        kind, why = family.find_arithmetic(name, settings, tokenizer, readme)
+    (other,) = family.arithmetics.keys() - {kind}
+    line = f"Arithmetic of {kind}: {why}. For the other: --arithmetic {other}"
+    return dict(family.arithmetics[kind]), [line]
+
+
+def _origin(folder, settings, family, given_name):
+    """Returns `ForeignModel.origin`."""
+    name = str(settings.get("_name_or_path"))
+    name = given_name or (name if re.fullmatch(HUB_NAME, name) else marian.name_of(folder))
+    tokenizer = files.read_optional(folder, "tokenizer_config.json")
+    languages = [tokenizer.get("source_lang"), tokenizer.get("target_lang")]
+    origin = marian.origin_of(folder, name, "hub", languages)
+    if origin["license"] == marian.NOT_STATED:
+        known = [licence for part, licence in family.licenses.items() if part in name.lower()]
+        origin["license"] = next(iter(known), marian.NOT_STATED)
+    return origin
+
+
+def _search(folder, settings, family, tokenizer):
+    """Returns the settings of search and text, and a line on those that ours cannot follow."""
+    generation = files.read_optional(folder, "generation_config.json")
+    options = settings | {name: value for name, value in generation.items() if value is not None}
+    options = {name: value for name, value in options.items() if name not in family.requested}
+    ids = tokenizer.pad_token_id, tokenizer.end_token_id
+    search, unequal = search_settings(options, *ids, folder / "config.json")
+    unowned = [token_id for token_id, token in enumerate(tokenizer.vocabulary) if not token]
+    search["suppressed_tokens"] = (*search["suppressed_tokens"], *unowned)
+    return search | family.search, unequal
 
 
 def require_equal(settings: dict[str, Any], pairs: Any, path: Path) -> None:
@@ -43,12 +146,6 @@ def require_equal(settings: dict[str, Any], pairs: Any, path: Path) -> None:
                 f"{path}: `{first}` and `{second}` must be equal. Received: "
                 f"{settings.get(first)}, {settings.get(second)}"
             )
-
-
-def search_options(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of `config.json` with those of `generation_config.json`, which win."""
-    generation = files.read_optional(folder, "generation_config.json")
-    return settings | {name: value for name, value in generation.items() if value is not None}
 
 
 def search_settings(

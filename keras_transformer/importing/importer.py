@@ -23,11 +23,12 @@ from keras_transformer.data.pieces import model_file
 from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.importing.additions import Addition, add_to
+from keras_transformer.importing.family import ForeignModel
 from keras_transformer.importing.files import damaged, file_of, read_mapping
-from keras_transformer.importing.hub import HUB_FILES, HUB_NAME
-from keras_transformer.importing.m2m_100 import read_m2m_100
+from keras_transformer.importing.hub import HUB_FILES, HUB_NAME, read_hub
+from keras_transformer.importing.m2m_100 import M2M_100
 from keras_transformer.importing.marian import ARITHMETIC, arrays_of, weight_of
-from keras_transformer.importing.marian_hub import read_marian_hub
+from keras_transformer.importing.marian_hub import MARIAN
 from keras_transformer.importing.marian_npz import read_npz
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
@@ -42,7 +43,7 @@ BLOCK_SIZE = 2**24
 # Marian's own default; the positions have no end.
 LONGEST_SOURCE = 512
 # By `model_type` of `config.json`.
-FAMILIES = {"marian": read_marian_hub, "m2m_100": read_m2m_100}
+FAMILIES = {"marian": MARIAN, "m2m_100": M2M_100}
 FINE_TUNING = {"learning_rate": 1e-4, "warmup_steps": 200, "epochs": 5, "batch_tokens": 2048}
 
 
@@ -125,11 +126,10 @@ def import_model(
             print_fn(note)
         model = build_model(read, on_progress)
     tokenizers = read.tokenizers
-    frozen, dtype = settings.pop("frozen", True), settings.pop("dtype", None)
     settings = {"max_source_tokens": LONGEST_SOURCE, **read.search, **settings}
-    used: Any = model
-    if frozen or dtype is not None:
-        used = freeze(model, dtype, is_shared=False)  # nobody else has the model
+    frozen, dtype = settings.pop("frozen", True), settings.pop("dtype", None)
+    # Nobody else has the model: no copy is needed.
+    used: Any = freeze(model, dtype, is_shared=False) if frozen or dtype is not None else model
     translator = Translator(used, *tokenizers, **settings)
     if run_folder is not None:
         _write_run(run_folder, read, model, tokenizers)
@@ -141,7 +141,7 @@ def read_model_folder(
     name: str | None = None,
     weights: str | None = None,
     arithmetic: str | None = None,
-) -> Any:
+) -> ForeignModel:
     """Reads a folder of any form and family.
 
     Args:
@@ -182,21 +182,18 @@ def _read_hub(folder, name, arithmetic):
             f"{path}: `model_type` must be {' or '.join(map(repr, FAMILIES))}, because this "
             f"package has no such architecture. Received: {reprlib.repr(family)}"
         )
-    if family == "marian":
-        return read_marian_hub(folder, settings, name, arithmetic)
-    if arithmetic is not None:
-        must = f"`arithmetic` must not be given for a model of {family!r}, which has one."
-        raise ValueError(f"{must} Received: arithmetic={arithmetic!r}")
-    return FAMILIES[family](folder, settings, name)
+    return read_hub(folder, settings, FAMILIES[family], name, arithmetic)
 
 
-def build_model(read: Any, on_progress: Callable[[int, int], Any] | None = None) -> Transformer:
+def build_model(
+    read: ForeignModel, on_progress: Callable[[int, int], Any] | None = None
+) -> Transformer:
     """Returns a `Transformer` with the weights of a model that was read.
 
     Each weight is made once, from its array: none begins with random numbers or zeros.
 
     Args:
-        read: the model.
+        read: the model. Its arrays are removed while they are read.
         on_progress: as in `import_model`.
     """
     left = {part.path: (name, part.axes) for name, part in arrays_of(read.config).items()}
@@ -204,7 +201,7 @@ def build_model(read: Any, on_progress: Callable[[int, int], Any] | None = None)
 
     def value(path, shape, dtype):
         name, axes = left.pop(path)
-        tensor = _tensor_of(read.arrays[name], axes, dtype)
+        tensor = _tensor_of(read.arrays.pop(name), axes, dtype)
         if on_progress is not None:
             on_progress(count - len(left), count)
         return tensor
@@ -261,7 +258,7 @@ def _write_run(run, read, model, tokenizers):
             raise
 
 
-def recipe_of(read: Any, run: types.Path) -> Recipe:
+def recipe_of(read: ForeignModel, run: types.Path) -> Recipe:
     """Returns a recipe that fine-tunes the model, once the user names the files."""
     sizes = "vocabulary_size", "source_vocabulary_size"  # the tokenizers know them
     fields = {n: v for n, v in read.config.to_dict().items() if n not in sizes and v is not None}

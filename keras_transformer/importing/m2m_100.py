@@ -6,109 +6,33 @@ token and the token of the translation's language.
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
 
 from keras_transformer.data.pieces import SENTENCEPIECE, SentencePieces
 from keras_transformer.data.sentencepiece_parts import read_model, tokens_of
 from keras_transformer.data.sentencepiece_proto import NORMAL, UNIGRAM
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import Vocabulary
-from keras_transformer.importing import files, hub, languages, marian
-from keras_transformer.models.config import TransformerConfig
+from keras_transformer.importing import files, hub, languages
+from keras_transformer.importing.family import Family, Options
+from keras_transformer.importing.marian import ACTIVATIONS
 
 MODEL_FILE = "sentencepiece.bpe.model"
 SPECIAL_PIECES = "<s>", "<pad>", "</s>", "<unk>"
 MASK = "<mask>"
-# {option of `config.json`: (its value if it is missing, the values that our model follows)}.
-OPTIONS: dict[str, tuple[Any, list[Any]]] = {
+OPTIONS: Options = {
     "scale_embedding": (True, [True]),
-    "activation_function": ("relu", ["relu", "gelu", "silu"]),
+    "activation_function": ("relu", list(ACTIVATIONS)),
     "tie_word_embeddings": (True, [True]),
     "pad_token_id": (1, [1]),
     "eos_token_id": (2, [2]),
     "decoder_start_token_id": (2, [2]),
 }
-# What the program computes that its files do not say.
-FIELDS = {
-    "normalize_first": True,
-    "positions": "tensor2tensor",
-    "first_position": 2,  # the row of the table after that of padding
-    "layer_norm_epsilon": 1e-5,
-    "tie_embeddings": "all",
-}
-LICENSES = {"nllb": "cc-by-nc-4.0", "m2m100": "mit"}
 
 
-class MultilingualModel(NamedTuple):
-    """A model as its files hold it.
-
-    Attributes:
-        config: `TransformerConfig`.
-        arrays: arrays by Marian's names in the dtypes of the files, in the files' order of the
-            hidden dimensions.
-        tokenizers: list of a `Tokenizer`, that of both sides.
-        search: settings of search and text, as in a recipe.
-        notes: lines to print.
-        origin: name, form, licence and languages, as JSON.
-    """
-
-    config: TransformerConfig
-    arrays: dict[str, np.ndarray]
-    tokenizers: list[Tokenizer]
-    search: dict[str, Any]
-    notes: list[str]
-    origin: dict[str, Any]
-
-
-def read_m2m_100(folder, settings, given_name=None):
-    """Returns the model of a folder of the Hub; `settings` are those of `config.json`."""
-    path = folder / "config.json"
-    marian.check_options(settings, OPTIONS, path)
-    hub.require_equal(settings, hub.EQUAL_SIDES, path)
-    name = given_name or marian.name_of(folder)
+def read_tokenizers(folder, settings):
+    """As `Family.read_tokenizers`."""
     tokenizer, notes = read_tokenizer(folder, settings.get("vocab_size"))
-    stored, weights = hub.stored_arrays(folder, given_name)
-    config = _config(settings, tokenizer, stored, path)
-    hub.take_positions(stored, config.hidden_dim, weights)
-    _, names = hub.take_embeddings(settings, stored, weights)
-    arrays = hub.arrays_of_model(stored, config, names, weights)
-    options = hub.search_options(folder, settings)
-    options.pop("forced_bos_token_id", None)  # a language, which each request gives
-    ids = tokenizer.pad_token_id, tokenizer.end_token_id
-    search, unequal = hub.search_settings(options, *ids, path)
-    unowned = [i for i, token in enumerate(tokenizer.vocabulary) if not token]
-    search["suppressed_tokens"] = (*search["suppressed_tokens"], *unowned)
-    search["split"] = "sentences"  # of several in a line, these models leave some out
-    origin = marian.origin_of(folder, name, "hub", [None, None])
-    if origin["license"] == marian.NOT_STATED:
-        family = next((family for family in LICENSES if family in name.lower()), None)
-        origin["license"] = LICENSES.get(family, marian.NOT_STATED)
-    return MultilingualModel(config, arrays, [tokenizer], search, notes + unequal, origin)
-
-
-def _config(settings, tokenizer, stored, path):
-    sizes = marian.checked_sizes(map(settings.get, hub.SIZES), stored, path)
-    rates = {n: settings.get(n, 0.0) for n in ("attention_dropout", "activation_dropout")}
-    try:
-        return TransformerConfig(
-            vocabulary_size=tokenizer.vocabulary_size,
-            activation=settings.get("activation_function", "relu"),
-            dropout=settings.get("dropout", 0.1),
-            pad_token_id=tokenizer.pad_token_id,
-            start_token_id=tokenizer.start_token_id,
-            end_token_id=tokenizer.end_token_id,
-            unk_token_id=tokenizer.unk_token_id,
-            **sizes,
-            **rates,
-            **FIELDS,
-        )
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-# === Tokenizers ===
+    return [tokenizer], notes
 
 
 def read_tokenizer(folder: Path, vocabulary_size: int) -> tuple[Tokenizer, list[str]]:
@@ -204,3 +128,19 @@ def _stated_languages(folder, pattern):
             if codes := [match[1] for text in texts if (match := re.fullmatch(pattern, text))]:
                 return codes
     return []
+
+
+M2M_100 = Family(
+    options=OPTIONS,
+    equal=hub.EQUAL_SIDES,
+    read_tokenizers=read_tokenizers,
+    fields={
+        "normalize_first": True,
+        "positions": "tensor2tensor",
+        "first_position": 2,  # the row of the table after that of padding
+        "layer_norm_epsilon": 1e-5,
+    },
+    search={"split": "sentences"},  # of several in a line, these models leave some out
+    requested=("forced_bos_token_id",),  # a language
+    licenses={"nllb": "cc-by-nc-4.0", "m2m100": "mit"},
+)

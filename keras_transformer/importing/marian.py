@@ -78,35 +78,6 @@ OPUS_MT = (
 )
 
 
-class MarianModel(NamedTuple):
-    """A model as its files hold it.
-
-    Attributes:
-        config: `TransformerConfig`.
-        arrays: arrays by Marian's names in the dtypes of the file, kernels `(in, out)`, in Marian's
-            order of the hidden dimensions. The vocabularies include padding.
-        vocabularies: `{piece: id}` of source and target; one object if both share it.
-        sentencepiece_models: contents of the files of source and target.
-        search: settings of the search, by the names of `SearchSettings`.
-        notes: lines to print.
-        origin: name, form, licence and languages, as JSON.
-    """
-
-    config: TransformerConfig
-    arrays: dict[str, np.ndarray]
-    vocabularies: tuple[dict[str, int], dict[str, int]]
-    sentencepiece_models: list[bytes]
-    search: dict[str, Any]
-    notes: list[str]
-    origin: dict[str, Any]
-
-    @property
-    def tokenizers(self) -> list[Tokenizer]:
-        """Those of source and target."""
-        sides = zip(self.sentencepiece_models, self.vocabularies, strict=True)
-        return [Tokenizer.from_marian(*side) for side in sides]
-
-
 def arrays_of(config: TransformerConfig) -> dict[str, Part]:
     """Returns the arrays of a model by Marian's names. `hub` is empty if it has no fixed name."""
     if config.tie_embeddings == "all":
@@ -152,35 +123,28 @@ def weight_of(array: np.ndarray, axes: str) -> np.ndarray:
     return np.ascontiguousarray(pairs.reshape(array.shape))
 
 
-def config_of(path, vocabularies, counts, sizes, names, **fields):
+def config_of(path, tokenizers, sizes, names, **fields):
     """Returns the config. `names` are those of the arrays, which tell the number of layers.
 
     Nothing of a size that the file of the options claims is made before the arrays confirm it.
 
     Args:
         path: to show in errors.
-        vocabularies: of source and target.
-        counts: their numbers of tokens that the model says.
+        tokenizers: as in `ForeignModel`.
         sizes: the values of `SIZES` that the model says.
         names: of the arrays.
         **fields: other fields of the config.
     """
-    if counts != (expected := [len(vocabulary) for vocabulary in vocabularies]):
-        raise ValueError(
-            f"{path} and the vocabulary must have the same number of tokens. Received: "
-            f"{reprlib.repr(counts)} in the model, {expected} in the vocabulary, padding included"
-        )
     sizes = checked_sizes(sizes, names, path)
-    source, vocabulary = vocabularies
+    source, target = tokenizers[0], tokenizers[-1]
     try:
         config = TransformerConfig(
-            vocabulary_size=len(vocabulary),
-            source_vocabulary_size=len(source),
-            output_bias=True,
-            pad_token_id=vocabulary[PAD],
-            start_token_id=vocabulary[PAD],
-            end_token_id=vocabulary[END],
-            unk_token_id=vocabulary[UNK],
+            vocabulary_size=target.vocabulary_size,
+            source_vocabulary_size=source.vocabulary_size,
+            pad_token_id=target.pad_token_id,
+            start_token_id=target.start_token_id,
+            end_token_id=target.end_token_id,
+            unk_token_id=target.unk_token_id,
             **sizes,
             **fields,
         )
@@ -251,6 +215,25 @@ def checked_arrays(arrays, config, path, names=None):
             )
         check_floats(arrays[name], shown[name], path)
     return {name: arrays[name].reshape(shape) for name, shape in expected.items()}
+
+
+def check_counts(counts, vocabularies, path):
+    """Raises a `ValueError` unless the vocabularies have the numbers of tokens of the model."""
+    if counts != (expected := [len(vocabulary) for vocabulary in vocabularies]):
+        raise ValueError(
+            f"{path} and the vocabulary must have the same number of tokens. Received: "
+            f"{reprlib.repr(counts)} in the model, {expected} in the vocabulary, padding included"
+        )
+
+
+def tokenizers_of(models, vocabularies):
+    """Returns the tokenizers of both sides.
+
+    Args:
+        models: contents of the files of SentencePiece.
+        vocabularies: `{piece: id}` of source and target.
+    """
+    return [Tokenizer.from_marian(*side) for side in zip(models, vocabularies, strict=True)]
 
 
 def sentencepiece_models(folder, vocabularies):

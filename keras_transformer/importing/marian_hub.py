@@ -7,12 +7,12 @@ from typing import Any
 
 from keras_transformer.data.sentencepiece_parts import checked_vocabulary, is_tag_piece
 from keras_transformer.importing import files, hub, marian
+from keras_transformer.importing.family import Family, Options
 from keras_transformer.importing.marian import ACTIVATIONS, END, PAD
 
 HELSINKI_NAME = "Helsinki-NLP/"
 LACKING = ("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits")
-# {option of `config.json`: (its value if it is missing, the values that our model follows)}.
-OPTIONS: dict[str, tuple[Any, list[Any]]] = {
+OPTIONS: Options = {
     **dict.fromkeys(LACKING, (False, [False])),
     "static_position_embeddings": (True, [True]),
     "scale_embedding": (False, [True]),
@@ -20,43 +20,25 @@ OPTIONS: dict[str, tuple[Any, list[Any]]] = {
     "share_encoder_decoder_embeddings": (True, [True, False]),
     "tie_word_embeddings": (True, [True, False]),
 }
-# Settings that must be equal; the first pair if the second of them is given.
-EQUAL = (
-    ("vocab_size", "decoder_vocab_size"),
-    *hub.EQUAL_SIDES,
-    ("pad_token_id", "decoder_start_token_id"),
-)
 
 
-def read_marian_hub(folder, settings, given_name=None, arithmetic=None):
-    """Returns the `MarianModel` of a folder of the Hub; `settings` are those of `config.json`."""
+def read_tokenizers(folder, settings):
+    """As `Family.read_tokenizers`."""
     path = folder / "config.json"
-    marian.check_options(settings, OPTIONS, path)
     if (folder / "target_vocab.json").is_file():
         raise ValueError(f"{folder} has a vocabulary for each side; one shared one is needed.")
     vocabulary = _hub_vocabulary(folder)
-    vocabularies = vocabulary, vocabulary
-    tokenizer = files.read_optional(folder, "tokenizer_config.json")
-    kind, why = arithmetic, "chosen"
-    if kind is None:
-        readme, name = marian.read_stated(folder, "README.md"), given_name or marian.name_of(folder)
-        kind, why = arithmetic_of(name, settings, tokenizer, readme)
-    stored, weights = hub.stored_arrays(folder, given_name)
-    tied, names = hub.take_embeddings(settings, stored, weights)
-    fields = {**marian.ARITHMETIC[kind], "tie_embeddings": tied}
-    config = _hub_config(settings, vocabularies, fields, stored, path)
-    hub.take_positions(stored, config.hidden_dim, weights)
-    arrays = hub.arrays_of_model(stored, config, names, weights)
-    name = str(settings.get("_name_or_path"))
-    name = given_name or (name if re.fullmatch(hub.HUB_NAME, name) else marian.name_of(folder))
-    languages = [tokenizer.get("source_lang"), tokenizer.get("target_lang")]
-    origin = marian.origin_of(folder, name, "hub", languages)
-    options, ids = hub.search_options(folder, settings), (vocabulary[PAD], vocabulary[END])
-    search, unequal = hub.search_settings(options, *ids, path)
-    (other,) = marian.ARITHMETIC.keys() - {kind}
-    notes = [f"Arithmetic of {kind}: {why}. For the other: --arithmetic {other}", *unequal]
-    models = marian.sentencepiece_models(folder, vocabularies)
-    return marian.MarianModel(config, arrays, vocabularies, models, search, notes, origin)
+    if settings.get("decoder_vocab_size"):
+        hub.require_equal(settings, [("vocab_size", "decoder_vocab_size")], path)
+    for name, piece in (("pad_token_id", PAD), ("eos_token_id", END)):
+        if settings.get(name) != vocabulary[piece]:
+            raise ValueError(
+                f"{path}: `{name}` must be the id of {piece!r} in the vocabulary, "
+                f"{vocabulary[piece]}. Received: {settings.get(name)}"
+            )
+    counts, vocabularies = [settings.get("vocab_size")] * 2, (vocabulary, vocabulary)
+    marian.check_counts(counts, vocabularies, path)
+    return marian.tokenizers_of(marian.sentencepiece_models(folder, vocabularies), vocabularies), []
 
 
 def arithmetic_of(
@@ -106,18 +88,11 @@ def _hub_vocabulary(folder):
     return vocabulary
 
 
-def _hub_config(settings, vocabularies, fields, stored, path):
-    vocabulary, _ = vocabularies
-    pairs = EQUAL if settings.get("decoder_vocab_size") else EQUAL[1:]
-    hub.require_equal(settings, pairs, path)
-    for name, piece in (("pad_token_id", PAD), ("eos_token_id", END)):
-        if settings.get(name) != vocabulary[piece]:
-            raise ValueError(
-                f"{path}: `{name}` must be the id of {piece!r} in the vocabulary, "
-                f"{vocabulary[piece]}. Received: {settings.get(name)}"
-            )
-    dropouts = {n: settings.get(n, 0.0) for n in ("attention_dropout", "activation_dropout")}
-    fields |= {**dropouts, "dropout": settings.get("dropout", 0.1)}
-    fields["activation"] = ACTIVATIONS[settings.get("activation_function", "gelu")]
-    counts, sizes = [settings.get("vocab_size")] * 2, map(settings.get, hub.SIZES)
-    return marian.config_of(path, vocabularies, counts, sizes, stored, **fields)
+MARIAN = Family(
+    options=OPTIONS,
+    equal=(*hub.EQUAL_SIDES, ("pad_token_id", "decoder_start_token_id")),
+    read_tokenizers=read_tokenizers,
+    fields={"output_bias": True},
+    arithmetics=marian.ARITHMETIC,
+    find_arithmetic=arithmetic_of,
+)

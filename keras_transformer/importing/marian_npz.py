@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_transformer.data.sentencepiece_parts import checked_vocabulary, read_model
 from keras_transformer.importing import files, marian
+from keras_transformer.importing.family import ForeignModel
 from keras_transformer.importing.marian import END, OUTPUT_BIAS, OUTPUT_KERNEL, PAD, UNK
 
 TIED = ("tied-embeddings-all", "tied-embeddings-src", "tied-embeddings")
@@ -56,6 +57,7 @@ def read_npz(folder, weights=None, arithmetic="marian"):
     marian.check_options(settings, PRE_NORM if is_pre_norm else POST_NORM, path)
     vocabularies, models = _vocabularies(folder, files.names_in(decoder, "vocabs", decoder_path))
     fields = {**marian.ARITHMETIC[arithmetic], "normalize_first": is_pre_norm, "dropout": 0.1}
+    fields["output_bias"] = True
     fields["tie_embeddings"] = _take_embeddings(settings, stored, vocabularies, path)
     fields["activation"] = marian.ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")]
     counts, sizes = settings.get("dim-vocabs"), map(settings.get, SIZES)
@@ -63,7 +65,9 @@ def read_npz(folder, weights=None, arithmetic="marian"):
         raise ValueError(f"{path}: `dim-vocabs` must be two numbers. Received: {counts}")
     counts = [count + 1 for count in counts]  # and padding
     vocabularies = _take_tokens(vocabularies, stored)
-    config = marian.config_of(path, vocabularies, counts, sizes, stored, **fields)
+    marian.check_counts(counts, vocabularies, path)
+    tokenizers = marian.tokenizers_of(models, vocabularies)
+    config = marian.config_of(path, tokenizers, sizes, stored, **fields)
     stored = {name.removesuffix("_pre"): array for name, array in stored.items()}
     arrays = marian.checked_arrays(stored, config, path)
     if config.activation == "gelu" and _version(settings) <= LAST_SWISH_GELU:
@@ -72,7 +76,7 @@ def read_npz(folder, weights=None, arithmetic="marian"):
     search = _search(decoder, vocabularies[1], decoder_path)
     notes = marian.without_equal(decoder, WITHOUT_EQUAL, decoder_path)
     origin = marian.origin_of(folder, marian.name_of(folder), "marian", [None, None])
-    return marian.MarianModel(config, arrays, vocabularies, models, search, notes, origin)
+    return ForeignModel(config, arrays, tokenizers, search, notes, origin)
 
 
 def _weights_file(folder, named, weights):

@@ -233,6 +233,11 @@ def random_arrays(options, rng):
         yield f"{name}_ln_bias{suffix}", normal(1, width)
 
 
+def tokenizer_files(read):
+    """Returns the tokens and the SentencePiece model of each tokenizer of a model."""
+    return [(tokenizer.vocabulary, tokenizer.model_bytes) for tokenizer in read.tokenizers]
+
+
 def weights_of(read):
     """Returns the weights of a model that was read, by their paths in a `Transformer`."""
     parts = marian.arrays_of(read.config)

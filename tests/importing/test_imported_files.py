@@ -1,4 +1,4 @@
-"""Odd files of OPUS-MT models: what is read, and what is refused in one line that says what it is.
+"""Odd files of models: what is read, and what is refused in one line that says what it is.
 
 A row of a table is a change of a folder, and either a part of the error or a check of what is read.
 """
@@ -18,7 +18,7 @@ import keras_transformer as kt
 from keras_transformer.data.sentencepiece_parts import read_model
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.importing.importer import read_model_folder
-from tests.importing import opus_models
+from tests.importing import multilingual_models, opus_models
 from tests.importing.opus_models import weights_of
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -28,6 +28,8 @@ FFN, SHARED, HEAD = "model.decoder.layers.0.fc1.weight", "model.shared.weight", 
 POSITIONS = "model.encoder.embed_positions.weight"
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 297928209\n"
 HUGE = 10_000_000
+INDEX, PART = "model.safetensors.index.json", "model-00002-of-00002.safetensors"
+SPM = "sentencepiece.bpe.model"
 
 
 # Changes of a folder. One that returns a folder has made another, which is read in its place.
@@ -143,6 +145,20 @@ def put(name, value, source=FFN):
     return tensors(change)
 
 
+def in_parts(folder):
+    """As large models are: several files, and an index that names them."""
+    from safetensors.torch import load_file, save_file
+
+    stored = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names = sorted(stored)
+    halves = {PART.replace("2", "1", 1): names[::2], PART: names[1::2]}
+    for file, half in halves.items():
+        save_file({name: stored[name] for name in half}, folder / file)
+    index = {name: file for file, half in halves.items() for name in half}
+    (folder / INDEX).write_text(json.dumps({"weight_map": index}), "utf-8")
+
+
 def positions(make):
     def change(stored):
         import torch
@@ -202,7 +218,7 @@ def cast_array(dtype, name):
 
 def same(read, before):
     equal_weights(weights_of(read), weights_of(before))
-    assert read.vocabularies == before.vocabularies
+    assert opus_models.tokenizer_files(read) == opus_models.tokenizer_files(before)
 
 
 def equal_weights(found, expected):
@@ -246,11 +262,13 @@ def named_as_on_the_hub(read, before):
 
 
 def swapped(read, before):
-    assert read.sentencepiece_models == before.sentencepiece_models[::-1]
+    (source, target), files = before.tokenizers, opus_models.tokenizer_files(read)
+    vocabulary = source.vocabulary
+    assert files == [(vocabulary, target.model_bytes), (vocabulary, source.model_bytes)]
 
 
 def has_piece(piece):
-    return lambda read, before: read.vocabularies[1].pop(piece) >= 0
+    return lambda read, before: read.tokenizers[1].vocabulary.index(piece) >= 0
 
 
 UNTIED = change_json(CONFIG, tie_word_embeddings=False)
@@ -323,10 +341,54 @@ HUB = {
     "no JSON": (cut(CONFIG), "config.json is damaged"),
     "a list": (text(CONFIG, "[]"), "config.json must hold a mapping. Received: list"),
     "other model": (change_json(CONFIG, model_type="bart"), "`model_type` must be 'marian'"),
+    "config of M2M-100": (
+        change_json(CONFIG, model_type="m2m_100"),
+        "`pad_token_id` must be 1.*Received: 125",
+    ),
     "scale": (change_json(CONFIG, scale_embedding=False), "`scale_embedding` must be True"),
     "tied by a word": (change_json(CONFIG, tie_word_embeddings="no"), "`tie_word_embeddings`"),
     "pad": (change_json(CONFIG, pad_token_id=3, decoder_start_token_id=3), "`pad_token_id`"),
     "dropout": (change_json(CONFIG, dropout="0.1"), "config.json: `dropout` must be"),
+}
+# Models of M2M-100 and NLLB-200, and of relatives with other parts.
+NLLB = {
+    "float16": (cast("float16"), rounded("float16")),
+    "bfloat16": (cast("bfloat16"), rounded("bfloat16")),
+    "NaN in bfloat16": (all_of(put(FFN, float("nan")), cast("bfloat16")), "must hold finite"),
+    "several files": (in_parts, same),
+    "a part that is cut": (all_of(in_parts, cut(PART)), f"{PART} is damaged"),
+    "a part that is missing": (all_of(in_parts, remove(PART)), f"must hold the file '{PART}'"),
+    "pointer, a part": (all_of(in_parts, text(PART, LFS)), f"{PART} is a Git LFS pointer"),
+    "pointer, the index": (all_of(in_parts, text(INDEX, LFS)), f"{INDEX} is a Git LFS pointer"),
+    "an index that is cut": (all_of(in_parts, cut(INDEX)), f"{INDEX} is damaged"),
+    "truncated": (cut(WEIGHTS), f"{WEIGHTS} is damaged"),
+    "no tokenizer": (remove(SPM), f"must hold the file '{SPM}', which is missing"),
+    "a tokenizer that is cut": (cut(SPM), "must be a whole SentencePiece model"),
+    "pointer, the tokenizer": (text(SPM, LFS), f"{SPM} is a Git LFS pointer"),
+    "experts": (
+        put("model.encoder.layers.1.ffn.experts.expert_0.fc1.weight", 0.0),
+        "must be a model without a mixture of experts.*expert_0.fc1.weight",
+    ),
+    "a router": (
+        put("model.encoder.layers.1.ffn.router.classifier.weight", 0.0),
+        "must be a model without a mixture of experts.*router",
+    ),
+    "norms of embeddings": (
+        put("model.encoder.layernorm_embedding.weight", 0.0),
+        "must be a model without layer norms of embeddings, as BART and mBART",
+    ),
+    **{
+        f"config of {kind}": (change_json(CONFIG, model_type=kind), "must be 'marian' or 'm2m_100'")
+        for kind in ("nllb-moe", "mbart", "t5", None)
+    },
+    "config of Marian": (
+        change_json(CONFIG, model_type="marian"),
+        "`pad_token_id` and `decoder_start_token_id` must be equal",
+    ),
+    "scale": (change_json(CONFIG, scale_embedding=False), "`scale_embedding` must be True"),
+    "layers": (change_json(CONFIG, encoder_layers=3), "number of layers of the encoder"),
+    "vocabulary": (change_json(CONFIG, vocab_size=20), "must be more than the largest id"),
+    "sides": (change_json(CONFIG, decoder_ffn_dim=64), "must be equal"),
 }
 # Sizes that the arrays do not confirm, with the field that the error names.
 SIZES = {
@@ -412,15 +474,19 @@ NPZ = {
 def folders(tmp_path_factory):
     """A folder of each form, and what is read of it."""
     model, path = opus_models.make_marian(), tmp_path_factory.mktemp("models")
-    written = opus_models.write_hub(model, path / "hub"), opus_models.write_npz(model, path / "npz")
-    return {folder.name: (folder, read_model_folder(folder)) for folder in written}
+    opus_models.write_hub(model, path / "hub"), opus_models.write_npz(model, path / "npz")
+    multilingual_models.make_model(path / "nllb", "nllb")
+    return {form: (path / form, read_model_folder(path / form)) for form in FORMS}
+
+
+FORMS = {"hub": HUB, "npz": NPZ, "nllb": NLLB}
 
 
 @pytest.mark.parametrize(
-    "form, name", [(form, name) for form, rows in (("hub", HUB), ("npz", NPZ)) for name in rows]
+    "form, name", [(form, name) for form, rows in FORMS.items() for name in rows]
 )
 def test_odd_folder_is_read_or_refused_in_one_line(form, name, folders, tmp_path):
-    change, outcome = {"hub": HUB, "npz": NPZ}[form][name]
+    change, outcome = FORMS[form][name]
     folder, before = folders[form]
     copied = shutil.copytree(folder, tmp_path / "model")
     made = change(copied)

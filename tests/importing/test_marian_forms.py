@@ -57,8 +57,10 @@ def test_log_probs_are_those_of_marian_restated(name, tmp_path):
     assert sizes == tuple(count + 1 for count in options["dim-vocabs"])
     # The ids of our vocabularies, by the ids of SentencePiece.
     source_ids, target_ids = (
-        [vocabulary[one.id_to_piece(i)] for i in range(one.get_piece_size())]
-        for one, vocabulary in zip((pieces[0], pieces[-1]), read.vocabularies, strict=True)
+        [vocabulary.index(one.id_to_piece(i)) for i in range(one.get_piece_size())]
+        for one, vocabulary in zip(
+            (pieces[0], pieces[-1]), [t.vocabulary for t in read.tokenizers], strict=True
+        )
     )
     for source, target in zip(rows_of(pieces[0], 0), rows_of(pieces[-1], 1), strict=True):
         expected = marian.log_probs(source, target)
