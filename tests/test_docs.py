@@ -41,6 +41,9 @@ FENCE = re.compile(
 # A block may hold several commands.
 BENCHMARK = re.compile(r"python (benchmarks/\w+\.py)((?:(?!python benchmarks)[^`])*)")
 
+# What is in quotation marks may go on in the next line.
+COMMAND = re.compile(r'keras-transformer ((?:"[^"]*"|[^"\n])*)')
+
 PRINTED = re.compile(r"^<!-- printed -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 every_page = pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.name)
@@ -270,7 +273,7 @@ def test_examples_use_names_and_commands_that_exist(page):
         if block["language"] == "python":
             check_names(ast.parse(code))
         elif block["language"] == "bash":
-            for line in re.findall(r"keras-transformer (.*)", code.replace("\\\n", " ")):
+            for line in COMMAND.findall(code.replace("\\\n", " ")):
                 check_command(line)
 
 

@@ -158,8 +158,7 @@ def _with_rows(arrays, ids_of_rows):
     Each is the mean of the rows of some ids.
     """
     table = arrays["Wemb"]
-    rows = [table[ids].mean(axis=0, dtype="float32") for ids in ids_of_rows]
-    table = np.concatenate([table, np.array(rows, table.dtype)])
-    bias = np.zeros(len(table), "float32")
+    rows = np.array([table[ids].mean(axis=0, dtype="float32") for ids in ids_of_rows])
+    bias = np.zeros(len(table) + len(rows), "float32")
     bias[-len(rows) :] = EXCLUDED_LOGIT
-    return arrays | {"Wemb": table, OUTPUT_BIAS: bias}
+    return arrays | {"Wemb": [table, rows], OUTPUT_BIAS: bias}  # the table stays mapped

@@ -222,11 +222,16 @@ def build_model(
 def _tensor_of(array, axes, dtype):
     """Returns a weight as a tensor, see `weight_of`; made of blocks, because backends copy arrays.
 
-    A large one that is converted at once would be three times in memory.
+    A large one that is converted at once would be three times in memory. A list of arrays is one,
+    whose rows are those of all.
     """
-    axis = int(axes.startswith("D") and array.ndim > 1)  # no block may cut the hidden dimension
-    blocks = np.array_split(array, math.ceil(array.size / BLOCK_SIZE), axis)
-    tensors = [ops.convert_to_tensor(weight_of(block, axes), dtype) for block in blocks]
+    arrays = array if isinstance(array, list) else [array]
+    axis = int(axes.startswith("D") and arrays[0].ndim > 1)  # no block may cut the hidden dimension
+    tensors = [
+        ops.convert_to_tensor(weight_of(block, axes), dtype)
+        for part in arrays
+        for block in np.array_split(part, math.ceil(part.size / BLOCK_SIZE), axis)
+    ]
     return ops.concatenate(tensors, axis)
 
 
