@@ -38,6 +38,10 @@ def import_(
         str | None,
         typer.Option(help="`marian` or `transformers`: what trained it. [default: by the files]"),
     ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(help="`float32`, or `bfloat16`, which halves the weights and rounds them."),
+    ] = "float32",
 ) -> None:
     """Import a model of Marian, such as those of OPUS-MT, of M2M-100 or NLLB-200, as a run.
 
@@ -61,6 +65,7 @@ def import_(
             run,
             weights=weights,
             arithmetic=arithmetic,
+            precision=precision,
             print_fn=console.print,
             on_progress=on_progress,
         )

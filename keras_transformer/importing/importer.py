@@ -39,6 +39,7 @@ UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LIC
 LARGEST = 8 * 2**30
 # Largest number of numbers that are converted at once.
 BLOCK_SIZE = 2**24
+PRECISIONS = ("float32", "bfloat16")
 # Marian's own default; the positions have no end.
 LONGEST_SOURCE = 512
 # By `model_type` of `config.json`.
@@ -52,6 +53,7 @@ def import_model(
     *,
     weights: str | None = None,
     arithmetic: str | None = None,
+    precision: str = "float32",
     print_fn: types.PrintFn = print,
     on_progress: Callable[[int, int], Any] | None = None,
     **settings: Any,
@@ -79,6 +81,8 @@ def import_model(
             norm and padding the weights were trained with. Defaults to Marian's for Marian's files,
             and to what the files and the name tell for those of the Hub; a printed line says which
             and why.
+        precision: dtype of the weights and of what is computed with them, `"float32"` or
+            `"bfloat16"`, which rounds the weights to half of their size. Defaults to `"float32"`.
         print_fn: prints a line of text. Defaults to `print`.
         on_progress: callable, called after each array of the weights with the number of arrays that
             are done, and of all. Optional.
@@ -96,6 +100,9 @@ def import_model(
 
     Example: `import_model("opus-mt-en-de")(["Hello, world!"])`.
     """
+    if precision not in PRECISIONS:
+        choices = " or ".join(map(repr, PRECISIONS))
+        raise ValueError(f"`precision` must be {choices}. Received: {precision!r}")
     run_folder = None if run is None else RunFolder(run)
     if run_folder is not None:
         _require_new(run_folder)
@@ -104,7 +111,7 @@ def import_model(
         read = read_model_folder(local, name, weights, arithmetic)
         for note in read.notes:
             print_fn(note)
-        model = build_model(read, on_progress)
+        model = build_model(read, precision, on_progress)
     tokenizers = read.tokenizers
     settings = {"max_source_tokens": LONGEST_SOURCE, **read.search, **settings}
     frozen, dtype = settings.pop("frozen", True), settings.pop("dtype", None)
@@ -166,7 +173,9 @@ def _read_hub(folder, name, arithmetic):
 
 
 def build_model(
-    read: ForeignModel, on_progress: Callable[[int, int], Any] | None = None
+    read: ForeignModel,
+    precision: str = "float32",
+    on_progress: Callable[[int, int], Any] | None = None,
 ) -> Transformer:
     """Returns a `Transformer` with the weights of a model that was read.
 
@@ -174,7 +183,7 @@ def build_model(
 
     Args:
         read: the model. Its arrays are removed while they are read.
-        on_progress: as in `import_model`.
+        precision, on_progress: as in `import_model`.
     """
     left = {part.path: (name, part.axes) for name, part in arrays_of(read.config).items()}
     count = len(left)
@@ -188,7 +197,7 @@ def build_model(
 
     try:
         with keras.StatelessScope():  # Keras makes the variables at its end
-            model = Transformer(read.config)
+            model = Transformer(read.config, dtype=precision)
             for variable in model.weights:
                 variable._initializer = functools.partial(value, variable.path)
     except BaseException:
@@ -200,14 +209,14 @@ def build_model(
 
 
 def _tensor_of(array, axes, dtype):
-    """Returns a weight as a tensor, see `weight_of`; made of blocks, because backends copy arrays.
-
-    A large one that is converted at once would be three times in memory.
-    """
+    """Returns a weight as a tensor; see `weight_of`."""
+    is_tensorflow = keras.config.backend() == "tensorflow"
+    # It copies an array twice to convert it: blocks keep that small.
+    count = math.ceil(array.size / BLOCK_SIZE) if is_tensorflow else 1
     axis = int(axes.startswith("D") and array.ndim > 1)  # no block may cut the hidden dimension
-    blocks = np.array_split(array, math.ceil(array.size / BLOCK_SIZE), axis)
-    tensors = [ops.convert_to_tensor(weight_of(block, axes), dtype) for block in blocks]
-    return ops.concatenate(tensors, axis)
+    arrays = (weight_of(block, axes).astype(dtype) for block in np.array_split(array, count, axis))
+    tensors = [ops.convert_to_tensor(array) for array in arrays]
+    return tensors[0] if count == 1 else ops.concatenate(tensors, axis)
 
 
 def _require_new(run):

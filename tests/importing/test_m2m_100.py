@@ -295,6 +295,24 @@ def test_wrong_languages_are_one_error(imported):
         kt.make_dataset(pairs, tokenizer, batch_sentences=1, **languages)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
+def test_weights_of_half_the_size_are_those_of_a_cast_run(imported, tmp_path):
+    kind, *_, run = imported
+    source, target, _ = CODES[kind]
+    half = tmp_path / "half"
+    kt.import_model(run.parent / kind, half, precision="bfloat16", print_fn=str)
+    settings = {"source_language": source, "target_language": target, "max_length": 20}
+    expected = kt.load_run(run, dtype="bfloat16", **settings)
+    found = kt.load_run(half, **settings)
+    for weight, other in zip(found.model.weights, expected.model.weights, strict=True):
+        assert weight.dtype == other.dtype == "bfloat16"
+        np.testing.assert_array_equal(weight, other)
+    assert found(sentences(20)) == expected(sentences(20))
+    with pytest.raises(ValueError, match="`precision` must be 'float32' or 'bfloat16'"):
+        kt.import_model(run.parent / kind, precision="int8")
+
+
 def test_import_that_is_interrupted_breaks_no_later_one(tmp_path):
     multilingual_models.make_model(tmp_path / "m2m", "m2m")
     reports = []
