@@ -18,7 +18,6 @@ from keras_transformer.importing.languages import M2M_100, NLLB_200
 from keras_transformer.importing.m2m_100 import read_tokenizer
 from tests.cli.small_run import cli
 from tests.importing import multilingual_models, opus_models
-from tests.serving.clients import client_of
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only]
 
@@ -158,52 +157,6 @@ def test_languages_are_found_wherever_they_are_listed(tmp_path, listed):
     tokenizer, _ = read_tokenizer(tmp_path, size)
     first = processor.get_piece_size() + 1
     assert tokenizer.language_ids == {code: first + n for n, code in enumerate(NLLB_200)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
-def test_exports_translate_as_the_run(imported, tmp_path):
-    """Each with its defaults, another language for each line, prefixes and scores."""
-    tensorflow = pytest.importorskip("tensorflow")
-    kind, _, _, translator, _ = imported
-    _, target, other = CODES[kind]
-    lines = [*sentences(30), "", "  ", "one. two. three."]
-    rules = {"length_penalty": "mean", "stopping": "first_beams", "suppressed_tokens": ()}
-    languages = [other if number % 2 else target for number in range(len(lines))]
-    plain = kt.Translator(translator.engine, **translator.all_settings | rules)
-    exported = {
-        kt.export_ctranslate2: (tmp_path / "ct2", 1e-4),
-        kt.export_saved_model: (tmp_path / "saved_model", 0.0),
-    }
-    for export, (folder, most) in exported.items():
-        engine = kt.load_translator(export(plain, folder))
-        for options in ({}, {"target_language": languages}, {"target_prefix": "zwei"}):
-            expected, found = plain(lines, n_best=1, **options), engine(lines, n_best=1, **options)
-            same = [
-                ours.text == theirs.text for (ours,), (theirs,) in zip(expected, found, strict=True)
-            ]
-            assert sum(same) >= len(lines) - (most > 0)  # a near tie
-            for is_same, (ours,), (theirs,) in zip(same, expected, found, strict=True):
-                assert not is_same or abs(ours.score - theirs.score) <= most
-        ours, theirs = (each.score(lines[:9], lines[9:18]) for each in (plain, engine))
-        np.testing.assert_allclose(*[[h.score for h in hs] for hs in (ours, theirs)], atol=1e-4)
-    with client_of(lambda: engine) as client:
-        asked = {"q": lines[:3], "source": "en-GB", "target": other}
-        answer = client.post("/translate", json=asked).json()
-        assert answer["translatedText"] == engine(lines[:3], target_language=other)
-        asked = {"q": "one", "source": "auto", "target": "xx"}
-        response = client.post("/translate", json=asked)
-        assert response.status_code == 400 and "of the model" in response.json()["error"]
-    served = tensorflow.saved_model.load(str(tmp_path / "saved_model"))
-    text = tensorflow.constant(lines)
-    found = [line.decode() for line in served.serve(text)["translation"].numpy()]
-    assert found == plain(lines, split="lines")
-    options = {"target_language": tensorflow.constant(languages)}
-    found = served.translate_n_best(text, **options)["translations"].numpy()[:, 0]
-    expected = plain(lines, split="lines", target_language=languages)
-    assert [line.decode() for line in found] == expected
-    with pytest.raises(tensorflow.errors.InvalidArgumentError, match="must be a language"):
-        served.translate_n_best(text, target_language=tensorflow.constant(["xxx_Latn"]))
 
 
 def test_batches_are_those_of_transformers_and_the_language_is_no_label(imported):

@@ -1,0 +1,172 @@
+"""One path for a line of a model with tokens of languages, as `test_one_path.py` for one with tags.
+
+The model is a small random M2M-100. NLLB-200 differs by its tokenizer alone.
+"""
+
+import pytest
+from typer.testing import CliRunner
+
+import keras_transformer as kt
+from keras_transformer.cli import app
+from keras_transformer.data.language_codes import find_language
+from tests.importing import multilingual_models, opus_models
+from tests.serving.clients import client_of
+from tests.test_one_path import LINES, SENTENCES, words_of
+from tests.test_one_path import ROWS as ROWS_WITH_TAGS
+
+pytestmark = [opus_models.needs_torch, pytest.mark.slow, pytest.mark.tensorflow_only]
+
+RULES = {"length_penalty": "mean", "stopping": "first_beams", "beam_size": 3, "extra_length": 5}
+RULES |= {"suppressed_tokens": [], "alpha": 1.0, "max_length": 12, "split": "lines"}
+NEAR_TIE = 1e-4
+# What is asked -> lines, options.
+ROWS = {
+    "a language": (LINES, {"target_language": "fr"}),
+    "both languages": (LINES, {"source_language": "de", "target_language": "en-GB"}),
+    "languages of lines": (LINES, {"target_language": ["de", "fr", "en", "de", "fr", "en", "zu"]}),
+    "sentences": ([SENTENCES, "one"], {"split": "sentences", "target_language": "fr"}),
+    **{
+        name: ROWS_WITH_TAGS[name]
+        for name in (
+            *("empty and odd lines", "long lines split", "truncated", "a prefix", "prefixes"),
+            *("n-best", "n-best of sentences", "alpha and length", "all that is protected"),
+        )
+    },
+}
+LANGUAGES = "source_language", "target_language"
+OF_TEXT = kt.TextSettings.__dataclass_fields__.keys() - set(LANGUAGES)
+
+
+@pytest.fixture(scope="module", params=["m2m", pytest.param("nllb", marks=pytest.mark.long)])
+def folders(request, tmp_path_factory):
+    """{engine: its folder}; that of Keras is a run."""
+    parent = tmp_path_factory.mktemp("one_path_of_languages")
+    multilingual_models.make_model(parent / "hub", request.param)
+    kt.import_model(parent / "hub", parent / "run", print_fn=str)
+    languages = dict(zip(LANGUAGES, ("en", "de"), strict=True))
+    recipe = kt.runs.RunFolder(parent / "run").recipe()
+    changed = recipe.to_dict() | {"search": recipe.search | RULES | languages}
+    text = kt.runs.Recipe.from_dict(changed).to_yaml()
+    (parent / "run" / "config.yaml").write_text(text, "utf-8")
+    translator = kt.load_run(parent / "run")
+    card = {"name": "small"}
+    kt.export_ctranslate2(translator, parent / "ct2", card=card)
+    kt.export_saved_model(translator, parent / "served", card=card)
+    return {
+        "keras": parent / "run",
+        "ctranslate2": parent / "ct2",
+        "saved_model": parent / "served",
+    }
+
+
+@pytest.fixture(scope="module")
+def translators(folders):
+    return {engine: kt.load_translator(folder) for engine, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def answers(translators):
+    """{engine: {row: its hypotheses}}."""
+    return {
+        engine: {row: made(lines, **{"n_best": 1} | o) for row, (lines, o) in ROWS.items()}
+        for engine, made in translators.items()
+    }
+
+
+def texts_of(answers):
+    return [[hypothesis.text for hypothesis in line] for line in answers]
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "saved_model"])
+def test_every_engine_gives_the_same_texts_and_scores(translators, answers, engine):
+    different = 0
+    for row, expected in answers["keras"].items():
+        for pair in zip(expected, answers[engine][row], strict=True):
+            for ours, theirs in zip(*pair, strict=True):
+                assert theirs.score == pytest.approx(ours.score, abs=NEAR_TIE), row
+                assert theirs.pieces == ours.pieces, row
+                assert theirs.source_tokens == ours.source_tokens, row
+                different += theirs.text != ours.text
+    assert different <= 1, "near ties"
+    assert len({str(texts_of(of_row)) for of_row in answers["keras"].values()}) > 8
+    lists = LINES[:2], ["ein", "zwei"]
+    for options in ({}, {"target_language": "fr"}):
+        scored = [translators[name].score(*lists, **options) for name in ("keras", engine)]
+        for ours, theirs in zip(*scored, strict=True):
+            assert theirs.log_probs == pytest.approx(ours.log_probs, abs=NEAR_TIE)
+
+
+@pytest.mark.parametrize("engine", ["keras", "ctranslate2", "saved_model"])
+def test_translate_prints_the_texts_of_the_engine(
+    folders, translators, answers, engine, monkeypatch
+):
+    """All rows but those with prefixes and with languages of lines, which are no options."""
+    made = translators[engine]
+
+    def load(paths, model, dtype, **settings):
+        return kt.Translator(made.engine, **made.all_settings | settings)
+
+    monkeypatch.setattr("keras_transformer.cli.translators.load_folders", load)
+    for row, (lines, options) in ROWS.items():
+        if "target_prefix" in options or row == "languages of lines":
+            continue
+        stdin = "".join(f"{line}\n" for line in lines).encode()
+        words = ["translate", str(folders[engine]), *words_of({"n_best": 1} | options)]
+        ran = CliRunner().invoke(app, words, input=stdin)
+        assert ran.exit_code == 0, ran.stderr
+        numbered = enumerate(texts_of(answers[engine][row]), start=1)
+        rows = [f"{number}\t{text}\n" for number, texts in numbered for text in texts]
+        assert ran.stdout == "".join(rows), row
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "saved_model"])
+def test_the_server_answers_the_texts_of_the_engine(translators, answers, engine):
+    for row, (lines, options) in ROWS.items():
+        text = {name: options[name] for name in options.keys() & OF_TEXT}
+        asked = {name: options[name] for name in options.keys() - OF_TEXT}
+        made = translators[engine]
+        settings = made.all_settings | text
+        columns = {n: value if isinstance(value, list) else [value] for n, value in asked.items()}
+        inputs = {"text": lines, "n_best": [1]} | columns
+        body = {"signature_name": "translate_n_best", "inputs": inputs}
+
+        def load(settings=settings, engine=made.engine):
+            return kt.Translator(engine, **settings)
+
+        with client_of(load, settings=text) as client:
+            outputs = client.post("/v1/models/small:predict", json=body).json()["outputs"]
+            pairs = zip(outputs["translations"], outputs["scores"], strict=True)
+            texts = [
+                [text for text, score in zip(*pair, strict=True) if score is not None]
+                for pair in pairs
+            ]
+            assert texts == texts_of(answers[engine][row]), row
+    with client_of(lambda: made) as client:
+        asked = {"q": LINES, "source": "en", "target": "fr"}
+        answer = client.post("/translate", json=asked).json()["translatedText"]
+        assert answer == [text for (text,) in texts_of(answers[engine]["a language"])]
+        response = client.post("/translate", json=asked | {"target": "xx"})
+        assert response.status_code == 400 and "of the model" in response.json()["error"]
+
+
+def test_the_exported_graph_answers_the_texts_of_the_run(folders, answers, translators):
+    """By the codes of the model alone."""
+    import tensorflow as tf
+
+    ids = translators["keras"].source_tokenizer.language_ids
+
+    served = tf.saved_model.load(str(folders["saved_model"]))
+    text = tf.constant(LINES)
+    lines = [line.decode() for line in served.serve(text)["translation"].numpy()]
+    assert lines == translators["keras"](LINES, split="lines")
+    for row in ("a language", "languages of lines"):
+        asked = ROWS[row][1]["target_language"]
+        codes = [asked] if isinstance(asked, str) else asked
+        codes = [find_language(code, "target_language", ids) for code in codes]
+        options = {"target_language": tf.constant(codes)}
+        texts = served.translate_n_best(text, n_best=tf.constant([1]), **options)["translations"]
+        assert [[t.decode() for t in line] for line in texts.numpy()] == texts_of(
+            answers["keras"][row]
+        )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be a language"):
+        served.translate_n_best(text, target_language=tf.constant(["xxx_Latn"]))
