@@ -1,6 +1,7 @@
 """One path for a line of a model with tokens of languages, as `test_one_path.py` for one with tags.
 
-The model is a small random M2M-100. NLLB-200 differs by its tokenizer alone.
+The model is a small random M2M-100. NLLB-200 differs by its tokenizer alone; most texts of the
+small one are empty, because most of its tokens are languages.
 """
 
 import pytest
@@ -86,9 +87,11 @@ def test_every_engine_gives_the_same_texts_and_scores(translators, answers, engi
                 assert theirs.score == pytest.approx(ours.score, abs=NEAR_TIE), row
                 assert theirs.pieces == ours.pieces, row
                 assert theirs.source_tokens == ours.source_tokens, row
-                different += theirs.text != ours.text
+                is_equal = theirs.tokens == ours.tokens
+                different += not is_equal
+                assert not is_equal or theirs.text == ours.text, row
     assert different <= 1, "near ties"
-    assert len({str(texts_of(of_row)) for of_row in answers["keras"].values()}) > 8
+    assert len({str(of_row[0][0].tokens) for of_row in answers["keras"].values()}) > 5
     lists = LINES[:2], ["ein", "zwei"]
     for options in ({}, {"target_language": "fr"}):
         scored = [translators[name].score(*lists, **options) for name in ("keras", engine)]
