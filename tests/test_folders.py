@@ -20,7 +20,7 @@ FOLDERS = {
     "export": "layers data decoding atomic_file present_weights",
     "runs": "layers data training models decoding settings atomic_file console evaluation "
     "texts lock",
-    "importing": "data training models decoding runs atomic_file texts",
+    "importing": "data training models decoding runs atomic_file console texts",
     "serving": "decoding settings console texts",
     "cli": "data decoding export runs importing serving settings atomic_file console evaluation "
     "plotting texts cores lock",
